@@ -37,7 +37,7 @@ class Billing:
     async def run(self, term: Term) -> None:
         """Called in each term, and cancelled when the term is lost. An exception ends the term, not the candidacy."""
         while True:
-            # What is written to gets the token along, and refuses older ones: see docs/fencing.md.
+            # Send the token with each write; the receiver rejects older ones: see docs/fencing.md.
             self.written_with = term.token
             self.rounds += 1
             await asyncio.sleep(ROUND_S)

@@ -1,7 +1,7 @@
 """A strategy of the user's own: partitions go to the members that have their data in a cache.
 
-A member says what it has cached in its subscription's user data, the JSON `{"cached": {"orders": [0, 2]}}` in version
-1. In the assignment's user data it reads which other member has the data of a partition that is new to it, as
+A member lists its cached partitions in its subscription's user data, the JSON `{"cached": {"orders": [0, 2]}}` in
+version 1. In the assignment's user data it reads which other member has the data of a partition that is new to it, as
 `{"copy_from": {"orders": {"3": "<member id>"}}}`. Version 0 had no `copy_from`.
 """
 
@@ -81,7 +81,7 @@ def cached_by(member: MemberSubscription) -> set[TopicPartition]:
 
 
 def advice(name: str, share: list[TopicPartition], cached: Mapping[str, set[TopicPartition]]) -> UserData:
-    """Where to copy what is new to this member from."""
+    """The sources of partitions that are new to this member."""
     copy_from: dict[str, dict[str, str]] = {}
     for place in share:
         sources = sorted(other for other, has in cached.items() if place in has)

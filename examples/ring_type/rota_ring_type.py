@@ -1,4 +1,4 @@
-"""A protocol type of somebody else's: members own arcs of a hash ring, as large as their weight says.
+"""A protocol type of another package: members own arcs of a hash ring, as large as their weight says.
 
 A member joins with `{"protocol_type": "ring", "protocols": [{"name": "server:arcs", "metadata": …}]}`, where the
 metadata is the JSON `{"weight": 2}`, and is assigned `{"arcs": [[0, 43690]]}`: from the first to before the last.
@@ -16,7 +16,7 @@ RING_SIZE = 2**16
 
 
 def weight_of(metadata: bytes) -> float:
-    """1 where nothing is said. Raises `MalformedMetadata` for what is no weight."""
+    """1 by default. Raises `MalformedMetadata` for anything but a weight."""
     try:
         values = json.loads(metadata) if metadata else {}
         weight = float(values.get("weight", 1))
@@ -28,7 +28,7 @@ def weight_of(metadata: bytes) -> float:
 
 
 def assign(generation: Generation, _topics: Mapping[str, TopicFacts]) -> dict[str, bytes]:
-    """Arcs in the order of joining, so that who stays keeps most of its own. No topics: the core does it at once."""
+    """Arcs in joining order, so that remaining members keep most of their own. No topics: the core does it at once."""
     weights = [weight_of(member.metadata) for member in generation.members]
     ends = [round(RING_SIZE * total / sum(weights)) for total in accumulate(weights, initial=0)]
     return {

@@ -122,7 +122,7 @@ class Candidacy:
     def wait_decided(self, generation_id: int = -1) -> bool:
         """Return once it is known who leads that generation, or a later one; whether that is this candidate.
 
-        False, too, where it is not known for a long time: nobody is told of a win before it is sure.
+        False, too, where it is not known for a long time: no win is reported before it is certain.
 
         Raises:
             CoordinatorError: The coordinator rejects this candidate for good.

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class SetPartitioner:
-    """Each thing is held by one member at a time; who releases late is removed and finds itself in `FAILURE`.
+    """Each thing is held by one member at a time; a member that releases late is removed and gets the state `FAILURE`.
 
     Members that give different sets do not share: each set is divided among those that gave it.
     """
@@ -179,7 +179,7 @@ class SetPartitioner:
             self._changed.wait_for(lambda: self._state != RELEASE)
 
     def _on_lost(self, _removed: Sequence[TopicPartition]) -> None:
-        """Kazoo's members fail for good. Ours would join again by itself, and hold things that nobody works on."""
+        """Kazoo's members fail for good. Ours would join again by itself, and hold things without working on them."""
         with self._changed:
             self._move_to(FAILURE)
         self._finish_in_background()

@@ -80,7 +80,7 @@ class SingletonGuard:
         self._candidacy.start()
 
     def stop(self) -> None:
-        """Pause what is controlled, and let another process lead. Never raises."""
+        """Pause the controlled scheduler, and let another process lead. Never raises."""
         try:
             self._pause()
         except Exception:

@@ -40,7 +40,7 @@ class RotaDriver(coordination.CoordinationDriverCachedRunWatchers):
     """
 
     CHARACTERISTICS = (
-        # Members live by the SDK's heartbeats: nobody times out because a program did not call `heartbeat`.
+        # The SDK sends heartbeats: no member expires because a program did not call `heartbeat`.
         coordination.Characteristics.NON_TIMEOUT_BASED,
         coordination.Characteristics.DISTRIBUTED_ACROSS_THREADS,
         coordination.Characteristics.DISTRIBUTED_ACROSS_PROCESSES,
@@ -187,7 +187,7 @@ class RotaDriver(coordination.CoordinationDriverCachedRunWatchers):
         return _done(update)
 
     def _remove_namesakes(self, group_id: bytes) -> None:
-        """Whoever has joined under our name leaves: for tooz, a name is all that a member is."""
+        """Remove the member with our name: for tooz, the name is the member."""
         for member in self.client.describe_group(_group(group_id)).members:
             if member.client_id == _to_name(self._member_id):
                 self.client.remove_member(_group(group_id), member.member_id, "left by its name")
@@ -227,7 +227,7 @@ class RotaDriver(coordination.CoordinationDriverCachedRunWatchers):
         self._joined_groups.add(group_id)
 
     def _ids(self, group_id: bytes) -> set[bytes]:
-        """Who is in the group; `GroupNotCreated` if it was not."""
+        """The members of the group; `GroupNotCreated` if it was not created."""
         if not self._exists(group_id):
             raise coordination.GroupNotCreated(group_id)
         try:

@@ -1,4 +1,4 @@
-"""A lock of tooz, as an election: who leads holds it."""
+"""A lock of tooz, as an election: the leader holds it."""
 
 from __future__ import annotations
 

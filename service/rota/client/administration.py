@@ -1,4 +1,4 @@
-"""What may be asked of a coordinator by anybody, member or not: its groups, their offsets, and the topics."""
+"""Calls of operators and other non-members: groups, their offsets, and the topics."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Administration:
         await self._caller.ask(DeleteGroup(self.namespace, group_id), DeleteGroupReply)
 
     async def rebalance_group(self, group_id: str, reason: str = "", *, step_down: bool = False) -> None:
-        """Have the members agree anew, for administrators; `step_down`: by another leader, if somebody else joins."""
+        """Start a rebalance, for administrators; `step_down`: under another leader, if another member joins."""
         await self._caller.ask(RebalanceGroup(self.namespace, group_id, reason, step_down), RebalanceReply)
 
     async def plan_group(

@@ -221,7 +221,7 @@ class CloseBy:
 
     @property
     def is_over(self) -> bool:
-        # Loops fire timers up to their clock's resolution early: what is due must not be waited for again and again.
+        # Loops fire timers up to their clock's resolution early: a due timer must not be waited for repeatedly.
         return self._hurry.is_set() or self._loop.time() + _RESOLUTION_S >= self.at
 
     @property

@@ -1,4 +1,4 @@
-"""Calls that anybody may make, member or not: repeated while that may help, then raised as typed errors."""
+"""Calls outside of a membership: retried while that may help, then raised as typed errors."""
 
 from __future__ import annotations
 

@@ -74,12 +74,12 @@ def connect(
         url: Where the coordinator is; several addresses, of one scheme, are tried in turn. A member's calls go straight
             to that one of them which owns its group, on a stream for each where they go over streams. With
             `leave_after_ms` they stay on one stream.
-        namespace: The tenant whose groups and topics are meant.
+        namespace: The tenant of the groups and topics.
         client_id: A name for people; member ids begin with it. By default the name of this machine.
         headers: Sent with every request.
-        credentials: A token and certificates, or the files that hold them; what is not given comes from `ROTA_TOKEN`,
+        credentials: A token and certificates, or the files that hold them; missing values come from `ROTA_TOKEN`,
             `ROTA_TOKEN_FILE`, `ROTA_CA_FILE`, `ROTA_CERT_FILE` and `ROTA_KEY_FILE`.
-        retry_timeout_ms: How long calls other than a member's are repeated while nobody answers.
+        retry_timeout_ms: How long calls other than a member's are retried while no server answers.
         heartbeat_thread: Keep members alive from a thread of its own while the event loop is blocked. What they hold
             is then as good as their heartbeats: `max_processing_interval_ms` is what notices that nothing gets done.
         direct: Go straight to the owner of a group also where it is none of these addresses but can be reached at what
@@ -414,7 +414,7 @@ class Client(Administration):
             heartbeat_interval_ms: As in `member`.
             rebalance_timeout_ms: As in `member`.
             group_instance_id: As in `member`; it is what this worker is known by, then.
-            on_assigned: As in `member`; work that this member keeps is not among what is added.
+            on_assigned: As in `member`; work that this member keeps is not added again.
             on_revoked: As in `member`.
             on_lost: As in `member`.
             leave_on_close: As in `member`.
@@ -447,7 +447,7 @@ class Client(Administration):
         on_lost: Listener | None = None,
         leave_on_close: bool | None = None,
     ) -> Member[bytes]:
-        """A member of any kind of group, whose metadata and assignments are the user's own bytes.
+        """A member of any kind of group, with metadata and assignments in the user's own bytes.
 
         Args:
             group_id: The group; it comes to be with its first member.

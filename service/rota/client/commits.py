@@ -90,7 +90,7 @@ class _Entry(Generic[Share]):
     concerned: Share
     """What must still be held for the entry to be sent in a later generation."""
     era: int
-    """The time of holding that it belongs to: progress from before a loss says nothing of what is held after it."""
+    """The period of ownership that it belongs to: progress from before a loss does not apply to a later share."""
     outcome: asyncio.Future[None]
     errors: list[CoordinatorError] = field(default_factory=list)
     """Of its partitions that were refused so far."""
@@ -137,7 +137,7 @@ class Commits(Generic[Share]):
         """Set while the commits that are under way can only be made in the next generation."""
 
     def belong_to(self, holding: Holding[Share]) -> None:
-        """Whose share is committed. The two need each other: what is given up is committed before."""
+        """The owner of the share. The two need each other: a share is committed before it is revoked."""
         self._holding = holding
 
     def add(self, items: tuple[OffsetToCommit, ...]) -> asyncio.Future[None]:
@@ -168,7 +168,7 @@ class Commits(Generic[Share]):
 
     def drop(self) -> None:
         """Fail all that is not known to be committed: the share is lost, and with it the generation."""
-        self._fail_rest("this member does not hold (any more) what it would commit for")
+        self._fail_rest("this member does not hold (any more) the partitions of this commit")
 
     async def _send_all(self) -> None:
         try:
@@ -200,7 +200,7 @@ class Commits(Generic[Share]):
         while entries := [entry for entry in entries if not entry.outcome.done()]:
             over = [entry for entry in entries if not self._holds or entry.era != self._era]
             if over:
-                _fail_all(over, MembershipLost("this member does not hold (any more) what it would commit for"))
+                _fail_all(over, MembershipLost("this member does not hold (any more) the partitions of this commit"))
                 continue
             request = self._fenced(_latest(entries))
             if is_again:

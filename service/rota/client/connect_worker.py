@@ -38,7 +38,7 @@ class WorkRole:
     stopped_in: int = field(default=-1, init=False)
     """The last generation in which work was revoked that this process did not run."""
     dealt: frozenset[WorkItem] | None = field(default=None, init=False)
-    """What is configured, as of the assignment by which the group works; None where another process made it."""
+    """The configuration at the time of the group's assignment; None where another process made it."""
     memory: Memory = field(default_factory=Memory, init=False)
 
     @property
@@ -53,7 +53,7 @@ class WorkRole:
         )
 
     async def assign(self, generation: JoinedAsLeader) -> dict[str, bytes]:
-        """Everybody's work. A member whose metadata cannot be read fails the generation for all."""
+        """The work of all members. Metadata that cannot be parsed fails the generation for all."""
         workers = [
             decode_state(member.metadata).of_member(member.member_id, member.group_instance_id)
             for member in generation.members
@@ -101,9 +101,9 @@ class WorkRole:
 
 
 class ConnectWorker(Member[WorkShared]):
-    """A `Member` whose share is connectors and tasks.
+    """A `Member` with a share of connectors and tasks.
 
-    What it keeps goes on while the group rebalances. What has to move is revoked first and given out in a second
+    Kept work goes on while the group rebalances. Work that moves is revoked first and assigned in a second
     round. Progress of a task is committed with the connector as the topic and the task as the partition.
     """
 

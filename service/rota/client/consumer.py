@@ -1,4 +1,4 @@
-"""A member that shares the partitions of topics: what it holds, its progress, and what it subscribes to."""
+"""A member that shares the partitions of topics: its assignment, progress and subscription."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ConsumerSettings:
 
 
 class Consumer(Member[Partitions]):
-    """A `Member` whose share is partitions of topics.
+    """A `Member` with a share of the partitions of topics.
 
     Two ways of progress: `commit` what is done, at once; or `store` it and leave the rest to the consumer. It commits
     what is stored when partitions are revoked and when the consumer is closed, after `on_revoked` has returned; with
@@ -85,7 +85,7 @@ class Consumer(Member[Partitions]):
         self._latest: dict[TopicPartition, asyncio.Future[None]] = {}
         """The last commit of each partition that is queued or under way."""
         self._notices: deque[_Notice] = deque()
-        """Commits of `commit_soon` whose outcome was not published yet, in order."""
+        """Commits of `commit_soon` without a published outcome, in order."""
         self._watchdog = ProcessingWatchdog(options.max_processing_interval_ms)
         self._withdrew = False
         self._lookout = TopicLookout(
@@ -303,7 +303,7 @@ class Consumer(Member[Partitions]):
         while self._notices and not close_by.is_over:
             await close_by.wait_for([self._notifying])
 
-    # --- what is held changes -----------------------------------------------------------------
+    # --- changes of the share -----------------------------------------------------------------
 
     async def _start(self, added: Partitions, held: Partitions, *, deadline: float | None) -> None:
         if held:
@@ -329,7 +329,7 @@ class Consumer(Member[Partitions]):
             self._latest.pop(partition, None)
 
     async def _watch_progress(self) -> None:
-        """Give the share up when nothing gets done, though heartbeats go on: somebody else may be able to."""
+        """Release the share when there is no progress although heartbeats go on: another member may be able to work."""
         while True:
             due_at_ms, now_ms = self._watchdog.due_at_ms, self._now_ms()
             if self._holding.is_leaving:
@@ -349,7 +349,7 @@ class Consumer(Member[Partitions]):
         return self._topic_role.topics
 
     async def subscribe(self, topics: Topics) -> None:
-        """Ask for other topics from now on. What is not asked for any more is revoked, and the group rebalances.
+        """Change the subscription. Topics that it no longer contains are revoked, and the group rebalances.
 
         Partition counts come from where they came before: a mapping's counts are added to those given at first.
         """

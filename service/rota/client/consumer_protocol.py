@@ -72,7 +72,7 @@ class Dealt:
     subscribed: tuple[str, ...]
     """What the members subscribe to, topics that are not registered included."""
     topics: Mapping[str, TopicFacts] | None
-    """What was known of these topics; None where another process made the assignment."""
+    """The known facts of these topics; None where another process made the assignment."""
     shares: Mapping[str, Sequence[TopicPartition]]
     user_data: Mapping[str, UserData] = field(default_factory=dict)
 
@@ -170,7 +170,7 @@ class TopicRole:
         return listed.remembers and (self.is_cooperative or not listed.cooperative)
 
     async def assign(self, generation: JoinedAsLeader) -> dict[str, bytes]:
-        """Everybody's assignment. A member whose metadata cannot be read fails the generation for all."""
+        """The assignment of all members. Metadata that cannot be parsed fails the generation for all."""
         subscriptions = [_read_subscription(member) for member in generation.members]
         subscribed = _subscribed(subscriptions)
         topics = await self.count(subscribed)
@@ -190,7 +190,7 @@ class TopicRole:
         return protocol_name in self.strategies and _registered(protocol_name).cooperative
 
     async def again(self, dealt: Dealt, topics: Mapping[str, TopicFacts]) -> tuple[Dealt, dict[str, bytes]]:
-        """What a generation would be assigned by what is known of the topics now, if each member holds its share."""
+        """The assignment that the current topics would give a generation, if each member holds its share."""
         subscriptions = [
             replace(_read_subscription(member), owned_partitions=dealt.shares.get(member.member_id, ()))
             for member in dealt.generation.members

@@ -61,7 +61,7 @@ class Driver:
     ) -> None:
         """`on_outcome` is called after each call, answered or not."""
         self.wake = asyncio.Event()
-        """To be set when what is planned may be something else."""
+        """To be set when the plan may have changed."""
         self.changed = asyncio.Event()
         """Set for a moment whenever something has happened, and for good at the end."""
         self._machine = machine

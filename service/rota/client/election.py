@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """What logs, reasons and errors call that which is held, and what it is held in."""
+    """The names of the grant and of its group in logs, reasons and errors."""
 
     subject: str
     held: str
@@ -90,7 +90,7 @@ class CandidateRole:
         return (messages.Protocol(PROTOCOL_NAMES[0], encode_candidate(candidate, self._said)),)
 
     def assign(self, generation: JoinedAsLeader) -> dict[str, bytes]:  # noqa: ARG002
-        """Who leads is in everybody's answer already."""
+        """Every member's answer names the leader already."""
         return {}
 
     def read(self, assigned: Assigned) -> Leadership:
@@ -151,7 +151,7 @@ class Term:
     def valid_until(self) -> float | None:
         """When this term ends unless it is renewed, in seconds of the event loop's clock; None once it is over.
 
-        Always earlier than the moment from which the coordinator may let somebody else lead.
+        Always earlier than the moment from which the coordinator may let another member lead.
         """
         return None if self.lost.is_set() else self._member.valid_until
 
@@ -189,7 +189,7 @@ class Term:
         return await self._member.signed_token()
 
     def begin(self) -> None:
-        """Work of this term begins: whoever hands the leadership over in order waits for `finish`."""
+        """Work of this term begins: an orderly handover of the leadership waits for `finish`."""
         self.raise_if_lost()
         self._left.clear()
 
@@ -257,7 +257,7 @@ class Election(Running):
         self.member: Member[Leadership] = Member(
             context, settings, role=role, listeners=listeners, leave_on_close=leave_on_close
         )
-        """The candidate's membership, for what is not about leading."""
+        """The candidate's membership, for everything but leading."""
         self.member._stats.set_kind(self._wording.subject)
         self.member._reminder.ask(self._describe_work)
         self._jitter = context.jitter
@@ -312,7 +312,7 @@ class Election(Running):
 
     @property
     def valid_until(self) -> float | None:
-        """Until when what is known here holds: this candidate's term, or that another leads."""
+        """The expiry of the known state: this candidate's term, or that another one leads."""
         return self.member.valid_until
 
     @property

@@ -15,7 +15,7 @@ from rota.wire.status import STATUS, Remedy
 class CoordinatorError(Exception):
     """Whatever goes wrong between a client and its coordinator.
 
-    Each leaf has the `code` that the coordinator answered (or the nearest one, where nobody answered), `retriable`
+    Each leaf has the `code` that the coordinator answered (or the nearest one, without an answer), `retriable`
     (the very same call may succeed later) and `remedy` (what to do about it). A `Member` does by itself what a
     remedy asks of it; what it raises is for the program to decide.
 
@@ -27,12 +27,12 @@ class CoordinatorError(Exception):
         │   ├── NotCoordinator
         │   ├── Throttled
         │   └── GroupMaxSizeReached
-        ├── MembershipLost                  what was held may be somebody else's: stop, do not commit
+        ├── MembershipLost                  another member may have the share: stop, do not commit
         │   ├── LeadershipLost              the term is over
         │   ├── PermitLost                  the permit is another member's, or may be
         │   ├── UnknownMemberId
         │   ├── IllegalGeneration
-        │   └── FencedInstanceId            somebody took over this instance id: give up
+        │   └── FencedInstanceId            another process took over this instance id: give up
         ├── Rebalancing                     the member joins again by itself; wait for its next assignment
         │   ├── RebalanceInProgress
         │   ├── AssignmentFailed
@@ -149,12 +149,12 @@ class Throttled(Unavailable):
 
 
 class GroupMaxSizeReached(Unavailable):
-    """The group is full. Try again when somebody has left."""
+    """The group is full. Try again when a member has left."""
 
     code = ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-# --- what was held is not ours any more -------------------------------------------------------
+# --- the share is lost ------------------------------------------------------------------------
 
 
 class MembershipLost(CoordinatorError):
@@ -164,7 +164,7 @@ class MembershipLost(CoordinatorError):
 
 
 class LeadershipLost(MembershipLost):
-    """This term is over: its body was cancelled. Somebody else may lead; wait for the next term."""
+    """This term is over: its body was cancelled. Another member may lead; wait for the next term."""
 
 
 class PermitLost(MembershipLost):
@@ -197,7 +197,7 @@ class Rebalancing(CoordinatorError):
 
 
 class RebalanceInProgress(Rebalancing):
-    """The group rebalances. Wait for the next assignment; what was not committed is done again by its new owner."""
+    """The group rebalances. Wait for the next assignment; the new owner repeats uncommitted work."""
 
 
 class AssignmentFailed(Rebalancing):
@@ -260,13 +260,13 @@ class AccessDenied(CoordinatorError):
 
 
 class Unauthenticated(AccessDenied):
-    """The coordinator does not know who asks. Bring a valid token."""
+    """The caller is not authenticated. Send a valid token."""
 
     code = ErrorCode.UNAUTHENTICATED
 
 
 class GroupAuthorizationFailed(AccessDenied):
-    """Who asks may not do this to this group. Ask its administrator."""
+    """The caller may not do this to this group. Ask its administrator."""
 
 
 class Refused(CoordinatorError):
@@ -314,7 +314,7 @@ class GroupSubscribedToTopic(Refused):
 
 
 class PayloadTooLarge(Refused):
-    """Larger than the coordinator admits; the detail says what is."""
+    """Larger than the coordinator admits; the detail names the part."""
 
     code = ErrorCode.PAYLOAD_TOO_LARGE
 

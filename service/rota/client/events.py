@@ -1,4 +1,4 @@
-"""What a member tells those who watch it."""
+"""Events that a member publishes to its watchers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Revoked(Generic[Share]):
 
 @dataclass(frozen=True, slots=True)
 class Lost(Generic[Share]):
-    """`share` may be somebody else's already. `reason` is "deadline" where nobody could be reached in time."""
+    """Another member may have `share` already. `reason` is "deadline" where no server could be reached in time."""
 
     generation_id: int
     share: Share
@@ -98,7 +98,7 @@ MemberEvent: TypeAlias = (
 
 
 class Broadcast(Generic[Share]):
-    """Hands every event to every listener. Members have few events, so that nobody is ever made to wait."""
+    """Publishes every event to every listener. Members have few events, so that no listener has to wait."""
 
     def __init__(self) -> None:
         self._queues: list[asyncio.Queue[MemberEvent[Share] | None]] = []
@@ -109,7 +109,7 @@ class Broadcast(Generic[Share]):
             queue.put_nowait(event)
 
     def end(self) -> None:
-        """No more events: who listens comes to its end."""
+        """No more events: all listeners end."""
         self._is_over = True
         for queue in self._queues:
             queue.put_nowait(None)

@@ -68,7 +68,7 @@ class Holding(Generic[Share]):
         self.current: Assigned[Share] | None = None
         """What the coordinator has given to this member."""
         self.owned: Share | None = None
-        """What the callbacks were told to hold, with what is being revoked: nobody else has any of it."""
+        """The share that the callbacks have received, with the part in revocation: no other member has any of it."""
         self._revocation: _Revocation[Share] | None = None
         """The part of `owned` that is being given up: its `on_revoked` runs, or its last commits are sent."""
         self._cut_off: Share | None = None
@@ -82,7 +82,7 @@ class Holding(Generic[Share]):
         self.answers_by = math.inf
         """At a stop: when to wait no longer for a coordinator that does not answer, in the event loop's clock."""
         self._last: tuple[Share | None, int] = (None, -1)
-        """What was held when this member joined last, and in which generation."""
+        """The share at this member's last join, and its generation."""
         self._machine = machine
         self._role = role
         self._listeners = listeners
@@ -123,7 +123,7 @@ class Holding(Generic[Share]):
             self.current = assigned
             self._callbacks.add(partial(self._take_up, assigned))
         elif self.owned is not None:
-            # For the last commits of what is being given up.
+            # For the last commits of the revoked part.
             self.current = assigned
 
     def move_on(self, event: core.RebalanceStarted) -> None:
@@ -132,7 +132,7 @@ class Holding(Generic[Share]):
         self._callbacks.add(self._rejoin)
 
     def lose(self, reason: str) -> None:
-        """Stop work at once: it does not wait for what is being called."""
+        """Stop work at once: it does not wait for running callbacks."""
         current, self.current = self.current, None
         owned, self.owned = self.owned, None
         self.era += 1
@@ -207,7 +207,7 @@ class Holding(Generic[Share]):
         )
 
     async def _take_up(self, assigned: Assigned[Share]) -> None:
-        """Give up what is not assigned any more, then take up what is new."""
+        """Revoke the removed part of the share, then add the new part."""
         owned, share = self.owned, assigned.share
         removed = None if owned is None else self._role.without(owned, share)
         if owned is not None and removed and self.current is assigned:
@@ -224,7 +224,7 @@ class Holding(Generic[Share]):
             self._listeners.on_assigned, added, share, deadline=self._driver.loop_time(self._machine.deadline_ms)
         )
         if removed and self._role.is_cooperative and self.current is assigned:
-            # Nobody is given what was revoked before all have joined without it.
+            # No member gets the revoked part before all have joined without it.
             self._driver.rejoin("gave up what was revoked")
 
     async def _rejoin(self) -> None:

@@ -173,7 +173,7 @@ class Member(Running, Generic[Share]):
     def valid_until(self) -> float | None:
         """When `assignment` ends unless it is renewed, in seconds of the event loop's clock; None if nothing is held.
 
-        Always earlier than the moment from which the coordinator may give it to somebody else.
+        Always earlier than the moment from which the coordinator may give it to another member.
         """
         return self._driver.loop_time(self._machine.deadline_ms)
 
@@ -237,7 +237,7 @@ class Member(Running, Generic[Share]):
         return current
 
     async def events(self) -> AsyncIterator[MemberEvent[Share]]:
-        """What happens to this member, beginning with what it holds now. For watching: work is stopped by callbacks."""
+        """The events of this member, beginning with its current share. For watching: callbacks stop the work."""
         await self._until_entered()
         async for event in self._broadcast.listen(self._holding.current):
             yield event

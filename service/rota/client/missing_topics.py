@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class MissingTopics:
-    """What is missing now, as one text. A warning when that changes, and once a minute while it lasts."""
+    """The missing topics, as one text. A warning when they change, and once a minute while it lasts."""
 
     def __init__(self, group_id: str) -> None:
         self.text = ""

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class PermitRole:
-    """A permit is held while joining: the coordinator takes none away from a member. `share` is what it said last."""
+    """A permit is held while joining: the coordinator takes none away from a member. `share` is its last answer."""
 
     is_cooperative = True
 
@@ -83,7 +83,7 @@ class Permit(Term):
 
     @property
     def number(self) -> int:
-        """Which one of the N permits it is: 0 to N - 1. What is fenced keeps the highest token seen for each number."""
+        """The number of the permit: 0 to N - 1. A fenced system keeps the highest token seen for each number."""
         assert self._share.permit is not None
         return self._share.permit
 

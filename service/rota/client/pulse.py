@@ -1,4 +1,4 @@
-"""Heartbeats from a thread of their own, for programs whose event loop is not always free.
+"""Heartbeats from a separate thread, for programs that block their event loop.
 
 The members stay on the program's loop. When one of them has not been heard of for half a session, this thread sends a
 heartbeat for it over a connection of its own, and notes the answer; the member looks there before it gives anything up.
@@ -31,13 +31,13 @@ class Beat:
 
 
 class Beating(Protocol):
-    """What is kept alive. The pulse's thread calls these."""
+    """A membership that is kept alive. The pulse's thread calls these."""
 
     def overdue_heartbeat(self) -> Heartbeat | None:
-        """What to send, if it is time that somebody did."""
+        """The heartbeat to send, if one is due."""
 
     def beat_sent_at_ms(self) -> int:
-        """The present moment, in the clock of what is kept alive."""
+        """The present moment, in the membership's clock."""
 
     def note_beat(self, beat: Beat) -> None:
         """An answer came."""

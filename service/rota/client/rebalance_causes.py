@@ -12,7 +12,7 @@ CAUSES: Mapping[str, str] = {
     "group": "The coordinator began it: another member joined, left or expired, or an operator requested it.",
     "resync": "The group's leader changed the assignment without a join phase.",
     "assignment_failed": "The leader could not assign the generation, and all members join again.",
-    "second_round": "This cooperative member has revoked what was to move, and joins again without it.",
+    "second_round": "This cooperative member has revoked the partitions that move, and joins again without them.",
     "subscription_changed": "This member, or one that this leader found restarted, subscribes to other topics.",
     "topics_changed": "This leader found other topics or partition counts.",
     "partitions_unassigned": "This leader found partitions that are assigned to no member.",

@@ -1,4 +1,4 @@
-"""What a group is for, from a member's point of view: what it says of itself, how it leads, what a share means."""
+"""The role of a member in its kind of group: its metadata, its assigning as leader, the meaning of a share."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Role(Protocol[Share]):
         """What to say of a member when it joins, that holds this since `generation_id`. The preferred one first."""
 
     def assign(self, generation: JoinedAsLeader) -> Assignments:
-        """Everybody's assignment, for the member that leads."""
+        """The assignment of all members, made by the leader."""
 
     def read(self, assigned: Assigned) -> Share:
         """What an assignment means to the user."""
@@ -60,10 +60,10 @@ class Role(Protocol[Share]):
         """What of `share` is not in `other`."""
 
     def concerned(self, held: Share | None, offsets: Sequence[OffsetToCommit]) -> Share:
-        """What a member must still hold, of what it holds, for these offsets to be its own to commit."""
+        """The part of its share that a member must still hold to commit these offsets."""
 
     def unwanted(self, held: Share) -> Share:
-        """What a member holds that it must give up before it joins again: nobody will leave it that."""
+        """The part of its share that a member must revoke before it joins again, because it will lose it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,8 @@ class Running(ABC):
             self._own_block.result().result()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Stop work in order, commit and leave; also inside of an `async with` block, whose end has nothing to do then.
+        """Stop work in order, commit and leave; also inside of an `async with` block, which then ends without further
+        steps.
 
         Work that has not stopped after `timeout` seconds is cancelled, `on_lost` is called, and the group is left all
         the same. Called by a callback or by work of a pool it returns at once, and the member is closed behind it.

@@ -201,7 +201,7 @@ class MemberStats(CallStats):
         self._stored = stored
 
     def progress_stored(self, place: Any) -> None:
-        """To be called just before the progress of `place` is added to what is watched."""
+        """To be called just before the progress of `place` is recorded."""
         if place not in self._stored:
             self._stored_at_ms[place] = self.now_ms()
 
@@ -219,7 +219,7 @@ class MemberStats(CallStats):
             self._committed_at_ms = self.now_ms()
             return
         for place in places:
-            # What was stored in the meantime contains what is still not committed.
+            # Progress stored in the meantime contains the uncommitted one.
             self._stored_at_ms[place] = min(self._stored_at_ms.get(place, since_ms), since_ms)
 
     # --- reading ------------------------------------------------------------------------------

@@ -96,12 +96,12 @@ def connect(
         url: Where the coordinator is; several addresses, of one scheme, are tried in turn. A member's calls go straight
             to that one of them which owns its group, on a stream for each where they go over streams. With
             `leave_after_ms` they stay on one stream.
-        namespace: The tenant whose groups and topics are meant.
+        namespace: The tenant of the groups and topics.
         client_id: A name for people; member ids begin with it. By default the name of this machine.
         headers: Sent with every request.
-        credentials: A token and certificates, or the files that hold them; what is not given comes from `ROTA_TOKEN`,
+        credentials: A token and certificates, or the files that hold them; missing values come from `ROTA_TOKEN`,
             `ROTA_TOKEN_FILE`, `ROTA_CA_FILE`, `ROTA_CERT_FILE` and `ROTA_KEY_FILE`.
-        retry_timeout_ms: How long calls other than a member's are repeated while nobody answers.
+        retry_timeout_ms: How long calls other than a member's are retried while no server answers.
         heartbeat_thread: Keep members alive from a thread of its own while the event loop is blocked. What they hold
             is then as good as their heartbeats: `max_processing_interval_ms` is what notices that nothing gets done.
         direct: Go straight to the owner of a group also where it is none of these addresses but can be reached at what
@@ -324,7 +324,7 @@ class Client:
             heartbeat_interval_ms: As in `member`.
             rebalance_timeout_ms: As in `member`.
             group_instance_id: As in `member`; it is what this worker is known by, then.
-            on_assigned: As in `member`; work that this member keeps is not among what is added.
+            on_assigned: As in `member`; work that this member keeps is not added again.
             on_revoked: As in `member`.
             on_lost: As in `member`.
             leave_on_close: As in `member`.
@@ -347,7 +347,7 @@ class Client:
         on_lost: Listener | None = None,
         leave_on_close: bool | None = None,
     ) -> Member[bytes]:
-        """A member of any kind of group, whose metadata and assignments are the user's own bytes.
+        """A member of any kind of group, with metadata and assignments in the user's own bytes.
 
         Args:
             group_id: The group; it comes to be with its first member.
@@ -393,7 +393,7 @@ class Client:
         """Delete a group that has no members, with its offsets; `NonEmptyGroup` otherwise."""
 
     def rebalance_group(self, group_id: str, reason: str = "", *, step_down: bool = False) -> None:
-        """Have the members agree anew, for administrators; `step_down`: by another leader, if somebody else joins."""
+        """Start a rebalance, for administrators; `step_down`: under another leader, if another member joins."""
 
     def plan_group(
         self,
@@ -513,7 +513,7 @@ class Member(Generic[Share]):
     def valid_until(self) -> float | None:
         """When `assignment` ends unless it is renewed, in seconds of the event loop's clock; None if nothing is held.
 
-        Always earlier than the moment from which the coordinator may give it to somebody else.
+        Always earlier than the moment from which the coordinator may give it to another member.
         """
 
     @property
@@ -549,7 +549,7 @@ class Member(Generic[Share]):
         """
 
     def events(self) -> Iterator[MemberEvent[Share]]:
-        """What happens to this member, beginning with what it holds now. For watching: work is stopped by callbacks."""
+        """The events of this member, beginning with its current share. For watching: callbacks stop the work."""
 
     def commit(self, offsets: Iterable[OffsetToCommit]) -> None:
         """Record progress, fenced by the generation that is held now.
@@ -628,7 +628,8 @@ class Member(Generic[Share]):
         """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Stop work in order, commit and leave; also inside of a `with` block, whose end has nothing to do then.
+        """Stop work in order, commit and leave; also inside of a `with` block, which then ends without further
+        steps.
 
         Work that has not stopped after `timeout` seconds is cancelled, `on_lost` is called, and the group is left all
         the same. Called by a callback or by work of a pool it returns at once, and the member is closed behind it.
@@ -640,7 +641,7 @@ class Member(Generic[Share]):
         """
 
 class Consumer(Member[Partitions]):
-    """A `Member` whose share is partitions of topics.
+    """A `Member` with a share of the partitions of topics.
 
     Two ways of progress: `commit` what is done, at once; or `store` it and leave the rest to the consumer. It commits
     what is stored when partitions are revoked and when the consumer is closed, after `on_revoked` has returned; with
@@ -710,15 +711,15 @@ class Consumer(Member[Partitions]):
         """The topics that this member asks for; for a pattern, those that match now."""
 
     def subscribe(self, topics: Topics) -> None:
-        """Ask for other topics from now on. What is not asked for any more is revoked, and the group rebalances.
+        """Change the subscription. Topics that it no longer contains are revoked, and the group rebalances.
 
         Partition counts come from where they came before: a mapping's counts are added to those given at first.
         """
 
 class ConnectWorker(Member[WorkShared]):
-    """A `Member` whose share is connectors and tasks.
+    """A `Member` with a share of connectors and tasks.
 
-    What it keeps goes on while the group rebalances. What has to move is revoked first and given out in a second
+    Kept work goes on while the group rebalances. Work that moves is revoked first and assigned in a second
     round. Progress of a task is committed with the connector as the topic and the task as the partition.
     """
 
@@ -738,7 +739,7 @@ class Election:
     """
 
     member: Member[Leadership]
-    """The candidate's membership, for what is not about leading."""
+    """The candidate's membership, for everything but leading."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -756,7 +757,7 @@ class Election:
 
     @property
     def valid_until(self) -> float | None:
-        """Until when what is known here holds: this candidate's term, or that another leads."""
+        """The expiry of the known state: this candidate's term, or that another one leads."""
 
     @property
     def unreachable_since(self) -> float | None:
@@ -811,7 +812,8 @@ class Election:
         """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Stop work in order, commit and leave; also inside of a `with` block, whose end has nothing to do then.
+        """Stop work in order, commit and leave; also inside of a `with` block, which then ends without further
+        steps.
 
         Work that has not stopped after `timeout` seconds is cancelled, `on_lost` is called, and the group is left all
         the same. Called by a callback or by work of a pool it returns at once, and the member is closed behind it.
@@ -845,7 +847,7 @@ class Term:
     def valid_until(self) -> float | None:
         """When this term ends unless it is renewed, in seconds of the event loop's clock; None once it is over.
 
-        Always earlier than the moment from which the coordinator may let somebody else lead.
+        Always earlier than the moment from which the coordinator may let another member lead.
         """
 
     @property
@@ -869,7 +871,7 @@ class Term:
         """
 
     def begin(self) -> None:
-        """Work of this term begins: whoever hands the leadership over in order waits for `finish`."""
+        """Work of this term begins: an orderly handover of the leadership waits for `finish`."""
 
     def finish(self) -> None:
         """Work of this term is over."""
@@ -975,7 +977,7 @@ class Permit(Term):
 
     @property
     def number(self) -> int:
-        """Which one of the N permits it is: 0 to N - 1. What is fenced keeps the highest token seen for each number."""
+        """The number of the permit: 0 to N - 1. A fenced system keeps the highest token seen for each number."""
 
     @property
     def token(self) -> int:
@@ -996,7 +998,7 @@ class WorkerPool:
     """
 
     consumer: Consumer
-    """The membership underneath, for what is not about shards."""
+    """The membership underneath, for everything but shards."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -1038,7 +1040,8 @@ class WorkerPool:
         """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Stop work in order, commit and leave; also inside of a `with` block, whose end has nothing to do then.
+        """Stop work in order, commit and leave; also inside of a `with` block, which then ends without further
+        steps.
 
         Work that has not stopped after `timeout` seconds is cancelled, `on_lost` is called, and the group is left all
         the same. Called by a callback or by work of a pool it returns at once, and the member is closed behind it.

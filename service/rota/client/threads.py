@@ -120,7 +120,7 @@ class LoopThread:
         await self._finish_calls()
 
     async def _finish_calls(self) -> None:
-        """What was closed ends the calls of other threads by itself, if it has a moment for that."""
+        """A closed object ends the calls of other threads by itself, within a moment."""
         if calls := [asyncio.wrap_future(future) for future in tuple(self._pending)]:
             await asyncio.wait(calls, timeout=GRACE_S)
         self._is_stopping = True

@@ -1,4 +1,4 @@
-"""What a consumer asks for, and what becomes of its topics: who leads notices, and deals again."""
+"""A consumer's subscription, and changes of its topics: the leader notices them, and assigns again."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class TopicLookout:
         return self._selection.pattern is None and not given.issuperset(self._role.topics)
 
     async def _report_missing(self) -> None:
-        """Whether it leads or not: once it lacks a topic, and as long as one is missing, list what is registered."""
+        """Whether it leads or not: once it lacks a topic, and as long as one is missing, list the registered topics."""
         while True:
             await self._check_missing.wait()
             self._check_missing.clear()

@@ -18,9 +18,9 @@ from rota.protocol.messages import ListTopics, ListTopicsReply
 LINGER_S = 0.05
 """After word of a change, for others of the same moment."""
 PAUSE_S = 0.5
-"""Between two changes: who registers many topics one by one must not cause a rebalance for each."""
+"""Between two changes: registering many topics one by one must not cause a rebalance for each."""
 _AT_ONCE_S = 1.0
-"""What is answered sooner without news has not been waited for: a server that stops, or one of an older release."""
+"""An answer without a change that comes sooner is no long poll: a server that stops, or one of an older release."""
 _FIRST_PAUSE_MS = 200
 
 _log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class TopicsWatch:
         stats: CallStats | None = None,
     ) -> None:
         """`longest_pause_ms`: where the watch fails again and again."""
-        # It fails at the first error: whoever relies on it goes back to looking now and then.
+        # It fails at the first error: its user falls back to polling.
         self._caller = Caller(transport, retry_timeout_ms=0, jitter=jitter, stats=stats)
         self._namespace = namespace
         self._jitter = jitter
@@ -56,7 +56,7 @@ class TopicsWatch:
         self._not_before = 0.0
         """Also for the next run of `follow`: a change is often what ends the one and begins the other."""
         self.is_live = False
-        """Whether changes are told while `follow` runs: nobody has to look for them then."""
+        """Whether changes are pushed while `follow` runs: no polling is needed then."""
 
     def note(self, version: str) -> None:
         """The assignment was compared with the topics of this version."""

@@ -54,7 +54,7 @@ class _Thread(LoopThread):
 
 
 class Twin(Generic[Original]):
-    """Stands for an object of the async SDK: what is awaited there, is waited for here."""
+    """A blocking proxy of an object of the async SDK."""
 
     def __init__(self, original: Original, thread: _Thread) -> None:
         self._original = original
@@ -155,7 +155,7 @@ class Shard(Twin[sdk.Shard]):
 
 
 class Event(Twin[asyncio.Event]):
-    """What is waited for with a `timeout`, as with a `threading.Event`."""
+    """Waits that take a `timeout`, as with a `threading.Event`."""
 
 
 TWINS: dict[type[Any], type[Twin[Any]]] = {

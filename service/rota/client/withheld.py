@@ -13,7 +13,7 @@ Claim = tuple[str, TopicPartition]
 """A member, by its instance id where it has one, and a partition that it says it holds."""
 
 PATIENCE = 2
-"""After so many assignments whose claimants had time to give up what was withheld, a claim is not believed any more."""
+"""After this many assignments in which claimants had time to revoke withheld partitions, a claim is ignored."""
 
 
 class WithheldPartitions:
@@ -58,7 +58,7 @@ class WithheldPartitions:
         self._unchanged = Counter({claim: self._unchanged[claim] for claim in self._withheld if self._unchanged[claim]})
 
     def note_rest(self) -> None:
-        """The claimants have had time to give up what was withheld."""
+        """The claimants have had time to revoke the withheld partitions."""
         self._unchanged.update(self._withheld)
 
     def _credible(self, generation_id: int, member: MemberSubscription) -> Collection[TopicPartition]:

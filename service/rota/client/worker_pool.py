@@ -127,7 +127,7 @@ class WorkerPool(Running):
         self._shards: dict[TopicPartition, Shard] = {}
         self._changed = asyncio.Event()
         self.consumer: Consumer = consumer(Listeners(self._start_work, self._stop_work, self._lose_work))
-        """The membership underneath, for what is not about shards."""
+        """The membership underneath, for everything but shards."""
         self.consumer._stats.set_kind("worker_pool")
         self.consumer._reminder.ask(self._describe_work)
 

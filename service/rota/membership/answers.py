@@ -57,7 +57,7 @@ def take_answer(
 
 
 def mismatch(standing: Standing, request: MembershipRequest | CommitOffsets, reply: Reply) -> str:
-    """What is wrong with an answer that speaks of another kind of group than the request; empty where nothing is.
+    """The error in an answer for another kind of group than the request's; empty without one.
 
     A member that took up such an answer would read bytes by the wrong protocol.
     """
@@ -77,7 +77,7 @@ def mismatch(standing: Standing, request: MembershipRequest | CommitOffsets, rep
 
 
 def take_silence(standing: Standing, request: MembershipRequest | CommitOffsets, at: Moment) -> list[Event]:
-    """No answer came: nobody knows whether the call was carried out. It is repeated after a pause."""
+    """No answer came: the outcome of the call is unknown. It is retried after a pause."""
     match request:
         case JoinGroup():
             standing.phase.unanswered(at.sent_at_ms)
@@ -116,7 +116,7 @@ def _take_join(standing: Standing, reply: JoinReply, at: Moment) -> list[Event]:
 def _still_joining(standing: Standing, member_id: str, at: Moment) -> None:
     """Pending: joined, but the phase goes on. It cannot have completed before this call was sent.
 
-    The session runs again since the answer. Who has joined is not dropped for being late to join.
+    The session runs again since the answer. A member that has joined is not dropped for being late to join.
     """
     standing.adopt_member_id(member_id)
     if standing.assignment is not None:

@@ -1,13 +1,14 @@
-"""The local deadline: until when a member may act on what it holds, always earlier than the coordinator's.
+"""The local deadline: until when a member may act on its share, always earlier than the coordinator's.
 
 The coordinator counts a session from when it received the renewing call, which is never before the member sent it.
 So a member that counts from the sending, and only for calls known to have renewed, gives up first: whatever the
 network does, and also when it cannot be reached at all. Which calls renew is protocol.md §8.2: heartbeats (also one
 answered `REBALANCE_IN_PROGRESS`), accepted commits, completed joins; not a join answered at once, not a sync in Stable.
 
-A join phase has a deadline of its own: the coordinator drops who has not rejoined when the rebalance timeout runs out,
-however much of its session is left. That clock may have started right after the last call that found the group settled,
-and a member that cannot be reached is not told; so this second limit holds at all times, not only once told.
+A join phase has a deadline of its own: the coordinator drops members that have not rejoined when the rebalance timeout
+runs out, however much of its session is left. That clock may have started right after the last call that found the
+group settled, and a member that cannot be reached is not told; so this second limit holds at all times, not only once
+told.
 """
 
 from __future__ import annotations

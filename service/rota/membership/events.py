@@ -1,4 +1,4 @@
-"""What the state machine tells its shell: each event says what happened and what is asked of the shell."""
+"""Events from the state machine to its shell: each describes a change and the action required of the shell."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RebalanceStarted:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What was held may be somebody else's already: stop at once, without a commit.
+    """Another member may have the share already: stop at once, without a commit.
 
     `reason` is "deadline" where the local deadline passed without an acknowledged renewal,
     otherwise the coordinator's answer, which is then in `code`.
@@ -56,7 +56,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentFailed:
-    """The leader could not assign this generation; everybody joins again after a pause."""
+    """The leader could not assign this generation; all members join again after a pause."""
 
     generation_id: int
     detail: str

@@ -1,4 +1,4 @@
-"""What is known of a join phase beside its answers: when it may have completed, and whether we were in it."""
+"""Knowledge of a join phase beside its answers: when it may have completed, and whether we were in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class JoinPhase:
         """Whether the coordinator has said that a rebalance is under way."""
 
     def forget_member(self) -> None:
-        """Whoever joins now is somebody else."""
+        """A join from now on is that of a new member."""
         self.seen_generation_id = NO_GENERATION
 
     def pending(self, sent_at_ms: int) -> None:

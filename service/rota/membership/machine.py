@@ -12,7 +12,7 @@ them returns events for the shell. A reply that belongs to an earlier generation
 
 An assignment is held in STABLE and REVOKING, and in SYNCING during a resync. A cooperative member (KIP-429) answers
 REVOKING with `rejoin(holding=True)` and holds on in UNJOINED, JOINING, LEADING and SYNCING, too: its metadata says what
-it holds, and no leader gives that to anybody else. An assignment is never handed out, and never kept, past the local
+it holds, and no leader gives that to another member. An assignment is never handed out, and never kept, past the local
 deadline (`deadline.py`): where a join may not have renewed the session, a heartbeat goes first.
 
 What a member knows of itself is `standing.py`, with the ways out of a generation; `planning.py` reads it to say what to
@@ -84,7 +84,7 @@ class Membership:
 
     @property
     def assignment(self) -> bytes | None:
-        """What is held; None where nothing is. Empty bytes are an assignment of nothing."""
+        """The assignment that is held, or None. Empty bytes are an empty assignment."""
         return self._standing.assignment
 
     @property
@@ -115,7 +115,7 @@ class Membership:
 
     @property
     def revoke_by_ms(self) -> int | None:
-        """When what is held is lost unless this member has joined again, however alive it is."""
+        """When the assignment is lost unless this member has joined again, even if its heartbeats go on."""
         return None if self.assignment is None else self._standing.deadline.rejoin_by_ms
 
     def holds(self, now_ms: int) -> bool:
@@ -141,7 +141,7 @@ class Membership:
         return planned is not None and type(planned.request) is type(request) and self._standing.awaits(request)
 
     def overdue_heartbeat(self, now_ms: int) -> Heartbeat | None:
-        """For who keeps a member alive beside its shell: what to send, when half a session has passed unrenewed."""
+        """For a heartbeat thread beside the shell: the request to send after half a session without a renewal."""
         return self._plan.overdue_heartbeat(now_ms)
 
     # --- what the shell decides ---------------------------------------------------------------
@@ -170,14 +170,14 @@ class Membership:
         return True
 
     def request_rejoin(self, now_ms: int, reason: str, protocols: tuple[Protocol, ...] | None = None) -> list[Event]:
-        """Join again, with new metadata where given. What is held is revoked first, as in any rebalance."""
+        """Join again, with new metadata where given. The assignment is revoked first, as in any rebalance."""
         standing = self._standing
         if standing.state is State.LEAVING or self.is_final:
             return []
         standing.protocols = protocols or standing.protocols
         standing.reason = reason
         if standing.state in JOINS:
-            # A join that is under way may complete with what it said: then there will be one more.
+            # A join in flight may complete with its old metadata: then there will be one more.
             standing.metadata_is_stale = True
             return []
         if standing.state in (State.REVOKING, State.AWAY):
@@ -185,9 +185,9 @@ class Membership:
         return standing.leave_generation(now_ms, reason)
 
     def rejoin(self, now_ms: int, protocols: tuple[Protocol, ...] | None = None, *, holding: bool = False) -> None:
-        """The shell's answer to `RebalanceStarted`, with what is to be said of this member now, if that is news.
+        """The shell's answer to `RebalanceStarted`, with this member's new metadata, if it has changed.
 
-        Work has stopped, and nothing is held any more; or, with `holding`, what is held stays held while joining,
+        Work has stopped, and nothing is held any more; or, with `holding`, the assignment is kept while joining,
         which is safe only where the metadata in `protocols` names all of it.
         """
         standing = self._standing
@@ -207,7 +207,7 @@ class Membership:
         self._standing.is_held_off = is_held_off
 
     def say(self, protocols: tuple[Protocol, ...]) -> None:
-        """What to say of this member when it joins next. What is under way is left alone."""
+        """Set the metadata for this member's next join. A join in flight is not changed."""
         self._standing.protocols = protocols
 
     def leave(self, now_ms: int, reason: str) -> list[Event]:
@@ -222,7 +222,7 @@ class Membership:
         standing.state = State.LEAVING
         standing.leave_began_ms = now_ms
         standing.reason = reason
-        standing.pace.reset()  # Whoever closes waits for this: a long outage before must not make it slow.
+        standing.pace.reset()  # Closing waits for this: a long outage before must not make it slow.
         standing.pace.at_once(now_ms)
         return []
 
@@ -243,7 +243,7 @@ class Membership:
         return events
 
     def come_back(self, now_ms: int) -> None:
-        """Join again after `step_aside`, as somebody new; once it has left, where that is still under way."""
+        """Join again after `step_aside`, as a new member; after the leave, where that is still in flight."""
         standing = self._standing
         if standing.leaves_for_good:
             return
@@ -320,7 +320,7 @@ class Membership:
         return events + self.on_time(now_ms)
 
     def heard(self, request: Heartbeat, reply: HeartbeatReply, sent_at_ms: int) -> None:
-        """A heartbeat that somebody sent beside the shell was answered. Only that it renewed counts here."""
+        """A heartbeat of the thread beside the shell was answered. Only its renewal counts here."""
         standing = self._standing
         if not standing.awaits(request):
             return

@@ -60,7 +60,7 @@ class Plan:
     def _grace_ms(self, request: MembershipRequest) -> int:
         standing, settings = self._standing, self._standing.settings
         if standing.assignment is not None:
-            return settings.heartbeat_grace_ms  # What is held hangs on this call's answer, as on a heartbeat's.
+            return settings.heartbeat_grace_ms  # The assignment depends on this call's answer, as on a heartbeat's.
         if standing.member_id and not isinstance(request, LeaveGroup):
             return settings.seat_grace_ms
         return settings.answer_grace_ms
@@ -72,7 +72,7 @@ class Plan:
         return Planned(request, send_at_ms, wait_ms + standing.settings.heartbeat_grace_ms)
 
     def _heartbeat_wait_ms(self, now_ms: int) -> int:
-        """How long to park: never more than a third of what is left, and not at all after a failure.
+        """How long to park: never more than a third of the time left, and not at all after a failure.
 
         An answer that comes at once is what moves the deadline; a parked one only when it returns.
         """

@@ -40,7 +40,7 @@ class Reachability:
 
     A shard that changes hands, or a replica that restarts, leaves a call or two without an answer, and the next one
     gets it. A program can do nothing about that, so trouble is published only once it has lasted for `notice_ms`.
-    A call whose answer is overdue for that long is trouble, too, before it fails: a server that hangs accepts calls.
+    A call with an answer overdue for that long is trouble, too, before it fails: a server that hangs accepts calls.
     """
 
     def __init__(self, notice_ms: int) -> None:

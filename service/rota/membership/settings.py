@@ -84,7 +84,7 @@ class MembershipSettings:
 
     @property
     def seat_grace_ms(self) -> int:
-        """The same for a join or sync of who has a member id: the session that comes with it must leave time, too."""
+        """The same for a join or sync with a member id: the session that comes with it must leave time, too."""
         return max(_MIN_SEAT_GRACE_MS, self.heartbeat_grace_ms)
 
     @property

@@ -43,22 +43,22 @@ class Standing:
         self.leader_id = ""
         self.assignment: bytes | None = None
         self.protocols = settings.protocols
-        """What it says of itself when it joins next."""
+        """The metadata for its next join."""
         self.joined_with = settings.protocols
-        """What it said when it sent its last join."""
+        """The metadata of its last join."""
         self.pace = Pace(settings)
         self.deadline = LocalDeadline(settings)
         self.phase = JoinPhase(is_static=settings.group_instance_id is not None)
         self.heartbeat_at_ms = 0
         self.has_synced = False
         self.assignments: tuple[tuple[str, bytes], ...] = ()
-        """As the leader: everybody's, until they are delivered."""
+        """As the leader: the assignments of all members, until they are delivered."""
         self.leader_error: str | None = None
         """As the leader: why there are none."""
         self.reason = ""
         """Why it joins or leaves."""
         self.metadata_is_stale = False
-        """A join under way says what is not so any more."""
+        """A join in flight has outdated metadata."""
         self.is_held_off = False
         """The program still ends its work on a lost share: it does not join, and a join under way claims as before."""
         self.comes_back = False
@@ -130,8 +130,8 @@ class Standing:
     def was_heard(self, reply: HeartbeatReply, sent_at_ms: int) -> None:
         """A heartbeat renewed the session.
 
-        Who answers for an owner that it cannot reach tells no state of the group: that owner may be in a join phase.
-        Until we have synced, an owner waits for our sync as long as for a join, however alive we are.
+        A replica that answers for an unreachable owner does not know the group's state: that owner may be in a join
+        phase. Until we have synced, an owner waits for our sync as long as for a join, however alive we are.
         """
         self.deadline.renewed(sent_at_ms)
         if self.shows_settled(reply):
@@ -167,7 +167,7 @@ class Standing:
         return self.fail(code, detail, now_ms)
 
     def rebalance(self, now_ms: int) -> list[Event]:
-        """The coordinator is in a join phase: what is held is revoked before we join it."""
+        """The coordinator is in a join phase: the assignment is revoked before we join it."""
         self.phase.told = True
         return [] if self.state is State.REVOKING else self.leave_generation(now_ms, "rebalance")
 
@@ -191,7 +191,7 @@ class Standing:
         event = Lost(self.generation_id, reason, code)
         was_held = self.assignment is not None
         self.phase.told = False
-        # A join that is under way may still claim what is lost: then nobody would be given that.
+        # A join in flight may still claim lost partitions: then no member would be assigned them.
         self.metadata_is_stale = was_held and self.state in JOINS
         self.forget_generation(now_ms)
         return [event] if was_held else []
@@ -244,7 +244,7 @@ class Standing:
         self.pace.at_once(now_ms)
 
     def forget_member(self, now_ms: int) -> None:
-        """Back to joining, as somebody new."""
+        """Back to joining, as a new member."""
         self.forget_generation(now_ms)
         self.state = State.UNJOINED
         self.phase.since_ms = None

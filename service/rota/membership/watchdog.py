@@ -1,4 +1,4 @@
-"""Progress apart from liveness: who heartbeats but gets nothing done gives up its share (Kafka's max.poll)."""
+"""Progress apart from liveness: a member without progress releases its share (Kafka's max.poll)."""
 
 from __future__ import annotations
 

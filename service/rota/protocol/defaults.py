@@ -131,7 +131,7 @@ DEFAULTS: Final = (
     Default(
         "PREEMPT_AFTER_MS",
         PREEMPT_AFTER_MS,
-        "`preempt_after_ms` of candidates; candidates whose metadata names none",
+        "`preempt_after_ms` of candidates; candidates without one in their metadata",
         "A candidate that restarts again and again does not take the leadership each time. Three sessions.",
     ),
     Default(

@@ -5,7 +5,8 @@ the same token for the member and for its successor. The token also counts the t
 
     token = generation_id * 2**20 + takeover
 
-A member that nobody took over has 0; each successor has the next number. Tokens are below 2**51, so JSON carries them.
+A member that was never taken over has 0; each successor has the next number. Tokens are below 2**51, so JSON carries
+them.
 """
 
 from __future__ import annotations

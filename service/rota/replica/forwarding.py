@@ -226,7 +226,7 @@ class Forwarding:
     def _keep_alive(
         self, request: Heartbeat | HeartbeatMany, answer: Answer, asked_ms: int, now_ms: int
     ) -> Steps[Answer]:
-        """Members whose owner does not answer stay alive, where the liveness store knows them."""
+        """Members of an owner that does not answer stay alive, if the liveness store knows them."""
         if answer.reply.error is ErrorCode.NOT_COORDINATOR:
             # There is an owner, and its answer says more about the group than that the members live.
             answer, now_ms = yield from self._ask_again(request, answer, now_ms)

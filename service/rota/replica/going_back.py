@@ -96,7 +96,7 @@ class StoreMemory:
         self.to_compare: dict[int, Shard] = {}
         """Memory of shards that the store has taken back, to be compared with its rows."""
         self.lost: dict[int, dict[tuple[str, str], tuple[tuple[str, int, int], ...]]] = {}
-        """What was lost, for the journal, until the shard is served again."""
+        """The losses, for the journal, until the shard is served again."""
         self._replica_id = replica_id
         self._known: dict[int, Known] = {}
         self._epochs: dict[int, int] = {}
@@ -115,7 +115,7 @@ class StoreMemory:
     # --- comparing --------------------------------------------------------------------------------
 
     def ask(self) -> Asked:
-        """What is known now: BEFORE a statement is sent."""
+        """The present knowledge: BEFORE a statement is sent."""
         mine = {each.shard_id: Known(each.epoch, self._replica_id, each.durable_seq) for each in self.owned.values()}
         return Asked({**self._known, **mine}, dict(self._refused), self._times_back)
 
@@ -235,7 +235,7 @@ class StoreMemory:
         """
         found, self.setbacks = self.setbacks, []
         for setback in found:
-            # What was dropped since then has brought back what was known before.
+            # A drop since then has restored the former knowledge.
             self._known[setback.shard_id] = setback.found
             self._refused.pop(setback.shard_id, None)
             last = self._dropped.get(setback.shard_id)
@@ -258,7 +258,7 @@ class StoreMemory:
             return Floor(0, known.epoch + EPOCHS_SKIPPED)
         is_all = now_ms < last.lease_until_ms
         generation_id = 1 + last.highest_generation + (0 if is_all else GENERATIONS_RAISED)
-        # A claim of this replica may have landed whose answer was lost.
+        # A claim of this replica may have succeeded although its answer was lost.
         return Floor(generation_id, known.epoch + EPOCHS_SKIPPED)
 
     def compare_rows(self, images: Iterable[ShardImage]) -> list[LostFact]:

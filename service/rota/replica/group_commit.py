@@ -53,7 +53,7 @@ class GroupCommit(Generic[Waiter]):
         self._wanting: dict[OwnedShard, None] = {}
         self._asking: list[tuple[OwnedShard, Waiter]] = []
         self._to_read: list[tuple[OwnedShard, Waiter]] = []
-        """What was asked before the append under way began."""
+        """Requests from before the append in flight."""
         self._sent: Mapping[OwnedShard, Batch] | None = None
 
     @property

@@ -58,7 +58,7 @@ GONE = (MemberLeft, MemberExpired, MemberRemoved, MemberFenced)
 """How a member ends."""
 LEASE_IS_OVER = "this replica's lease on the shard is over"
 GRACE_MS = 1_000
-"""What a member gets at a take-over beside what it had left: its next heartbeat has to find the new owner."""
+"""Extra session time of a member at a failover: its next heartbeat has to find the new owner."""
 PUBLISH_MS = 75
 """How often an owner publishes the heartbeats that it has received, where sessions are shared."""
 STILL_HERE_MS = 500
@@ -143,7 +143,7 @@ class OwnedShard:
         """It decides nothing more."""
         self.is_dropped = False
         self.was_refused = False
-        """The store has refused to append what was decided here."""
+        """The store has rejected the append of decisions made here."""
         self.seq = last_seq
         """The last entry that was decided, durable or not."""
         self.durable_seq = last_seq
@@ -300,7 +300,7 @@ class OwnedShard:
         return self._take(result, now)
 
     def close(self, reason: str, now: Now) -> Ready:
-        """Decide nothing more. What is decided still becomes durable, and is answered.
+        """Decide nothing more. Earlier decisions still become durable, and are answered.
 
         The last entry says that the shard is released, so that a reader of the journal can tell it from a crash.
         """

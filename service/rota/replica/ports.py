@@ -1,4 +1,4 @@
-"""What the runtime needs of the outside: a store for what is durable. Twins in memory obey the same contract."""
+"""The runtime's ports: the durable store, and liveness. In-memory implementations obey the same contract."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ShardClaim:
 
 
 class Renewal(NamedTuple):
-    """A shard whose lease was renewed, as the store knows it."""
+    """A shard with a renewed lease, as the store has it."""
 
     shard_id: int
     last_seq: int
@@ -98,7 +98,7 @@ RELEASED = 0
 
 @dataclass(frozen=True, slots=True)
 class ShardOwner:
-    """Who owns a shard, by the store's clock. `lease_left_ms` is 0 or less where the lease is over."""
+    """The owner of a shard, by the store's clock. `lease_left_ms` is 0 or less where the lease is over."""
 
     shard_id: int
     replica_id: str
@@ -111,7 +111,7 @@ class ShardOwner:
     grpc_address: str = ""
     worker_http_port: int = 0
     worker_grpc_port: int = 0
-    """The owner's alone, at the host that was asked: its other ports it shares with who says so. 0 is none."""
+    """The owner's port that no other worker shares, at the host that was called. 0 is none."""
     lease_until_ms: int = 0
     """When the lease ends, as the store's clock shows it; `RELEASED`, also where the store was not asked."""
     claimed_seq: int | None = None
@@ -159,7 +159,7 @@ class ShardStore(Protocol):
         """Say that `replica` is up for `ttl_ms` more, by the store's clock; returns all that are, ordered by id."""
 
     async def deregister(self, replica_id: str) -> None:
-        """This replica is going: nobody should leave shards to it."""
+        """This replica is stopping: no other one should leave shards to it."""
 
     async def claim(
         self,
@@ -197,7 +197,7 @@ class ShardStore(Protocol):
         """End the leases now, where they are still ours with the claim's epoch."""
 
     async def owners(self) -> list[ShardOwner]:
-        """Every shard that was ever claimed, and who holds it."""
+        """Every shard that was ever claimed, with its owner."""
 
     async def load(self, shard_ids: Sequence[int]) -> list[ShardImage]:
         """All rows of these shards, read in one snapshot; an image for each, in the order given."""
@@ -225,12 +225,12 @@ class ShardStore(Protocol):
 
 
 class LivenessUnavailable(Exception):
-    """The liveness store cannot be reached or did not answer in time. What it was told may or may not have arrived."""
+    """The liveness store cannot be reached or did not answer in time. The update may or may not have arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardNews:
-    """Who of a shard was heard, how many milliseconds ago, and who need not be known any more."""
+    """A shard's members with the age of their last heartbeats, and members to forget."""
 
     shard_id: int
     heard_ms_ago: Mapping[MemberName, int]
@@ -239,10 +239,10 @@ class ShardNews:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Who of a shard was last heard how long ago, by the liveness store's clock.
+    """The age of the last heartbeat of a shard's members, by the liveness store's clock.
 
     `told_ms_ago` is how long ago an owner last told its news, None where nothing is known. What was heard since then
-    may be missing, so that much cannot be held against anybody.
+    may be missing, so that time must not count against any member.
     """
 
     heard_ms_ago: Mapping[MemberName, int]
@@ -250,7 +250,7 @@ class Heard:
 
 
 class Liveness(Protocol):
-    """Who was heard when, known to all replicas of a store, by one clock of its own. It may forget everything.
+    """The members' last heartbeats, shared by all replicas of a store, by its own clock. It may forget everything.
 
     It holds times of hearing and not deadlines: a replica that does not own the shard does not know how long a
     member's session is. Every method answers within a few tenths of a second or raises `LivenessUnavailable`.
@@ -269,10 +269,10 @@ class Liveness(Protocol):
         """All that is known of a shard."""
 
     async def heard_ms_ago(self, members: Sequence[tuple[int, MemberName]]) -> list[int | None]:
-        """How long ago each of these, named by shard and name, was heard; None for who is not known."""
+        """The age of the last heartbeat of each of these, by shard and name; None for unknown members."""
 
     async def record(self, shard_id: int, members: Sequence[MemberName]) -> list[bool]:
-        """These were heard now, by somebody who does not own the shard. False for who is not known, and stays so."""
+        """Record heartbeats of these members, by a replica that does not own the shard. False for unknown members."""
 
     async def close(self) -> None: ...
 
@@ -290,7 +290,7 @@ class Answer:
     owner: str = ""
     """With `NOT_COORDINATOR`: where the owner is, as far as is known."""
     shards: tuple[int, ...] = ()
-    """With a list: whose part of it this is."""
+    """With a list: the replica that this part of it is from."""
     undecided: bool = False
     """With a refusal: no shard has decided anything for this call, so a forwarder may ask the next owner."""
 

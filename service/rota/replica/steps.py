@@ -91,7 +91,7 @@ class RaiseGenerations:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Drop a shard whose memory cannot be trusted, or may not be used; it is claimed and loaded again."""
+    """Drop a shard because its memory cannot be trusted, or may not be used; it is claimed and loaded again."""
 
     owned: OwnedShard
     reason: str

@@ -49,7 +49,7 @@ class SystemClock:
 
 
 class TimerQueue:
-    """Due timers, earliest first. Who waits for them is the caller's business.
+    """Due timers, earliest first. The caller waits for them.
 
     When timers ring late (a paused process, a blocked loop), the heartbeats that came in meanwhile still
     wait in the sockets. So the whole queue is then held back for as long as it was late: nobody is expired
@@ -76,7 +76,7 @@ class TimerQueue:
         return max(self._heap[0][0], self._held_until_ms) if self._heap else None
 
     def ring_due(self) -> None:
-        """Ring what is due, at most `BATCH` of it."""
+        """Fire due timers, at most `BATCH` of them."""
         now_ms = self._clock.now_ms()
         if self._is_held(now_ms):
             return

@@ -161,7 +161,7 @@ class LocalCoordinator:
         if self.forwarder is not None:
             self.forwarder.drain()
         self.topic_news.end_waits()
-        # At once, and not when the last connection has ended: until then nobody else may answer for these groups.
+        # At once, and not when the last connection has ended: until then no other replica may answer for these groups.
         await self._ownership.release_all(DRAINING)
 
     async def stop(self) -> None:
@@ -224,7 +224,7 @@ class LocalCoordinator:
         return host.try_heartbeat(request)
 
     async def record_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
-        """Answer for an owner that is not there: note for the next one who lives. None where nobody is known."""
+        """Answer for an absent owner: record the heartbeats for the next one. None without a known member."""
         if self._sessions is None:
             return None
         return await self._sessions.record(shard_of_request(request, self.shard_count), request)
@@ -285,14 +285,14 @@ class LocalCoordinator:
         return self._ownership.owned()
 
     def hear_of_topics(self, namespaces: Iterable[str]) -> None:
-        """Topics of these namespaces have changed, here or at a peer: who waits for that is told."""
+        """Topics of these namespaces have changed, here or at a peer: wake the calls that wait for that."""
         changed = set(namespaces)
         self._assigner.topics_changed(changed)
         for namespace in changed:
             self.topic_news.tell(namespace)
 
     def groups(self) -> Iterator[Group]:
-        """Every group in memory here, for who counts them."""
+        """Every group in memory here, for metrics."""
         for host in self._ownership.hosts.values():
             yield from host.shard.groups.values()
 
@@ -346,7 +346,7 @@ class LocalCoordinator:
         return replace(request, new_member_id=member_id)
 
     async def _verify_and_sign(self, request: VerifyFence) -> Answer:
-        """Only who has just been found to be in the generation gets a token."""
+        """A member gets a token only after a check that it is in the generation."""
         if self._sign is None or not request.member_id:
             why = "sign needs a member_id" if self._sign else "this server has no keys to sign with"
             return Answer(refuse(request, ErrorCode.INVALID_REQUEST, why))

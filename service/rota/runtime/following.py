@@ -106,7 +106,7 @@ class Subscriptions:
 
 
 class Followed(Protocol):
-    """What it takes of the coordinator."""
+    """The interface that it needs of the coordinator."""
 
     def subscribe_here(self, namespace: str, group_id: str, listener: Listener) -> Callable[[], None]: ...
 

@@ -200,7 +200,7 @@ class ShardHost:
         return ready is not None
 
     def sweep(self, empty_since_ms: int | None = None) -> None:
-        """Expire offsets and what is empty; see `Shard.sweep`."""
+        """Expire offsets and empty groups; see `Shard.sweep`."""
         self._carry_out(self._step(lambda now: self.owned.sweep(now, empty_since_ms)))
 
     def take_in(self, commits: Sequence[SideCommit]) -> None:
@@ -212,7 +212,7 @@ class ShardHost:
         self._carry_out(self._step(lambda now: self.owned.raise_generations(floor, now)))
 
     def close(self, reason: str) -> None:
-        """Decide nothing more; what is decided still becomes durable and is answered."""
+        """Decide nothing more; earlier decisions still become durable and are answered."""
         self._carry_out(self.owned.close(reason, self._now()))
 
     # --- the commit order ------------------------------------------------------------------------
@@ -238,7 +238,7 @@ class ShardHost:
         self.end_watches()
 
     def end_watches(self) -> None:
-        """Tell whoever follows a group here that nothing more will come."""
+        """End all watches of groups here."""
         for queues in self.watchers.values():
             for queue in queues:
                 queue.put_nowait(None)
@@ -264,7 +264,7 @@ class ShardHost:
         return self._step(partial(self.owned.submit, number, request))
 
     def _submit_traced(self, spans: tracing.Spans, request: Request, number: int) -> Ready | None:
-        """The span says what was decided and why; that of the commit which makes it durable is linked to it."""
+        """The span has the decision and its reason; the span of the commit that makes it durable is linked to it."""
         with spans.within(f"decide {type(request).__name__}") as span:
             ready = self._submit(number, request)
             span.note("rota.namespace", request.namespace)

@@ -39,7 +39,7 @@ Notify = Callable[[Sequence[Replica]], Awaitable[None]]
 
 
 class Ownership:
-    """The shards of this replica. `run()` keeps them and takes what is due to it, until cancelled."""
+    """The shards of this replica. `run()` keeps them and claims those assigned to it, until cancelled."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Ownership:
         self._loading_since = 0.0
 
     def give_up(self, host: ShardHost, reason: str) -> None:
-        """Stop answering for a shard whose memory cannot be trusted; it is claimed and loaded again."""
+        """Stop answering for a shard because its memory cannot be trusted; it is claimed and loaded again."""
         if self._remove(host):
             logger.warning("shard dropped", extra={"shard_id": host.shard_id, "reason": reason})
             self._telemetry.on_shard_dropped(host.shard_id, host.claim.epoch, reason)
@@ -134,7 +134,7 @@ class Ownership:
         return self.leases.is_all(answered)
 
     async def flush(self) -> None:
-        """Let what is decided become durable; a store that hangs is not waited for."""
+        """Let decisions become durable; a store that hangs is not waited for."""
         await _at_most(FLUSH_S, self.committer.flush())
 
     # --- owners ------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ WARN_MS = 10_000
 
 
 class SharedSessions:
-    """Run `run()` as a task that somebody awaits. Nothing here waits longer than the store's own short deadline."""
+    """Run `run()` as a task that its owner awaits. Nothing here waits longer than the store's own short deadline."""
 
     def __init__(
         self, liveness: Liveness, clock: Clock, telemetry: Telemetry, hosts: Callable[[], Iterable[ShardHost]]
@@ -119,7 +119,7 @@ class SharedSessions:
         if now_ms >= self._warned_at_ms + WARN_MS:
             self._warned_at_ms = now_ms
             logger.warning(
-                "the liveness store does not answer; this replica goes by what it hears itself",
+                "the liveness store does not answer; this replica uses only the heartbeats that it receives itself",
                 extra={"operation": operation, "error": str(error)},
             )
 

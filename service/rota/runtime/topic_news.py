@@ -16,7 +16,7 @@ NotifyTopics = Callable[[Sequence[Replica], Sequence[str]], Awaitable[None]]
 
 
 class TopicNews:
-    """Wakes who waits, when this replica has made a change durable or a peer says that it has.
+    """Wakes waiting calls when a change is durable at this replica, or a peer reports one.
 
     That there is news is all that travels: who is woken lists the topics again. Where a peer's word is lost, a wait
     ends when its time is over, with what there is then.
@@ -32,7 +32,7 @@ class TopicNews:
             event.set()
 
     def end_waits(self) -> None:
-        """Answer all who wait, and nobody waits from now on: this replica stops."""
+        """Answer all waiting calls, and accept none from now on: this replica stops."""
         self._is_over = True
         for namespace in self._waiting:
             self.tell(namespace)

@@ -1,4 +1,4 @@
-"""What a replica does for its shards now and then, whether or not anybody asks."""
+"""Periodic maintenance of a replica's shards, independent of calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SWEEP_INTERVAL_S = 60.0
 
 
 class Upkeep:
-    """Run `run()` as a task that somebody awaits."""
+    """Run `run()` as a task that its owner awaits."""
 
     def __init__(self, ownership: Ownership, clock: Clock, *, has_side_door: bool) -> None:
         self._ownership = ownership
@@ -27,7 +27,7 @@ class Upkeep:
                 tasks.create_task(self._keep_taking_in())
 
     async def _keep_taking_in(self) -> None:
-        """Bring what users' own transactions commit into the journal, also while nobody asks for it."""
+        """Bring commits of users' own transactions into the journal, also while no call needs them."""
         while True:
             await asyncio.sleep(TAKE_IN_INTERVAL_MS / 1_000)
             committer = self._ownership.committer
@@ -39,7 +39,7 @@ class Upkeep:
             await self.sweep_all()
 
     async def sweep_all(self) -> None:
-        """Expire offsets and what is empty, in every shard that is here."""
+        """Expire offsets and empty groups, in every shard that is here."""
         for host in list(self._ownership.hosts.values()):
             await self._sweep(host)
 

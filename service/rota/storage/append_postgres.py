@@ -66,7 +66,7 @@ def _statement(shape: Shape) -> Statement:
 
 
 def _gate(moved: CTE) -> CTE:
-    """The shards whose gate this transaction has closed: `rota.fence_at_commit` waits for it."""
+    """The shards with a gate that this transaction has closed: `rota.fence_at_commit` waits for it."""
     closed = func.pg_advisory_xact_lock(FENCE_GATE, moved.c.shard_id).label("closed")
     return select(moved.c.shard_id, closed).cte("gate").prefix_with("MATERIALIZED")
 

@@ -29,14 +29,14 @@ class SqliteAppender:
             # What each of the driver's public methods does with a single statement.
             moved: set[int] = await driver._execute(_append, driver._conn, batches)
         except BaseException:
-            # Who gives up goes on once the thread has ended what it had begun: this has its turn after that.
+            # A cancelled caller goes on after the thread has finished its statement: this runs after that.
             await driver.rollback()
             raise
         return moved
 
 
 def _append(connection: sqlite3.Connection, batches: Sequence[ShardBatch]) -> set[int]:
-    """What it begins it ends, whether or not somebody still waits for it."""
+    """It finishes each statement that it has begun, even if its caller was cancelled."""
     with connection:
         connection.execute("BEGIN IMMEDIATE")
         ends = _advance().arguments(_ENDS.bind(ends_of(batches)))

@@ -60,7 +60,7 @@ def sync(path: Path) -> None:
 
 
 def give_to_owner_of(path: Path, like: Path) -> None:
-    """Where root runs this, the server need not: give it what it must open."""
+    """If root runs this, the server may run as another user: give it the files that it must open."""
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         owner = like.stat()
         os.chown(path, owner.st_uid, owner.st_gid)

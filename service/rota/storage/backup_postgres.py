@@ -40,7 +40,7 @@ _NO_ROLE = re.compile(r'role "(?P<role>[^"]+)" does not exist')
 async def back_up_postgres(store_url: str, location: PostgresLocation, target: Path) -> Path:
     """Dump the schema `rota`, as of one moment, into a new file; servers may run. Returns the file's path.
 
-    No pruning meanwhile: what it truncates is gone for a snapshot that was taken before, too.
+    No pruning meanwhile: truncated rows disappear from earlier snapshots, too.
     """
     target = named(target, ".dump")
     dump = [program("pg_dump"), "--format=custom", f"--schema={POSTGRES_SCHEMA}", "--no-unlogged-table-data"]

@@ -81,7 +81,7 @@ def _checked(store: Path, source: Path) -> tuple[Path, Path]:
 
 @contextmanager
 def _room_for_a_copy(store: Path) -> Iterator[Path]:
-    """An empty file beside the store. The store's lock is held, so what is there of an earlier attempt is of no use."""
+    """An empty file beside the store. The store's lock is held, so a file of an earlier attempt is of no use."""
     copy = store.with_name(f"{store.name}.restoring")
     _delete(copy)
     os.close(os.open(copy, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -130,7 +130,7 @@ async def _former(store: Path) -> tuple[Facts | None, str]:
     if not is_there(location):
         return None, ""
     try:
-        # The driver would leave a connection open to what is no database.
+        # The driver would leave a connection open to a file that is not a database.
         with closing(sqlite3.connect(store)) as connection:
             connection.execute("PRAGMA schema_version")
         return await facts_of(location), ""

@@ -37,7 +37,7 @@ def sqlite_engine(
         pool_size=connections,
         max_overflow=0,
         pool_timeout=busy_timeout_ms / 1000,
-        # Who uses a connection ends what it began there. The pool would roll back once more: a visit to its thread.
+        # Each user of a connection ends its transaction. The pool would roll back once more: a visit to its thread.
         pool_reset_on_return=None,
         execution_options={"schema_translate_map": {POSTGRES_SCHEMA: None}},
     )
@@ -143,7 +143,7 @@ def driver_of(connection: AsyncConnection) -> Any:
 
 
 async def is_behind_pooler(connection: AsyncConnection) -> bool:
-    """Whether somebody between us and Postgres hands out its connections.
+    """Whether there is a pooler between us and Postgres.
 
     Who answered our login told us a process id to cancel statements with. Postgres tells its
     own; a pooler has to make one up.
@@ -168,7 +168,7 @@ async def postgres_transaction(
         await driver.execute(f"BEGIN {mode};{limits}{_durable(of_transaction=True)}")
         yield connection
         ended = await driver.execute("COMMIT")
-        assert ended == "COMMIT", "a statement of this transaction had failed, and nobody said so"
+        assert ended == "COMMIT", "a statement of this transaction had failed without an error"
 
 
 class KeptConnection:
@@ -202,7 +202,7 @@ class KeptConnection:
 
 @asynccontextmanager
 async def _thrown_away_on_error(connection: AsyncConnection) -> AsyncIterator[None]:
-    """Whatever happens, a cancellation included: nobody gets a connection half-used."""
+    """After any error, a cancellation included, no other caller gets a connection with an open transaction."""
     driver = driver_of(connection)
     try:
         yield

@@ -24,7 +24,7 @@ UPGRADE_HINT = "run `rota db upgrade`"
 # table or column, no right to it. All others are unavailability, also those that nobody foresaw:
 # the caller then takes the outcome as unknown, which is always safe.
 _REFUSED_STATES = ("28", "3D", "3F", "42")
-# The same for SQLite. SQLITE_ERROR is what it says of a statement it cannot compile.
+# The same for SQLite. SQLITE_ERROR is its code for a statement that it cannot compile.
 _REFUSED_NAMES = ("SQLITE_ERROR", "SQLITE_AUTH", "SQLITE_CANTOPEN", "SQLITE_NOTADB", "SQLITE_PERM", "SQLITE_READONLY")
 _SCHEMA_STATES = ("3F000", "42P01", "42703", "42883")
 """No such schema, table, column, function."""
@@ -61,7 +61,7 @@ def as_store_error(error: BaseException) -> StoreRefused | StoreUnavailable:
 
 
 def sqlstate(error: BaseException | None) -> str | None:
-    """The SQLSTATE that Postgres gave, if `error` or what it wraps came from there."""
+    """The SQLSTATE that Postgres gave, if `error` or its cause came from there."""
     if error is None:
         return None
     state = getattr(error, "sqlstate", None) or getattr(getattr(error, "orig", None), "sqlstate", None)

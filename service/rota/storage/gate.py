@@ -77,7 +77,7 @@ class Gate:
             timer.cancel()
 
     async def close(self) -> None:
-        """Wait for what is under way: it ends by the time-out of a transaction."""
+        """Wait for transactions in progress: they end by their timeout."""
         await asyncio.gather(*self._tasks)
 
     def _begin(self, append: _Append) -> None:

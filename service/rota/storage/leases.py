@@ -1,4 +1,4 @@
-"""Who owns a shard: claims, renewals and releases, each one statement that the store's clock judges."""
+"""Leases of shards: claims, renewals and releases, each one statement that the store's clock judges."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Leases:
         steal: bool,
         known_epochs: Mapping[int, int] | None,
     ) -> list[ShardClaim]:
-        """In one transaction: the first statement locks what the second takes, and reads what it was before."""
+        """In one transaction: the first statement locks the rows of the second, and reads their former state."""
         known = known_epochs or {}
         wanted = self._wanted.bind([(each, known.get(each, 0)) for each in sorted(set(shard_ids))])
         before = {"me": replica_id, "steal": steal, "any_epoch": known_epochs is None, **wanted}

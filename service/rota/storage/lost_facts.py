@@ -16,7 +16,7 @@ from rota.storage.schema import groups, offsets, shards, store, tokens
 
 @dataclass(frozen=True, slots=True)
 class LostCommit:
-    """An offset that was committed, and what is committed there now."""
+    """An offset that was committed, and the one that is committed there now."""
 
     namespace: str
     group_id: str
@@ -28,7 +28,7 @@ class LostCommit:
 
 @dataclass(frozen=True, slots=True)
 class LostGroup:
-    """A group whose last generations are lost; `present` is 0 where the whole group is."""
+    """A group that lost its last generations; `present` is 0 where the whole group is lost."""
 
     namespace: str
     group_id: str

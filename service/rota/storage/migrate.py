@@ -112,8 +112,8 @@ async def _migrating(location: StoreLocation) -> AsyncIterator[AsyncConnection]:
 
 
 async def _guard(connection: AsyncConnection) -> None:
-    # Whoever migrates at the same time is waited for; whoever just uses the tables is not, for long:
-    # everybody else would queue up behind us.
+    # A concurrent migration is waited for; other users of the tables are not, for long:
+    # all others would queue up behind us.
     await connection.execute(text("SET LOCAL lock_timeout = '60s'"))
     await connection.execute(text("SELECT pg_advisory_xact_lock(7682002)"))
     await connection.execute(text("SET LOCAL lock_timeout = '5s'"))

@@ -64,7 +64,7 @@ async def _create(connection: AsyncConnection, day: date) -> None:
     partition = f"{POSTGRES_SCHEMA}.{partition_name(day)}"
     journal, default = f"{POSTGRES_SCHEMA}.group_events", f"{POSTGRES_SCHEMA}.group_events_default"
     first, end = f"'{day} 00:00:00+00'", f"'{day + timedelta(days=1)} 00:00:00+00'"
-    # Made beside the journal and attached, for that does not block those who write to the other
+    # Made beside the journal and attached, because that does not block writers to the other
     # partitions. It does block the default partition, which ought to be empty.
     await connection.execute(text(f"CREATE TABLE {partition} (LIKE {journal} INCLUDING ALL)"))
     await connection.execute(text(f"LOCK TABLE {default} IN ACCESS EXCLUSIVE MODE"))

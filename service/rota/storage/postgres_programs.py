@@ -20,7 +20,7 @@ _SHOWN_LINES = 5
 
 
 class PostgresProgramFailed(StoreRefused):
-    """A program ended with an error; the message ends with what it said."""
+    """A program ended with an error; the message ends with its output."""
 
 
 def program(name: str) -> str:
@@ -34,7 +34,7 @@ def program(name: str) -> str:
 
 
 def run(command: Sequence[str], location: PostgresLocation | None = None, *, stdout: IO[bytes] | None = None) -> bytes:
-    """Run a program to its end; returns what it printed, unless that goes to `stdout`.
+    """Run a program to its end; returns its output, unless that goes to `stdout`.
 
     With a `location`, `-d` and its connection string are added.
     """

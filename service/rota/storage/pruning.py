@@ -1,4 +1,4 @@
-"""Pruning the journal: what is old enough, and has been read by everybody who said that they read it, is deleted."""
+"""Pruning the journal: deletes events that are old enough and that all registered readers have read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAGE = 5_000
 """Lines that one transaction deletes from an embedded store: the service beside us waits for it."""
 
 _PATIENCE = text("SET LOCAL lock_timeout = '200ms'")
-"""Whoever wants a lock on the whole journal makes all others queue behind it, so nobody wants one for long."""
+"""A waiting lock on the whole journal makes all others queue behind it, so the wait for it is short."""
 _LOCK_NOT_AVAILABLE = "55P03"
 
 
@@ -69,7 +69,7 @@ async def _delete_days(connection: AsyncConnection, up_to: Ends, old_before_ms: 
     """
     await connection.execute(_PATIENCE)
     for partition in await _old_partitions(connection, old_before_ms):
-        # Where somebody is reading those lines just now, they are deleted one by one.
+        # Where another transaction reads those lines just now, they are deleted one by one.
         with suppress(_SomebodyReads):
             await _empty(connection, partition, up_to)
     rows = ", ".join(f"({shard_id}, {end})" for shard_id, end in sorted(up_to.items()))

@@ -1,4 +1,4 @@
-"""Who reads the journal, and how far: what is written in `journal_readers` is not pruned before they have read it."""
+"""The readers of the journal and their positions: pruning waits for the readers in `journal_readers`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rota.storage.urls import SqliteLocation, parse_store_url
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Somebody who reads the journal: the last line of each shard that it has read."""
+    """A reader of the journal: the last event of each shard that it has read."""
 
     name: str
     positions: Mapping[int, int]
@@ -30,7 +30,7 @@ class Reader:
     unread: int
     """Lines of the journal that it has not read yet."""
     other_journal: bool
-    """What it has read was another journal, before this store was made anew: here it has read nothing."""
+    """Its positions are of another journal, before this store was made anew: here it has read nothing."""
 
     def read(self, shard_id: int) -> int:
         """The last line of that shard that it has read; 0 if none."""
@@ -38,13 +38,13 @@ class Reader:
 
 
 async def list_readers(store_url: str) -> list[Reader]:
-    """All who said that they read the journal, by name."""
+    """All registered readers of the journal, by name."""
     async with _transaction(store_url, writes=False) as connection:
         return await readers_of(connection)
 
 
 async def register_reader(store_url: str, name: str) -> bool:
-    """Let pruning wait for `name`, who has read nothing yet; False if it is known already."""
+    """Let pruning wait for the new reader `name`; False if it is registered already."""
     async with _transaction(store_url, writes=True) as connection:
         engine = postgresql if connection.dialect.name == "postgresql" else sqlite
         before_first = await connection.execute(select(shards.c.shard_id, shards.c.first_seq - 1))
@@ -59,7 +59,7 @@ async def register_reader(store_url: str, name: str) -> bool:
 
 
 async def forget_reader(store_url: str, name: str) -> bool:
-    """Let pruning not wait for `name` any more; False if nobody has that name."""
+    """Let pruning not wait for `name` any more; False if no reader has that name."""
     async with _transaction(store_url, writes=True) as connection:
         gone = delete(journal_readers).where(journal_readers.c.reader == name).returning(journal_readers.c.reader)
         return (await connection.execute(gone)).first() is not None

@@ -1,4 +1,4 @@
-"""Who is up: a row a replica, good until its time is over by the store's clock."""
+"""The live replicas: a row per replica, valid until its expiry by the store's clock."""
 
 from __future__ import annotations
 

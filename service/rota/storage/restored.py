@@ -40,7 +40,7 @@ class RestoredShard:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A store with a new incarnation, and what is known about what it lost."""
+    """A store with a new incarnation, and its known losses."""
 
     incarnation: str
     shards: tuple[RestoredShard, ...]
@@ -50,7 +50,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A store in whose place a backup was put."""
+    """A store that was replaced by a backup."""
 
     restored: Restored
     kept_as: str

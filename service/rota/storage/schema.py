@@ -35,7 +35,7 @@ POSTGRES_SCHEMA = "rota"
 """The users' own tables may live in the same database, under any name."""
 
 FENCE_GATE = 7_682_003
-"""Advisory locks (this, shard_id): shared by those who commit under a fence, the owner's alone while it writes."""
+"""Advisory locks (this, shard_id): shared by commits under a fence, exclusive while the owner writes."""
 
 # Pruning excludes itself and backups. The lock ends with the transaction, so it holds through a pooler, too.
 ALONE = text("SELECT pg_advisory_xact_lock(7682004)")
@@ -89,7 +89,7 @@ def _sqlite_clock(_element: store_clock_ms, _compiler: SQLCompiler, **_: Any) ->
 
 
 class _JsonText(TypeDecorator[Any]):
-    """JSON that is kept as text: nobody looks into it in SQL, and it is read a quarter faster than jsonb."""
+    """JSON that is kept as text: no SQL reads its fields, and it is read a quarter faster than jsonb."""
 
     impl = Text
     cache_ok = True

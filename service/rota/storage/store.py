@@ -258,7 +258,7 @@ class SqlStore:
     async def _writing(
         self, transaction: AbstractAsyncContextManager[AsyncConnection] | None = None
     ) -> AsyncIterator[AsyncConnection]:
-        """A transaction with a deadline. When the block has ended without an exception, what it wrote is durable.
+        """A transaction with a deadline. When the block has ended without an exception, its writes are durable.
 
         A cancelled or late one leaves a connection in an unknown state; SQLAlchemy then closes it
         instead of handing it to the next caller.

@@ -44,7 +44,7 @@ async def recognise(connection: AsyncConnection, note: Note | None) -> bool:
     incarnation = await start_again(connection, raise_by=GENERATIONS_RAISED, known=note.highest)
     _log.error(
         "the store went back to an earlier state, is another one, or is a copy without its lock's file: "
-        "its generations were raised, and what was written since that state is lost",
+        "its generations were raised, and the changes since that state are lost",
         extra={
             "noted_incarnation": note.incarnation,
             "found_incarnation": found.incarnation,

@@ -31,7 +31,7 @@ async def read_stored(connection: AsyncConnection, namespace: str, *, counts_byt
 
 
 async def _held(connection: AsyncConnection, namespace: str, counts_bytes: bool) -> dict[str, Held]:
-    """By subject; members whose caller is not known have the empty one."""
+    """By subject; members without a known caller have the empty one."""
     brought: ColumnElement[Any] = literal(0)
     if counts_bytes:
         brought = func.length(cast(members.c.protocols, Text)) + func.length(members.c.assignment)

@@ -41,7 +41,7 @@ class TokenTable:
             await forget_token(connection, token_id, act)
 
     async def acts(self, limit: int) -> list[TokenAct]:
-        """What was done to tokens, the newest first."""
+        """Events of tokens, the newest first."""
         async with self._transaction(writes=False) as connection:
             return await read_acts(connection, limit)
 

@@ -1,4 +1,4 @@
-"""What was done to API tokens, in the journal: a stream that no shard's owner writes, so each line locks its end."""
+"""Changes of API tokens, in the journal: a stream that no shard's owner writes, so each event locks its end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rota.protocol.messages import Act
 from rota.storage.schema import group_events, shards, store_clock_ms
 
 _EPOCH = 1
-"""Nobody owns the stream, so nobody ever takes it over."""
+"""The stream has no owner, so it is never taken over."""
 _OPERATION_SUFFIX = "Token"
 _NEWEST = (
     select(group_events.c.at, group_events.c.reason, group_events.c.payload)
@@ -37,13 +37,13 @@ async def note_act(connection: AsyncConnection, done: str, name: str, token_id: 
 
 
 async def read_acts(connection: AsyncConnection, limit: int) -> list[TokenAct]:
-    """What was done last, the newest first; what was pruned of the journal is gone."""
+    """The last changes, the newest first; pruned ones are gone."""
     rows = await connection.execute(_NEWEST.limit(limit))
     return [_act(at_ms, note, payload) for at_ms, note, payload in rows]
 
 
 async def _next_seq(connection: AsyncConnection) -> tuple[int, int]:
-    """The number of the next line, and the store's time once nobody else can take that number."""
+    """The number of the next event, and the store's time after the number is locked."""
     engine = postgresql if connection.dialect.name == "postgresql" else sqlite
     first = engine.insert(shards).values(
         shard_id=NO_SHARD, replica_id="", address="", epoch=_EPOCH, lease_until_ms=0, last_seq=1

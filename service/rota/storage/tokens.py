@@ -24,7 +24,7 @@ async def read_tokens(connection: AsyncConnection) -> list[TokenRecord]:
 
 
 async def add_token(connection: AsyncConnection, record: TokenRecord, act: Act) -> None:
-    """Keep it; the journal says whose act that was, here as in what follows."""
+    """Keep it; the journal records the author, as in the methods below."""
     document = encode_record(record)
     await connection.execute(tokens.insert().values(**{**document, "grants": json.dumps(document["grants"])}))
     await note_act(connection, "Create", record.name, record.token_id, act)

@@ -29,7 +29,7 @@ _PAGE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ShardReport:
-    """What was found in one shard; `differences` are sentences, and none is the normal case."""
+    """The result for one shard; `differences` are sentences, and none is the normal case."""
 
     shard_id: int
     events: int
@@ -90,7 +90,7 @@ class JournalFold:
             self._differences.append(f"line {event.seq} ({event.kind}) cannot be folded: {error!r}")
 
     def compare(self, image: ShardImage, on_the_way: Collection[SideCommit] = ()) -> ShardReport:
-        """What the whole journal says, against the rows of the store, but for what is on its way into the journal."""
+        """The whole journal against the rows of the store, except for commits that the journal does not have yet."""
         if self._seq != image.last_seq:
             self._differences.append(f"the journal ends at {self._seq}, but the shard's row says {image.last_seq}")
         if not self._broken and not self._pruned:

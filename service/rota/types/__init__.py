@@ -1,4 +1,4 @@
-"""Protocol types: what the opaque bytes of a group mean to those who agree on them."""
+"""Protocol types: the meaning of a group's opaque bytes to its members."""
 
 from __future__ import annotations
 

@@ -58,9 +58,9 @@ def subscribes(metadata: bytes, topic: str) -> bool:
 
 
 def assign_partitions(generation: Generation, topics: Mapping[str, TopicFacts]) -> dict[str, bytes]:
-    """Everybody's share by the strategy in the protocol's name, of the topics that the registry knows.
+    """The shares of all members by the strategy in the protocol's name, of the topics in the registry.
 
-    What a member was assigned before counts as owned, unless it says itself what it owns.
+    A member's former assignment counts as owned, unless its metadata lists its owned partitions.
     """
     group = group_subscription(generation, topics)
     assigned = assign_group(generation.protocol_name.removeprefix(PREFIX), group)

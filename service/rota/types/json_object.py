@@ -1,4 +1,4 @@
-"""A JSON object from bytes that anybody may have sent."""
+"""A JSON object from untrusted bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rota.types.wire_format import MalformedMetadata
 
 
 def decode_object(data: bytes) -> dict[str, Any]:
-    """Raises `MalformedMetadata` for what is none, however it fails to be one."""
+    """Raises `MalformedMetadata` for anything else."""
     try:
         values = json.loads(data)
     except (ValueError, RecursionError) as error:

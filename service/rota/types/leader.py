@@ -40,7 +40,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """Who leads, where, and the fencing token of the term."""
+    """The leader, its address, and the fencing token of the term."""
 
     leader_id: str
     token: int
@@ -62,7 +62,7 @@ def encode_candidate(candidate: Candidate, own: Mapping[str, Any] | None = None)
 
 
 def decode_candidate(metadata: bytes) -> Candidate:
-    """Metadata is the candidate's own affair: what is not ours says nothing. It never keeps anybody from leading."""
+    """Metadata is the candidate's own: unknown formats are ignored. It never keeps a candidate from leading."""
     values = decode_object(metadata) if metadata[:1] == b"{" else {}
     endpoint, priority, holding = values.get("endpoint", ""), values.get("priority", 0), values.get("holding")
     return Candidate(

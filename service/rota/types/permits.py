@@ -55,7 +55,7 @@ def encode_wish(wish: Wish) -> bytes:
 
 
 def decode_wish(metadata: bytes) -> Wish:
-    """Raises `MalformedMetadata` for what is no `{"permits": N}`."""
+    """Raises `MalformedMetadata` for anything but `{"permits": N}`."""
     permits = decode_object(metadata).get("permits")
     if type(permits) is not int or not 1 <= permits <= MAX_PERMITS:
         raise MalformedMetadata(f'"permits" must be a number from 1 to {MAX_PERMITS}')
@@ -74,7 +74,7 @@ def encode_share(share: PermitShare) -> bytes:
 
 
 def decode_share(assignment: bytes) -> PermitShare:
-    """No bytes at all are no permit. Raises `MalformedMetadata` for what is no share."""
+    """No bytes at all are no permit. Raises `MalformedMetadata` for anything but a share."""
     if not assignment:
         return PermitShare()
     values = decode_object(assignment)

@@ -39,7 +39,7 @@ def is_plain(data: bytes) -> bool:
 
 
 def decode_plain_subscription(data: bytes) -> PlainSubscription:
-    """Raises `MalformedMetadata` for what is not as the module says."""
+    """Raises `MalformedMetadata` for other formats than the module's."""
     values = decode_object(data)
     regex = values.get("topic_regex")
     if regex is not None:

@@ -15,7 +15,7 @@ Readable: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class JoinedWith:
-    """A member of the generation that is to be assigned; `former` is what it was assigned before, empty if nothing."""
+    """A member of the generation to assign; `former` is its previous assignment, empty without one."""
 
     member_id: str
     group_instance_id: str | None

@@ -36,7 +36,7 @@ def register(protocol_type: ProtocolType) -> None:
 
 
 def register_entry_points(found: Iterable[EntryPoint]) -> list[str]:
-    """Register what is installed beside us; returns the names. Whoever composes the process looks for them."""
+    """Register installed plug-ins; returns the names. The process calls it at its start."""
     names = []
     for point in found:
         loaded = point.load()
@@ -139,7 +139,7 @@ def readable_assignment(protocol_type: str, assignment: bytes) -> Readable | Non
 
 
 def decoded(readable: Readable | None) -> dict[str, Any] | None:
-    """The same as plain JSON that every wire can carry; None for what is too large, or no JSON object."""
+    """The same as plain JSON that every wire can carry; None for anything too large, or not a JSON object."""
     if readable is None:
         return None
     try:

@@ -71,7 +71,7 @@ def capacity_in(user_data: bytes | None) -> float:
 
 
 def topics_debounce_in(values: Mapping[str, Any]) -> int:
-    """For how long changes of topics collect; `MalformedMetadata` for what is no such number of milliseconds."""
+    """For how long changes of topics collect; `MalformedMetadata` for other values than milliseconds."""
     found = values.get("topics_debounce_ms", 0)
     if type(found) is not int or not 0 <= found <= MAX_TOPICS_DEBOUNCE_MS:
         raise MalformedMetadata(f'"topics_debounce_ms" must be a number from 0 to {MAX_TOPICS_DEBOUNCE_MS}')

@@ -1,4 +1,4 @@
-"""JSON text to document and back: what is no JSON object is refused, whatever it tries to be."""
+"""JSON text to document and back: anything but a JSON object is rejected."""
 
 from __future__ import annotations
 

@@ -252,5 +252,5 @@ _INTEGER_TEXT = re.compile(r"-?[0-9]{1,17}")
 
 
 def integer_from_text(text: str) -> int | str:
-    """A query parameter that should be a number; what is none stays text, for `Integer` to refuse."""
+    """A query parameter that should be a number; any other value stays text, for `Integer` to reject."""
     return int(text) if _INTEGER_TEXT.fullmatch(text) else text

@@ -1,6 +1,6 @@
 """Heartbeats in protobuf, the hot path: read and written without the detour over documents.
 
-What is plainly well formed takes the short way; all else goes to the shape that says what is wrong with it.
+Plainly well-formed input takes the fast path; all other input goes to the shape, which names its error.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def read_many(message: HeartbeatManyRequest, limits: Limits) -> list[HeartbeatMa
 
 
 class HeartbeatReader:
-    """Reads what one stream says. A group whose members say the same as last time is not read again: most do."""
+    """Reads what one stream says. A group with the same bytes as last time, the usual case, is not parsed again."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -113,7 +113,7 @@ def write_result(result: Any, reply: HeartbeatManyReply, revision: int, epoch: i
     result.generation_id = reply.generation_id
     result.revision = revision
     result.epoch = epoch
-    # Setting what is empty anyway costs as much as setting what is not.
+    # Setting an empty field costs as much as setting another one.
     if reply.state:
         result.state = reply.state
     if reply.detail:

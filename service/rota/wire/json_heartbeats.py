@@ -1,6 +1,6 @@
-"""Heartbeats in JSON, the hot path: what is plainly well formed is read without the detour over shapes.
+"""Heartbeats in JSON, the hot path: plainly well-formed input is parsed without the shapes.
 
-All else is None here, and goes to the shape that says what is wrong with it.
+All other input is None here, and goes to the shape, which names its error.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class Record:
         return document
 
     def to_query(self, message: Any) -> list[tuple[str, str]]:
-        """The reverse of `from_query`; what is None or empty is left out."""
+        """The reverse of `from_query`; None and empty values are left out."""
         pairs: list[tuple[str, str]] = []
         for name, value in self.encode(message).items():
             values = value if isinstance(value, list) else [value]

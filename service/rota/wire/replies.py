@@ -87,7 +87,7 @@ JOIN_REPLY = _reply(
     Entry(
         "members",
         _list_of(_reply(JoinedMember, _MEMBER_ID, _INSTANCE_ID, Entry("metadata", _BYTES))),
-        doc="For the leader only: everybody, with the metadata of the chosen protocol.",
+        doc="For the leader only: all members, with the metadata of the chosen protocol.",
     ),
     Entry("skip_assignment", _FLAG, doc="The leader is back in a Stable group: nothing to assign."),
     _FENCING_TOKEN,
@@ -166,7 +166,7 @@ DESCRIBE_REPLY = _reply(
     Entry("rebalance_reason", _TEXT),
     Entry("rebalance_by", _TEXT),
     Entry("state_since_ms", _NUMBER),
-    Entry("phase_deadline_ms", _NUMBER, None, "When the phase under way goes on without those who are missing."),
+    Entry("phase_deadline_ms", _NUMBER, None, "When the phase in progress ends without the missing members."),
     Entry("rebalance_cause", _TEXT, "", "A code, such as `member_expired`; later releases may have others."),
     Entry("preempt_at_ms", _NUMBER, None, "When the leader is asked to hand over to a member that outranks it."),
     title="DescribeReply",
@@ -238,7 +238,7 @@ PLAN_REPLY = _reply(
 LEADER_REPLY = _reply(
     LeaderReply,
     _GENERATION_ID,
-    Entry("leader_id", _TEXT, doc="Empty: nobody leads now."),
+    Entry("leader_id", _TEXT, doc="Empty: there is no leader now."),
     _INSTANCE_ID,
     Entry("client_id", _TEXT),
     _STATE,

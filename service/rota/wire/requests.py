@@ -112,7 +112,7 @@ class TopicSelector:
 
 
 def _join_group(*, protocol_type: str, rebalance_timeout_ms: int | None, **rest: Any) -> JoinGroup:
-    """Kafka's consumers get five minutes to rejoin, everybody else one."""
+    """Kafka's consumers get five minutes to rejoin, all others one."""
     if rebalance_timeout_ms is None:
         is_consumer = protocol_type == "consumer"
         rebalance_timeout_ms = CONSUMER_REBALANCE_TIMEOUT_MS if is_consumer else REBALANCE_TIMEOUT_MS
@@ -174,7 +174,7 @@ SYNC_GROUP = given(
         Entry("group_instance_id", INSTANCE_ID, None, _INSTANCE_DOC),
         Entry("protocol_type", Text(249), None, "Checked against the group's, where given."),
         Entry("protocol_name", PROTOCOL_NAME, None, "Checked against the group's, where given."),
-        Entry("assignments", ASSIGNMENTS, (), "Everybody's share; from the leader only."),
+        Entry("assignments", ASSIGNMENTS, (), "The shares of all members; from the leader only."),
         Entry("error", REASON, None, "Why the leader could not assign; fails the generation.", "leader_error"),
         Entry("wait_ms", Wait(), JOIN_WAIT_MS, _WAIT_DOC),
     ),
@@ -208,7 +208,9 @@ LEAVING_MEMBER = given(
     ),
 )
 LEAVE_GROUP = given(
-    LeaveGroup, (Entry("members", ListOf(LEAVING_MEMBER, "group_max_size"), doc="Who leaves."),), title="LeaveGroup"
+    LeaveGroup,
+    (Entry("members", ListOf(LEAVING_MEMBER, "group_max_size"), doc="The leaving members."),),
+    title="LeaveGroup",
 )
 
 OFFSET_TO_COMMIT = given(

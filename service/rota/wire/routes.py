@@ -134,7 +134,7 @@ def _removal(request: m.LeaveGroup) -> Target:
 
 
 def parks(request: Request) -> bool:
-    """Whether the call may stay parked, so that somebody must watch for its caller to hang up."""
+    """Whether the call may stay parked, so that a disconnect of its caller must be watched."""
     return isinstance(request, Parkable) and bool(request.wait_ms)
 
 

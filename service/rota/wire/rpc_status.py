@@ -65,7 +65,7 @@ def problem_of(status: Status) -> Problem | None:
     """What our own server meant by a status; None if it is not one of ours, or has a code of a newer release."""
     info, retry = ErrorInfo(), RetryInfo()
     for detail in status.details:
-        # Each leaves what is of another type alone.
+        # Each ignores values of another type.
         detail.Unpack(info)
         detail.Unpack(retry)
     code = error_code(info.reason) if info.domain == DOMAIN else None

@@ -24,7 +24,7 @@ class Remedy(StrEnum):
     REJOIN_AS_NEW = "rejoin as new"
     """Join again without a member id: the coordinator does not know it any more."""
     GIVE_UP = "give up"
-    """Somebody else has this identity; stop, for joining again would only fence the other."""
+    """Another process has this identity; stop, because joining again would only fence that one."""
     READ_STATE = "read state"
     """Lines of the journal are gone: read the present state instead, then go on at `first_revision`, or after
     `last_revision` where the answer has one."""

@@ -26,7 +26,7 @@ def encode_record(record: TokenRecord) -> dict[str, Any]:
 
 
 def decode_record(document: Mapping[str, Any]) -> TokenRecord:
-    """Raises KeyError, TypeError or ValueError for what is no record."""
+    """Raises KeyError, TypeError or ValueError for anything but a record."""
     numbers = {name: document.get(name) for name in _NUMBERS}
     if not all(value is None or type(value) is int for value in numbers.values()):
         raise TypeError("times are numbers")

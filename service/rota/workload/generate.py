@@ -80,7 +80,7 @@ def _writing(wanted: Wanted, processes: int) -> Iterator[list[Future[_Written]]]
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A shard whose journal has all its `lines`, and how it stands after them."""
+    """A shard with all `lines` of its journal, and its state after them."""
 
     lines: int
     image: ShardImage

@@ -52,7 +52,7 @@ class PlayedMember(Process):
         self.member_id = ""
         self.generation_id = -1
         self.life = 0
-        """Goes up when what was planned for this member no longer counts: it has left, or joins anew."""
+        """Increased when this member's plan no longer counts: it has left, or joins again."""
         self.share: tuple[TopicPartition, ...] = ()
         self.reason = ""
         self.working = False
@@ -156,7 +156,7 @@ class PlayedMember(Process):
         former = self.share
         self.share = decode_assignment(reply.assignment).partitions if self.plan.strategy else ()
         if self.plan.strategy == COOPERATIVE and not set(former) <= set(self.share):
-            # What was given up may be handed on now: that takes a second join phase.
+            # Revoked work may be assigned now: that takes a second join phase.
             self.world.later(self.world.latency(), self, self._rejoin, self.life, "gave up partitions")
         self._beat(self.life)
         if self.share and self.plan.commit_every_ms:

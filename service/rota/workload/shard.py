@@ -74,7 +74,7 @@ class ShardWorld:
         return 1 + int(self.rng.expovariate(0.5))
 
     def think(self) -> int:
-        """How long a program takes to work something out, or to revoke what it held."""
+        """How long a program takes to compute an assignment, or to revoke its share."""
         return 5 + int(self.rng.expovariate(0.02))
 
     def new_member_id(self, client_id: str) -> str:
@@ -103,7 +103,7 @@ class ShardWorld:
             self._waiting.pop(call, None)
             return
         if member.paused_until_ms <= self.scheduler.now_ms:
-            # The core answers the earlier call, which nobody waits for any more.
+            # The core answers the earlier call, which has no waiting caller any more.
             del self._waiting[call]
             self._numbers += 1
             call = self._numbers
@@ -161,7 +161,7 @@ class ShardWorld:
         if self.epoch and graceful:
             self._write(Entry("", "", 0, now_ms, ShardReleased(self._replica(), self.epoch, "handed over")))
         elif self.epoch:
-            # Nobody owns it until the lease is over.
+            # It has no owner until the lease is over.
             self.scheduler.now_ms = now_ms = now_ms + 5_000
         self.epoch += 1
         self._shard.forget_unsettled()

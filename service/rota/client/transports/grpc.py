@@ -98,7 +98,7 @@ class GrpcTransport:
             raise
         if received.reply.error in ELSEWHERE:
             self.avoid(request, url)
-        # Who does not forward knows whom to go to.
+        # A replica that does not forward knows the owner.
         self.owners.answered(request, received, url)
         return received
 

@@ -1,4 +1,4 @@
-"""Asking over gRPC who owns a group."""
+"""Finding a group's owner over gRPC."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ class HttpTransport:
             raise
         if received.reply.error in _ELSEWHERE:
             self._avoid(request, address)
-        # Who does not forward knows whom to go to.
+        # A replica that does not forward knows the owner.
         self._owners.answered(request, received, address)
         return received
 

@@ -1,4 +1,4 @@
-"""Asking over HTTP who owns a group."""
+"""Finding a group's owner over HTTP."""
 
 from __future__ import annotations
 

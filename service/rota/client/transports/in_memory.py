@@ -31,7 +31,7 @@ class Decision(Protocol):
 
 
 class Coordinator(Protocol):
-    """What it takes; the server's `LocalCoordinator` fits, without the SDK having to know it."""
+    """The interface that it needs; the server's `LocalCoordinator` has it, without an import in the SDK."""
 
     async def call(self, request: Request) -> Decision: ...
 

@@ -1,4 +1,4 @@
-"""Finding a group's owner: replicas are asked who it is, and who they are, so that nobody is taken for another."""
+"""Finding a group's owner: replicas return its id and their own, so that none is mistaken for another."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class Told:
     """What a replica tells of a group's owner, as far as a transport can use it."""
 
     replica_id: str
-    """Empty where nobody owns the group just now."""
+    """Empty while the group has no owner."""
     reported_by: str
     epoch: int
     address: str
     """What the owner advertises, if anything."""
     own_port: int
-    """The owner's alone, beside those that it shares with who tells so; 0 where there is none."""
+    """The owner's port that no other worker shares; 0 where there is none."""
 
 
 Ask: TypeAlias = Callable[[Group, str], Awaitable[Told]]
-"""Asks at an address; raises `OwnerOutOfReach` where nobody answers, or who asks may not know."""
+"""Asks at an address; raises `OwnerOutOfReach` without an answer, or if the caller may not know."""
 
 
 class OwnerSearch:
@@ -77,14 +77,14 @@ class OwnerSearch:
         return ""
 
     async def _by_way_of(self, group: Group, url: str, told: Told) -> str:
-        """The same, once it is known what is told there."""
+        """The same, once the answer there is known."""
         own = _with_port(url, told.own_port) if told.own_port else url
         if own == url:
             return url if told.reported_by == told.replica_id else ""
         with suppress(OwnerOutOfReach):
             if (await self._ask(group, own)).reported_by == told.replica_id:
                 return own
-        # A firewall in between, perhaps: whoever is behind the shared port is the owner's neighbour, if not itself.
+        # A firewall in between, perhaps: the server behind the shared port is the owner's neighbour, if not itself.
         return url
 
     async def _ask(self, group: Group, url: str) -> Told:

@@ -20,27 +20,27 @@ _TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 _AGAIN_S = 1.0
 """After an owner was lost: the replicas take a moment to agree on the next one."""
 _UNREACHABLE_S = 10.0
-"""After an owner that cannot be reached from here, or must not be; and for who may join but not describe."""
+"""After an owner that cannot be reached from here, or must not be; and for callers that may join but not describe."""
 _BEHIND_ONE_ADDRESS_S = 60.0
-"""A load balancer, say. Whom it leads to does not change much."""
+"""A load balancer, say. Its target rarely changes."""
 
 Group: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Where a group's owner is. Whoever owns it next answers with a higher epoch."""
+    """The address of a group's owner. The next owner answers with a higher epoch."""
 
     address: str
     epoch: int
 
 
 class OwnerOutOfReach(Exception):
-    """There is one, but not where it could be gone to; or who asks may not know."""
+    """There is one, but not at a reachable address; or the caller may not know."""
 
 
 Find: TypeAlias = Callable[[Group, str], Awaitable[Owner | None]]
-"""Asks at an address for a group's owner: None where nobody owns it just now. Raises `OwnerOutOfReach`."""
+"""Asks at an address for a group's owner: None while it has none. Raises `OwnerOutOfReach`."""
 
 
 class Owners:
@@ -61,7 +61,7 @@ class Owners:
         return known.address if known else None
 
     def answered(self, request: Request, received: Received, by: str) -> None:
-        """Learn from an answer, which came from the address `by`, that the owner is another, or who it is."""
+        """Learn the owner, or that it changed, from an answer of the address `by`."""
         group = _group_of(request)
         if group is None:
             return
@@ -76,14 +76,14 @@ class Owners:
             self._look_up(group, by)
 
     def forget(self, request: Request, address: str) -> None:
-        """A call failed there. An owner elsewhere, who was found while it waited, is not to blame."""
+        """A call failed there. An owner elsewhere that was found meanwhile is not forgotten."""
         group = _group_of(request)
         known = self._known.get(group) if group else None
         if group is not None and known is not None and known.address == address:
             self._lose(group)
 
     def forget_all_at(self, address: str) -> None:
-        """Whoever is there is about to stop."""
+        """The server there is about to stop."""
         for group in [group for group, owner in self._known.items() if owner.address == address]:
             self._lose(group)
 

@@ -1,4 +1,4 @@
-"""A mapping that forgets what was used longest ago, so that a client that runs for months stays small."""
+"""A mapping that evicts the least recently used entry, so that a client that runs for months stays small."""
 
 from __future__ import annotations
 

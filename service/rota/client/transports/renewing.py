@@ -17,7 +17,7 @@ LONG_S = 1.0
 
 
 class RenewingTransport:
-    """A transport whose credentials are read again with each request.
+    """A transport that reads its credentials again with each request.
 
     The server ends open work when its proof expires. A parked call is then sent once more, and a watch ends as it does
     when a server drains: the next request shows what the files hold by now, and its answer counts.

@@ -65,7 +65,7 @@ class Channels:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What each call carries: also what proves who we are, as it is now."""
+        """The metadata of each call, with the current credentials."""
         try:
             return (*self._headers, *self._credentials.headers().items(), *carried())
         except CredentialsError as error:

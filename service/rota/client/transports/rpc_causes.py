@@ -79,6 +79,6 @@ def _of_connecting(details: str, address: str) -> CoordinatorUnreachable:
 
 
 def _plain(cause: str) -> str:
-    """`Failed to connect to remote host: Connection refused` without what is said before already."""
+    """`Failed to connect to remote host: Connection refused` without its repeated beginning."""
     plain = cause.removeprefix("Failed to connect to remote host: ").removeprefix("connect: ")
     return plain[:_MAX_QUOTED].lower()

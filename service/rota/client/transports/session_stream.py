@@ -1,4 +1,4 @@
-"""One session stream as the client sees it: calls by number, and what is said without being asked."""
+"""One session stream as the client sees it: calls by number, and pushed events."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SessionStream:
         self._failure: CoordinatorUnreachable | None = None
         self._idle = asyncio.Event()
         self.is_draining = False
-        """The server has asked to go elsewhere: what is open is still answered."""
+        """The server has asked to go elsewhere: it still answers open calls."""
         self._batching = False
         """Does the server take several requests in one message? Set once it has said so."""
         self._send(self._next_number(), options=SessionOptions(leave_after_ms=leave_after_ms, batching=True))
@@ -62,7 +62,7 @@ class SessionStream:
         return self._failure or broken(self._url, "the stream is over")
 
     async def until_idle(self, timeout_s: float) -> None:
-        """Return when nobody waits for an answer here, or the stream is over, or after this long."""
+        """Return when no call waits for an answer here, or the stream is over, or after this long."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self._open and not self.is_over:

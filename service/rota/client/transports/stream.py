@@ -125,7 +125,7 @@ class StreamTransport:
         if received.reply.error in ELSEWHERE:
             self._go_elsewhere(request, url)
         if self._leave_after_ms is None:
-            # Who does not forward knows whom to go to.
+            # A replica that does not forward knows the owner.
             self._owners.answered(request, received, url)
         return received
 
@@ -150,7 +150,7 @@ class StreamTransport:
                 self._end(url)
 
     def _go_elsewhere(self, request: Request, url: str) -> None:
-        """Whoever is there cannot help with this; what others have open with it goes on, unless all went there."""
+        """The server there cannot answer this; other calls on its stream go on, unless all moved."""
         is_owner = self._owner_of(request) == url
         self._unary.avoid(request, url)
         if not is_owner and len(self._channels.urls) > 1:
@@ -162,7 +162,7 @@ class StreamTransport:
         self._end(url, at_once=True)
 
     def _end(self, url: str, *, at_once: bool = False) -> None:
-        """The next call opens another stream. This one may still bring what is open on it."""
+        """The next call opens another stream. This one may still answer its open calls."""
         stream = self._streams.pop(url, None)
         if stream is not None:
             task = asyncio.create_task(stream.finish(0.0 if at_once else LAST_ANSWERS_S))
@@ -219,7 +219,7 @@ class _Stream:
             self._beats.discard(beat)
 
     async def finish(self, last_answers_s: float) -> None:
-        """Send who waits elsewhere, let what is open be answered for this long, and close."""
+        """Send waiting calls elsewhere, let open calls be answered for this long, and close."""
         self._beats.release_all()
         await self._session.until_idle(last_answers_s)
         await self._session.close()

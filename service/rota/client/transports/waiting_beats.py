@@ -81,13 +81,13 @@ class WaitingBeats:
         return beat
 
     def discard(self, beat: Beat) -> None:
-        """Nobody waits for it any more."""
+        """No call waits for it any more."""
         beat.finish(None)
         if self._waiting.get(beat.name) is beat:
             del self._waiting[beat.name]
 
     def take(self) -> list[Beat]:
-        """What is to be sent now."""
+        """The heartbeats to send now."""
         beats = [beat for beat in self._unsent if not beat.outcome.done()]
         beats, self._unsent = beats[:MAX_BEATS], beats[MAX_BEATS:]
         if self._unsent:
@@ -110,7 +110,7 @@ class WaitingBeats:
                 self._let_wait(beat, received)
 
     def told(self, news: Any, kind: str) -> None:
-        """News that arrived after the answer of those who wait."""
+        """Events that arrived after the answers of the waiting heartbeats."""
         received = Received(_reply_of_news(news, kind), news.revision, news.epoch)
         named = [member.member_id for member in news.members] if kind == "generation" else news.member_ids
         for member_id in named:
@@ -119,7 +119,7 @@ class WaitingBeats:
                 self._finish(beat, received)
 
     def release_all(self) -> None:
-        """Answer all who wait as they stand: they beat again, wherever that is now."""
+        """Answer all waiting heartbeats with the current state: the members send the next ones elsewhere."""
         for beat in tuple(self._waiting.values()):
             self._finish(beat, beat.heard)
 

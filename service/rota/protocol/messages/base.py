@@ -73,7 +73,7 @@ class InMembersName:
 
 
 class Audited:
-    """A request that may be an administrator's: then `act` says whose."""
+    """A request that may be an administrator's: then `act` names the author."""
 
     __slots__ = ()
 
