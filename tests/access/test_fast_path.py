@@ -120,6 +120,39 @@ async def test_each_caller_gets_the_same_answer_to_a_batch(name: str, guarded: G
     assert fast == 2
 
 
+@pytest.mark.parametrize("name", [*FAST, *ORDINARY])
+async def test_each_caller_learns_the_leader_or_not_both_ways(name: str, guarded: Guarded) -> None:
+    path = PATH.replace("heartbeat", "leader")
+    request = a_request(b"", PLAIN[0], guarded.as_(name), path=path, method="GET")
+
+    answer, fast = await compare(guarded.both, request, request)
+
+    may = name in (*FAST, "viewer")
+    assert answer.startswith(b"HTTP/1.1 %d" % (200 if may else ORDINARY[name]))
+    assert fast == (2 if may else 0)
+
+
+async def test_a_fence_is_confirmed_by_the_store_first(guarded: Guarded) -> None:
+    """The coordinator of these tests shares its store, so the check takes the ordinary way."""
+    body = json.dumps({"generation_id": 1, "member_id": guarded.member_id}).encode()
+    request = a_request(body, *PLAIN, guarded.as_("viewer"), path=PATH.replace("heartbeat", "fence"))
+
+    answer, fast = await compare(guarded.both, request)
+
+    assert (answer[:12], fast) == (b"HTTP/1.1 200", 0)
+
+
+async def test_quotas_hold_for_reads_on_the_fast_path(guarded: Guarded) -> None:
+    token = guarded.service.secrets.a_token("reader", "viewer", "narrow")
+    path = "/v1/namespaces/narrow/groups/g/leader"
+    request = a_request(b"", PLAIN[0], f"Authorization: Bearer {token}", path=path, method="GET")
+
+    answer = await guarded.both.fast.exchange(*[request] * 60)
+
+    assert answer.count(b'"code":"THROTTLED"') == answer.count(b"HTTP/1.1 429") > 20
+    assert guarded.both.fast.ordinary == 2  # the first one, whose token is new, and the last one
+
+
 async def test_callers_without_credentials_or_with_two_are_refused_alike(guarded: Guarded) -> None:
     member = guarded.as_("member")
     for headers in ((), (member, member), (member, "Authorization: Basic eA=="), ("Authorization:",)):
@@ -206,7 +239,7 @@ async def test_the_clients_address_is_that_of_the_ordinary_way(trusted: str, hop
     path = guarded.both.fast.api.fast_path
 
     path.proxies = proxies
-    head = FastConnection(path, "127.0.0.1", None).plan(PATH.encode(), headers)
+    head = FastConnection(path, "127.0.0.1", None).plan(b"POST", PATH.encode(), headers)
     path.proxies = None
 
     told = TrustedProxies(guarded.service.api, proxies)._told("127.0.0.1", headers) if proxies else {}

@@ -75,7 +75,8 @@ class Served:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         async with _coordinator() as coordinator:
             bound = listen(Address(HOST, 0))
-            http = HttpServer(create_app(coordinator, LIMITS), [bound], drain_timeout_ms=1_000)
+            api = create_app(coordinator, LIMITS)
+            http = HttpServer(api, [bound], drain_timeout_ms=1_000, fast_path=api.fast_path)
             grpc = GrpcServer(coordinator, LIMITS)
             peer = PeerServer(coordinator, HOST, secrets=lambda: [SECRET])
             await grpc.start(HOST)

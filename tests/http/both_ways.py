@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from starlette.types import Receive, Scope, Send
@@ -35,20 +35,34 @@ class Listener:
         self.ordinary += 1
         await self.api(scope, receive, send)
 
-    async def exchange(self, *parts: bytes) -> bytes:
-        """All that is answered, without dates, until the server closes. The parts arrive one by one."""
+    async def exchange(self, *parts: bytes, ends: bool = False) -> bytes:
+        """All that is answered, without dates, until the server closes. The parts arrive one by one.
+
+        With `ends` the client closes its side once the server has had its time, for requests that may not be whole.
+        """
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        received = b""
         try:
-            for part in parts:
-                writer.write(part)
-                await writer.drain()
-                for _ in range(5 if len(parts) > 1 else 0):
-                    await asyncio.sleep(0)
-            writer.write(LAST)
-            async with asyncio.timeout(20):
-                return _DATE.sub(b"", await reader.read())
+            with suppress(OSError):
+                for part in (*parts, LAST):
+                    writer.write(part)
+                    await writer.drain()
+                    await turns(5 if len(parts) > 1 else 0)
+                if ends:
+                    await turns(100)
+                    writer.write_eof()
+                async with asyncio.timeout(20):
+                    while part := await reader.read(65_536):
+                        received += part
         finally:
             writer.close()
+        return _DATE.sub(b"", received)
+
+
+async def turns(count: int) -> None:
+    """Let the event loop, which the server shares, go round so many times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 LAST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -58,7 +72,8 @@ LAST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 def a_request(
     body: bytes = BEAT, *headers: str, path: str = PATH, method: str = "POST", version: str = "1.1", length: str = ""
 ) -> bytes:
-    lines = [f"{method} {path} HTTP/{version}", *(headers or PLAIN), f"Content-Length: {length or len(body)}"]
+    sized = [f"Content-Length: {length or len(body)}"] if body or length or method != "GET" else []
+    lines = [f"{method} {path} HTTP/{version}", *(headers or PLAIN), *sized]
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 from rota.protocol.errors import ErrorCode, check_not_pruned
 from rota.protocol.messages import (
+    GetLeader,
     Heartbeat,
     HeartbeatError,
     HeartbeatMany,
@@ -14,6 +15,7 @@ from rota.protocol.messages import (
     HeartbeatReply,
     Reply,
     Request,
+    VerifyFence,
     refuse,
 )
 from rota.replica.ports import Answer, JournalEvent, ShardOwner
@@ -62,6 +64,14 @@ class ScriptedCoordinator:
             return None
         self.requests.append(request)
         return Answer(_of_all(request, reply) if isinstance(request, HeartbeatMany) else reply, REVISION, EPOCH)
+
+    def try_read(self, request: VerifyFence | GetLeader) -> Answer | None:
+        waits = request.sign if isinstance(request, VerifyFence) else request.wait_ms
+        reply = self.reply(request) if callable(self.reply) else self.reply
+        if not self.heartbeats_at_once or waits or reply is None or isinstance(reply, Exception):
+            return None
+        self.requests.append(request)
+        return Answer(reply, REVISION, EPOCH, self.owner)
 
     async def check_revision(self, namespace: str, group_id: str, after_revision: int) -> None:
         check_not_pruned(after_revision, self.first_revision)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from itertools import pairwise
+from random import Random
 
 import pytest
 import pytest_asyncio
@@ -17,8 +19,9 @@ from rota.observability.metrics import Metrics
 from rota.observability.otel import OtelSpans
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import Heartbeat, HeartbeatReply
+from rota.protocol.messages import FenceReply, Heartbeat, HeartbeatReply, LeaderReply, Reply
 from rota.server.fast_protocol import FastHttpProtocol
+from tests.fuzz.mutations import mutated
 from tests.http.both_ways import BEAT, LAST, PATH, PLAIN, Both, a_request, compare, listening
 from tests.http.scripted import ScriptedCoordinator
 
@@ -61,6 +64,35 @@ ANSWERED_FAST = {
     "with a token that nobody asks for": a_request(BEAT, *PLAIN, "Authorization: Bearer x"),
     "a large batch": a_request(b'{"members":[%b]}' % b",".join([BEAT] * 200)),
 }
+FENCE, LEADER = PATH.replace("heartbeat", "fence"), PATH.replace("heartbeat", "leader")
+READS: dict[str, tuple[bytes, Reply]] = {
+    "a fence": (a_request(b'{"generation_id":7}', path=FENCE), FenceReply(generation_id=7, is_member=True)),
+    "a fence of a member": (a_request(BEAT, path=FENCE), FenceReply(ErrorCode.UNKNOWN_MEMBER_ID, "why")),
+    "a leader": (
+        a_request(b"", PLAIN[0], path=LEADER, method="GET"),
+        LeaderReply(generation_id=7, leader_id="m\u00fc", client_id="c"),
+    ),
+    "a leader of no group": (
+        a_request(b"", PLAIN[0], path=LEADER, method="GET"),
+        LeaderReply(ErrorCode.GROUP_ID_NOT_FOUND),
+    ),
+}
+UNUSUAL_READS = {
+    "a fence that is signed": a_request(b'{"generation_id":7,"member_id":"m","sign":true}', path=FENCE),
+    "a fence that asks for nothing": a_request(b"{}", path=FENCE),
+    "a fence of an unknown field": a_request(b'{"generation_id":7,"wait_ms":0}', path=FENCE),
+    "a fence by GET": a_request(b"", PLAIN[0], path=FENCE, method="GET"),
+    "a leader that is awaited": a_request(b"", PLAIN[0], path=LEADER + "?wait_ms=1", method="GET"),
+    "a leader after a generation": a_request(b"", PLAIN[0], path=LEADER + "?after_generation=3", method="GET"),
+    "a leader by POST": a_request(b"{}", path=LEADER),
+    "a leader by HEAD": a_request(b"", PLAIN[0], path=LEADER, method="HEAD"),
+    "a leader with a length": a_request(b"", PLAIN[0], path=LEADER, method="GET", length="0"),
+    "a leader with a body": a_request(b"{}", PLAIN[0], path=LEADER, method="GET"),
+    "a leader with a type": a_request(b"", path=LEADER, method="GET"),
+    "a leader and a page's origin": a_request(b"", PLAIN[0], "Origin: null", path=LEADER, method="GET"),
+    "a leader of another host": a_request(b"", "Host: evil.example", path=LEADER, method="GET"),
+    "a leader, and no more": a_request(b"", PLAIN[0], "Connection: close", path=LEADER, method="GET"),
+}
 ANSWERED_ORDINARILY = {
     "a wait": a_request(b'{"member_id":"m-1","generation_id":7,"wait_ms":1}'),
     "a wait of a batch": a_request(BATCH[:-1] + b',"wait_ms":1}'),
@@ -83,7 +115,7 @@ ANSWERED_ORDINARILY = {
     "a GET": a_request(method="GET"),
     "a PUT": a_request(method="PUT"),
     "a HEAD": a_request(b"", method="HEAD"),
-    "another call": a_request(path=PATH.replace("heartbeat", "fence")),
+    "another call": a_request(path=PATH.replace("heartbeat", "offsets")),
     "HTTP/1.0": a_request(version="1.0"),
     "HTTP/1.0, kept alive": a_request(BEAT, *PLAIN, "Connection: keep-alive", version="1.0"),
     "closed": a_request(BEAT, *PLAIN, "Connection: close"),
@@ -146,6 +178,26 @@ async def test_what_is_unusual_takes_the_ordinary_way(name: str, both: Both) -> 
     assert fast == 0
 
 
+@pytest.mark.parametrize("name", READS)
+async def test_a_fence_or_a_leader_is_answered_fast(name: str, both: Both) -> None:
+    """Twice on one connection: the second time the request is remembered."""
+    request, both.scripted.reply = READS[name]
+
+    answer, fast = await compare(both, request, request)
+
+    assert answer.count(b"HTTP/1.1 ") == 3
+    assert fast == 2
+
+
+@pytest.mark.parametrize("name", UNUSUAL_READS)
+async def test_an_unusual_fence_or_leader_takes_the_ordinary_way(name: str, both: Both) -> None:
+    both.scripted.reply = FenceReply() if "fence" in name else LeaderReply()
+
+    _, fast = await compare(both, UNUSUAL_READS[name])
+
+    assert fast == 0
+
+
 @pytest.mark.parametrize("name", BROKEN)
 async def test_what_is_broken_is_refused_alike(name: str, both: Both) -> None:
     answer, _ = await compare(both, BROKEN[name])
@@ -198,6 +250,26 @@ async def test_requests_behind_each_other_are_answered_in_their_order(both: Both
     said = re.findall(rb'"(?:state|status)":"([^"]*)"', answer)
     assert said == [b"m-0", b"m-1", b"m-2", b"ok", *(b"m-%d" % n for n in range(3, 9)), b"ok"]
     assert fast == 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_bytes_that_are_nearly_right_get_the_same_answers(seed: int, both: Both) -> None:
+    """Heartbeats of several kinds behind each other, changed here and there, in pieces that begin and end anywhere."""
+    random = Random(seed)
+    kinds = [*ANSWERED_FAST.values(), *ANSWERED_ORDINARILY.values(), *BROKEN.values()]
+    kinds = [kind for kind in kinds if len(kind) < 4_000 and b"wait_ms" not in kind]
+    for _ in range(30):
+        sent = b"".join(random.choices(kinds, k=random.choice((1, 2, 4))))
+        if random.random() < 0.6:
+            sent = mutated(random, sent)
+        cuts = sorted(random.choices(range(len(sent) + 1), k=random.choice((0, 1, 2))))
+        parts = [sent[begin:end] for begin, end in pairwise([0, *cuts, len(sent)])]
+
+        plain, fast = [await listener.exchange(*parts, ends=True) for listener in (both.plain, both.fast)]
+
+        # The ordinary way may refuse bytes before it has answered the requests in front of them.
+        is_cut = plain.startswith((b"HTTP/1.1 400", b"HTTP/1.1 431")) and fast.endswith(plain)
+        assert plain == fast or is_cut, parts
 
 
 async def test_requests_that_repeat_are_answered_anew_each_time(both: Both) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import Heartbeat, JoinReply, Reply, Request, VerifyFence
+from rota.protocol.messages import GetLeader, Heartbeat, JoinReply, Reply, Request, VerifyFence
 from rota.replica.ports import ShardClaim, StoreUnavailable
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage.memory import MemoryTables
@@ -43,6 +44,25 @@ async def test_a_fence_is_not_confirmed_where_another_owns_the_shard(
     # The shard is not served any more: the replica found out.
     heartbeat = await asked(coordinator, Heartbeat("default", "g", member.member_id, member.generation_id))
     assert heartbeat.error is not ErrorCode.NONE
+
+
+async def test_only_a_store_without_other_owners_lets_a_fence_be_answered_at_once(tables: MemoryTables) -> None:
+    """Where other replicas may own the shard, the store is asked first; a leader is answered by the lease."""
+    for alone in (False, True):
+        store = FaultyStore(tables)
+        await store.open(2)
+        async with LocalCoordinator(store, shard_count=2, limits=NOW, steal=alone) as coordinator:
+            await until_ready(coordinator)
+            member = await a_stable_member(coordinator, f"g-{alone}")
+            fence = VerifyFence("default", f"g-{alone}", member.generation_id, member.member_id)
+            leader, awaited = (GetLeader("default", f"g-{alone}", wait_ms=wait_ms) for wait_ms in (0, 1))
+
+            assert coordinator.try_read(fence) == (await coordinator.call(fence) if alone else None)
+            assert coordinator.try_read(leader) == await coordinator.call(leader)
+            assert coordinator.try_read(awaited) is None
+            assert coordinator.try_read(replace(fence, sign=True)) is None
+            await coordinator.drain()
+            assert coordinator.try_read(leader) is None
 
 
 class WaitingStore(FaultyStore):

@@ -22,8 +22,9 @@ class Bucket:
 
     def has_some(self, now_ms: int) -> bool:
         """Fill it up to now; whether anything is left."""
-        self._level = min(self.per_s * BURST_S, self._level + max(0, now_ms - self._at_ms) * self.per_s / 1000)
-        self._at_ms = now_ms
+        if now_ms != self._at_ms:
+            self._level = min(self.per_s * BURST_S, self._level + max(0, now_ms - self._at_ms) * self.per_s / 1000)
+            self._at_ms = now_ms
         return self._level > 0
 
     def spend(self, amount: float) -> None:

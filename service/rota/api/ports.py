@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from rota.protocol.messages import Heartbeat, HeartbeatMany, Request
+from rota.protocol.messages import GetLeader, Heartbeat, HeartbeatMany, Request, VerifyFence
 from rota.replica.ports import Answer, JournalEvent, ShardOwner
 
 
@@ -20,6 +20,9 @@ class ServedCoordinator(Protocol):
 
     def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         """Answer at once, without awaiting, or return None for `call` to do it."""
+
+    def try_read(self, request: VerifyFence | GetLeader) -> Answer | None:
+        """Answer at once, without awaiting, or return None for `call` to do it. Changes nothing."""
 
     def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[JournalEvent]:
         """The group's journal, live: from behind `after_revision` on, from now on where that is None.

@@ -42,6 +42,7 @@ from rota.group.shard import Lost, Shard
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_WAIT_MS, Limits
 from rota.protocol.messages import (
+    GetLeader,
     Heartbeat,
     HeartbeatMany,
     HeartbeatReply,
@@ -49,6 +50,7 @@ from rota.protocol.messages import (
     Reply,
     Request,
     SyncGroup,
+    VerifyFence,
     refuse,
 )
 from rota.replica.ports import Answer, Heard, ShardClaim
@@ -241,6 +243,14 @@ class OwnedShard:
             return self._answer_now(result.replies[0][1])
         self._waiting[number] = request
         return self._take(result, now)
+
+    def try_read(self, number: int, request: VerifyFence | GetLeader, now: Now) -> Answer | None:
+        """As `submit`, for calls that change nothing and do not wait. None where not all of memory is durable."""
+        if self.is_closed or self.seq != self.durable_seq or not self.may_answer(now):
+            return None
+        result = self.shard.handle(request, number, now.wall_ms)
+        assert not result.records
+        return Answer(result.replies[0][1], self.seq, self.claim.epoch)
 
     def unpark(self, number: int, now: Now) -> Ready:
         """The call has waited for as long as it may: it gets a reply."""

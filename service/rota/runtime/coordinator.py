@@ -223,6 +223,16 @@ class LocalCoordinator:
             return None
         return host.try_heartbeat(request)
 
+    def try_read(self, request: VerifyFence | GetLeader) -> Answer | None:
+        """The answer to a call that changes nothing, where it can be given without waiting for anything."""
+        host = self._host(request.namespace, request.group_id)
+        waits = request.sign if isinstance(request, VerifyFence) else request.wait_ms
+        if host is None or waits or self.forwarding.is_draining:
+            return None
+        if self._confirmations is not None and needs_confirmation(request):
+            return None
+        return host.try_read(request)
+
     async def record_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         """Answer for an absent owner: record the heartbeats for the next one. None without a known member."""
         if self._sessions is None:

@@ -21,7 +21,15 @@ from rota.group.shard import Lost, Shard
 from rota.observability import tracing
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import GroupRequest, Heartbeat, HeartbeatMany, Request, refuse
+from rota.protocol.messages import (
+    GetLeader,
+    GroupRequest,
+    Heartbeat,
+    HeartbeatMany,
+    Request,
+    VerifyFence,
+    refuse,
+)
 from rota.replica.owned_shard import NOT_AVAILABLE, NOTHING, Now, OwnedShard, Ready
 from rota.replica.ports import Answer, Heard, JournalEvent, ShardBatch, ShardClaim
 from rota.runtime.clock import Clock
@@ -179,6 +187,17 @@ class ShardHost:
             return answer
         self._carry_out(answer)
         return next((reply for answered, reply in answer.replies if answered == number), None)
+
+    def try_read(self, request: VerifyFence | GetLeader) -> Answer | None:
+        """The same for calls that change nothing, do not wait, and need nothing from the store."""
+        if tracing.spans is not None:
+            return None
+        number, self._next_call = self._next_call, self._next_call + 1
+        try:
+            return self.owned.try_read(number, request, self._now())
+        except Exception as error:
+            self._broke(error)
+            return None
 
     def cancel(self, call: Call) -> None:
         """The client of a parked call is gone."""

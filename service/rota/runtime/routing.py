@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 
 from rota.protocol.ids import shard_of
-from rota.protocol.messages import Heartbeat, HeartbeatMany, ListTopics, Request
+from rota.protocol.messages import GetLeader, Heartbeat, HeartbeatMany, ListTopics, Request, VerifyFence
 from rota.replica.ports import Answer, JournalEvent, ShardOwner
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.following import Follower, Listener
@@ -36,6 +36,10 @@ class RoutedCoordinator:
     def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         """The answer, where this replica has it at hand."""
         return self.local.try_heartbeat(request)
+
+    def try_read(self, request: VerifyFence | GetLeader) -> Answer | None:
+        """The same for calls that change nothing."""
+        return self.local.try_read(request)
 
     async def watch(
         self, namespace: str, group_id: str, after_revision: int | None = None

@@ -144,11 +144,11 @@ class FastHttpProtocol(GuardedHttpProtocol):
 
     def _plan(self) -> Head | None:
         parser = self.parser
-        if parser.get_method() != b"POST" or parser.get_http_version() != "1.1" or self.expect_100_continue:
+        if parser.get_http_version() != "1.1" or self.expect_100_continue:
             return None
         if self._fast is None or not parser.should_keep_alive() or parser.should_upgrade():
             return None
-        return self._fast.plan(self.url, self.headers)
+        return self._fast.plan(parser.get_method(), self.url, self.headers)
 
     def _answer(self, head: Head) -> bytes | None:
         if self._fast is None:

@@ -11,7 +11,7 @@ from rota.group.records import Entry, ShardAcquired, ShardReleased
 from rota.group.result import Timer, TimerKind
 from rota.group.rows import OffsetRow, ShardImage, SideCommit
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import HeartbeatMany, JoinGroup, MemberHeartbeat, Request
+from rota.protocol.messages import GetLeader, HeartbeatMany, JoinGroup, MemberHeartbeat, Request, VerifyFence
 from rota.replica.leases import MOVES
 from rota.replica.owned_shard import GRACE_MS, LEASE_IS_OVER, NOTHING, PUBLISH_MS, OwnedShard, Ready
 from rota.replica.ports import Answer, Heard, ShardClaim
@@ -254,6 +254,26 @@ def test_a_heartbeat_that_parks_waits_for_its_reply() -> None:
 
     assert isinstance(ready, Ready)
     assert (list(ready.replies), owned.is_waiting(3)) == ([], True)
+
+
+# --- reads that do not wait ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("read", [GetLeader(*KEY), VerifyFence(*KEY, 1, "m")])
+def test_a_read_is_answered_at_once_only_where_all_is_durable(read: GetLeader | VerifyFence) -> None:
+    owned = a_shard_with_a_member()
+    at_once = owned.try_read(3, read, at(300))
+    asked = owned.submit(4, read, at(300))
+    decide(owned, 5, a_commit("m", 1), 300)
+    too_early = owned.try_read(6, read, at(300))
+    commit(owned, 300)
+
+    assert at_once is not None
+    assert list(asked.replies) == [(4, at_once)]
+    assert too_early is None
+    assert owned.try_read(7, read, at(300)) is not None
+    assert owned.try_read(8, read, LEASE_ENDS) is None
+    assert owned.waiting == 0
 
 
 # --- timers ----------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
     Act,
+    GetLeader,
     Heartbeat,
     HeartbeatMany,
     LeaveGroup,
@@ -44,6 +45,7 @@ from rota.protocol.messages import (
     Parkable,
     Request,
     TopicReply,
+    VerifyFence,
     refuse,
 )
 from rota.replica.ports import Answer, JournalEvent, ShardOwner
@@ -263,6 +265,13 @@ class GuardedCoordinator:
             return None  # `call` comes next, and counts.
         why = self._guard.meters.refusal_of_answered(self._guard.payer(), request, answer.reply)
         return Answer(refuse(request, ErrorCode.THROTTLED, why)) if why else answer
+
+    def try_read(self, request: VerifyFence | GetLeader) -> Answer | None:
+        refused = self._refused(request)
+        answer = refused or self._inner.try_read(request)
+        if answer is None or refused is not None:
+            return answer
+        return self._too_much(request) or answer
 
     def try_repeated(
         self, beat: RepeatedHeartbeat, identity: Identity, context: Context, now_s: float

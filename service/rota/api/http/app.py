@@ -83,8 +83,8 @@ class HttpApi:
             coordinator, limits, metrics, self.draining, self._heartbeats, fence_keys, guard, admission
         )
         self._short_roads = self._calls_of_members()
-        heartbeats = self._heartbeats, self._short_roads["heartbeat"][0]
-        self.fast_path = FastPath(coordinator, limits, metrics, guard, self._origins, *heartbeats)
+        operations = {type(operation.request): operation.operation_id for operation in OPERATIONS}
+        self.fast_path = FastPath(coordinator, limits, metrics, guard, self._origins, self._heartbeats, operations)
         """For the connections of a server that this application is alone in."""
         self._streams = EventStreams(coordinator, limits, metrics, self.draining, ping_seconds)
         self._document: Rendered | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import Context
 from typing import NamedTuple
 
@@ -31,9 +31,10 @@ from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
 from rota.protocol.limits import Limits
-from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatReply
+from rota.protocol.messages import GetLeader, Heartbeat, HeartbeatMany, HeartbeatReply, Request, VerifyFence
 from rota.replica.ports import Answer
 from rota.wire.documents import parse_document
+from rota.wire.routes import ROUTES
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_REMEMBERED = 32
@@ -43,7 +44,7 @@ MAX_REMEMBERED_BYTES = 16 * 1024
 REMEMBERED_BYTES_IN_ALL = 16 * 1024 * 1024
 """Of all connections of a process. What is kept of a request takes up to four times its bytes."""
 
-_PATH = re.compile(rf"/v1/namespaces/({NAMESPACE_PATTERN})/groups/({NAME_PATTERN})/heartbeat".encode())
+_PATH = re.compile(rf"/v1/namespaces/({NAMESPACE_PATTERN})/groups/({NAME_PATTERN})/(heartbeat|fence|leader)".encode())
 _LOOKED_AT = frozenset(
     {
         b"authorization",
@@ -66,11 +67,13 @@ _FORWARDED_FOR = FORWARDED_FOR.encode()
 
 
 _NOBODY = Context()
+Read = VerifyFence | GetLeader
 
 
 class Head(NamedTuple):
     """The head of a request that may be answered here, once its body is there."""
 
+    call: type[Heartbeat | VerifyFence | GetLeader]
     namespace: str
     group_id: str
     length: int
@@ -79,15 +82,22 @@ class Head(NamedTuple):
     """The address that the call comes from, past proxies that are trusted."""
 
 
+_CALLS: dict[tuple[bytes, bytes], type[Heartbeat | VerifyFence | GetLeader]] = {
+    (b"POST", b"heartbeat"): Heartbeat,
+    (b"POST", b"fence"): VerifyFence,
+    (b"GET", b"leader"): GetLeader,
+}
+
+
 class Known:
     """A request that was answered here, ready to be asked again."""
 
     __slots__ = ("beat", "head", "lines", "request")
 
-    def __init__(self, head: Head, request: Heartbeat | HeartbeatMany) -> None:
+    def __init__(self, head: Head, request: Heartbeat | HeartbeatMany | Read) -> None:
         self.head = head
         self.request = request
-        self.beat = RepeatedHeartbeat(request)
+        self.beat = None if isinstance(request, VerifyFence | GetLeader) else RepeatedHeartbeat(request)
         self.lines = batch_heads(request) if isinstance(request, HeartbeatMany) else []
 
 
@@ -102,9 +112,9 @@ class FastPath:
         guard: Guard | None,
         origins: OriginCheck,
         heartbeats: HeartbeatEndpoint,
-        operation: str,
+        operations: Mapping[type[Request], str],
     ) -> None:
-        """`operation` is the name under which metrics count a heartbeat's request."""
+        """`operations` are the names under which metrics count requests."""
         self.coordinator = coordinator
         self.guarded = coordinator if isinstance(coordinator, GuardedCoordinator) else None
         self.limits = limits
@@ -112,7 +122,7 @@ class FastPath:
         self.guard = guard
         self.origins = origins
         self.heartbeats = heartbeats
-        self.operation = operation
+        self.operations = operations
         self.proxies: Proxies | None = None
         """Those whose word on a client's address counts. Set before the first connection."""
         self.max_body_bytes = min(MAX_BODY_BYTES, limits.request_max_bytes)
@@ -136,14 +146,14 @@ class FastConnection:
     """
 
     __slots__ = (
-        "_authorization",
         "_bytes",
-        "_certificate",
         "_context",
+        "_credentials",
         "_host",
         "_identity",
         "_known_until",
         "_latest",
+        "_no_header",
         "_origin",
         "_path",
         "_trusted",
@@ -154,7 +164,6 @@ class FastConnection:
         """`host` is the address of the other end, `certificate` the caller that the connection's certificate names."""
         self._path = path
         self._host = host
-        self._certificate = certificate
         self._trusted = path.proxies is not None and path.proxies.trust(host)
         self.known: dict[bytes, Known] = {}
         """Requests that are remembered, by their bytes."""
@@ -164,16 +173,19 @@ class FastConnection:
         self._context = _NOBODY
         """The guard finds the caller there."""
         self._identity: Identity | None = None
-        self._authorization = b""
+        self._no_header = NO_CREDENTIALS if certificate is None else Credentials(b"", certificate)
+        self._credentials = self._no_header
+        """Those of the caller in the context."""
         self._origin = ""
         self._known_until = 0.0
 
     # --- what the parser has ------------------------------------------------------------------------
 
-    def plan(self, url: bytes, headers: Sequence[Header]) -> Head | None:
-        """The head of a POST, if it is one of a call that may be answered here."""
+    def plan(self, method: bytes, url: bytes, headers: Sequence[Header]) -> Head | None:
+        """The head of a request, if it is one of a call that may be answered here."""
         matched = _PATH.fullmatch(url)
-        if matched is None:
+        call = _CALLS.get((method, matched[3])) if matched is not None else None
+        if matched is None or call is None:
             return None
         host: bytes | None = None
         length, authorization, is_json = b"", b"", False
@@ -195,13 +207,13 @@ class FastConnection:
                 return None
         if host is None or not self._path.origins.knows(host):
             return None
-        if not (is_json and length.isdigit() and len(length) < 9):
-            return None
-        size = int(length)
-        if not 0 < size <= self._path.max_body_bytes:
+        if call is GetLeader:
+            if is_json or length:
+                return None
+        elif not (is_json and length.isdigit() and len(length) < 9 and 0 < int(length) <= self._path.max_body_bytes):
             return None
         origin = self._path.proxies.client_of(self._host, hops) if self._path.proxies and self._trusted else self._host
-        return Head(matched[1].decode(), matched[2].decode(), size, authorization, origin)
+        return Head(call, matched[1].decode(), matched[2].decode(), int(length or 0), authorization, origin)
 
     def answer(self, head: Head, body: bytes, default_headers: Sequence[Header]) -> bytes | None:
         """The answer as it goes over the wire; None where the call has to take the ordinary way."""
@@ -255,15 +267,16 @@ class FastConnection:
 
         The credentials are looked up again after as long as the guard keeps a decision.
         """
-        is_same = head.authorization == self._authorization and head.origin == self._origin
+        is_same = head.authorization == self._credentials.authorization and head.origin == self._origin
         return (is_same and now_s < self._known_until) or self._enter(head, now_s)
 
     def _enter(self, head: Head, now_s: float) -> bool:
-        guard, certificate = self._path.guard, self._certificate
+        guard, credentials = self._path.guard, self._credentials
         assert guard is not None
-        credentials = NO_CREDENTIALS
-        if head.authorization or certificate is not None:
-            credentials = Credentials(head.authorization, certificate)
+        if head.authorization != credentials.authorization:
+            credentials = self._no_header
+            if head.authorization:
+                credentials = Credentials(head.authorization, credentials.certificate)
         identity = guard.authenticator.known(credentials)
         if identity is None:
             return False
@@ -273,37 +286,47 @@ class FastConnection:
             self._context.run(guard.assume, identity)
             if head.origin:
                 self._context.run(ORIGIN.set, head.origin)
-        self._identity, self._authorization, self._origin = identity, head.authorization, head.origin
+        self._identity, self._credentials, self._origin = identity, credentials, head.origin
         return True
 
-    def _read_admitted(self, guard: Guard, head: Head, body: bytes) -> Heartbeat | HeartbeatMany | None:
-        guard.admit_unread(Heartbeat, head.namespace, head.group_id)
+    def _read_admitted(self, guard: Guard, head: Head, body: bytes) -> Heartbeat | HeartbeatMany | Read | None:
+        guard.admit_unread(head.call, head.namespace, head.group_id)
         return self._read(head, body)
 
-    def _read(self, head: Head, body: bytes) -> Heartbeat | HeartbeatMany | None:
-        path = {"namespace": head.namespace, "group_id": head.group_id}
-        request = read_heartbeat(parse_document(body), path, self._path.limits)
+    def _read(self, head: Head, body: bytes) -> Heartbeat | HeartbeatMany | Read | None:
+        path, limits = {"namespace": head.namespace, "group_id": head.group_id}, self._path.limits
+        if head.call is not Heartbeat:
+            shape = ROUTES[head.call].shape
+            read: Read = shape.decode(parse_document(body), limits, **path)
+            return read
+        request = read_heartbeat(parse_document(body), path, limits)
         if not isinstance(request, Batch):
             return None if request.wait_ms else request
         return request.request if request.request.members and not request.wait_ms else None
 
     def _ask(self, known: Known, default_headers: Sequence[Header]) -> bytes | None:
         path, request = self._path, known.request
-        if path.guarded is None:
-            answer = path.coordinator.try_heartbeat(request)
-        else:
-            answer = self._ask_guard(path.guarded, known)
+        answer = self._answer_of(known) if path.guarded is None else self._ask_guard(path.guarded, known)
         if answer is None:
             return None
         metrics, reply = path.metrics, answer.reply
+        if known.beat is None:
+            metrics.request_answered(path.operations[known.head.call], reply.error)
+            return _as_bytes(render_answer(answer), default_headers)
         if isinstance(request, HeartbeatMany):
             path.heartbeats.count_batch(request, answer)
-            metrics.request_answered(path.operation, ErrorCode.NONE)
+            metrics.request_answered(path.operations[Heartbeat], ErrorCode.NONE)
             return path.ok(batch_document(known.lines, request, answer), default_headers)
-        metrics.heartbeat_request_answered(path.operation, reply.error)
+        metrics.heartbeat_request_answered(path.operations[Heartbeat], reply.error)
         if reply.error is ErrorCode.NONE and isinstance(reply, HeartbeatReply):
             return path.ok(heartbeat_document(reply, answer), default_headers)
         return _as_bytes(render_answer(answer), default_headers)
+
+    def _answer_of(self, known: Known) -> Answer | None:
+        request, coordinator = known.request, self._path.coordinator
+        if isinstance(request, VerifyFence | GetLeader):
+            return coordinator.try_read(request)
+        return coordinator.try_heartbeat(request)
 
     def _ask_guard(self, guarded: GuardedCoordinator, known: Known) -> Answer | None:
         now_s = time.monotonic()
@@ -311,9 +334,18 @@ class FastConnection:
             return None
         assert self._identity is not None
         try:
-            return guarded.try_repeated(known.beat, self._identity, self._context, now_s)
+            if known.beat is not None:
+                return guarded.try_repeated(known.beat, self._identity, self._context, now_s)
+            return self._context.run(self._read_again, known)
         except RejectedRequest:
             return None
+
+    def _read_again(self, known: Known) -> Answer | None:
+        """Of a caller that may have lost its rights since the request was read. Raises `RejectedRequest`."""
+        head, guard = known.head, self._path.guard
+        assert guard is not None
+        guard.admit_unread(head.call, head.namespace, head.group_id)
+        return self._answer_of(known)
 
 
 def _as_bytes(rendered: Rendered, default_headers: Sequence[Header]) -> bytes:
