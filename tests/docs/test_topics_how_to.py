@@ -26,7 +26,9 @@ def test_every_block_does_what_the_text_says(processes: Processes, tmp_path: Pat
     server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
     server.start_and_wait()
 
-    putting, sharing, own, following = (_run(language, text, url=server.url) for language, text in BLOCK.findall(PAGE))
+    putting, sharing, own, following = (
+        _run(language, text, url=server.url) for language, text in BLOCK.findall(PAGE) if language in SHELLS
+    )
 
     assert re.search(r"partitions\W+8", putting)
     before, after = sharing.split("the first one becomes heavy\n")
