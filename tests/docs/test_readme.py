@@ -36,7 +36,7 @@ def test_every_block_does_what_the_text_says(processes: Processes, tmp_path: Pat
     server.start_and_wait()
 
     path = f"{put_curl_on_path(tmp_path)}:{os.environ['PATH']}"
-    newcomer = Newcomer(tmp_path / "installed")
+    newcomer = Newcomer(tmp_path / "installed", ("server", "cli"))
     printed = "".join(
         _run(language, text, server.url, path, newcomer.environment)
         for language, text in BLOCK.findall(README.replace(PIPELINE, ""))
