@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rota.v1 import access_pb2, admin_pb2, coordinator_pb2
+
 ROOT = Path(__file__).parents[2]
 PROTO = ROOT / "proto"
 BUF = Path(sys.executable).with_name("buf")
@@ -35,6 +37,14 @@ def test_the_committed_code_is_what_the_contract_generates(tmp_path: Path) -> No
     committed = {path.name: path.read_text() for path in (ROOT / "service/rota/v1").glob("*_pb2*")}
 
     assert generated == committed, "run make proto"
+
+
+def test_go_java_and_csharp_have_a_package_to_generate_into() -> None:
+    """Without `go_package` protoc refuses `--go_out`."""
+    for file in (access_pb2, admin_pb2, coordinator_pb2):
+        options = file.DESCRIPTOR.GetOptions()
+        packages = (options.go_package, options.java_package, options.csharp_namespace)
+        assert packages == ("rota/v1;rotav1", "rota.v1", "Rota.V1"), file.__name__
 
 
 @pytest.mark.parametrize("service", ["GroupCoordinator", "Admin"])
