@@ -113,7 +113,7 @@ def test_a_store_is_copied_to_postgres(rota: Rota, backup: Path, postgres_dsn: s
     done = rota("db", "copy", "--store", f"sqlite:///{backup}", "--to", postgres_dsn, "-o", "json")
 
     copied = json.loads(done.out)
-    assert (done.exit_code, copied["members"], copied["offsets"] > 0) == (0, 1, True)
+    assert (done.exit_code, copied["members"] > 0, copied["offsets"] > 0) == (0, True, True)
     assert "do not serve that one again" in done.err
     assert rota("db", "verify", "--store", postgres_dsn).exit_code == 0
     again = rota("db", "copy", "--store", f"sqlite:///{backup}", "--to", postgres_dsn)
