@@ -41,7 +41,7 @@ def test_a_backup_is_verified_and_restored(rota: Rota, backup: Path, tmp_path: P
     said = done.err.splitlines()
     assert said[0] == f"sqlite:///{tmp_path / 'new.db'} holds now what {backup} holds"
     assert re.fullmatch(r"incarnation \w{32}; generations go on above 1,000,00\d", said[1])
-    assert "the store as it was is not known (--former)" in done.err
+    assert "pass the former store with --former" in done.err
     assert done.out.split("\n")[0].split() == ["SHARD-ID", "LAST-SEQ", "FORMER-LAST-SEQ", "GENERATION-FLOOR", "EPOCH"]
     assert rota("db", "verify", *store).exit_code == 0
 
