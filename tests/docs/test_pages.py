@@ -31,6 +31,7 @@ SLOW = (
     "how-to/cron-singleton.md",
     "how-to/permits.md",
     "how-to/priority.md",
+    "how-to/workers.md",
     "how-to/migrate-from-kafka.md",
     "how-to/migrate-from-kazoo.md",
     "how-to/migrate-from-tooz.md",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rota.group import shard
+from rota.group import assignment, shard
 from rota.protocol.errors import ErrorCode
 from rota.replica import assigning, forwarding, owned_shard
 from rota.replica.group_commit import GroupCommit, Landed
@@ -15,6 +15,7 @@ from rota.replica.ports import Answer, StoreUnavailable
 from rota.replica.shared_liveness import SharedLiveness
 from rota.replica.steps import DropClosed, Serve
 from rota.storage import memory
+from rota.types import worker_server
 from tests.sim.registry import Patch, mutant
 
 # --- the order of commit and answer -------------------------------------------------------------------
@@ -403,6 +404,23 @@ def changes_that_collect_are_never_assigned(patch: Patch) -> None:
         return original(self, job, topics, now_ms)
 
     patch(assigning._Namespace, "_is_due", is_due)
+
+
+@mutant
+def work_is_given_before_it_was_stopped(patch: Patch) -> None:
+    """S7c: a worker is given a task in the round in which another one is told to stop it."""
+    original = worker_server._worker
+
+    def worker(member: Any, state: Any) -> Any:
+        return replace(original(member, state), running=())
+
+    patch(worker_server, "_worker", worker)
+
+
+@mutant
+def work_that_has_waited_is_given_to_no_worker(patch: Patch) -> None:
+    """L7: the time is over for which the work of a departed worker waits, and no timer says so."""
+    patch(assignment, "again_at_ms", lambda _group: None)
 
 
 @mutant

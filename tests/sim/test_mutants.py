@@ -44,6 +44,8 @@ FOUND_BY = {
     "sync_ignores_generation": 24,
     "tombstone_forgotten": 23,
     "topics_that_are_unknown_are_not_listed_again": 8,
+    "work_is_given_before_it_was_stopped": 48,
+    "work_that_has_waited_is_given_to_no_worker": 38,
     "void_pending_id_does_not_end_the_join_phase": 6,
 }
 """A seed for each planted bug that the first few do not find: it is played before them, to save time. A change of the

@@ -11,7 +11,7 @@ from rota.testing.beside_checks import EMPTIED, check_limits, check_step_down, c
 from rota.testing.history import Landed
 from rota.testing.ledger import GroupAccount
 from rota.testing.scan import Scan
-from rota.types.plain import decode_plain_assignment
+from rota.testing.served import places_in
 
 
 def check_generations(_scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
@@ -70,13 +70,15 @@ def check_assignment(scan: Scan, account: GroupAccount, line: Landed) -> Iterato
     left_out = [m for m in account.members if m not in given and not (record.resync and not account.assignments.get(m))]
     if left_out:
         yield f"S16 {key[1]}: assignment for {list(given)}, {left_out} are members, too"
-    partitions = [partition for share in given.values() for partition in _partitions(share, by_server)]
+    partitions = [each for share in given.values() for each in _partitions(share, account.protocol_name or "")]
     if len(partitions) != len(set(partitions)):
         yield f"S7a {key[1]}: a partition is assigned twice in {record.generation_id}"
 
 
-def _partitions(share: bytes, by_server: bool) -> Sequence[object]:
-    return decode_plain_assignment(share) if by_server else [number for number in share.split(b",") if number]
+def _partitions(share: bytes, protocol_name: str) -> Sequence[object]:
+    if protocol_name.startswith("server:"):
+        return places_in(protocol_name, share)
+    return [number for number in share.split(b",") if number]
 
 
 def check_commit(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:

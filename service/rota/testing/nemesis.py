@@ -34,6 +34,7 @@ from rota.testing.network import Client
 from rota.testing.operators import ExceededLimits, ForcedRebalances
 from rota.testing.replicas import ReplicaProcess
 from rota.testing.served import ServedMember
+from rota.testing.served_worker import ServedWorker
 from rota.testing.user_commits import UserTransactions
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ class Nemesis:
 
     def _kind_of(self, group: GroupKey) -> type[Member]:
         if group in self.world.served:
-            return ServedMember
+            return ServedWorker if self.world.topics.are_connectors else ServedMember
         return CooperativeMember if group in self.world.cooperative else Member
 
     def _churn(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, cast
 
@@ -18,6 +18,8 @@ from rota.replica.ports import Answer
 from rota.testing.member import TOPIC, Member
 from rota.types.consumer import PROTOCOL_TYPE
 from rota.types.plain import decode_plain_assignment
+from rota.types.worker import decode_share
+from rota.types.worker_server import PROTOCOL_NAME
 
 if TYPE_CHECKING:
     from rota.testing.replica import Replica
@@ -47,8 +49,13 @@ class ServedMember(Member):
 
 def all_shares(group: Group) -> list[int]:
     """The partitions that members of a group have been assigned."""
-    shares = (decode_plain_assignment(member.assignment) for member in group.members.values() if member.assignment)
-    return sorted(number for share in shares for _, number in share)
+    shares = (places_in(group.protocol_name, each.assignment) for each in group.members.values() if each.assignment)
+    return sorted(number for share in shares for _, number in share if number >= 0)
+
+
+def places_in(protocol_name: str | None, share: bytes) -> Sequence[tuple[str, int]]:
+    """What a member is assigned by the server: partitions, or a connector (its number is -1) and tasks."""
+    return decode_share(share).run if protocol_name == PROTOCOL_NAME else decode_plain_assignment(share)
 
 
 class SimulatedTopics:
@@ -64,6 +71,8 @@ class SimulatedTopics:
         """So many listings fail, where the world is not troublesome."""
         self.debounce_ms = self.rng.choice((0, 0, 700))
         """For how long members say that changes collect."""
+        self.are_connectors = self.rng.random() < 0.5
+        """The group that the server assigns shares connectors and tasks, not partitions."""
 
     def changed(self) -> None:
         """Notify each replica. A notification may be lost, as one of a peer may."""

@@ -31,6 +31,7 @@ from rota.testing.replica import Replica
 from rota.testing.replicas import ReplicaProcess, ServedShard
 from rota.testing.scheduler import Scheduler
 from rota.testing.served import SimulatedTopics, all_shares
+from rota.testing.served_worker import RETURN_DELAY_MS
 from rota.testing.situations import note_reply_situation, note_takeover
 from rota.testing.store import STORE_CLOCK_MS, SimulatedStore
 from rota.testing.without import NOTHING, Without
@@ -195,7 +196,7 @@ class World:
                 since_ms = self.scheduler.now_ms
             elif all_shares(served) == list(range(self.partitions[group])):
                 return
-            elif self.scheduler.now_ms > since_ms + GROWN_MS + self.topics.debounce_ms:
+            elif self.scheduler.now_ms > since_ms + GROWN_MS + self.topics.debounce_ms + RETURN_DELAY_MS:
                 self.violation(
                     f"L11 {group[1]}: of {self.partitions[group]} partitions {all_shares(served)} are assigned"
                 )

@@ -170,7 +170,11 @@ def _memory(generation: Generation, workers: Iterable[Worker], delay_ms: int) ->
         away[_identity(gone)] = HeldBack(frozenset(former.share.run), gone.at_ms + delay_ms)
     for former in formers:
         away |= former.away
-    return Memory(given, away)
+    # The clock of another owner may be behind that of the one before: then work would wait for as long as they differ.
+    latest_ms = generation.now_ms + delay_ms
+    return Memory(
+        given, {identity: replace(held, until_ms=min(held.until_ms, latest_ms)) for identity, held in away.items()}
+    )
 
 
 def _identity(gone: Departed) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +12,8 @@ import pytest
 from rota.protocol.errors import ErrorCode
 from rota.types import TopicFacts
 from tests.unit.group.driver import a_join, an_empty_shard
-from tests.unit.group.fleet import DELAY_MS, NAME, Fleet
+from tests.unit.group.fleet import DELAY_MS, NAME, ORDERS, Fleet
+from tests.unit.group.served import the_job
 
 
 def test_workers_share_tasks_and_connectors_evenly() -> None:
@@ -117,6 +120,19 @@ def test_waiting_survives_the_owner_of_the_shard() -> None:
     fleet.settle()
 
     assert fleet.idle() == 0
+
+
+def test_an_owner_whose_clock_is_behind_waits_for_one_more_delay_at_most() -> None:
+    fleet = Fleet("a", "b", "c")
+    fleet.leave("a")
+    fleet.settle()
+
+    job, later = the_job(fleet.core), b'"until_ms":%d' % (fleet.core.now_ms + 3_600_000)
+    members = [replace(each, former=re.sub(rb'"until_ms":\d+', later, each.former)) for each in job.generation.members]
+    shares = job.side.assign(replace(job.generation, members=members, now_ms=fleet.core.now_ms), ORDERS)
+
+    assert job.side.again_at_ms is not None
+    assert job.side.again_at_ms(shares) == fleet.core.now_ms + DELAY_MS
 
 
 def test_a_departure_that_the_owner_s_crash_hides_is_made_up_for_at_once() -> None:
