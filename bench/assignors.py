@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 
 
 def run(effort: Effort) -> list[Figure]:
-    """Both strategies with everybody subscribed to all and with one to the first topic only; then `reassign`."""
+    """Both strategies with all members subscribed to all and with one to the first topic only; then `reassign`."""
     partitions = effort.times(PARTITIONS_OF_A_TOPIC)
     counts = {f"t{index:03}": partitions for index in range(TOPICS)}
     figures: list[Figure] = []
@@ -77,7 +77,7 @@ def _survivors(members: list[MemberSubscription], shares: Shares) -> list[Member
 
 
 def _naming(counts: Mapping[str, int]) -> float:
-    """What nobody can do without: a name for each partition."""
+    """The minimum of any implementation: a name for each partition."""
     return _timed(lambda: [topic_partitions(topic, count) for topic, count in counts.items()])[1]
 
 
@@ -95,7 +95,7 @@ def _memory(
 
 
 def _incremental(effort: Effort) -> list[Figure]:
-    """A member goes, a member comes, one in a hundred goes: by what is kept in memory, and by everybody's claims."""
+    """A member goes, a member comes, one in a hundred goes: by the assignment in memory, and by all members' claims."""
     items = topic_partitions("t", effort.times(ITEMS))
     names = [f"m{index:05}" for index in range(CROWD)]
     shares: dict[str, list[TopicPartition]] = {name: items[seat::CROWD] for seat, name in enumerate(names)}

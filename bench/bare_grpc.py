@@ -1,4 +1,4 @@
-"""The floor of the gRPC benches: a `grpc.aio` server on uvloop that sends back what it gets, at the port named."""
+"""The floor of the gRPC benches: a `grpc.aio` server on uvloop that echoes messages, at the given port."""
 
 from __future__ import annotations
 

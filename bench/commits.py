@@ -61,7 +61,7 @@ async def _on(
 
 
 async def _commits_per_second(coordinator: LocalCoordinator, commits: list[CommitOffsets], seconds: float) -> float:
-    """Everybody commits, waits for the answer and commits again."""
+    """All members commit, wait for the answer and commit again."""
     started = time.perf_counter()
     until = started + seconds
 

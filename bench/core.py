@@ -51,7 +51,7 @@ def _heartbeats(effort: Effort, size: int) -> Figure:
 
 
 def _pairs(effort: Effort, size: int) -> Figure:
-    """Generation after generation: everybody joins again and syncs, with a new share for each."""
+    """Generation after generation: all members join again and sync, with a new share for each."""
     stable = _a_group(size)
     rounds = effort.times(max(PAIRS // size, 1))
 

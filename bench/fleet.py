@@ -69,7 +69,7 @@ class LoadedMemoryStore(MemoryStore):
 
 
 class LoadedSqlStore(SqlStore):
-    """A real store that shows a fleet to whoever loads a shard, and then keeps what is written."""
+    """A real store that shows a fleet when a shard is loaded, and then keeps all writes."""
 
     def __init__(self, url: str, images: Sequence[ShardImage]) -> None:
         super().__init__(url)

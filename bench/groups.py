@@ -48,7 +48,7 @@ class StableGroup:
         return self.shard.groups[NAMESPACE, self.group_id]
 
     def joins(self) -> list[JoinGroup]:
-        """Everybody's rejoin, the leader's first."""
+        """The rejoin of all members, the leader's first."""
         return [self._join(index, member_id=member_id) for index, member_id in enumerate(self.member_ids)]
 
     def syncs(self) -> list[SyncGroup]:

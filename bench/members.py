@@ -60,7 +60,7 @@ class Crowd:
             raise TimeoutError(f"they hold {self._holding} after {DEADLINE_S} s")
 
     async def all_live(self) -> None:
-        """Fail unless each of them is a member of its generation; nobody may be in the middle of a heartbeat."""
+        """Fail unless each of them is a member of its generation; none may be in the middle of a heartbeat."""
         beats = [{"member_id": member.member_id, "generation_id": member.generation_id} for member in self.members]
         connection = await Connection.open(self.port, self.token)
         _, answer = await connection.post(f"{self.path}/heartbeat", {"members": beats})

@@ -56,13 +56,13 @@ async def _heartbeats(effort: Effort, ours: Server, bare: Server) -> list[Figure
     for crowd in crowds:
         await crowd.grow(MEMBERS_OF_A_GROUP)
     await asyncio.gather(*(member.enter() for crowd in crowds for member in crowd.members))
-    everybody = [on_a_stream([a_group(crowd) for crowd in crowds])]
+    all_members = [on_a_stream([a_group(crowd) for crowd in crowds])]
     each = [on_a_stream([a_group(crowd, number)]) for crowd in crowds for number in range(MEMBERS_OF_A_GROUP)]
     calls = [a_call(crowd, number) for crowd in crowds for number in range(MEMBERS_OF_A_GROUP)]
     seconds = SECONDS * effort.scale
     try:
         figures = [
-            *await _compare(effort, "1,000 a message", ours, bare, streams(everybody, seconds), members=1_000),
+            *await _compare(effort, "1,000 a message", ours, bare, streams(all_members, seconds), members=1_000),
             *await _compare(effort, "one a message", ours, bare, streams(each, seconds)),
             *await _compare(effort, "one a call", ours, bare, callers(calls, seconds)),
         ]
@@ -223,7 +223,7 @@ async def _kb_of_a_member(server: Server, path: str, streams: int, members: int)
 async def _idle_streams(
     channel: grpc.aio.Channel, path: str, group_id: str, streams: int, members: int
 ) -> list[grpc.aio.StreamStreamCall[bytes, bytes]]:
-    """Streams whose members are in a Stable group, or, at the bare server, have said as much."""
+    """Streams with members of a Stable group, or, at the bare server, with the same messages."""
     opened: list[grpc.aio.StreamStreamCall[bytes, bytes]] = [channel.stream_stream(path)() for _ in range(streams)]
     for number, stream in enumerate(opened):
         for call in range(1, members + 1):

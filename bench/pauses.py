@@ -34,10 +34,10 @@ def run(effort: Effort) -> list[Figure]:
             for strategy in STRATEGIES:
                 turns = [runner.run(_one_more_joins(server, strategy, turn)) for turn in range(effort.repeats)]
                 staying, moving, rest = transposed(turns)
-                who = f"one more joins {MEMBERS} members, {strategy}"
+                case = f"one more joins {MEMBERS} members, {strategy}"
                 figures += [
-                    Figure("pauses", f"{who}: longest pause of a partition that stays", "ms", staying, FLOOR, rest),
-                    Figure("pauses", f"{who}: longest pause of a partition that moves", "ms", moving, FLOOR, rest),
+                    Figure("pauses", f"{case}: longest pause of a partition that stays", "ms", staying, FLOOR, rest),
+                    Figure("pauses", f"{case}: longest pause of a partition that moves", "ms", moving, FLOOR, rest),
                 ]
     return figures
 
@@ -105,5 +105,5 @@ def _are_even(members: Sequence[Consumer]) -> bool:
 
 async def _until(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        while not is_so():  # noqa: ASYNC110 - nobody's event
+        while not is_so():  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(TICK_S)

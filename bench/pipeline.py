@@ -245,7 +245,7 @@ def _timed() -> Iterator[Callable[[], float]]:
 
 
 def _lag(spark: SparkSession, folder: Path, dsn: str, lines: int) -> list[Figure]:
-    """How old the youngest line is when it stands in bronze, while somebody writes ten times a second."""
+    """The age of the youngest event when it is in bronze, while a writer writes ten times a second."""
     journal = open_journal(dsn)
     lake = Lake.create(folder, "delta", journal.heads().incarnation)
     Ingest(journal, {"url": dsn}).run(spark, lake)

@@ -26,7 +26,7 @@ MESSAGES_OF_A_MEMBER = 3
 
 
 def run(effort: Effort) -> list[Figure]:
-    """Everybody waits in a long poll, so the times are those of the service and its store, not of an interval."""
+    """All members wait in a long poll, so the times are those of the service and its store, not of an interval."""
     with tempfile.TemporaryDirectory(prefix="rota-bench-") as name, PostgresServer() as postgres:
         directory = Path(name)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

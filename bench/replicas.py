@@ -75,7 +75,7 @@ def _forwarded(effort: Effort, runner: asyncio.Runner, directory: Path, url: str
 
 @dataclass(frozen=True, slots=True)
 class _Door:
-    """Ports with the groups whose members come there: a worker's own, or those that workers share."""
+    """Ports with the groups of the members that connect there: a worker's own, or those that workers share."""
 
     http: int
     grpc: int
@@ -122,7 +122,7 @@ def _compared(how: str, one: tuple[float, ...], own: tuple[float, ...], shared: 
 def _cost_of_busiest(
     knock: Callable[[_Door, float], int], seconds: float, server: Server, doors: Sequence[_Door]
 ) -> float:
-    """Milliseconds for 1,000 heartbeats of everybody, of the process that uses most: by its share of the groups."""
+    """Milliseconds for 1,000 heartbeats of all members, of the process that uses most: by its share of the groups."""
     groups = sum(len(door.crowds) for door in doors)
     costs = []
     for door in doors:

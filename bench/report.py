@@ -37,7 +37,7 @@ def table(figures: Sequence[Figure]) -> str:
 
 
 def as_json(figures: Sequence[Figure], where: dict[str, Any]) -> str:
-    """Every sample, so that somebody can judge the noise."""
+    """Every sample, so that a reader can judge the noise."""
     lines = [
         {
             "bench": each.bench,

@@ -62,7 +62,7 @@ def rota_server(directory: Path, store_url: str, *options: str) -> Iterator[Serv
 
 @contextmanager
 def bare_grpc_server(directory: Path) -> Iterator[Server]:
-    """Run a `grpc.aio` server that sends back what it gets, with the same event loop and options as ours."""
+    """Run a `grpc.aio` server that echoes messages, with the same event loop and options as ours."""
     port = free_port()
     command: list[str | Path] = [sys.executable, "-m", "bench.bare_grpc", str(port)]
     with Process(command, directory / f"bare-grpc-{port}.log", cwd=ROOT) as process:

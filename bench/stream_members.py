@@ -17,7 +17,7 @@ from rota.wire.rpcs import COORDINATOR
 
 SESSION = f"/{COORDINATOR}/Session"
 SESSION_TIMEOUT_MS = 600_000
-"""Nobody heartbeats here."""
+"""There are no heartbeats here."""
 DEADLINE_S = 60.0
 METADATA, SHARE = bytes(60), bytes(40)
 
@@ -78,7 +78,7 @@ class MemberStream:
             await self._wake.wait()
 
     async def until_over(self) -> None:
-        """Return or raise when the stream has ended, which nobody wants."""
+        """Return or raise when the stream has ended, which should not happen."""
         await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in self._tasks:
             if task.done():

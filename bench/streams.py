@@ -38,7 +38,7 @@ MESSAGES_OF_A_MEMBER = 2
 
 
 def run(effort: Effort) -> list[Figure]:
-    """On Postgres, durably, and without fsync to see what is the disk's."""
+    """On Postgres, durably, and without fsync to see the disk's part."""
     with tempfile.TemporaryDirectory(prefix="rota-bench-") as name:
         directory = Path(name)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -71,7 +71,7 @@ async def _joins(effort: Effort, ours: Server, bare: Server, what: str) -> list[
 
 
 async def _one_more_joins(group_id: str, server: Server, size: int) -> float:
-    """From the newcomer's first message until everybody holds a share of the same generation."""
+    """From the newcomer's first message until all members hold a share of the same generation."""
     async with _streams(server, STREAMS) as streams:
         crowd = StreamCrowd(group_id, streams)
         crowd.grow(size)

@@ -1,4 +1,4 @@
-"""How long a group has nobody who answers for it: its replica is stopped, is killed, or gives it to a new one."""
+"""Time without an owner for a group: its replica is stopped, is killed, or hands it to a new one."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def _replace_one(replicas: _Replicas, stops: signal.Signals) -> tuple[list
         began = time.perf_counter()
         os.kill(ends.pid, stops)
         await _all_moved(probes)
-        # Who is killed takes its last answers with it: its groups are without an owner from then on.
+        # A killed replica takes its last answers with it: its groups are without an owner from then on.
         gone_ms = [probe.without_owner_ms(began if stops == signal.SIGKILL else None) for probe in probes]
     replicas.remove(ends)
     async with _asking(asked, [f"g{number}" for number in range(2 * PROBES)]) as probes:
@@ -121,7 +121,7 @@ class _Replicas:
             self.add()
 
     def add(self) -> None:
-        """Start one more, and return when it has what is due to it."""
+        """Start one more, and return when it has its assigned shards."""
         stack = ExitStack()
         server = stack.enter_context(rota_server(*self._where, "--lease-ms", str(self.lease_ms)))
         self._stacks[server.pid] = stack
@@ -132,7 +132,7 @@ class _Replicas:
         self._stacks.pop(server.pid).close()
 
     def groups_of(self, server: Server, wanted: int) -> list[str]:
-        """Names of groups whose shards are this replica's, as it says itself."""
+        """Names of groups of this replica's shards, as it says itself."""
         names = map("g{}".format, count())
         with httpx.Client(base_url=f"http://{HOST}:{server.port}/v1/namespaces/{NAMESPACE}", trust_env=False) as client:
 
@@ -198,7 +198,7 @@ async def _asking(server: Server, group_ids: Sequence[str]) -> AsyncIterator[lis
 async def _all_moved(probes: Sequence[_Probe]) -> None:
     try:
         async with asyncio.timeout(DEADLINE_S):
-            while not all(probe.has_moved() for probe in probes):  # noqa: ASYNC110 - nobody's event
+            while not all(probe.has_moved() for probe in probes):  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(PAUSE_S)
     except TimeoutError:
         stuck = [probe.last_answer for probe in probes if not probe.has_moved()]

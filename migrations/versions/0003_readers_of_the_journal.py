@@ -1,4 +1,4 @@
-"""Who reads the journal and how far, what was pruned of it, a role that only reads, and payloads that read quickly."""
+"""Readers of the journal with their positions, its pruned part, a role that only reads, and quick payloads."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def upgrade() -> None:
         schema=schema(),
     )
     if on_postgres():
-        # Whoever reads a whole journal spends a quarter of its time on making text of jsonb; nobody looks into it here.
+        # A reader of a whole journal spends a quarter of its time on making text of jsonb; no SQL reads its fields.
         op.execute("ALTER TABLE rota.group_events ALTER COLUMN payload TYPE TEXT USING payload::text")
         create_reader()
 

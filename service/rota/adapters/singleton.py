@@ -42,7 +42,7 @@ class SingletonGuard:
     is not a candidate now, for a health check.
 
     A job that has begun is not interrupted when the leadership is lost. One that must not overlap with the next
-    leader's hands `guard.token` to what it writes to.
+    leader's sends `guard.token` with each write.
     """
 
     def __init__(

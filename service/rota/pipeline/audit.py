@@ -43,7 +43,7 @@ _MOST_FINDINGS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What was looked at, and what was wrong."""
+    """The checked history, and the violations."""
 
     lines: int
     groups: int

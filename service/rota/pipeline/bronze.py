@@ -1,4 +1,4 @@
-"""The journal's lines, copied as they are: each ingest appends what is new, once, whoever is killed when."""
+"""The journal's events, copied unchanged: each ingest appends the new ones exactly once, in spite of kills."""
 
 from __future__ import annotations
 

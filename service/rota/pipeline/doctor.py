@@ -1,4 +1,4 @@
-"""Can the pipeline run here? Each check says what it found and, where that is not good, what to do."""
+"""Can the pipeline run here? Each failed check says why, and what to do."""
 
 from __future__ import annotations
 

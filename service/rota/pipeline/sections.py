@@ -41,7 +41,7 @@ def worst_groups(spark: SparkSession) -> Section:
     return Section(
         "worst-groups",
         "Groups that rebalance most",
-        "Nobody works on what moves while a group agrees. Begin with the first cause of the first group.",
+        "Units that move are not worked on during a rebalance. Begin with the first cause of the first group.",
         ("group", "rebalances", "time agreeing", "most frequent cause", "of them"),
         [(_group(r), r["total"], duration(r["ms"]), r["cause"], r["n"]) for r in rows],
     )
@@ -239,7 +239,7 @@ def fenced(spark: SparkSession) -> Section | None:
     return _unless_empty(
         "fenced",
         "Stale requests that were refused",
-        "Somebody acted in the name of a member that was no longer one. Each would have been a second writer.",
+        "Requests in the name of members that had been replaced. Each would have been a second writer.",
         ("group", "operation", "error", "times", "latest after its end"),
         [(_group(r), r["operation"], r["error"], r["n"], duration(r["late"])) for r in rows],
     )

@@ -46,7 +46,7 @@ BRONZE = Table(
         Column("seq", LONG, "its number in the shard, from 1 and without a gap"),
         Column("at", TIME, "when the owner decided it, by the owner's clock"),
         Column("epoch", LONG, "the owner's epoch"),
-        Column("namespace", TEXT, "whose group or topic it is about; empty where it is about neither"),
+        Column("namespace", TEXT, "namespace of the group or topic; empty without either"),
         Column("group_id", TEXT, "the group; empty where it is about none"),
         Column("generation_id", INT, "the group's generation"),
         Column("kind", TEXT, "what happened"),
@@ -58,7 +58,7 @@ BRONZE = Table(
 )
 
 _GROUP = (
-    Column("namespace", TEXT, "whose group it is"),
+    Column("namespace", TEXT, "namespace of the group"),
     Column("group_id", TEXT, "the group"),
 )
 _GONE = ("member_left", "member_expired", "member_removed", "member_fenced")
@@ -81,11 +81,11 @@ REBALANCES = Table(
         Column("generation_id", INT, "the generation that it led to; null where it led to none"),
         Column("cause", TEXT, "why it began: a code, see below; later releases may write others"),
         Column("reason", TEXT, "the same in the coordinator's words"),
-        Column("by", TEXT, "the member that caused it; empty where nobody did"),
+        Column("by", TEXT, "the member that caused it; empty if none did"),
         Column("from_state", TEXT, "the group's state before"),
         Column("started_at", TIME, "when the join phase began"),
         Column("completed_at", TIME, "when the join phase was over; null where it never was"),
-        Column("ended_at", TIME, "when everybody could fetch a share, or when it was given up"),
+        Column("ended_at", TIME, "when all members could fetch a share, or when it was given up"),
         Column("join_ms", LONG, "how long the join phase lasted; null where it was not completed"),
         Column("sync_ms", LONG, "how long the leader took to assign after it; null where it did not"),
         Column("duration_ms", LONG, "from began to ended"),
@@ -94,9 +94,9 @@ REBALANCES = Table(
         Column("joined", INT, "newcomers since the generation before"),
         Column("left", INT, "members that left since then"),
         Column("expired", INT, "members that were late since then: session, rejoin or sync"),
-        Column("removed", INT, "members that somebody else removed since then"),
+        Column("removed", INT, "members that were removed since then"),
         Column("replaced", INT, "static members that came back under a new id since then"),
-        Column("leader_id", TEXT, "who leads the generation that it led to"),
+        Column("leader_id", TEXT, "the leader of the generation that it led to"),
         Column("protocol_type", TEXT, "the group's protocol type"),
         Column("protocol_name", TEXT, "the protocol that the members chose"),
         Column("outcome", TEXT, "how it ended: one of the words of rota.pipeline.facts.outcomes; empty while it lasts"),
@@ -136,7 +136,7 @@ LEADER_TENURES = Table(
         Column("to_at", TIME, "when it went, or another followed it"),
         Column("ms", LONG, "for how long"),
         Column("generations", INT, "how many join phases ended with it as the leader"),
-        Column("gap_ms", LONG, "how long nobody led before it; null for the group's first leader"),
+        Column("gap_ms", LONG, "time without a leader before it; null for the group's first leader"),
         Column("ended_by", TEXT, "left, expired, removed, replaced (came back under a new id), succeeded or emptied"),
     ),
 )
@@ -148,17 +148,17 @@ FAILOVERS = Table(
     (
         Column("shard_id", INT, "the shard"),
         Column("epoch", LONG, "the owner's epoch from then on"),
-        Column("from_replica", TEXT, "who had it before; empty for the first owner"),
-        Column("to_replica", TEXT, "who took it"),
+        Column("from_replica", TEXT, "the previous owner; empty for the first one"),
+        Column("to_replica", TEXT, "the new owner"),
         Column("at", TIME, "when it was taken"),
         Column(
             "gap_ms",
             LONG,
-            "how long nobody had it; null where the owner before did not release it, so its lease ran out",
+            "time without an owner; null where the owner before did not release it, so its lease ran out",
         ),
         Column("graceful", YES, "whether the owner before had released it"),
     ),
-    "how long nobody had a shard whose owner died: a lease that runs out leaves no line",
+    "time without an owner after an owner's death: a lease that runs out leaves no event",
 )
 
 MEMBERS = Table(
@@ -169,7 +169,7 @@ MEMBERS = Table(
         *_GROUP,
         Column("member_id", TEXT, "the member"),
         Column("group_instance_id", TEXT, "its instance id, if it is a static member"),
-        Column("client_id", TEXT, "what it calls itself"),
+        Column("client_id", TEXT, "its own name"),
         Column("host", TEXT, "where it connected from"),
         Column("session_timeout_ms", LONG, "how long it might be silent"),
         Column("rebalance_timeout_ms", LONG, "how long it might take to join again"),
@@ -198,7 +198,7 @@ HEARTBEATS = Table(
     (
         *_GROUP,
         Column("member_id", TEXT, "the member"),
-        Column("client_id", TEXT, "what it calls itself"),
+        Column("client_id", TEXT, "its own name"),
         Column("session_timeout_ms", LONG, "its session timeout at that time"),
         Column("from_at", TIME, "since when they were counted"),
         Column("to_at", TIME, "until when"),
@@ -245,7 +245,7 @@ ASSIGNMENTS = Table(
         *_GROUP,
         Column("generation_id", INT, "its generation"),
         Column("at", TIME, "when it was made"),
-        Column("leader_id", TEXT, "who made it"),
+        Column("leader_id", TEXT, "the leader that made it"),
         Column("protocol_name", TEXT, "by which strategy"),
         Column("resync", YES, "whether it was changed without a join phase"),
         Column(
@@ -255,8 +255,8 @@ ASSIGNMENTS = Table(
         ),
         Column("members", INT, "how many members there were"),
         Column("units", INT, "how many units were assigned; null where the bytes could not be read"),
-        Column("moves", INT, "units whose last holder was another member"),
-        Column("forced_moves", INT, "of these, units whose last holder had gone"),
+        Column("moves", INT, "units with another last holder"),
+        Column("forced_moves", INT, "of these, units with a last holder that had gone"),
         Column("least_moves", INT, "the fewest moves to an assignment as even as this one; never above `moves`"),
         Column("revoked", INT, "units taken from members that stayed"),
         Column("added", INT, "units that no member had before"),
@@ -294,9 +294,9 @@ FENCED = Table(
     ("request_fenced", *_GONE),
     (
         *_GROUP,
-        Column("member_id", TEXT, "in whose name"),
+        Column("member_id", TEXT, "the member that the request named"),
         Column("group_instance_id", TEXT, "its instance id, if any"),
-        Column("operation", TEXT, "what was asked: heartbeat, sync, commit or leave"),
+        Column("operation", TEXT, "the request: heartbeat, sync, commit or leave"),
         Column("error", TEXT, "the error code of the answer"),
         Column("hour", TIME, "the hour"),
         Column("first_at", TIME, "when the first of them was"),
@@ -310,7 +310,7 @@ TOPICS = Table(
     "one change of a registered topic",
     ("topic_changed",),
     (
-        Column("namespace", TEXT, "whose topic it is"),
+        Column("namespace", TEXT, "namespace of the topic"),
         Column("topic", TEXT, "the topic"),
         Column("at", TIME, "when it changed"),
         Column("partitions", INT, "its partitions from then on; 0 where it was deleted"),
@@ -330,7 +330,7 @@ ADVISOR = Table(
         Column("members", INT, "how many members there were"),
         Column("units", INT, "how many units there were"),
         Column("moves", INT, "units that change their holder"),
-        Column("forced_moves", INT, "of these, units whose holder had gone"),
+        Column("forced_moves", INT, "of these, units with a holder that had gone"),
         Column("least_moves", INT, "the fewest possible, as in `assignments`"),
         Column("revoked", INT, "units taken from members that stay"),
         Column(
@@ -418,7 +418,7 @@ CARRY = Table(
     (),
     (
         Column("shard_id", INT, "the group's shard"),
-        Column("namespace", TEXT, "whose group it is"),
+        Column("namespace", TEXT, "namespace of the group"),
         Column("group_id", TEXT, "the group; empty where that is the shard itself, or the topics of a namespace"),
         Column("seq", LONG, "the number of that line"),
         Column("state", TEXT, "what is open in it, for each table but `offsets`: JSON, some thousand bytes"),

@@ -325,7 +325,7 @@ DEFAULTS: Final = (
         "REMIND_MS",
         REMIND_MS,
         "the SDK's warning that a member that closes waits for work that has not ended, repeated",
-        "An operator who waits for the process learns its reason before containers are killed.",
+        "An operator that waits for the process learns its reason before containers are killed.",
     ),
     Default(
         "LOOP_BLOCKED_MS",

@@ -1,6 +1,6 @@
 """Assigning by the server: which groups are assigned, by which topics, and when their topics are listed again.
 
-A generation whose protocol is `server:<strategy>` waits for its owner to assign it (ADR 12). The strategy needs the
+A generation with the protocol `server:<strategy>` waits for its owner to assign it (ADR 12). The strategy needs the
 topics of the namespace, and their shards are on any replica. So there are three steps: list the topics, compute, hand
 the outcome in. Topics, group and owner may all change between two of them:
 

@@ -184,7 +184,7 @@ class Forwarding:
         return answer.reply.error not in UNANSWERED or self.is_draining
 
     def go_on(self, request: Request, answer: Answer, asked_ms: int, now_ms: int) -> Steps[Answer]:
-        """The rest of a call whose first answer is not final."""
+        """The rest of a call after a first answer that is not final."""
         if isinstance(request, Heartbeat | HeartbeatMany):
             return (yield from self._keep_alive(request, answer, asked_ms, now_ms))
         answer, _ = yield from self._ask_again(request, answer, now_ms)

@@ -122,7 +122,7 @@ class StoreMemory:
     def compare_owners(self, owners: Iterable[ShardOwner], asked: Asked) -> None:
         """A read of the owners was answered."""
         if asked.times_back != self._times_back:
-            return  # It was sent before the last setback was found, and is compared with what was true before that.
+            return  # It was sent before the last setback was found, and is compared with older knowledge.
         rows = {owner.shard_id: owner for owner in owners}
         incarnation = next((each.incarnation for each in rows.values()), self.incarnation)
         is_another = bool(self.incarnation) and incarnation != self.incarnation
@@ -296,7 +296,7 @@ class StoreMemory:
 
 
 def is_setback(known: Known, found: Known, began_at: int | None = None) -> bool:
-    """Whether what is found in the store cannot follow from what was known of it.
+    """Whether the store's state cannot follow from its known state.
 
     `began_at` is the journal's last entry when the epoch that is found began, None where that is not known.
     """

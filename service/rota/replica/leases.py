@@ -4,7 +4,7 @@ Every replica registers in the store and computes from the same list which repli
 replica takes what should be its own and is free, and hands over what should be another's. Only the store's clock judges
 a lease; this side counts on its own monotonic clock from before it asked, so it stops answering first.
 
-A round is a generator: it yields what is to be done, one thing at a time, and is sent the answer with the time of it,
+A round is a generator: it yields its steps, one at a time, and is sent the answer with the time of it,
 or has `StoreUnavailable` thrown into it. Production awaits each answer, the simulator draws when it comes.
 """
 
@@ -172,7 +172,7 @@ class Leases:
         self.due = shards_of(self.replica.replica_id, ids, self.known.shard_count)
         is_new, self.is_placed = not self.is_placed, True
         if is_new:
-            # The replicas that hold what is due to us would otherwise read of us only when their next round is due.
+            # The replicas that hold shards assigned to us would otherwise read of us only in their next round.
             _, now = yield steps.NotifyPeers()
         return now
 
@@ -281,7 +281,7 @@ class Leases:
         """
         yield steps.Close(shards, journaled)
         for owned in shards:
-            # What was decided is durable by now, unless the store hangs; what is parked has decided nothing.
+            # All decisions are durable by now, unless the store hangs; parked calls have decided nothing.
             undecided = owned.is_durable
             yield steps.DropClosed(owned, reason, code if undecided else NOT_AVAILABLE, undecided)
             self.known.memory.note_released(owned.shard_id)

@@ -171,7 +171,7 @@ class ShardStore(Protocol):
         steal: bool = False,
         known_epochs: Mapping[int, int] | None = None,
     ) -> list[ShardClaim]:
-        """Take the shards among `shard_ids` whose lease is over or that are `replica_id`'s already.
+        """Take the shards among `shard_ids` with an expired lease, and those that are `replica_id`'s already.
 
         With `known_epochs` only those that no other replica has claimed since these were read.
 
@@ -190,7 +190,7 @@ class ShardStore(Protocol):
     async def confirm(self, claims: Sequence[ShardClaim], replica_id: str) -> list[int]:
         """Read which of the shards are still ours with the claim's epoch, whatever any clock says.
 
-        None whose journal ends before the claim's `last_seq`: its store went back to an earlier state.
+        None with a journal that ends before the claim's `last_seq`: its store went back to an earlier state.
         """
 
     async def release(self, claims: Sequence[ShardClaim], replica_id: str) -> None:
@@ -205,7 +205,7 @@ class ShardStore(Protocol):
     async def append(self, batches: Sequence[ShardBatch]) -> list[int]:
         """Write the batches in one transaction and return once they are durable.
 
-        Returns the ids of the shards whose batch was refused, because their epoch is no longer the
+        Returns the ids of the shards with a rejected batch, because their epoch is no longer the
         store's, `first_seq` does not follow the journal's end, or the store has lost a side commit that the batch
         takes over; nothing of those was written, all others were. Raises `StoreUnavailable` if the outcome is unknown.
         """
@@ -241,7 +241,7 @@ class ShardNews:
 class Heard:
     """The age of the last heartbeat of a shard's members, by the liveness store's clock.
 
-    `told_ms_ago` is how long ago an owner last told its news, None where nothing is known. What was heard since then
+    `told_ms_ago` is the age of the owner's last update, None where nothing is known. Heartbeats since then
     may be missing, so that time must not count against any member.
     """
 

@@ -1,9 +1,10 @@
 """Shared liveness: how replicas use a store of last heartbeats that may be slow, be away, and forget everything.
 
-The owner of a shard decides by its own memory: it expires a member whose session is over. A heartbeat may have reached
-another replica, though, which could not reach the owner; and an owner that dies takes its memory along. So the owner
-publishes when it last received a heartbeat of each member; a replica that cannot reach the owner records the heartbeat
-(`forwarding.py`); the owner asks before it expires a member; and the next owner reads how much is left of each session.
+The owner of a shard decides by its own memory: it expires a member at the end of its session. A heartbeat may have
+reached another replica, though, which could not reach the owner; and an owner that dies takes its memory along. So the
+owner publishes when it last received a heartbeat of each member; a replica that cannot reach the owner records the
+heartbeat (`forwarding.py`); the owner asks before it expires a member; and the next owner reads how much is left of
+each session.
 
 The store only ever adds life: a member that it does not know, or of which it knows less than the owner, keeps the
 session that the owner has counted. A store that is away costs no more than that help: no member is expired because of

@@ -83,8 +83,8 @@ def advance(ends: GivenRows, taken: GivenRows | None = None) -> Update:
     """Move the journal's end of each given shard that has this epoch and owner, and ends where the batch begins.
 
     The others have a new owner or a journal that ends elsewhere; or the store went back to an earlier state, and has
-    lost a side commit that is `taken` over. Those that moved stay locked until the transaction is over, so that nobody
-    can claim them between this check and the commit.
+    lost a side commit that is `taken` over. Those that moved stay locked until the transaction is over, so that no
+    other transaction can claim them between this check and the commit.
     """
     given = ends.table.c
     is_owner = or_(given.replica_id.is_(None), shards.c.replica_id == given.replica_id)

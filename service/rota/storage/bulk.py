@@ -61,7 +61,7 @@ def _read_from_json(name: str, columns: Mapping[str, TypeEngine[Any]]) -> FromCl
 class TableChange:
     """What a transaction does to one table: `gone` names rows to delete, then `rows` are written.
 
-    Rows hold the table's columns in order, JSON as text; keys those of its primary key. A row whose key is
+    Rows hold the table's columns in order, JSON as text; keys those of its primary key. A row with a key that is
     there already replaces it.
     """
 

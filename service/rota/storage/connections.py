@@ -190,7 +190,7 @@ class PostgresConnections:
             self._engine = None
 
     def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        # Said, because a pooler may hand us a session whose last user had set it otherwise.
+        # Set explicitly, because a pooler may hand us a session with another value from its last user.
         mode = "ISOLATION LEVEL READ COMMITTED READ WRITE"
         return postgres_transaction(self._opened(), self._write_timeout_ms, mode=mode)
 

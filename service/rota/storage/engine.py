@@ -145,7 +145,7 @@ def driver_of(connection: AsyncConnection) -> Any:
 async def is_behind_pooler(connection: AsyncConnection) -> bool:
     """Whether there is a pooler between us and Postgres.
 
-    Who answered our login told us a process id to cancel statements with. Postgres tells its
+    The server that answered our login sent a process id to cancel statements with. Postgres returns its
     own; a pooler has to make one up.
     """
     told = driver_of(connection).get_server_pid()

@@ -13,7 +13,7 @@ from rota.replica.ports import StoreRefused, StoreUnavailable
 
 _DRIVER_ERRORS: tuple[type[Exception], ...] = (DBAPIError, sqlite3.Error, OSError)
 with suppress(ModuleNotFoundError):
-    # Statements that run on the driver itself raise its own errors; who has no Postgres may not have it.
+    # Statements that run on the driver itself raise its own errors; it may not be installed without Postgres.
     from asyncpg import InterfaceError, InternalClientError, PostgresError
 
     _DRIVER_ERRORS += (InterfaceError, InternalClientError, PostgresError)
@@ -21,7 +21,7 @@ with suppress(ModuleNotFoundError):
 UPGRADE_HINT = "run `rota db upgrade`"
 
 # SQLSTATE classes and codes that waiting cannot cure: no login, no such database or schema, no such
-# table or column, no right to it. All others are unavailability, also those that nobody foresaw:
+# table or column, no right to it. All others are unavailability, also unforeseen ones:
 # the caller then takes the outcome as unknown, which is always safe.
 _REFUSED_STATES = ("28", "3D", "3F", "42")
 # The same for SQLite. SQLITE_ERROR is its code for a statement that it cannot compile.

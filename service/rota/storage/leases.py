@@ -240,7 +240,7 @@ def _greatest(dialect: str, *values: ColumnElement[Any]) -> ColumnElement[Any]:
 def lock_in_order(given: GivenRows, *conditions: ColumnElement[bool]) -> CTE:
     """The given shards that meet `conditions`, locked from the lowest id up, so that two owners cannot deadlock.
 
-    Who waits for a lock looks at the conditions again when it has it.
+    A statement that waits for a lock checks the conditions again when it has it.
     """
     joined = select(given.table).join_from(given.table, shards, shards.c.shard_id == given.table.c.shard_id)
     return joined.where(*conditions).order_by(shards.c.shard_id).with_for_update(of=shards).cte("locked")

@@ -27,7 +27,7 @@ async def create_partitions_ahead(connection: AsyncConnection) -> list[str]:
     """Make the partitions of today and the next days that are missing; returns their names.
 
     Any number of replicas may do so at the same time: the second finds the work done. Lines of
-    a day whose partition comes late are in the default partition, and move over.
+    a day with a late partition are in the default partition, and move over.
     """
     today: date | None = await connection.scalar(_TODAY)
     assert today is not None

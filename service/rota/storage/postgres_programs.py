@@ -57,7 +57,7 @@ def run(command: Sequence[str], location: PostgresLocation | None = None, *, std
 
 @contextmanager
 def psql(location: PostgresLocation) -> Iterator[IO[bytes]]:
-    """Gives the input of a `psql` that ends at the first error. What is not committed by the end is rolled back.
+    """Gives the input of a `psql` that ends at the first error. Uncommitted changes are rolled back at the end.
 
     Raises:
         PostgresProgramFailed: A statement failed, whatever the block raised because of that.

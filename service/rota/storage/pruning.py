@@ -26,8 +26,8 @@ _LOCK_NOT_AVAILABLE = "55P03"
 async def prune(store_url: str, keep_days: int, *, dry_run: bool = False) -> Pruned:
     """Delete the lines of whole days (UTC) that are over for `keep_days`, as far as all readers have read them.
 
-    Runs beside services, and never holds up who writes for longer than it takes to note some numbers. Each transaction
-    deletes lines and says so in `shards.first_seq`: the journal is gapless from there on, whoever is killed when.
+    Runs beside services, and never blocks writers for longer than it takes to note some numbers. Each transaction
+    deletes lines and says so in `shards.first_seq`: the journal is gapless from there on, in spite of kills.
     """
     assert keep_days >= 1, "today's lines are still being written"
     async with opened(store_url, writes=not dry_run) as engine:

@@ -32,7 +32,7 @@ async def recognise(connection: AsyncConnection, note: Note | None) -> bool:
     """Whether the store is an earlier state than its note says, or another store; raises its floors then.
 
     So is a store without a note that a release claimed which writes them: a copy whose original may have gone on. What
-    was granted since the note or the copy was made is not known, so the floors are raised well above what is known.
+    was granted since the note or the copy was made is not known, so the floors are raised well above the known values.
     """
     found = await read_standing(connection)
     if note is None:

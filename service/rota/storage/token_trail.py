@@ -27,7 +27,7 @@ async def note_act(connection: AsyncConnection, done: str, name: str, token_id: 
     """Append a line, in the transaction of what was `done`: `Create`, `Revoke` or `Forget`.
 
     The row of the stream's end stays locked until that is over, so lines count up without a gap in the order in which
-    they are committed, whoever else writes one just now.
+    they are committed, in spite of concurrent writers.
     """
     seq, at_ms = await _next_seq(connection)
     record = Administered(f"{done}{_OPERATION_SUFFIX}", act.actor, f"{name} {token_id}", act.note, act.origin)

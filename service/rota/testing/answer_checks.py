@@ -46,7 +46,7 @@ def check_answer(ledger: Ledger, call: Call) -> Iterator[str]:
 
 
 def _join(account: GroupAccount, reply: m.JoinReply) -> Iterator[str]:
-    """S2, S3, S4: everybody is told the durable generation, leader and protocol; the leader the durable members."""
+    """S2, S3, S4: answers have the durable generation, leader and protocol; the leader the durable members."""
     told = (reply.generation_id, reply.leader_id, reply.protocol_name, reply.protocol_type)
     durable = (account.generation_id, account.leader_id, account.protocol_name, account.protocol_type)
     if told != durable:
@@ -59,7 +59,7 @@ def _join(account: GroupAccount, reply: m.JoinReply) -> Iterator[str]:
         yield f"S4 joined a generation in {account.state}"
     by_server = (reply.protocol_name or "").startswith("server:")
     if by_server and (reply.members or reply.skip_assignment != (reply.leader_id == reply.member_id)):
-        yield "S3 somebody is to assign what the server assigns"
+        yield "S3 a member is to assign although the server assigns"
     elif reply.leader_id == reply.member_id and not by_server:
         listed = {member.member_id: (member.group_instance_id, member.metadata) for member in reply.members}
         name = account.protocol_name
@@ -132,7 +132,7 @@ def _fences(account: GroupAccount, member_id: str, group_instance_id: str | None
 
 
 def _leave(account: GroupAccount, reply: m.LeaveReply) -> Iterator[str]:
-    """S12: who was told that it has left is gone."""
+    """S12: a member with an acknowledged leave is gone."""
     for member in reply.members:
         gone_id = member.member_id or member.group_instance_id
         if member.error is _NONE and (gone_id in account.members or gone_id in account.static_members()):
@@ -172,7 +172,7 @@ def _fence(account: GroupAccount, request: m.VerifyFence, reply: m.FenceReply) -
 
 
 def _leader(account: GroupAccount, reply: m.LeaderReply) -> Iterator[str]:
-    """S2: nobody is ever named as the leader of a generation but the one that the journal names, while it is there."""
+    """S2: only the leader in the journal is ever named as the leader of a generation, while it is a member."""
     if reply.error is _NONE and (reply.leader_id, reply.generation_id) != (account.leads(), account.generation_id):
         yield f"S2 generation {account.generation_id} is led by {account.leads()!r}"
     if reply.error is _NONE and reply.fencing_token != account.token_of(account.leads()):

@@ -16,11 +16,11 @@ STRATEGY = "cooperative-sticky"
 
 
 class CooperativeMember(Member):
-    """What it says of itself and what it is given is the SDK's own code; when it does what, the world draws."""
+    """Its metadata and shares are made by the SDK's own code; the world draws the times of its actions."""
 
     protocol_type = PROTOCOL_TYPE
     _giving_up: Share | None = None
-    """What it held when it began to stop work on some of it; until that is done it joins nothing."""
+    """Its share when it began to stop a part of its work; until that is done it does not join."""
 
     @cached_property
     def _role(self) -> TopicRole:
@@ -58,7 +58,7 @@ class CooperativeMember(Member):
     # --- giving up and joining again -------------------------------------------------------------
 
     def _take_up(self, event: Assigned) -> None:
-        """Nothing that it keeps is interrupted; what it is to give up it holds until its work there has stopped."""
+        """Kept work is not interrupted; it holds revoked partitions until its work there has stopped."""
         given = decode_share(event.assignment)
         former = self.holds
         removed = tuple(number for number in former if number not in given)
@@ -83,13 +83,13 @@ class CooperativeMember(Member):
         self._plan()
 
     def _look_for_rest(self, generation_id: int) -> None:
-        """What a member claimed and was to give up, nobody has if that member started anew instead."""
+        """Partitions that a member claimed and was to revoke have no holder if that member restarted instead."""
 
         def described(reply: Reply | None) -> None:
             if not isinstance(reply, DescribeReply) or reply.error is not ErrorCode.NONE:
                 self._after(1_000, self._look_for_rest, generation_id)
             elif reply.generation_id == generation_id and not self._is_all_given(reply):
-                self.world.sometimes("leader calls for what nobody was given")
+                self.world.sometimes("leader calls for unassigned partitions")
                 self._handle(self.core.request_rejoin(self.now_ms(), "nobody was given all"))
                 self._plan()
 

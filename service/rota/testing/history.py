@@ -37,7 +37,7 @@ class Call:
         self.shard_id = shard_id
         self.sent_ms = sent_ms
         self.floor = floor
-        """The highest revision of the shard that anybody had been told when this was sent."""
+        """The highest revision of the shard in any answer before this was sent."""
         self.ret_ms = -1
         self.reply: Reply | None = None
         self.revision = 0
@@ -133,7 +133,7 @@ class History:
     releases: dict[tuple[int, int], int] = field(default_factory=dict)
     """When an owner last released a reply, by shard and epoch."""
     violations: list[str] = field(default_factory=list)
-    """What was seen to be wrong while it happened."""
+    """Violations seen during the run."""
     reached: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """How often each event came to each outcome, by the state of its group."""
     sometimes: Counter[str] = field(default_factory=Counter)

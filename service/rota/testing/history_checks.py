@@ -1,4 +1,4 @@
-"""Rules about a history as a whole: order in real time, epochs, effects, who holds what, who was forgotten."""
+"""Rules about a history as a whole: order in real time, epochs, effects, holders, and forgotten members."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NONE = ErrorCode.NONE
 
 
 def check_real_time(scan: Scan) -> Iterator[str]:
-    """S15: an answer reflects everything that anybody had been told before the question was asked."""
+    """S15: an answer reflects all answers from before its request was sent."""
     for call in scan.history.calls:
         if call.epoch and call.revision < call.floor:
             yield f"S15 {call.request}: answered as of {call.revision}, when {call.floor} was known"
@@ -138,7 +138,7 @@ def check_no_spurious_rebalance(scan: Scan) -> Iterator[str]:
 
 
 def check_departures(scan: Scan) -> Iterator[str]:
-    """L2: who died is gone by the end of its session, given one more for each takeover and generation since."""
+    """L2: a dead member is gone by the end of its session, given one more for each takeover and generation since."""
     gone = _gone_ms(scan)
     for departure in scan.history.departures:
         at_ms = gone.get(departure.member_id)

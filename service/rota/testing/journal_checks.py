@@ -32,7 +32,7 @@ def check_generations(_scan: Scan, account: GroupAccount, line: Landed) -> Itera
 
 
 def check_completed(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
-    """S2, S3, S18: one leader, who is a member; a protocol that every member offered; exactly the members there are."""
+    """S2, S3, S18: one leader, which is a member; a protocol that every member offered; exactly the present members."""
     record = line.entry.record
     if not isinstance(record, r.GenerationCompleted):
         return
@@ -50,7 +50,7 @@ def check_completed(scan: Scan, account: GroupAccount, line: Landed) -> Iterator
 
 
 def check_assignment(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
-    """S5, S6, S7a: once a generation, from its leader, what the leader sent, for everybody, each partition once."""
+    """S5, S6, S7a: one assignment per generation, as its leader sent it, for all members, each partition once."""
     record, key = line.entry.record, (line.entry.namespace, line.entry.group_id)
     if not isinstance(record, r.AssignmentSynced):
         return
@@ -152,7 +152,7 @@ def check_timeouts(_scan: Scan, account: GroupAccount, line: Landed) -> Iterator
 
 
 def check_expiry(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
-    """L1: who sent an acknowledged heartbeat or commit is not expired before its session has passed since."""
+    """L1: a member with an acknowledged heartbeat or commit is not expired before its session has passed since."""
     record = line.entry.record
     if isinstance(record, r.MemberExpired) and record.reason.startswith("no heartbeat"):
         image = account.members.get(record.member_id)

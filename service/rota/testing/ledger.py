@@ -73,7 +73,7 @@ class GroupAccount:
         self.numbers.clear()
 
     def leads(self) -> str:
-        """Who leads the generation, as long as it is a member."""
+        """The leader of the generation, as long as it is a member."""
         return self.leader_id if self.leader_id in self.settled else ""
 
     def settle(self, state: str) -> None:

@@ -37,7 +37,7 @@ def check_shared_sessions(world: World) -> list[str]:
 
 
 def _recorded(history: History, liveness: LivenessServer, sessions: dict[str, int]) -> Iterator[str]:
-    """L1: a member whose heartbeat was recorded, while its owner was silent, is not expired within its session."""
+    """L1: a member with a heartbeat recorded while its owner was silent is not expired within its session."""
     expired = {
         line.entry.record.member_id: line.decided_ms
         for line in _lines(history, r.MemberExpired)
@@ -125,6 +125,6 @@ def _sessions(history: History) -> dict[str, int]:
 
 
 def _lines(history: History, kind: type[Any]) -> Iterator[Any]:
-    """The journal lines of one kind: `Landed`, whose record is of that kind."""
+    """The journal's events of one kind, as `Landed`."""
     for lines in history.journal.values():
         yield from (line for line in lines if isinstance(line.entry.record, kind))

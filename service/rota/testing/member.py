@@ -54,7 +54,7 @@ class Share(NamedTuple):
 
 
 class Member(Client):
-    """One process in one group, from its start to its end. What it holds is written down in the history."""
+    """One process in one group, from its start to its end. Its shares are recorded in the history."""
 
     protocol_type = "worker"
 
@@ -141,7 +141,7 @@ class Member(Client):
         self._plan()
 
     def resync(self) -> bool:
-        """As the leader of a Stable group: give the partitions that came to be since to somebody."""
+        """As the leader of a Stable group: assign the partitions that were added since."""
         shares = self.world.shares.get((self.group, self.core.generation_id))
         if shares is None or not self.core.is_leader:
             return False
@@ -279,7 +279,7 @@ class Member(Client):
             self._fetch(held)
 
     def close_hold(self) -> None:
-        """What was held is not held any more, at the latest since the member's own deadline."""
+        """The share is lost, at the latest since the member's own deadline."""
         if self._held is None:
             return
         held, self._held = self._held, None

@@ -1,4 +1,4 @@
-"""Who makes trouble: members that come and go, administrators, replicas that fall over, cut networks, a slow store."""
+"""The source of faults: members that come and go, administrators, crashing replicas, cut networks, a slow store."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Nemesis:
             if place_name(group, slot) not in world.without.names
         }
         self.elders: list[Member] = []
-        """Those whose slot somebody else has taken: dead, fenced, or not yet aware of it."""
+        """Those with a slot that another process has taken: dead, fenced, or not yet aware of it."""
         self.admin = Client("admin")
         self.active = True
         self.lost_replica_id = ""
@@ -104,7 +104,7 @@ class Nemesis:
         return kinds
 
     def members(self) -> Iterator[Member]:
-        """Everybody who was ever started, in order of the slots."""
+        """All processes that were ever started, in order of the slots."""
         yield from self.elders
         yield from (member for member in self.slots.values() if member is not None)
 
@@ -142,7 +142,7 @@ class Nemesis:
             self._again(4_000, act)
 
     def stop(self) -> None:
-        """From here on there are no faults; what is dead stays dead, except for replicas."""
+        """From here on there are no faults; dead processes stay dead, except for replicas."""
         self.active = False
         for part in self._beside:
             part.stop()
@@ -242,7 +242,7 @@ class Nemesis:
     def _crash_member(self, member: Member) -> None:
         if self.world.chance(0.5):
             self.world.network.cut_from[member.name] = self.world.scheduler.now_ms + 1_000_000
-            # Its host is gone: nobody even hears that the connections are closed.
+            # Its host is gone: no peer even learns that the connections are closed.
         member.crash()
 
     def _restart(self, group: GroupKey, slot: int, member: Member) -> None:
@@ -264,7 +264,7 @@ class Nemesis:
             self.world.sometimes("a predecessor was cut off from its successor")
 
     def _retire(self, group: GroupKey) -> None:
-        """Everybody goes, and the group is deleted; whoever comes next makes it anew."""
+        """All members leave, and the group is deleted; the next one to join makes it anew."""
         for member in list(self.members()):
             if member.group == group and member.is_live:
                 member.leave()

@@ -37,7 +37,7 @@ class Delivery:
 
     def __init__(self, exchange: Exchange | None, call: Call, replica_id: str) -> None:
         self.exchange = exchange
-        """None for a duplicate: nobody hears its answer."""
+        """None for a duplicate: its answer has no receiver."""
         self.call = call
         self.replica_id = replica_id
 
@@ -74,7 +74,7 @@ class Exchange:
 
     def time_out(self) -> None:
         if self.done is not None:
-            # Whoever does not answer may never do so again: the next call goes elsewhere.
+            # A replica that does not answer may never do so again: the next call goes elsewhere.
             self.client.owner_of.pop(self.call.shard_id, None)
             self.network.hang_up(self)
             self.settle(None)
@@ -88,7 +88,7 @@ class Exchange:
 
 
 class Network:
-    """Carries calls. Who is cut off is kept by name, for each direction, with the time when it heals."""
+    """Carries calls. Cut links are kept by name, for each direction, with the time when they heal."""
 
     def __init__(self, world: World) -> None:
         self._world = world

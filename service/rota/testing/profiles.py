@@ -30,7 +30,7 @@ class Profile:
     rebalance_ms: tuple[int, int] = (1_500, 3_500)
     initial_rebalance_delay_ms: int = 250
     churn_every_ms: int = 500
-    """Somebody starts, leaves, dies, is paused, changes its metadata …"""
+    """A member starts, leaves, dies, is paused, changes its metadata …"""
     admin_every_ms: int = 1_500
     fault_every_ms: int = 1_200
     """A replica crashes or is paused, a network is cut, the store is slow …"""
@@ -68,7 +68,7 @@ FAILOVER = Profile(
     fault_every_ms=1_500,
     quiet_ms=4_000,
 )
-"""Only the coordinators fail: their members, who keep heartbeating, must not notice (L5)."""
+"""Only the coordinators fail: their members, which keep heartbeating, must not notice (L5)."""
 
 PROFILES = {profile.name: profile for profile in (CHURN, FAULTS, FAILOVER)}
 

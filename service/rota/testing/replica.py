@@ -216,7 +216,7 @@ class Replica(ReplicaProcess):
     # --- commits ---------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Send what is ready, unless something is under way."""
+        """Send the ready batch, unless one is in flight."""
         match None if self._is_reading else self.group.next():
             case Append() as append:
                 self._append(append)

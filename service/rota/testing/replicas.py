@@ -43,7 +43,7 @@ class ReplicaProcess(Process, ABC):
     @property
     @abstractmethod
     def memory(self) -> StoreMemory:
-        """What it remembers of the store."""
+        """Its memory of the store."""
 
     @abstractmethod
     def receive(self, delivery: Delivery) -> None:
@@ -51,11 +51,11 @@ class ReplicaProcess(Process, ABC):
 
     @abstractmethod
     def hang_up(self, delivery: Delivery) -> None:
-        """The client closed the connection: nobody waits for this answer any more."""
+        """The client closed the connection: no caller waits for this answer any more."""
 
     @abstractmethod
     def sweep(self) -> None:
-        """Expire offsets and what is empty, in every shard."""
+        """Expire offsets and empty groups, in every shard."""
 
     @abstractmethod
     def hand_over(self) -> None:

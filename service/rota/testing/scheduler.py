@@ -16,7 +16,7 @@ class Process:
 
 
 class Scheduler:
-    """Runs what is due in the order of time, then of asking. It never looks at the real clock."""
+    """Runs due callbacks in the order of time, then of registration. It never reads the real clock."""
 
     def __init__(self) -> None:
         self.now_ms = 0

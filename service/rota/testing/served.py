@@ -36,7 +36,7 @@ class ServedMember(Member):
         return (Protocol("server:sticky", json.dumps(said).encode()),)
 
     def resync(self) -> bool:
-        """The topic has grown. That is all that anybody has to do."""
+        """The topic has grown. No other step is needed."""
         if self.core.state is not State.STABLE:
             return False
         self.world.grow(self.group)

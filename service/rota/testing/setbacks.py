@@ -1,4 +1,5 @@
-"""Worlds whose store goes back to an earlier state: a restored backup, or a failover to a standby that was behind.
+"""Worlds with a store that goes back to an earlier state: a restored backup, or a failover to a standby that was
+behind.
 
 The rules of the other worlds compare answers with the one journal that there ever was. Here a part of it is gone, so
 these worlds have rules of their own, about what must hold all the same:
@@ -8,7 +9,7 @@ these worlds have rules of their own, about what must hold all the same:
   received the store's answer gave no member a token;
 * G2: no epoch of a shard is, so that no late write of a lost owner passes;
 * G3: a replica that knew of lost lines finds it with its first read of the owners;
-* G4: what it remembered of generations is below the floor in the end;
+* G4: its remembered generations are below the floor in the end;
 * after one lease, nothing is answered that the store has lost (D1, S15), and the rest is as the journal says (S14);
 * without faults, the groups agree again within the usual time (L7).
 
@@ -297,7 +298,7 @@ class SetbackRules(World):
                     self.sometimes("a generation was raised")
 
     def check_floors(self) -> list[str]:
-        """G4, at the end: a replica that is still up has written what it remembered."""
+        """G4, at the end: a replica that is still up has written its memory."""
         return [
             f"G4 shard {shard_id}: {replica.owner_id} knew generation {highest}, the floor is {floor}"
             for back in self.backs
@@ -310,7 +311,7 @@ class SetbackRules(World):
 
 
 class SetbackWorld(SetbackRules):
-    """A simulated world whose store goes back once or twice."""
+    """A simulated world with a store that goes back once or twice."""
 
     def __init__(self, seed: int, profile: Profile | None = None, without: Without = NOTHING) -> None:
         profile = profile or profile_of(seed)
@@ -325,14 +326,14 @@ class SetbackWorld(SetbackRules):
 
 
 def _is_gone(known: Known, row: ShardOwner | None) -> bool:
-    """Whether the store's row shows that it has lost what was known of the shard."""
+    """Whether the store's row shows that it has lost known events of the shard."""
     if row is None:
         return known.epoch > 0
     return is_setback(known, Known(row.epoch, row.replica_id, row.last_seq), row.claimed_seq)
 
 
 def run_setback_seed(seed: int, profile: Profile | None = None, without: Without = NOTHING) -> tuple[World, list[str]]:
-    """Play one world whose store goes back, and check it."""
+    """Play one world with a store that goes back, and check it."""
     world = SetbackWorld(seed, profile, without)
     history = world.run()
     return world, [*history.violations, *world.check_floors()]

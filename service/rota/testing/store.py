@@ -1,4 +1,4 @@
-"""The store as a simulated replica meets it: slow, cut off, and with statements that land after everybody gave up."""
+"""The store as a simulated replica meets it: slow, cut off, and with statements that land after all callers gave up."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Tables(MemoryTables):
         return list(islice(wanted, limit))
 
     def owner_of(self, shard_id: int) -> str:
-        """Whose claim was the last to land."""
+        """The replica of the last claim that landed."""
         return self._shards[shard_id].replica_id
 
     def epoch_of(self, shard_id: int) -> int:
@@ -106,7 +106,7 @@ class SimulatedStore:
     ) -> None:
         """Run `statement` some time soon; `done` gets its answer, or None after `timeout_ms`.
 
-        A statement whose answer did not come in time has run, will run, or never runs: nobody can tell.
+        A statement whose answer did not come in time has run, will run, or never runs: the caller cannot know.
         """
         rng, faulty, profile = self._rng, self.faulty, self._profile
         settled = _Once(done)
@@ -183,7 +183,7 @@ class SimulatedStore:
                 self._compare_with_loaded(batch.shard_id, batch.epoch)
 
     def _compare_with_loaded(self, shard_id: int, epoch: int) -> None:
-        """S14: load(rows) == fold(journal), then forget what was not settled."""
+        """S14: load(rows) == fold(journal), then forget unsettled state."""
         if (shard_id, epoch) not in self._loaded_facts:
             return
         loaded, names = self._loaded_facts.pop((shard_id, epoch))

@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps to the next timer when nothing else is left to do: hours pass in milliseconds."""
+"""An event loop with a clock that jumps to the next timer when nothing else is ready: hours pass in milliseconds."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         return self._now
 
     def stand_still(self, seconds: float) -> None:
-        """Stop the whole process for so long: what is due meanwhile comes late."""
+        """Stop the whole process for so long: timers meanwhile fire late."""
         self._now += seconds
 
     def run_in_executor(
@@ -81,7 +81,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
 
 
 def nothing_between() -> bool:
-    """What is done between the turns of a loop without strands."""
+    """The step between the turns of a loop without strands."""
     return False
 
 
@@ -114,7 +114,7 @@ def stand_still(seconds: float) -> None:
 
 
 def run_in_virtual_time(main: Callable[[], Coroutine[Any, Any, Outcome]], *, most_turns: int) -> Outcome:
-    """Run a program on a loop of its own, whose tasks are numbered."""
+    """Run a program on a loop of its own with numbered tasks."""
     loop = VirtualTimeLoop(most_turns=most_turns)
     number_tasks(loop)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:

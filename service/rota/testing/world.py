@@ -81,11 +81,11 @@ class World:
         self.network = Network(self)
         self.troublesome = True
         self.working = not self.chance(0.2) and not self.parts.calm
-        """In some worlds nobody commits: an owner that has lost its lease is not found out by its next write."""
+        """In some worlds no member commits: an owner that has lost its lease does not learn it by its next write."""
         self.hung_up: set[int] = set()
         self.partitions: dict[GroupKey, int] = {}
         self.shares: dict[tuple[GroupKey, int], dict[str, tuple[int, ...]]] = {}
-        """What the leaders gave to whom, by generation."""
+        """The leaders' assignments, by generation."""
         self.acked: dict[int, int] = dict.fromkeys(range(self.profile.shards), 0)
         self._tokens: dict[tuple[GroupKey, int], int] = {}
         self._numbers = 0
@@ -93,7 +93,7 @@ class World:
         self.groups: list[GroupKey] = [(NAMESPACE, f"g{number}") for number in range(self.profile.groups)]
         self.partitions = dict.fromkeys(self.groups, 4)
         self.cooperative = self.history.cooperative = frozenset(self.groups[:1] if seed % 5 == 2 else ())
-        """Groups whose members hold on to their partitions while they join."""
+        """Groups with members that keep their partitions while they join."""
         self.served = frozenset(self.groups[:1] if seed % 10 == 8 else ())
         """Groups that leave assigning to the server."""
         self.topics = self._new_topics()
@@ -121,10 +121,10 @@ class World:
         self.violation(f"D2 {replica.owner_id} finds lines lost in a store that lost none: {setbacks}")
 
     def note_lost(self, facts: Sequence[LostFact]) -> None:
-        """A replica has compared what it remembers with the store's rows."""
+        """A replica has compared its memory with the store's rows."""
 
     def note_owners_read(self, replica: ReplicaProcess, sent_ms: int) -> None:
-        """A replica has compared the owners that it has asked for with what it knew."""
+        """A replica has compared the owners that it has read with its memory."""
 
     def is_excused(self, _shard_id: int) -> bool:
         """Whether a replica may answer now for what the store has lost."""
@@ -165,7 +165,7 @@ class World:
                 self.violation(f"L7 {group[1]}: {unrest}")
 
     def _check_quiet(self) -> None:
-        """L6: nobody waits for an answer longer than it asked to."""
+        """L6: no caller waits for an answer longer than it asked to."""
         self.working = False
         for member in self.nemesis.members():
             for exchange in member.exchanges.values():
@@ -208,7 +208,7 @@ class World:
         live = [member for member in self.nemesis.members() if member.group == key and member.is_live]
         owned = self.owner(shard_of(*key, self.profile.shards))
         if owned is None:
-            return "nobody owns its shard"
+            return "its shard has no owner"
         group = owned.shard.groups.get(key)
         members = set(group.members) if group is not None else set()
         state = group.state if group is not None else GroupState.EMPTY
@@ -230,7 +230,7 @@ class World:
         return ""
 
     def owner(self, shard_id: int) -> ServedShard | None:
-        """The shard at the replica whose epoch is the store's."""
+        """The shard at the replica with the store's epoch."""
         by_owner_id = {replica.owner_id: replica for replica in self.replicas.values()}
         for row in self.store.tables.owners():
             replica = by_owner_id.get(row.replica_id)
@@ -291,7 +291,7 @@ class World:
         note_reply_situation(self.history, call)
 
     def note_release(self, owner_id: str, shard_id: int, epoch: int, revision: int) -> None:
-        """D1: nothing is answered that the store does not have. S15: nobody answers who is not the owner any more."""
+        """D1: nothing is answered that the store does not have. S15: a former owner answers nothing."""
         self.history.releases[(shard_id, epoch)] = self.scheduler.now_ms
         if self.is_excused(shard_id):
             return

@@ -1,8 +1,8 @@
 """Subscriptions and assignments as JSON, for members that only speak HTTP and know nothing of Kafka's bytes.
 
 A subscription is `{"topics": ["orders", "audit-*"], "rack": "r1", "capacity": 2, "owned": {"orders": [0, 1]}}`, where
-a name that ends in `*` stands for all topics that begin so. `"topic_regex": "audit-[0-9]+"` stands for all topics whose
-whole name it matches; one of it and `topics` must be there. With
+a name that ends in `*` stands for all topics that begin so. `"topic_regex": "audit-[0-9]+"` stands for all topics with
+a name whose whole name it matches; one of it and `topics` must be there. With
 `"topics_debounce_ms": 5000` changes of topics collect for so long before they lead to a generation. An assignment is
 `{"topics": {"orders": [0, 1]}}`. Both may have `"user_data": {"version": 1, "data": "<base64>"}`, for strategies of the
 user's own. Kafka's bytes never begin with a brace, so the first byte distinguishes the two.

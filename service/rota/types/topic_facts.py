@@ -33,12 +33,12 @@ def partition_counts(topics: Mapping[str, TopicFacts]) -> dict[str, int]:
 
 
 def partition_racks(topics: Mapping[str, TopicFacts]) -> dict[str, list[list[str]]]:
-    """The racks of the partitions, of topics whose registry entry names them."""
+    """The racks of the partitions, of topics with racks in their registry entry."""
     return {name: racks for name, facts in topics.items() if (racks := facts.racks())}
 
 
 def partition_weights(topics: Mapping[str, TopicFacts]) -> dict[str, list[float]]:
-    """The weights of the partitions, of topics whose registry entry names them."""
+    """The weights of the partitions, of topics with weights in their registry entry."""
     return {name: weights for name, facts in topics.items() if (weights := facts.weights())}
 
 

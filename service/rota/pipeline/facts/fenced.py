@@ -1,4 +1,4 @@
-"""Whose requests were refused because their time was over, and how long after it was."""
+"""Members with fenced requests, and the delay after their replacement."""
 
 from __future__ import annotations
 

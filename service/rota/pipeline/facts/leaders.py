@@ -1,4 +1,4 @@
-"""Who led a group, from when to when, and how long nobody did."""
+"""The leaders of a group with their terms, and the time without a leader."""
 
 from __future__ import annotations
 

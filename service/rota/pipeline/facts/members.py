@@ -1,4 +1,4 @@
-"""Who was in a group, from when to when, how that ended, and who comes and goes."""
+"""The members of a group with their times and endings, and the members that come and go."""
 
 from __future__ import annotations
 

@@ -12,12 +12,12 @@ FORGOTTEN = "forgotten"
 DELETED = "deleted"
 
 OUTCOMES = {
-    ASSIGNED: "everybody could fetch a share",
+    ASSIGNED: "all members could fetch a share",
     REASSIGNED: "the leader changed the assignment; no join phase was needed",
     SUPERSEDED: "another one began before there was an assignment, or the last member went",
-    TIMED_OUT: "there was no assignment within the rebalance timeout: who had not synced was expired",
+    TIMED_OUT: "there was no assignment within the rebalance timeout: members that had not synced expired",
     ASSIGNMENT_FAILED: "the leader could not assign",
-    EMPTIED: "nobody was left in the group",
+    EMPTIED: "the group became empty",
     FORGOTTEN: "the shard went to another owner in the join phase: members join again",
     DELETED: "the group was deleted; the lines before that are not there",
 }

@@ -1,4 +1,4 @@
-"""Every rebalance: why it began, how long it took, who came and went, and what came of it."""
+"""Every rebalance: cause, duration, joined and departed members, and outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who owned a shard, and how long nobody did: lines of a shard itself, which name no group."""
+"""The owners of a shard, and the time without one: events of a shard itself, which name no group."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Holders:
         return Round(number, before, after, change._replace(revoked=revoked), frozenset(state["moving"]))
 
     def rename(self, old_id: str, new_id: str) -> None:
-        """A static member came back under another id, and has what it had."""
+        """A static member came back under another id, and keeps its share."""
         state = self.state
         state.update(
             shares={(new_id if m == old_id else m): units for m, units in state["shares"].items()},
@@ -108,5 +108,5 @@ def is_cooperative(protocol_name: str) -> bool | None:
 
 
 def nothing() -> dict[str, Any]:
-    """The state of a group whose members hold nothing, and held nothing before."""
+    """The state of a group without any share, now or before."""
     return {"shares": {}, "moving": {}, "members": [], "round": 0}

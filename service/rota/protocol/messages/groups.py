@@ -38,7 +38,8 @@ class VerifyFence(GroupRequest, InMembersName):
 class FenceReply:
     """`error` is `ILLEGAL_GENERATION` or `UNKNOWN_MEMBER_ID` where the fence does not hold.
 
-    `MEMBER_ID_REQUIRED`: a member of this generation was taken over, so the request must say whose generation it is.
+    `MEMBER_ID_REQUIRED`: a member of this generation was taken over, so the request must name the member of the
+    generation.
     """
 
     error: ErrorCode = ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""Programs whose work is a body: `WorkerPool` and `Election`."""
+"""Programs with a body as their work: `WorkerPool` and `Election`."""
 
 from __future__ import annotations
 

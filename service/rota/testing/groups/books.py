@@ -28,11 +28,11 @@ class Ledger:
     bodies: dict[Place, int] = field(default_factory=dict)
     """Bodies that run now."""
     excused: set[Place] = field(default_factory=set)
-    """Places whose `on_revoked` raised: `on_lost` may come for them, or nothing."""
+    """Places with an `on_revoked` that raised: `on_lost` may come for them, or nothing."""
     lost_meanwhile: set[Place] = field(default_factory=set)
     """Places that were lost while their `on_revoked` ran in a thread, which returned: `on_lost` may come for them."""
     finished: set[Place] = field(default_factory=set)
-    """Places whose body has returned by itself since it began."""
+    """Places with a body that has returned by itself."""
     is_dead: bool = False
     """The process was killed: what its callbacks do from here on counts for nothing."""
     is_over: bool = False
@@ -139,7 +139,7 @@ class Books:
             self.violation("too-many-holders", f"{ledger.name} is granted {place} beside {others}")
 
     def writes(self, ledger: Ledger, place: Place, token: int) -> None:
-        """A program writes what is fenced, while the SDK says that it holds the place."""
+        """A program writes to a fenced system, while the SDK says that it holds the place."""
         highest, _ = self.highest_tokens.get(place, (-1, ledger))
         if not ledger.is_dead and ledger.is_valid() and token < highest:
             self.violation("fenced", f"{ledger.name} holds {place} with token {token}, and {highest} was seen")

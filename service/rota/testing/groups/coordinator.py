@@ -98,7 +98,7 @@ class GroupCoordinator:
             self._calls.pop(number, None)
 
     def reload(self) -> None:
-        """Restart: what was not settled is forgotten, and every parked call is answered with a retriable error."""
+        """Restart: unsettled state is forgotten, and every parked call is answered with a retriable error."""
         calls, self._calls = self._calls, {}
         self.shard.forget_unsettled()
         tombstones = self.shard.tombstones
@@ -187,7 +187,7 @@ class GroupCoordinator:
 
 
 def _image(shard: Shard) -> ShardImage:
-    """The rows of a shard whose facts are all settled."""
+    """The rows of a shard with settled facts only."""
     groups = list(shard.groups.values())
     return ShardImage(
         shard.shard_id,

@@ -73,7 +73,7 @@ class InThreads(Life):
 
 
 class ConsumerInThreads(InThreads, ConsumerLife):
-    """A consumer whose program is a loop that commits."""
+    """A consumer with a loop that commits."""
 
     def program(self) -> None:
         client = self.set_up()
@@ -144,7 +144,7 @@ class ConsumerInThreads(InThreads, ConsumerLife):
 
 
 class PoolInThreads(InThreads, PoolLife):
-    """A pool whose work is a loop in a thread."""
+    """A pool with a loop in a thread as its work."""
 
     def program(self) -> None:
         client = self.set_up()
@@ -178,7 +178,7 @@ class PoolInThreads(InThreads, PoolLife):
 
 
 class CandidateInThreads(InThreads, CandidateLife):
-    """A candidate whose work is a loop in a thread."""
+    """A candidate with a loop in a thread as its work."""
 
     def program(self) -> None:
         client = self.set_up()

@@ -130,7 +130,7 @@ class Life(ABC):
         return isinstance(error, FencedInstanceId) and self.world.has_successor(self)
 
     def problems_at_end(self) -> list[str]:
-        """What is wrong with the progress of a program that has left its block in order."""
+        """The error in the progress of a program that has left its block in order."""
         return []
 
     # --- helpers ------------------------------------------------------------------------------

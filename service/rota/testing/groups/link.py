@@ -243,7 +243,7 @@ class Link:
 class _Flight:
     request: Request
     outcome: asyncio.Future[Received] | None
-    """None for a copy whose answer is not awaited."""
+    """None for a copy without an awaited answer."""
     assignments: int
     """How many its sender had received."""
     call: int | None = None

@@ -66,7 +66,7 @@ STRATEGIES: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("copartitioned",),),
     (("server:sticky",),),
 )
-"""Lists of strategies, each with what it is replaced by in a rolling restart."""
+"""Lists of strategies, each with its replacement in a rolling restart."""
 
 
 @dataclass(slots=True)

@@ -127,7 +127,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
             self._arm()
 
     def run_ready(self) -> None:
-        """Finish what is under way before the process is stopped: an answer that is decided has left by then."""
+        """Finish running callbacks before the process is stopped: a decided answer has left by then."""
         self._run_all()
 
     def _run_all(self) -> None:
@@ -194,7 +194,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
     # --- the end of the world --------------------------------------------------------------------
 
     def end(self) -> None:
-        """Cancel what is left, so that nothing is destroyed while it is pending. Only when the world is over."""
+        """Cancel remaining tasks, so that none is destroyed while it is pending. Only when the world is over."""
         self._is_ending = True
         for _ in range(TURNS_TO_END):
             tasks = [task for task in self._tasks if not task.done()]

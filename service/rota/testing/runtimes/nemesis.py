@@ -102,7 +102,7 @@ class RuntimeNemesis(Nemesis):
                 self.world.sometimes("answers of the store lost")
 
     def _hand_over_slowly(self) -> None:
-        """A replica stops while the store is slow: some of what it has decided is not durable in time."""
+        """A replica stops while the store is slow: some of its decisions are not durable in time."""
         self.world.store.slow_until_ms = self.world.scheduler.now_ms + self._while_ms()
         self._hand_over()
 

@@ -85,7 +85,7 @@ class Watched(LocalCoordinator):
         return answer
 
     def _show(self, request: Request, answer: Answer) -> None:
-        # A question that waits is answered with what was known last: that may be of an owner before.
+        # A waiting question is answered with the last known state: that may be of a former owner.
         if answer.epoch and not (isinstance(request, GetLeader | GetTopic) and request.wait_ms):
             self.process.note_answer(request, answer)
 
@@ -180,7 +180,7 @@ class RuntimeReplica(ReplicaProcess):
 
     @paused_until_ms.setter
     def paused_until_ms(self, until_ms: int) -> None:
-        """Stop the process; what it is about to do is done first, so that no answer waits between two callbacks."""
+        """Stop the process after its ready callbacks, so that no answer waits between two callbacks."""
         now_ms = self._world.scheduler.now_ms
         if until_ms > now_ms:
             self.loop.run_ready()

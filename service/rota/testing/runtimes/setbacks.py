@@ -1,4 +1,4 @@
-"""Worlds of the production runtime whose store goes back to an earlier state: see `rota.testing.setbacks`."""
+"""Worlds of the production runtime with a store that goes back to an earlier state: see `rota.testing.setbacks`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class RuntimeSetbackStore(SetbackStore, RuntimeStore):
 
 
 class RuntimeSetbackWorld(SetbackRules, RuntimeWorld):
-    """A world of the production runtime whose store goes back once or twice."""
+    """A world of the production runtime with a store that goes back once or twice."""
 
     store: RuntimeSetbackStore
 
@@ -33,7 +33,7 @@ class RuntimeSetbackWorld(SetbackRules, RuntimeWorld):
 
 
 def run_setback_seed(seed: int) -> tuple[RuntimeSetbackWorld, list[str]]:
-    """Play one world whose store goes back, and check it."""
+    """Play one world with a store that goes back, and check it."""
     world = RuntimeSetbackWorld(seed)
     history = world.run()
     return world, [*history.violations, *world.check_floors()]

@@ -147,7 +147,7 @@ class StoreOfReplica:
     async def owners(self) -> list[ShardOwner]:
         sent_ms = self._world.scheduler.now_ms
         owners = await self._write(self._tables.owners)
-        # The caller compares them with what it knew, before any other callback runs.
+        # The caller compares them with its memory, before any other callback runs.
         self._replica.loop.call_soon(self._world.note_owners_read, self._replica, sent_ms)
         return owners
 

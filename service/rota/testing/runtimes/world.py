@@ -1,4 +1,4 @@
-"""A world whose replicas run the production runtime; its members, network, faults and rules are the simulator's."""
+"""A world with replicas on the production runtime; its members, network, faults and rules are the simulator's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAFETY_MS = 6_000
 LONG_SAFETY_MS = 12_000
 """The same where sessions are long."""
 QUIET_LEASES = 3
-"""After peace has come, so many leases later every replica serves what is due to it."""
+"""This many leases after the last fault every replica serves its assigned shards."""
 
 
 class RuntimeWorld(World):
@@ -40,7 +40,7 @@ class RuntimeWorld(World):
         """Leases that are asked for before then are granted at once, and the answers come late."""
         replicas = draws.choice((1, 2, 2, 3, 3, 3, 4))
         self.steals = replicas == 1 and draws.random() < 0.5
-        """An embedded store: whoever opens it takes all shards at once."""
+        """An embedded store: its only process takes all shards at once."""
         self.has_side_door = replicas > 1 and draws.random() < 0.7
         self.are_turns_interrupted = draws.random() < 0.25
         """May messages arrive between any two turns of an event loop, or only when it has nothing to do?"""
