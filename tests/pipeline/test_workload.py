@@ -75,7 +75,7 @@ def sums_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[int, ...]]:
     sums: dict[str, tuple[int, ...]] = {}
     for row in rows:
         of_group = sums.get(row["group_id"], (0,) * len(names))
-        sums[row["group_id"]] = tuple(old + row[name] for old, name in zip(of_group, names, strict=True))
+        sums[row["group_id"]] = tuple(old + (row[name] or 0) for old, name in zip(of_group, names, strict=True))
     return sums
 
 
