@@ -25,7 +25,7 @@ from rota.pipeline.lake import Lake
 from rota.pipeline.tables import ADVISOR, GOLD, UNFOLDED
 from rota.pipeline.tasks import told
 from rota.pipeline.timeouts import known_silences
-from rota.pipeline.what_ifs import NO_CHANGE, STATIC, STRATEGY, TIMEOUT, History, Known
+from rota.pipeline.what_ifs import NO_CHANGE, STATIC, STRATEGY, TIMEOUT, Cost, History, Known
 from rota.pipeline.what_ifs import Step as HistoryStep
 from rota.pipeline.worlds import Outcome, World, counts_of, subscriptions
 
@@ -144,6 +144,7 @@ class GroupReplay:
         self._worlds = {name: World() for name in strategies}
         self._decoder = decoder
         self._step: _Step | None = None
+        self._named: dict[str, tuple[str, str | None]] = {}
         self._history = History(known)
         self._held_in = {ACTUAL: self._actual.held_by, **{name: w.held_by for name, w in self._worlds.items()}}
 
@@ -160,7 +161,7 @@ class GroupReplay:
             self._rename(event.payload["member_id"], event.payload["new_member_id"])
         elif event.kind in ("group_emptied", "group_deleted"):
             rows = self._end_step()
-            self._history.begin(HistoryStep(event.at_ms, "", {}, (), joined=False, outcome=None))
+            self._history.begin(HistoryStep(event.at_ms, "", {}, (), joined=False, cost=None))
             self._actual.clear()
             for world in self._worlds.values():
                 world.clear()
@@ -195,17 +196,21 @@ class GroupReplay:
         size = found.after.size + len(found.in_motion)
         outcome = Outcome(found.after, size, found.change, int(joined), is_cooperative(name) is True)
         self._step = _Step(payload["generation_id"], event.at_ms, outcome)
-        members = [(member_id, image["group_instance_id"]) for member_id, image in view.members.items()]
-        step_ = HistoryStep(event.at_ms, name, counts_of(units), members, joined, outcome)
+        # The same pair for a member in each of its steps, of which there may be many.
+        members = [self._named.setdefault(m, (m, image["group_instance_id"])) for m, image in view.members.items()]
+        step_ = HistoryStep(event.at_ms, name, counts_of(units), members, joined, Cost.of(outcome))
         self._history.begin(step_)
         return rows + self._in_all_worlds(self._step, step_)
 
     def _in_all_worlds(self, step: _Step, real: HistoryStep) -> list[Row]:
         # Only those strategies that look at what members hold need subscriptions of their own.
         forgetful = subscriptions(real.counts, real.members)
+        rows = []
         for name, world in self._worlds.items():
-            real.others[name] = world.step(name, real.counts, real.members, joined=real.joined, forgetful=forgetful)
-        return [self._row(step, name, outcome) for name, outcome in real.others.items()]
+            outcome = world.step(name, real.counts, real.members, joined=real.joined, forgetful=forgetful)
+            real.others[name] = Cost.of(outcome)
+            rows.append(self._row(step, name, outcome))
+        return rows
 
     def _rename(self, old_id: str, new_id: str) -> None:
         self._actual.rename(old_id, new_id)

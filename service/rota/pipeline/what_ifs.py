@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
@@ -31,6 +31,21 @@ class Known(NamedTuple):
     silences: Silences
 
 
+class Cost(NamedTuple):
+    """What a step came to, without its shares: a history may have many steps."""
+
+    join_phases: int
+    moves: int
+    paused_units: int
+    units: int
+    cooperative: bool
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> Cost:
+        found = outcome.paused_units, outcome.units, outcome.cooperative
+        return cls(outcome.rounds, outcome.change.moves, *found)
+
+
 @dataclass(slots=True)
 class Price:
     """What a history came to. The fields are columns of `what_ifs`."""
@@ -42,12 +57,12 @@ class Price:
     waiting_unit_ms: float = 0
     false_expiries: float = 0
 
-    def add(self, outcome: Outcome, round_ms: float) -> None:
+    def add(self, cost: Cost, round_ms: float) -> None:
         """One more step, each of whose rounds takes so long."""
         self.rebalances += 1
-        self.join_phases += outcome.rounds
-        self.moves += outcome.change.moves
-        self.paused_unit_ms += outcome.paused_units * round_ms
+        self.join_phases += cost.join_phases
+        self.moves += cost.moves
+        self.paused_unit_ms += cost.paused_units * round_ms
 
 
 @dataclass(slots=True)
@@ -96,12 +111,12 @@ class Step:
     counts: Mapping[str, int]
     members: Members
     joined: bool
-    outcome: Outcome | None
+    cost: Cost | None
     """None where the group was empty from there on."""
     agreed_ms: int = 0
     rounds: int = 1
-    others: dict[str, Outcome] = field(default_factory=dict)
-    """What other strategies made of it."""
+    others: dict[str, Cost] = field(default_factory=dict)
+    """What it came to under other strategies, until that is added up."""
 
     @property
     def round_ms(self) -> float:
@@ -130,6 +145,8 @@ class History:
         self._renamed: dict[str, str] = {}
         self._known = known
         self._began_ms: int | None = None
+        self._real = Price()
+        self._others: dict[str, Price] = {}
         self._waiting: Counter[str] = Counter()
         """By strategy the units of silent members, times their session timeouts."""
 
@@ -152,14 +169,24 @@ class History:
                     self._here[new_id] = self._here.pop(old_id)
 
     def begin(self, step: Step) -> None:
+        self._add_up()
         self.steps.append(step)
         self._agreed(step)
 
     def go_on(self, at_ms: int, outcome: Outcome) -> None:
         """One more round of the step."""
         step = self.steps[-1]
-        step.outcome, step.rounds = outcome, step.rounds + 1
+        step.cost, step.rounds = Cost.of(outcome), step.rounds + 1
         self._agreed(step, at_ms)
+
+    def _add_up(self) -> None:
+        """Add the last step to the sums: it goes no further."""
+        if not self.steps or (step := self.steps[-1]).cost is None:
+            return
+        self._real.add(step.cost, step.round_ms)
+        for name, cost in step.others.items():
+            self._others.setdefault(name, Price()).add(cost, step.round_ms)
+        step.others = {}
 
     def _agreed(self, step: Step, at_ms: int | None = None) -> None:
         began_ms, self._began_ms = self._began_ms, None
@@ -188,7 +215,8 @@ class History:
 
     def rows(self, key: Mapping[str, str], actual: str) -> Iterator[Row]:
         """A row for each change that is worth a look, and one without any."""
-        steps = [step for step in self.steps if step.outcome is not None]
+        self._add_up()
+        steps = [step for step in self.steps if step.cost is not None]
         if not steps:
             return
         _find_successors(self.stays)
@@ -206,16 +234,10 @@ class History:
             )
 
     def _priced(self, steps: list[Step], late: int, actual: str) -> Iterator[tuple[str, str, Price]]:
-        real = Price(waiting_unit_ms=self._waiting[actual], false_expiries=late)
-        others = {name: Price(waiting_unit_ms=self._waiting[name], false_expiries=late) for name in steps[-1].others}
-        for step in steps:
-            assert step.outcome is not None
-            real.add(step.outcome, step.round_ms)
-            for name, outcome in step.others.items():
-                others[name].add(outcome, step.round_ms)
+        real = replace(self._real, waiting_unit_ms=self._waiting[actual], false_expiries=late)
         yield NO_CHANGE, "", real
-        for name, price in others.items():
-            yield STRATEGY, name, price
+        for name, price in self._others.items():
+            yield STRATEGY, name, replace(price, waiting_unit_ms=self._waiting[name], false_expiries=late)
         known = all(_is_known(step.strategy) for step in steps)
         if known and any(stay.end in (LEFT, SILENT) and not stay.static for stay in self.stays):
             static = self._replayed(_if_static)
@@ -310,7 +332,7 @@ class _Replay:
         self._step(at_ms, has_other_cause=False)
 
     def _real(self, step: Step) -> None:
-        former, self._last = self._last, step if step.outcome is not None else self._last
+        former, self._last = self._last, step if step.cost is not None else self._last
         members, self._members = self._members, step.members
         grown = former is not None and self._last is not None and former.counts != self._last.counts
         self._step(step.at_ms, has_other_cause=grown or self._ids(members) == self._ids(step.members))
@@ -330,7 +352,7 @@ class _Replay:
         name = self._last.strategy.removeprefix(_SERVER)
         members = [(member, None) for member in sorted(present)]
         outcome = self._world.step(name, self._last.counts, members, joined=self._last.joined)
-        self._price.add(outcome, self._last.round_ms)
+        self._price.add(Cost.of(outcome), self._last.round_ms)
 
 
 def _if_static(stay: Stay) -> Fate:
@@ -357,7 +379,7 @@ def _with_timeout_of(timeout_ms: int, stay: Stay) -> Fate:
 
 def _add_false_expiries(price: Price, more: float, timeout_ms: int, steps: list[Step]) -> None:
     """So many members go for nothing and come back: two steps each, for an even share of the last step's units."""
-    last = steps[-1].outcome
+    last = steps[-1].cost
     assert last is not None
     share = last.units / max(1, len(steps[-1].members))
     round_ms = sum(step.round_ms for step in steps) / len(steps)
