@@ -58,7 +58,8 @@ class KnownMembers:
 
     def is_in_time(self, member: Member, now_ms: int) -> bool:
         """`judge` for one heartbeat that its member has sent, by the answer."""
-        self._forget_old(now_ms)
+        if now_ms - self._since_ms >= KEPT_MS:
+            self._forget_old(now_ms)
         last_ms = self._now.get(member)
         if last_ms is None:
             last_ms = self._before.get(member, NEVER)

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextvars import Context
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
@@ -323,10 +323,9 @@ class FastConnection:
         return _as_bytes(render_answer(answer), default_headers)
 
     def _answer_of(self, known: Known) -> Answer | None:
-        request, coordinator = known.request, self._path.coordinator
-        if isinstance(request, VerifyFence | GetLeader):
-            return coordinator.try_read(request)
-        return coordinator.try_heartbeat(request)
+        request: Any = known.request
+        coordinator = self._path.coordinator
+        return coordinator.try_read(request) if known.beat is None else coordinator.try_heartbeat(request)
 
     def _ask_guard(self, guarded: GuardedCoordinator, known: Known) -> Answer | None:
         now_s = time.monotonic()
