@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from rota.client import ConnectWorker, WorkItem
-from rota.protocol.messages import JoinGroup
+from rota.client.connect_worker import WorkRole
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import JoinGroup, PutTopic
 from rota.runtime.coordinator import LocalCoordinator
 from tests.client.stage import Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
@@ -204,3 +206,87 @@ async def test_work_that_cannot_be_read_fails_the_generation_and_not_its_leader(
         await until(lambda: run_all([worker]))
 
     assert "the configuration is away" in caplog.text
+
+
+# --- the server assigns --------------------------------------------------------------------------
+
+
+def served_worker(coordinator: LocalCoordinator, name: str, **options: Any) -> ConnectWorker:
+    return connect_worker(coordinator, name, configured=None, connectors="si*", **options)
+
+
+async def put_sink(coordinator: LocalCoordinator, tasks: int) -> None:
+    reply = (await coordinator.call(PutTopic("default", "sink", tasks))).reply
+    assert reply.error is ErrorCode.NONE
+
+
+@in_virtual_time
+async def test_workers_whose_server_assigns_share_registered_connectors() -> None:
+    diary = Diary()
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        await put_sink(coordinator, 6)
+        first = await stack.enter_async_context(served_worker(coordinator, "a", **diary.listeners()))
+        await until(lambda: run_all([first]))
+        second = await stack.enter_async_context(served_worker(coordinator, "b"))
+        await until(lambda: run_all([first, second]))
+        assert [what for what, _ in diary.told] == ["assigned", "revoked"], "what stays does not pause"
+
+        await put_sink(coordinator, 8)
+        more = [*WORK, WorkItem("sink", 6), WorkItem("sink", 7)]
+        await until(lambda: run_all([first, second], more))
+
+
+@in_virtual_time
+async def test_the_server_waits_for_a_leader_that_leaves_and_then_gives_out_its_work() -> None:
+    async with a_coordinator() as coordinator, served_worker(coordinator, "b") as second:
+        await put_sink(coordinator, 6)
+        async with served_worker(coordinator, "a") as first:
+            await until(lambda: run_all([first, second]))
+            second.rejoin("so that the other one leads")
+            missed = len(first.assignment or ())
+        await asyncio.sleep(DELAY_MS / 1000 - 5)
+        assert len(second.assignment or ()) == 7 - missed
+        await until(lambda: run_all([second]))
+
+
+# --- how far the configuration was read -----------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_leader_reads_its_configuration_as_far_as_any_worker_has() -> None:
+    read = {"a": 3, "b": 3}
+    listed = {3: WORK[:3], 7: WORK}
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        workers = []
+        for name in ("a", "b"):
+            worker = connect_worker(
+                coordinator,
+                name,
+                configured=lambda: listed[read["a"]],
+                config_offset=lambda name=name: read[name],
+                refresh_ms=3_600_000,
+            )
+            workers.append(await stack.enter_async_context(worker))
+        await until(lambda: run_all(workers, WORK[:3]))
+
+        read["b"] = 7
+        workers[1].rejoin("it has read on")
+        asyncio.get_running_loop().call_later(2, read.__setitem__, "a", 7)
+
+        await until(lambda: run_all(workers))
+        assert [worker.config_offset for worker in workers] == [7, 7]
+
+
+@in_virtual_time
+async def test_a_leader_that_does_not_read_on_fails_the_generation(caplog: pytest.LogCaptureFixture) -> None:
+    async with a_coordinator() as coordinator, connect_worker(coordinator, "a", config_offset=3) as leader:
+        await until(lambda: run_all([leader]))
+        async with connect_worker(coordinator, "b", config_offset=7):
+            await asyncio.sleep(20)
+    assert "this leader has read its configuration up to 3, another worker up to 7" in caplog.text
+
+
+def test_a_worker_has_either_its_work_or_connectors_of_the_server() -> None:
+    for options in ({"configured": None}, {"configured": WORK, "connectors": ("sink",)}):
+        with pytest.raises(ValueError, match="either the work that is configured, or the names of connectors"):
+            WorkRole(**options)

@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 from rota.client.administration import Administration
 from rota.client.callbacks import Listener, Listeners
 from rota.client.calls import Caller
-from rota.client.connect_worker import Configured, ConnectWorker, WorkRole
+from rota.client.connect_worker import ConfigOffset, Configured, ConnectWorker, WorkRole
 from rota.client.consumer import Consumer, ConsumerSettings
 from rota.client.consumer_protocol import PROTOCOL_TYPE, PartitionCounts, TopicRole, load_strategies
 from rota.client.context import ClientContext
@@ -388,9 +388,11 @@ class Client(Administration):
     def connect_worker(
         self,
         group_id: str,
-        configured: Configured,
+        configured: Configured | None = None,
         *,
+        connectors: str | Sequence[str] = (),
         url: str = "",
+        config_offset: ConfigOffset | None = None,
         scheduled_rebalance_max_delay_ms: int = RETURN_DELAY_MS,
         refresh_ms: int = TOPICS_REFRESH_MS,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
@@ -407,7 +409,12 @@ class Client(Administration):
         Args:
             group_id: The group; it comes to be with its first member.
             configured: All connectors and tasks (`rota.assignors.work.WorkItem`), or a function that the leader asks.
+            connectors: Instead of `configured`: names of registered topics, or their beginnings (`orders-*`). The
+                server assigns these connectors, with their partitions as tasks, so that workers in any language may
+                take part.
             url: What this worker is known by when it comes back, if it is no static member.
+            config_offset: How far this worker has read its configuration, or a function that says so. A leader that
+                has not read as far as another worker waits for a moment, and then fails the generation.
             scheduled_rebalance_max_delay_ms: How long a departed worker's work waits for its return.
             refresh_ms: How often the leader looks for other work, where `configured` is a function.
             session_timeout_ms: As in `member`.
@@ -420,7 +427,8 @@ class Client(Administration):
             leave_on_close: As in `member`.
         """
         times = _Times(session_timeout_ms, rebalance_timeout_ms, heartbeat_interval_ms)
-        role = WorkRole(configured, url, scheduled_rebalance_max_delay_ms)
+        named = (connectors,) if isinstance(connectors, str) else tuple(connectors)
+        role = WorkRole(configured, url, scheduled_rebalance_max_delay_ms, named, config_offset)
         return ConnectWorker(
             self._context,
             self._settings(group_id, worker.PROTOCOL_TYPE, role, group_instance_id, times),

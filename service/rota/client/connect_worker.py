@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Self, TypeAlias
 
 from rota.assignors.work import Memory, WorkItem, WorkShare, assign_work
@@ -15,24 +16,43 @@ from rota.client.member import Member
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.protocol.defaults import RETURN_DELAY_MS
 from rota.protocol.messages import DescribedMember, DescribeGroup, DescribeReply, OffsetToCommit, Protocol
-from rota.types.worker import WorkerState, decode_share, decode_state, encode_share, encode_state
+from rota.types.worker import (
+    WorkerState,
+    config_offset_in,
+    decode_share,
+    decode_state,
+    encode_share,
+    encode_state,
+)
+from rota.types.worker_server import PROTOCOL_NAME as SERVER_PROTOCOL_NAME
 
 PROTOCOL_NAME = "incremental"
 
 WorkShared: TypeAlias = tuple[WorkItem, ...]
 Configured: TypeAlias = "Collection[WorkItem] | Callable[[], Collection[WorkItem] | Awaitable[Collection[WorkItem]]]"
 """All connectors and tasks that there are, or a function (plain or async) that the leader asks now and then."""
+ConfigOffset: TypeAlias = "int | Callable[[], int]"
+"""How far this worker has read its configuration, or a function that says so."""
+
+CONFIG_WAIT_S = 5.0
+"""For how long a leader waits until it has read its configuration as far as another worker has."""
+_CONFIG_LOOK_S = 0.1
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class WorkRole:
-    """Workers share work. `memory` is what this member remembers of the rounds that it led."""
+    """Workers share work. `memory` is what this member remembers of the rounds that it led.
 
-    configured: Configured
+    Without `configured` the server assigns: the connectors are the registered topics of these names.
+    """
+
+    configured: Configured | None
     url: str = ""
     return_delay_ms: int = RETURN_DELAY_MS
+    connectors: tuple[str, ...] = ()
+    config_offset: ConfigOffset | None = None
     told: WorkShare = field(default_factory=WorkShare, init=False)
     """What this worker was told last."""
     stopped_in: int = field(default=-1, init=False)
@@ -40,24 +60,45 @@ class WorkRole:
     dealt: frozenset[WorkItem] | None = field(default=None, init=False)
     """The configuration at the time of the group's assignment; None where another process made it."""
     memory: Memory = field(default_factory=Memory, init=False)
+    read_up_to: int = field(default=-1, init=False)
+    """The configuration that led to this worker's share was read so far; -1 where no worker says."""
+
+    def __post_init__(self) -> None:
+        if (self.configured is None) != bool(self.connectors):
+            raise ValueError("a worker has either the work that is configured, or the names of connectors")
+
+    @property
+    def is_by_server(self) -> bool:
+        return self.configured is None
 
     @property
     def is_cooperative(self) -> bool:
         return True
 
     def protocols(self, held: WorkShared | None, generation_id: int) -> tuple[Protocol, ...]:  # noqa: ARG002
-        return (
-            Protocol(
-                PROTOCOL_NAME, encode_state(WorkerState(self.url, running=held or (), stopped_in=self.stopped_in))
-            ),
-        )
+        state = WorkerState(self.url, self._offset(), held or (), self.stopped_in)
+        if not self.is_by_server:
+            return (Protocol(PROTOCOL_NAME, encode_state(state)),)
+        wish = replace(state, topics=self.connectors, scheduled_rebalance_max_delay_ms=self.return_delay_ms)
+        return (Protocol(SERVER_PROTOCOL_NAME, encode_state(wish)),)
+
+    def _offset(self) -> int:
+        if self.config_offset is None:
+            return -1
+        return self.config_offset() if callable(self.config_offset) else self.config_offset
 
     async def assign(self, generation: JoinedAsLeader) -> dict[str, bytes]:
-        """The work of all members. Metadata that cannot be parsed fails the generation for all."""
+        """The work of all members. Metadata that cannot be parsed fails the generation for all.
+
+        So does a leader that cannot read its configuration as far as another worker has: what it lists is outdated.
+        """
+        states = [decode_state(member.metadata) for member in generation.members]
         workers = [
-            decode_state(member.metadata).of_member(member.member_id, member.group_instance_id)
-            for member in generation.members
+            state.of_member(member.member_id, member.group_instance_id)
+            for state, member in zip(states, generation.members, strict=True)
         ]
+        furthest = max(state.config_offset for state in states)
+        await self._read_as_far_as(furthest)
         configured = await self.ask()
         shares, self.memory = assign_work(
             configured,
@@ -67,7 +108,18 @@ class WorkRole:
             scheduled_rebalance_max_delay_ms=self.return_delay_ms,
         )
         self.dealt = configured
-        return {member_id: encode_share(share) for member_id, share in shares.items()}
+        return {member_id: encode_share(share, furthest) for member_id, share in shares.items()}
+
+    async def _read_as_far_as(self, furthest: int) -> None:
+        """Wait, but not for long. A leader that does not say how far it has read cannot compare."""
+        if self.config_offset is None:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CONFIG_WAIT_S):
+                while self._offset() < furthest:  # noqa: ASYNC110 — it is the program that reads
+                    await asyncio.sleep(_CONFIG_LOOK_S)
+        if (own := self._offset()) < furthest:
+            raise RuntimeError(f"this leader has read its configuration up to {own}, another worker up to {furthest}")
 
     def read_back(self, members: Sequence[DescribedMember]) -> frozenset[WorkItem]:
         """All work that the present assignment gives out, which an earlier process of this member made, as a rule.
@@ -83,10 +135,12 @@ class WorkRole:
 
     async def ask(self) -> frozenset[WorkItem]:
         """What there is to do now."""
+        assert self.configured is not None, "the server assigns"
         return frozenset(await call(self.configured) if callable(self.configured) else self.configured)
 
     def read(self, assigned: Assigned) -> WorkShared:
         self.told = decode_share(assigned.assignment)
+        self.read_up_to = config_offset_in(assigned.assignment)
         return self.told.run
 
     def without(self, share: WorkShared, other: WorkShared) -> WorkShared:
@@ -127,6 +181,14 @@ class ConnectWorker(Member[WorkShared]):
         self._refresh_ms = refresh_ms
         self._was_told = asyncio.Event()
 
+    @property
+    def config_offset(self) -> int:
+        """How far the configuration was read that led to this worker's share; -1 where no worker says how far it has.
+
+        Read as far before you start what `on_assigned` adds.
+        """
+        return self._work_role.read_up_to
+
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         self._in_background(self._wait_for_who_is_away())
@@ -163,7 +225,7 @@ class ConnectWorker(Member[WorkShared]):
 
     async def _follow_work(self) -> None:
         """As the leader, have the group rebalance when other work is configured than was given out."""
-        while True:
+        while not self._work_role.is_by_server:
             # Not all members at the same moment.
             await asyncio.sleep(self._refresh_ms * (0.75 + 0.5 * self._jitter()) / 1000)
             if not self.is_leader or self.assignment is None:

@@ -8,7 +8,7 @@ from typing import Generic, Literal, Self, TypeAlias
 
 from rota.assignors import TopicPartition
 from rota.assignors.work import WorkItem
-from rota.client.connect_worker import WorkShared
+from rota.client.connect_worker import ConfigOffset, WorkShared
 from rota.client.consumer_protocol import Partitions
 from rota.client.election import Leadership, Outcome
 from rota.client.errors import CoordinatorError
@@ -298,9 +298,11 @@ class Client:
     def connect_worker(
         self,
         group_id: str,
-        configured: Configured,
+        configured: Configured | None = None,
         *,
+        connectors: str | Sequence[str] = (),
         url: str = "",
+        config_offset: ConfigOffset | None = None,
         scheduled_rebalance_max_delay_ms: int = RETURN_DELAY_MS,
         refresh_ms: int = TOPICS_REFRESH_MS,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
@@ -317,7 +319,12 @@ class Client:
         Args:
             group_id: The group; it comes to be with its first member.
             configured: All connectors and tasks (`rota.assignors.work.WorkItem`), or a function that the leader asks.
+            connectors: Instead of `configured`: names of registered topics, or their beginnings (`orders-*`). The
+                server assigns these connectors, with their partitions as tasks, so that workers in any language may
+                take part.
             url: What this worker is known by when it comes back, if it is no static member.
+            config_offset: How far this worker has read its configuration, or a function that says so. A leader that
+                has not read as far as another worker waits for a moment, and then fails the generation.
             scheduled_rebalance_max_delay_ms: How long a departed worker's work waits for its return.
             refresh_ms: How often the leader looks for other work, where `configured` is a function.
             session_timeout_ms: As in `member`.
@@ -722,6 +729,13 @@ class ConnectWorker(Member[WorkShared]):
     Kept work goes on while the group rebalances. Work that moves is revoked first and assigned in a second
     round. Progress of a task is committed with the connector as the topic and the task as the partition.
     """
+
+    @property
+    def config_offset(self) -> int:
+        """How far the configuration was read that led to this worker's share; -1 where no worker says how far it has.
+
+        Read as far before you start what `on_assigned` adds.
+        """
 
     def __enter__(self) -> Self: ...
     def __exit__(

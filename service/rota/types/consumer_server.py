@@ -22,7 +22,7 @@ from rota.assignors import (
 from rota.types import consumer, plain
 from rota.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide
 from rota.types.topic_facts import TopicFacts, partition_counts, partition_racks, partition_weights, tell_changes
-from rota.types.user_data import encode_user_data, topics_debounce_of
+from rota.types.user_data import encode_user_data, topics_debounce_of, user_data_in, user_data_values
 from rota.types.wanted_topics import PATTERN_END, WantedTopics, topic_matcher
 from rota.types.wire_format import MalformedMetadata
 
@@ -112,12 +112,24 @@ def read_metadata(metadata: bytes) -> Readable:
             values["topic_regex"] = said.topic_regex
         return values | ({"topics_debounce_ms": said.topics_debounce_ms} if said.topics_debounce_ms else {})
     decoded = consumer.decode_subscription(metadata)
-    owned = plain_partitions(decoded.owned_partitions)
-    return {"topics": list(decoded.topics), "rack": decoded.rack_id, "owned": owned}
+    member = decoded.of_member("")
+    owned = plain_partitions(tuple(member.owned_partitions))
+    values = {"topics": list(decoded.topics), "rack": decoded.rack_id, "owned": owned}
+    if member.generation is not None and member.generation >= 0:
+        values["generation_id"] = member.generation
+    if member.capacity != 1:
+        values["capacity"] = member.capacity
+    if debounce_ms := topics_debounce_of(decoded.user_data):
+        values["topics_debounce_ms"] = debounce_ms
+    return values if member.user_data is None else {**values, "user_data": user_data_values(member.user_data)}
 
 
 def read_assignment(assignment: bytes) -> Readable:
-    return {"topics": plain_partitions(assigned_partitions(assignment))}
+    values: dict[str, Any] = {"topics": plain_partitions(assigned_partitions(assignment))}
+    if plain.is_plain(assignment) or not assignment:
+        return values
+    user_data = user_data_in(consumer.decode_assignment(assignment).user_data)
+    return values if user_data is None else {**values, "user_data": user_data_values(user_data)}
 
 
 def plain_partitions(partitions: Sequence[TopicPartition]) -> dict[str, list[int]]:

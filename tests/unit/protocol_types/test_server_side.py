@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rota.assignors import TopicPartition
+from rota.assignors import TopicPartition, UserData
 from rota.types import (
     Generation,
     JoinedWith,
@@ -21,9 +21,10 @@ from rota.types import (
     subscribed_topics,
     why_not_assigned,
 )
-from rota.types.consumer import Subscription, decode_assignment, encode_subscription
+from rota.types.consumer import Assignment, Subscription, decode_assignment, encode_assignment, encode_subscription
 from rota.types.plain import decode_plain_subscription
 from rota.types.registry import subscribes
+from rota.types.user_data import encode_user_data
 from tests.unit.assignors.worlds import deterministic
 
 FOUR = {"t": TopicFacts(4)}
@@ -170,3 +171,23 @@ def test_people_can_read_what_members_said_and_got() -> None:
     assert readable_metadata("consumer", encode_subscription(Subscription(("t",))))["topics"] == ["t"]  # type: ignore[index]
     assert readable_assignment("consumer", b'{"topics":{"t":[1]}}') == {"topics": {"t": [1]}}
     assert readable_metadata("unheard-of", b"?") is None
+
+
+def test_people_can_read_all_that_kafkas_bytes_say() -> None:
+    own = encode_user_data(UserData(b"500", 1), capacity=2.0, topics_debounce_ms=50)
+    metadata = encode_subscription(Subscription(("t",), own, (TopicPartition("t", 1),), generation_id=7, rack_id="r1"))
+    assignment = encode_assignment(Assignment((TopicPartition("t", 1),), encode_user_data(UserData(b"warm", 2))))
+
+    assert readable_metadata("consumer", metadata) == {
+        "topics": ["t"],
+        "rack": "r1",
+        "owned": {"t": [1]},
+        "generation_id": 7,
+        "capacity": 2.0,
+        "topics_debounce_ms": 50,
+        "user_data": {"version": 1, "data": "NTAw"},
+    }
+    assert readable_assignment("consumer", assignment) == {
+        "topics": {"t": [1]},
+        "user_data": {"version": 2, "data": "d2FybQ=="},
+    }
