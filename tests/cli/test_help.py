@@ -48,7 +48,7 @@ def test_the_help_shows_all_that_the_source_says(path: tuple[str, ...]) -> None:
         (("serve",), "Default: 127.0.0.1:8080"),
         (("lead",), "default: 10000"),
         (("token", "create"), "[90d]"),
-        ((), "[the system's]"),
+        ((), "default: the system's"),
     ],
 )
 def test_the_help_shows_defaults(path: tuple[str, ...], default: str) -> None:
