@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections import Counter
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from rota.group.journal import decode_entry
+from rota.group.shard_state import ShardState
+from rota.group.state import Group
 from rota.pipeline import gold
 from rota.pipeline.bronze import Ingest
 from rota.pipeline.events import Line
@@ -195,6 +200,54 @@ def test_a_last_line_that_was_pruned_is_not_asked_for(tmp_path: Path) -> None:
     fed.grow(1_000)
 
     assert len(bronze_lines(fed.lake)) == len(JOURNAL)
+
+
+def test_current_tables_say_how_each_group_stands(tmp_path: Path) -> None:
+    """After each refresh: what the service's own core says after the lines so far."""
+    fed = Fed(tmp_path)
+
+    for to_seq in (3, 30, 31, 90, 1_000):
+        fed.grow(to_seq)
+        fed.refresh()
+
+        groups, members = current(fed.lake, "current_groups"), current(fed.lake, "current_members")
+        offsets = current(fed.lake, "current_offsets")
+        expected = replayed([line for line in JOURNAL if line.seq <= to_seq])
+        assert {x["group_id"]: (x["state"], x["members"]) for x in groups if x["state"] != "Dead"} == {
+            group_id: (group.state.value, len(group.members)) for group_id, group in expected.items()
+        }
+        assert sorted((x["group_id"], x["member_id"]) for x in members) == sorted(
+            (group_id, member_id) for group_id, group in expected.items() for member_id in group.members
+        )
+        assert {(x["group_id"], x["topic"], x["partition"]): x["last_offset"] for x in offsets} == {
+            (group_id, *partition): committed.offset
+            for group_id, group in expected.items()
+            for partition, committed in group.offsets.items()
+        }
+        leaders = {x["group_id"]: x["leader_id"] for x in groups if x["leader_id"]}
+        assert leaders == {x["group_id"]: x["member_id"] for x in members if x["is_leader"]}
+
+
+def replayed(lines: list[Line]) -> dict[str, Group]:
+    """Each group after its lines."""
+    shards: dict[str, ShardState] = {}
+    epochs: dict[str, int] = {}
+    for line in lines:
+        if line.group_id:
+            shard = shards.setdefault(line.group_id, ShardState(line.shard_id))
+            if epochs.setdefault(line.group_id, line.epoch) != line.epoch:
+                shard.forget_unsettled()
+            epochs[line.group_id] = line.epoch
+            written = {name: getattr(line, name) for name in ENTRY}
+            shard.replay(decode_entry({**written, "payload": json.loads(line.payload)}))
+    return {group_id: group for group_id, shard in shards.items() for group in shard.groups.values()}
+
+
+ENTRY = ("at_ms", "namespace", "group_id", "generation_id", "kind", "reason")
+
+
+def current(lake: Lake, table: str) -> list[dict[str, Any]]:
+    return [row for uri in lake.fact_files(table) for row in pq.read_table(uri).to_pylist()]
 
 
 def bronze_lines(lake: Lake) -> list[tuple[int, int, datetime, int]]:

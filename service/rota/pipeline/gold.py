@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import itemgetter
@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from rota.pipeline.breakpoints import breakpoint_at
 from rota.pipeline.committed import COMMITS
+from rota.pipeline.current import BY_GROUP, current_rows
 from rota.pipeline.events import EVENTS, ddl, lines_of
 from rota.pipeline.facts.offset_columns import COMMIT_COLUMNS, Ends, fold_offsets, telling_commits, with_offsets
 from rota.pipeline.facts.units import Decoder, load_decoder
@@ -30,7 +31,7 @@ from rota.pipeline.files import TableWriter, Written
 from rota.pipeline.fold import GroupFold, Key
 from rota.pipeline.lake import FOLDS, Lake
 from rota.pipeline.slices import BUCKETS, Slice, bucket_of, in_order
-from rota.pipeline.tables import CARRY, CURRENT, FOLDED, GOLD, OFFSETS
+from rota.pipeline.tables import CARRY, CURRENT, CURRENT_OFFSETS, FOLDED, GOLD, OFFSETS, Table
 from rota.pipeline.tasks import Task, Workers, run_tasks, session_of
 
 if TYPE_CHECKING:
@@ -224,11 +225,7 @@ class _Share:
     def fold_offsets(self, others: pa.Table, commits: pa.Table) -> pa.Table:
         """The rows about offsets that these lines close. After `fold`, by which the buckets are known that change."""
         for bucket in self._carried.keys() - self._open_offsets.keys():
-            files = self._files["current_offsets"]
-            schema = CURRENT["current_offsets"].schema
-            self._open_offsets[bucket] = (
-                pq.read_table(files[bucket], schema=schema) if bucket in files else schema.empty_table()
-            )
+            self._open_offsets[bucket] = _table(self._files["current_offsets"].get(bucket), CURRENT_OFFSETS.schema)
         if not self._open_offsets:
             return OFFSETS.schema.empty_table()
         closed, still_open = fold_offsets(commits, ends_of(others), pa.concat_tables(self._open_offsets.values()))
@@ -244,12 +241,23 @@ class _Share:
             states |= {key: (group.last_seq, group.dump()) for key, group in changed.items()}
             schemas = {"carry": CARRY.schema, **{table: CURRENT[table].schema for table in CURRENT}}
             writer = TableWriter(folder, schemas, f"{name}-b{bucket:02}")
+            for table, values in chain.from_iterable(current_rows(key, changed[key]) for key in sorted(changed)):
+                writer.add(table, values)
+            for each in BY_GROUP:
+                for batch in self._unchanged(each, bucket, changed).to_batches():
+                    writer.write(each.name, batch)
             for key, state in sorted(states.items()):
                 writer.add("carry", (*key, *state))
             for batch in self._open_offsets[bucket].combine_chunks().to_batches():
                 writer.write("current_offsets", batch)
             written += writer.close()
         return written
+
+    def _unchanged(self, table: Table, bucket: int, changed: Collection[Key]) -> pa.Table:
+        """The rows of the bucket's other groups, as they were."""
+        rows = _table(self._files[table.name].get(bucket), table.schema)
+        keys = zip(*(rows.column(name).to_pylist() for name in GROUP), strict=True)
+        return rows.filter(pa.array([key not in changed for key in keys], pa.bool_()))
 
     def _resumed(self, key: Key) -> GroupFold:
         bucket = bucket_of(key[0])
@@ -288,6 +296,10 @@ def ends_of(others: pa.Table) -> Ends:
         for topic, partition in json.loads(payload)["partitions"]:
             ends.partitions.append((namespace, group_id, seq, topic, partition))
     return ends
+
+
+def _table(uri: str | None, schema: pa.Schema) -> pa.Table:
+    return schema.empty_table() if uri is None else pq.read_table(uri, schema=schema)
 
 
 def _states(uri: str) -> dict[Key, tuple[int, str]]:

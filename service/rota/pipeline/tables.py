@@ -191,6 +191,8 @@ MEMBERS = Table(
     ),
 )
 
+_KNOWN_AT_THE_END = ("ended_at", "ms", "end", "end_reason", "sessions_in_hour", "median_session_ms", "flapping")
+
 HEARTBEATS = Table(
     "heartbeats",
     "the heartbeats of one member, from one of the journal's statistics",
@@ -406,7 +408,35 @@ CURRENT_OFFSETS = Table(
     (Column("shard_id", INT, "the group's shard"), *OFFSETS.columns),
     OFFSETS.untold,
 )
-CURRENT = {table.name: table for table in (CURRENT_OFFSETS,)}
+CURRENT_GROUPS = Table(
+    "current_groups",
+    "one group as it stands",
+    (),
+    (
+        Column("shard_id", INT, "the group's shard"),
+        *_GROUP,
+        Column("state", TEXT, "Empty, PreparingRebalance, CompletingRebalance, Stable or Dead"),
+        Column("since_at", TIME, "since when; null where its lines do not say"),
+        Column("generation_id", INT, "its generation"),
+        Column("protocol_type", TEXT, "its protocol type"),
+        Column("protocol_name", TEXT, "the protocol that its members chose"),
+        Column("leader_id", TEXT, "the leader; empty where there is none"),
+        Column("leader_since_at", TIME, "since when it leads"),
+        Column("members", INT, "how many members there are, those that are joining included"),
+        Column("seq", LONG, "the number of its last line"),
+    ),
+)
+CURRENT_MEMBERS = Table(
+    "current_members",
+    "one member that is in a group",
+    (),
+    (
+        Column("shard_id", INT, "the group's shard"),
+        *(column for column in MEMBERS.columns if column.name not in _KNOWN_AT_THE_END),
+        Column("is_leader", YES, "whether it leads the group"),
+    ),
+)
+CURRENT = {table.name: table for table in (CURRENT_GROUPS, CURRENT_MEMBERS, CURRENT_OFFSETS)}
 """How things stand as of the last refresh; each refresh writes the shards anew that it has lines of."""
 
 FOLDED = tuple(name for name in GOLD if name not in UNFOLDED)
