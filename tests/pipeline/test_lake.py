@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -116,6 +116,43 @@ def test_readers_have_the_fold_before_until_all_is_there(
     assert read == before
     assert torn != before
     assert fed.rows() == closed_rows(JOURNAL)
+
+
+def test_a_fold_without_facts_is_finished_as_it_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed after `current_offsets`, which no table of facts shows; the next refresh has more lines."""
+    fed = Fed(tmp_path)
+    commits = [line.seq for line in JOURNAL if line.kind == "offsets_committed" and line.seq > 40]
+    first = next(seq for seq in commits if closed_rows(up_to(seq)) == closed_rows(up_to(seq - 1)))
+    fed.grow(first - 1)
+    fed.refresh()
+    fold = fed.lake.gold("carry").batch + 1
+    fed.grow(first)
+    with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
+        patched.setattr(gold, "breakpoint_at", stop_before_the_carry)
+        fed.refresh()
+    begun = [table for table in FOLDED if fed.lake.gold(table).batch == fold]
+    current_has_it = fed.lake.gold("current_offsets").batch == fold
+    fed.grow(1_000)
+
+    fed.refresh()
+
+    open_now = current(fed.lake, "current_offsets")
+    offsets = {(x["group_id"], x["topic"], x["partition"]): x["last_offset"] for x in open_now}
+    assert (begun, current_has_it) == ([], True)
+    assert offsets == {
+        (group_id, *partition): committed.offset
+        for group_id, group in replayed(list(JOURNAL)).items()
+        for partition, committed in group.offsets.items()
+    }
+
+
+def up_to(seq: int) -> list[Line]:
+    return [line for line in JOURNAL if line.seq <= seq]
+
+
+def stop_before_the_carry(place: str) -> None:
+    if place == "gold: before the carry":
+        raise KeyboardInterrupt
 
 
 def test_a_backfill_keeps_facts_whose_lines_were_dropped(tmp_path: Path) -> None:

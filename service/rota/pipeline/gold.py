@@ -125,7 +125,7 @@ def _finished(workers: Workers, lake: Lake) -> tuple[int, int]:
 
 def _was_begun(lake: Lake, fold: int) -> bool:
     """Whether any table has rows of this fold. If not, it may as well take in what came since."""
-    return any(lake.gold(table).batch >= fold for table in FOLDED)
+    return any(lake.gold(table).batch >= fold for table in (*FOLDED, *CURRENT))
 
 
 def _fold_once(workers: Workers, lake: Lake, fold: int, plan: Mapping[str, Any]) -> dict[str, int]:
