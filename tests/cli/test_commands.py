@@ -111,6 +111,23 @@ def test_a_group_is_made_to_agree_anew(rota: Rota) -> None:
     assert last.endswith(f"rebalance: leader {member_id} was asked to step down: new machines")
 
 
+def test_a_group_is_frozen_and_a_member_may_leave_only_after_that(rota: Rota) -> None:
+    member_id = rota.member("indexers")
+
+    frozen = rota("groups", "freeze", "indexers", "--for", "20m", "--reason", "a deploy")
+    why = rota("groups", "why", "indexers").out
+    refused = rota("groups", "drain", "indexers", member_id)
+    unfrozen = rota("groups", "unfreeze", "indexers")
+    granted = rota("groups", "drain", "indexers", member_id, "--wait", "1")
+
+    assert (frozen.exit_code, frozen.err) == (0, "group indexers is frozen, in 20m it is not\n")
+    assert "(a deploy): newcomers, changes of topics and higher priorities wait." in why
+    assert (refused.exit_code, "frozen until" in refused.err) == (69, True)
+    assert (unfrozen.exit_code, granted.exit_code) == (0, 0)
+    assert granted.err.startswith(f"{member_id} may leave indexers: the permission ends in ")
+    assert rota("groups", "freeze", "indexers", "--for", "soon").exit_code == 2
+
+
 def test_offsets_are_set_listed_and_deleted(rota: Rota) -> None:
     rota("offsets", "set", "billing", "invoices", "0", "7", "--metadata", "by hand")
     rota("offsets", "set", "billing", "invoices", "1", "9")

@@ -41,6 +41,9 @@ def a_group(group_id: str = "g", **changes: Any) -> GroupRow:
         rebalance_reason="a member joined",
         rebalance_by="m-1",
         rebalance_cause="member_joined",
+        frozen_until_ms=9_000,
+        frozen_reason="a deploy",
+        leaving=(("m", 7_000),),
         takeovers=2,
     )
     return replace(group, **changes)

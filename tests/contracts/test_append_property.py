@@ -28,6 +28,9 @@ GROUPS = st.builds(
     leader_id=st.none() | TEXT,
     rebalance_reason=TEXT,
     rebalance_cause=TEXT,
+    frozen_until_ms=st.none() | st.integers(0, 2**40),
+    frozen_reason=TEXT,
+    leaving=st.lists(st.tuples(TEXT, st.integers(0, 2**40)), max_size=2).map(tuple),
 )
 MEMBERS = st.builds(
     a_member, NAMES, NAMES, st.integers(0, 3), group_instance_id=st.none() | TEXT, assignment=st.binary(max_size=8)

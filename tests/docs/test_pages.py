@@ -32,6 +32,7 @@ SLOW = (
     "how-to/permits.md",
     "how-to/priority.md",
     "how-to/workers.md",
+    "how-to/freeze.md",
     "how-to/migrate-from-kafka.md",
     "how-to/migrate-from-kazoo.md",
     "how-to/migrate-from-tooz.md",

@@ -18,7 +18,7 @@ from rota.client.errors import LeadershipLost
 from rota.client.holding import Holding
 from rota.client.transports import http_answers
 from rota.client.worker_pool import WorkerPool
-from rota.group import rebalance, succession
+from rota.group import join, rebalance, shard, state, succession, sync
 from rota.membership import pace, requests
 from rota.membership.standing import Standing
 from rota.protocol.errors import ErrorCode
@@ -323,3 +323,22 @@ def a_candidate_need_not_wait(patch: Patch) -> None:
 @plant("priority", "two-holders", 7, 74)
 def a_leader_steps_down_before_its_work_has_ended(patch: Patch) -> None:
     patch(rebalance, "can_hand_over", lambda *_: False)
+
+
+# --- freezes ----------------------------------------------------------------------------------------
+
+
+@plant("freeze", "frozen", 12, 37)
+def a_newcomer_joins_a_frozen_group(patch: Patch) -> None:
+    patch(shard, "refuse_newcomer", lambda *_: None)
+
+
+@plant("freeze", "frozen", 99, 173)
+def changes_of_topics_do_not_wait(patch: Patch) -> None:
+    patch(join, "hold_back", lambda *_: False)
+    patch(sync, "hold_back", lambda *_: False)
+
+
+@plant("freeze", "unrest", 12, 20)
+def a_freeze_does_not_end(patch: Patch) -> None:
+    patch(state.Group, "is_frozen", lambda self, _now_ms: self.frozen_until_ms is not None)

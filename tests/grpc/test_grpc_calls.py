@@ -164,6 +164,22 @@ async def test_a_permit_is_granted_by_the_answer_to_the_sync(channel: Channel) -
     assert told == {"permit": 0, "token": token, "of": 3, "place": 0}
 
 
+async def test_a_group_is_frozen_and_a_member_may_leave(channel: Channel) -> None:
+    said = [pb.Protocol(name="single", metadata=b"")]
+    joined = await stub(channel).JoinGroup(a_join(protocol_type="leader", protocols=said))
+    freeze = admin_pb2.FreezeGroupRequest(namespace="default", group_id="g", for_ms=60_000, reason="a deploy")
+    drain = admin_pb2.DrainMemberRequest(namespace="default", group_id="g", member_id=joined.member_id)
+
+    frozen = await admin(channel).FreezeGroup(freeze)
+    described = await admin(channel).DescribeGroup(admin_pb2.DescribeGroupRequest(namespace="default", group_id="g"))
+    refused = await admin(channel).DrainMember(drain)
+    await admin(channel).FreezeGroup(admin_pb2.FreezeGroupRequest(namespace="default", group_id="g"))
+    granted = await admin(channel).DrainMember(drain)
+
+    assert (described.frozen_until_ms, described.frozen_reason) == (frozen.frozen_until_ms, "a deploy")
+    assert (refused.granted, granted.granted, list(granted.leaving)) == (False, True, [joined.member_id])
+
+
 async def test_a_candidates_priority_is_described(channel: Channel) -> None:
     said = [pb.Protocol(name="single", metadata=b'{"priority": 3, "holding": false}')]
     await stub(channel).JoinGroup(a_join(protocol_type="leader", protocols=said))

@@ -163,3 +163,18 @@ async def test_a_leader_is_asked_to_hand_over_and_does(real_client: httpx.AsyncC
     await posted(real_client, "ranked/heartbeat", beat, 409)
     leads = await posted(real_client, "ranked/join", follows)
     assert leads["leader_id"] == (await gives)["leader_id"] == high["member_id"]
+
+
+async def test_a_frozen_group_turns_newcomers_away_and_drains_no_member(real_client: httpx.AsyncClient) -> None:
+    first = await posted(real_client, "ice/join", candidate("a", 0, holding=False))
+    frozen = await posted(real_client, "ice/freeze", {"for_ms": 600_000, "reason": "a deploy"})
+    described = (await real_client.get(f"{NAMESPACE}/groups/ice")).json()
+    assert (described["frozen_until_ms"], described["frozen_reason"]) == (frozen["frozen_until_ms"], "a deploy")
+    problem = await posted(real_client, "ice/join", candidate("b", 0, holding=False), 429)
+    assert "frozen until" in problem["detail"]
+    refused = await posted(real_client, "ice/drain", {"member_id": first["member_id"]})
+    assert (refused["granted"], "frozen" in refused["why_not"]) == (False, True)
+
+    assert (await posted(real_client, "ice/freeze", {"for_ms": 0}))["frozen_until_ms"] is None
+    granted = await posted(real_client, "ice/drain", {"group_instance_id": "a", "max_leaving": 1})
+    assert (granted["granted"], granted["leaving"]) == (True, [first["member_id"]])

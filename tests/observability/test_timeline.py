@@ -50,6 +50,13 @@ LINES: list[tuple[str, dict[str, Any], str]] = [
         "the generation is raised from 3 to 9",
     ),
     ("session_stats", {"members": [["a", "c", 10_000, 0, 3_000, []]]}, "statistics of heartbeats, members: 1"),
+    ("group_frozen", {"until_ms": 1_700}, "the group is frozen until 1700"),
+    ("group_unfrozen", {}, "the group is not frozen any more"),
+    (
+        "leave_granted",
+        {"member_id": "a", "until_ms": 1_700, "max_leaving": 2},
+        "a may leave, as one of at most 2 at once",
+    ),
     ("group_emptied", {}, "the group is empty"),
     ("group_deleted", {}, "the group is deleted"),
     ("topic_changed", {"topic": "t", "partitions": 4}, "topic t has 4 partitions"),

@@ -97,6 +97,8 @@ NEEDS: Mapping[type, Need] = MappingProxyType(
         m.ListGroups: Need(Action.DESCRIBE, Kind.GROUPS),
         m.DeleteGroup: _ADMINISTER_GROUP,
         m.RebalanceGroup: _ADMINISTER_GROUP,
+        m.FreezeGroup: _ADMINISTER_GROUP,
+        m.DrainMember: _JOIN,
         m.PlanGroup: _DESCRIBE_GROUP,
         m.GetLeader: _DESCRIBE_GROUP,
         m.PutTopic: _ADMINISTER_TOPIC,

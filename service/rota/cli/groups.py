@@ -18,7 +18,7 @@ from rota.cli.lists import Limit, Listing, Sort, Watch
 from rota.cli.options import Group, Namespace, OutputFormat, Url, shared
 from rota.cli.output import Output, as_line, print_item, tell
 from rota.cli.tables import print_table
-from rota.cli.times import ago, since_ms
+from rota.cli.times import ago, milliseconds, since_ms, until
 from rota.observability.printable import printable
 from rota.observability.timeline import timeline_line, why
 from rota.protocol.ids import check_group_id
@@ -252,6 +252,64 @@ def rebalance_group(
     with Server(shared(context, url, namespace)) as server:
         reply = server.call(RebalanceGroup(server.namespace, group, reason, step_down), RebalanceReply)
     tell(f"generation {reply.generation_id} of {group} ends")
+
+
+@app.command("freeze")
+def freeze_group(
+    context: typer.Context,
+    group: Group,
+    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="Such as 90s, 20m or 2h, from now on.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the journal.")] = "",
+    url: Url = None,
+    namespace: Namespace = None,
+) -> None:
+    """Start no rebalance for a while that could as well start later: newcomers, changes of topics and candidates of a
+    higher priority wait. Members that leave or expire are excepted.
+    """
+    from rota.cli.calls import Server
+    from rota.protocol.messages import FreezeGroup, FreezeReply
+
+    with Server(shared(context, url, namespace)) as server:
+        reply = server.call(FreezeGroup(server.namespace, group, milliseconds(for_), reason), FreezeReply)
+    tell(f"group {group} is frozen, {until(reply.frozen_until_ms or 0)} it is not")
+
+
+@app.command("unfreeze")
+def unfreeze_group(
+    context: typer.Context,
+    group: Group,
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the journal.")] = "",
+    url: Url = None,
+    namespace: Namespace = None,
+) -> None:
+    """End a freeze before its time: what it held back begins."""
+    from rota.cli.calls import Server
+    from rota.protocol.messages import FreezeGroup, FreezeReply
+
+    with Server(shared(context, url, namespace)) as server:
+        server.call(FreezeGroup(server.namespace, group, 0, reason), FreezeReply)
+    tell(f"group {group} is not frozen")
+
+
+@app.command("drain")
+def drain_member(
+    context: typer.Context,
+    group: Group,
+    member_id: Annotated[str, typer.Argument(metavar="MEMBER", help="The member's id, or its instance id.")],
+    max_leaving: Annotated[int, typer.Option("--max-leaving", min=1, help="So many may leave at once.")] = 1,
+    wait: Annotated[
+        float, typer.Option("--wait", min=0, metavar="SECONDS", help="Ask again for so long; then end with 69.")
+    ] = 0,
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the journal.")] = "",
+    url: Url = None,
+    namespace: Namespace = None,
+) -> None:
+    """Ask whether a member may leave now, for a hook that stops its process then. It removes nothing."""
+    from rota.cli.calls import Server
+    from rota.cli.drains import ask_to_leave
+
+    with Server(shared(context, url, namespace)) as server:
+        ask_to_leave(server, group, member_id, max_leaving, wait, reason)
 
 
 @app.command("plan")

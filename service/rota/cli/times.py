@@ -29,6 +29,14 @@ def span_ms(text: str) -> int | None:
     return None if matched is None else int(matched[1]) * _UNITS_MS[matched[2]]
 
 
+def milliseconds(span: str) -> int:
+    """`90s`, `20m` or `2h` in milliseconds; a wrong use of the command where it is none, or nothing."""
+    found = span_ms(span)
+    if not found:
+        raise CommandFailed(f"{span!r} is no time such as 90s, 20m or 2h", Exit.USAGE)
+    return found
+
+
 def since_ms(text: str | None) -> int:
     """The moment that `--since` names: so long ago, or an ISO 8601 time, which is local without a zone; 0 for None."""
     if text is None:

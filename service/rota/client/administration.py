@@ -18,7 +18,7 @@ from rota.client.errors import (
 )
 from rota.client.stats import ClientStats
 from rota.client.transports.port import GroupEvent, Transport
-from rota.protocol.defaults import TOPICS_WAIT_MS
+from rota.protocol.defaults import DRAIN_GRANT_MS, TOPICS_WAIT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import check_namespace
 from rota.protocol.messages import (
@@ -32,9 +32,13 @@ from rota.protocol.messages import (
     DeleteTopic,
     DescribeGroup,
     DescribeReply,
+    DrainMember,
+    DrainReply,
     FetchedOffset,
     FetchOffsets,
     FetchReply,
+    FreezeGroup,
+    FreezeReply,
     GetTopic,
     LeaveGroup,
     LeaveReply,
@@ -111,6 +115,39 @@ class Administration:
     async def rebalance_group(self, group_id: str, reason: str = "", *, step_down: bool = False) -> None:
         """Start a rebalance, for administrators; `step_down`: under another leader, if another member joins."""
         await self._caller.ask(RebalanceGroup(self.namespace, group_id, reason, step_down), RebalanceReply)
+
+    async def freeze_group(self, group_id: str, for_ms: int, reason: str = "") -> int | None:
+        """Start no rebalance for so long that could as well start later: newcomers, changes of topics and candidates of
+        a higher priority wait; members that leave or expire are excepted. For administrators; 0 ends a freeze.
+
+        Returns the end in milliseconds since 1970, by the coordinator's clock; None where the group is not frozen.
+        """
+        request = FreezeGroup(self.namespace, group_id, for_ms, reason)
+        return (await self._caller.ask(request, FreezeReply)).frozen_until_ms
+
+    async def drain_member(
+        self,
+        group_id: str,
+        member_id: str = "",
+        *,
+        group_instance_id: str | None = None,
+        max_leaving: int = 1,
+        grant_ms: int = DRAIN_GRANT_MS,
+        reason: str = "",
+    ) -> DrainReply:
+        """May this member leave now? `granted` where fewer than `max_leaving` others have a permission, the group is
+        Stable, and not frozen; `why_not` otherwise. It removes nothing: the member leaves by itself.
+
+        Args:
+            group_id: The group.
+            member_id: The member that is to leave.
+            group_instance_id: Instead of `member_id`, of a static member.
+            max_leaving: So many may leave at once, this one included.
+            grant_ms: For how long the permission counts, unless the member leaves before.
+            reason: Why, for people and the journal.
+        """
+        request = DrainMember(self.namespace, group_id, member_id, group_instance_id, max_leaving, grant_ms, reason)
+        return await self._caller.ask(request, DrainReply)
 
     async def plan_group(
         self,

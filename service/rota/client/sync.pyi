@@ -23,6 +23,7 @@ from rota.client.transports.port import GroupEvent
 from rota.credentials import Credentials
 from rota.protocol.defaults import (
     CONSUMER_REBALANCE_TIMEOUT_MS,
+    DRAIN_GRANT_MS,
     PREEMPT_AFTER_MS,
     REBALANCE_TIMEOUT_MS,
     RETRY_TIMEOUT_MS,
@@ -34,6 +35,7 @@ from rota.protocol.defaults import (
 )
 from rota.protocol.messages import (
     DescribeReply,
+    DrainReply,
     FenceReply,
     FetchedOffset,
     ListedGroup,
@@ -401,6 +403,35 @@ class Client:
 
     def rebalance_group(self, group_id: str, reason: str = "", *, step_down: bool = False) -> None:
         """Start a rebalance, for administrators; `step_down`: under another leader, if another member joins."""
+
+    def freeze_group(self, group_id: str, for_ms: int, reason: str = "") -> int | None:
+        """Start no rebalance for so long that could as well start later: newcomers, changes of topics and candidates of
+        a higher priority wait; members that leave or expire are excepted. For administrators; 0 ends a freeze.
+
+        Returns the end in milliseconds since 1970, by the coordinator's clock; None where the group is not frozen.
+        """
+
+    def drain_member(
+        self,
+        group_id: str,
+        member_id: str = "",
+        *,
+        group_instance_id: str | None = None,
+        max_leaving: int = 1,
+        grant_ms: int = DRAIN_GRANT_MS,
+        reason: str = "",
+    ) -> DrainReply:
+        """May this member leave now? `granted` where fewer than `max_leaving` others have a permission, the group is
+        Stable, and not frozen; `why_not` otherwise. It removes nothing: the member leaves by itself.
+
+        Args:
+            group_id: The group.
+            member_id: The member that is to leave.
+            group_instance_id: Instead of `member_id`, of a static member.
+            max_leaving: So many may leave at once, this one included.
+            grant_ms: For how long the permission counts, unless the member leaves before.
+            reason: Why, for people and the journal.
+        """
 
     def plan_group(
         self,

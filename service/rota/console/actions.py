@@ -10,9 +10,19 @@ from rota.console.commands import action_commands
 from rota.console.desk import Described, Desk
 from rota.console.group import refusals
 from rota.protocol.errors import ErrorCode, RejectedRequest
-from rota.protocol.messages import DeleteGroup, LeaveGroup, LeaveReply, LeavingMember, RebalanceGroup, Request
+from rota.protocol.messages import (
+    DeleteGroup,
+    FreezeGroup,
+    LeaveGroup,
+    LeaveReply,
+    LeavingMember,
+    RebalanceGroup,
+    Request,
+)
 
 NOTE_MAX_CHARS = 500
+FREEZE_MS = 1_200_000
+"""For how long the console freezes a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,21 @@ ACTIONS: Mapping[str, Action] = {
             "Step down",
             "The group rebalances, and the next member in line leads. The old leader stays a member, its token ends.",
             "The leader was asked to step down.",
+        ),
+        Action(
+            "freeze",
+            "Freeze for 20 minutes",
+            "Freeze",
+            "No rebalance starts that could as well start later: newcomers, changes of topics and higher priorities "
+            "wait. Members that leave or expire are excepted.",
+            "The group is frozen.",
+        ),
+        Action(
+            "unfreeze",
+            "End the freeze",
+            "Unfreeze",
+            "What the freeze held back begins at once.",
+            "The group is not frozen any more.",
         ),
         Action(
             "evict",
@@ -104,7 +129,7 @@ async def action_page(
         "action": action,
         "form": form,
         "complaint": complaint,
-        "refusal": refusals(described.group)[action.name] or gone,
+        "refusal": refusals(described.group, desk.now_ms())[action.name] or gone,
         "commands": action_commands(base_url, namespace, group_id, action.name, form.member_id),
         "note_max_chars": NOTE_MAX_CHARS,
     }
@@ -125,5 +150,7 @@ def _request(namespace: str, group_id: str, action: Action, form: Form) -> Reque
             return LeaveGroup(namespace, group_id, (LeavingMember(form.member_id, None, form.note),), by_admin=True)
         case "delete":
             return DeleteGroup(namespace, group_id, form.note)
+        case "freeze" | "unfreeze":
+            return FreezeGroup(namespace, group_id, FREEZE_MS if action.name == "freeze" else 0, form.note)
         case _:
             return RebalanceGroup(namespace, group_id, form.note, step_down=action.name == "step-down")

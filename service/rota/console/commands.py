@@ -43,6 +43,18 @@ def action_commands(base_url: str, namespace: str, group_id: str, action: str, m
             ]
         case "delete":
             return [("CLI", f"{rota} delete {group} --reason WHY"), ("curl", f"curl -X DELETE {quote(url)}")]
+        case "freeze":
+            body = '{"for_ms": 1200000}'
+            return [
+                ("CLI", f"{rota} freeze {group} --for 20m --reason WHY"),
+                ("curl", f"curl -X POST {json} -d '{body}' {quote(url + '/freeze')}"),
+            ]
+        case "unfreeze":
+            body = '{"for_ms": 0}'
+            return [
+                ("CLI", f"{rota} unfreeze {group} --reason WHY"),
+                ("curl", f"curl -X POST {json} -d '{body}' {quote(url + '/freeze')}"),
+            ]
         case _:
             flag, body = (" --step-down", '{"step_down": true}') if action == "step-down" else ("", "{}")
             return [

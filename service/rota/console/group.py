@@ -167,17 +167,22 @@ def _common(desk: Desk, described: Described, now_ms: int, base_url: str) -> dic
         "shard_id": shard_of(namespace, group.group_id, desk.shard_count),
         "now_ms": now_ms,
         "commands": commands_of(base_url, namespace, group.group_id),
-        "refusals": refusals(group),
+        "refusals": refusals(group, now_ms),
     }
 
 
-def refusals(group: DescribeReply) -> dict[str, str]:
+def refusals(group: DescribeReply, now_ms: int) -> dict[str, str]:
     """Why an action cannot be done now; empty where it can. The coordinator has the last word."""
     empty = "it has no members" if not group.members else ""
+    is_frozen = group.frozen_until_ms is not None and group.frozen_until_ms > now_ms
+    frozen = "it is frozen" if is_frozen else ""
     leaderless = empty or ("" if group.leader_id else "it has no leader now")
+    alone = "no other member could lead" if len(group.members) < 2 else ""
     return {
-        "rebalance": empty,
-        "step-down": leaderless or ("no other member could lead" if len(group.members) < 2 else ""),
+        "rebalance": empty or frozen,
+        "freeze": empty or frozen,
+        "unfreeze": "" if is_frozen else "it is not frozen",
+        "step-down": leaderless or frozen or alone,
         "evict": empty,
         "delete": "" if group.state == "Empty" else f"it has {count(len(group.members), 'member')}: it must be empty",
     }

@@ -15,7 +15,10 @@ from rota.group.records import (
     GenerationCompleted,
     GenerationRaised,
     GroupEmptied,
+    GroupFrozen,
+    GroupUnfrozen,
     LeaderChanged,
+    LeaveGranted,
     MemberExpired,
     MemberFenced,
     MemberGone,
@@ -159,6 +162,21 @@ def _assignment_failed(group: Group, _record: AssignmentFailed, _at_ms: int) -> 
     group.settle(PREPARING_REBALANCE)
 
 
+def _group_frozen(group: Group, record: GroupFrozen, _at_ms: int) -> None:
+    group.frozen_until_ms, group.frozen_reason = record.until_ms, record.reason
+    group.settle_maintenance()
+
+
+def _group_unfrozen(group: Group, _record: GroupUnfrozen, _at_ms: int) -> None:
+    group.frozen_until_ms, group.frozen_reason = None, ""
+    group.settle_maintenance()
+
+
+def _leave_granted(group: Group, record: LeaveGranted, at_ms: int) -> None:
+    group.leaving = {**group.leaving_at(at_ms), record.member_id: record.until_ms}
+    group.settle_maintenance()
+
+
 def _offsets_committed(group: Group, record: OffsetsCommitted, at_ms: int) -> None:
     for item in record.offsets:
         key = (item.topic, item.partition)
@@ -243,5 +261,8 @@ _APPLY: dict[type, Callable[[Group, Any, int], None]] = {
     OffsetsDeleted: _offsets_deleted,
     RequestFenced: _request_fenced,
     SessionStats: _session_stats,
+    GroupFrozen: _group_frozen,
+    GroupUnfrozen: _group_unfrozen,
+    LeaveGranted: _leave_granted,
     GroupEmptied: _group_emptied,
 }

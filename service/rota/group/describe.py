@@ -24,7 +24,7 @@ MAX_DECODED_MEMBERS = 1_000
 """Of one answer: decoding more would hold other groups' calls up."""
 
 
-def describe_group(group: Group | None, request: DescribeGroup) -> DescribeReply:
+def describe_group(group: Group | None, request: DescribeGroup, now_ms: int = 0) -> DescribeReply:
     """The group with its members; their metadata and assignments only while it is Stable."""
     if group is None:
         return DescribeReply(ErrorCode.GROUP_ID_NOT_FOUND, group_id=request.group_id)
@@ -45,6 +45,9 @@ def describe_group(group: Group | None, request: DescribeGroup) -> DescribeReply
         rebalance_cause=group.rebalance_cause,
         state_since_ms=group.state_since_ms,
         phase_deadline_ms=_phase_deadline_ms(group),
+        frozen_until_ms=group.frozen_until_ms,
+        frozen_reason=group.frozen_reason,
+        leaving=tuple(group.leaving_at(now_ms)),
         preempt_at_ms=group.preempt_at_ms if group.state is STABLE else None,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rota.group.apply import record
+from rota.group.freeze import on_thaw_timer
 from rota.group.rebalance import (
     complete_join,
     drop_parked,
@@ -34,6 +35,8 @@ def on_timer(result: Result, group: Group, timer: Timer, limits: Limits) -> None
             _on_sync_timer(result, group, timer, limits)
         case TimerKind.PENDING:
             _on_pending_timer(result, group, timer)
+        case TimerKind.THAW:
+            on_thaw_timer(result, group, timer.at_ms, limits)
         case TimerKind.PREEMPT:
             on_preempt_timer(result, group, timer.at_ms)
         case TimerKind.ASSIGN:

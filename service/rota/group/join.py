@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rota.group.apply import record
 from rota.group.assignment import ask_for_assignment, concerns_all, renew_assignment
+from rota.group.freeze import hold_back
 from rota.group.membership_checks import check_caller, check_member, report_fenced, why
 from rota.group.mismatch import join_mismatch
 from rota.group.rebalance import (
@@ -196,9 +197,13 @@ def _rejoin(result: Result, group: Group, member: Member, request: JoinGroup, ca
             return
         case state:
             raise AssertionError(f"a group with members cannot be {state}")
+    trigger = _trigger(cause, reason, request, member.member_id)
+    if is_of_topics(request.reason) and hold_back(result, group, trigger):
+        result.reply(call, join_reply(group, member))
+        return
     _update(result, group, member, request, settle=False)
     _park(result, group, member, call)
-    rebalance_or_complete(result, group, limits, _trigger(cause, reason, request, member.member_id))
+    rebalance_or_complete(result, group, limits, trigger)
 
 
 def _replace_static_member(

@@ -222,6 +222,34 @@ class GenerationRaised:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupFrozen:
+    """Until then no rebalance starts that could as well start later."""
+
+    kind: ClassVar[str] = "group_frozen"
+    until_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupUnfrozen:
+    """An administrator ended the freeze before its time."""
+
+    kind: ClassVar[str] = "group_unfrozen"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGranted:
+    """A member may leave, as one of at most so many at once, until then."""
+
+    kind: ClassVar[str] = "leave_granted"
+    member_id: str
+    until_ms: int
+    max_leaving: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class GroupEmptied:
     """The last member is gone. `by` is that member, empty where the sentence counts several."""
 
@@ -308,6 +336,9 @@ Record = (
     | RequestFenced
     | SessionStats
     | GenerationRaised
+    | GroupFrozen
+    | GroupUnfrozen
+    | LeaveGranted
     | GroupEmptied
     | GroupDeleted
     | TopicChanged

@@ -19,6 +19,8 @@ class TimerKind(StrEnum):
     """The rebalance timeout, counted from the completed join phase: members that have not synced are removed."""
     PENDING = "pending"
     """A pending id was not used in time."""
+    THAW = "thaw"
+    """A freeze is over."""
     PREEMPT = "preempt"
     """A candidate has outranked the leader for long enough."""
     ASSIGN = "assign"

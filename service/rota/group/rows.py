@@ -48,6 +48,11 @@ class GroupRow:
     """How many static members of this generation another member id has taken over since it began."""
     rebalance_cause: str = ""
     """The code beside `rebalance_reason`; empty in rows of releases that wrote none."""
+    frozen_until_ms: int | None = None
+    """Until when the group is, or was, frozen; None where it never was, or an administrator ended that."""
+    frozen_reason: str = ""
+    leaving: tuple[tuple[str, int], ...] = ()
+    """Members that may leave, each with the time when its permission is void."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from rota.group.apply import record
 from rota.group.assignment import AssignmentJob, ask_for_assignment, assignment_job, is_current
 from rota.group.describe import describe_group, get_leader, list_groups
+from rota.group.drain import drain_member
 from rota.group.expiry import on_timer
 from rota.group.fence import verify_fence
+from rota.group.freeze import freeze_group, refuse_newcomer, watch_freeze
 from rota.group.heartbeat import heartbeat, heartbeat_many, unpark_heartbeat
 from rota.group.join import check_join, join_group, pass_generations, reject_join, unpark_join
 from rota.group.leave import leave_group
@@ -63,7 +65,11 @@ from rota.protocol.messages import (
     DeleteOffsetsReply,
     DeleteTopic,
     DescribeGroup,
+    DrainMember,
+    DrainReply,
     FetchOffsets,
+    FreezeGroup,
+    FreezeReply,
     GetLeader,
     GetTopic,
     GroupRequest,
@@ -308,7 +314,7 @@ class Shard(ShardState):
             result.reply(call, refusal)
             return
         group = group or Group(*key, self.tombstones.get(key, 0))
-        refusal = check_join(group, request, self.limits)
+        refusal = check_join(group, request, self.limits) or refuse_newcomer(group, request, result.now_ms)
         if refusal is not None:
             reject_join(result, group, request, refusal, call)
             return
@@ -352,7 +358,7 @@ class Shard(ShardState):
     def _administer(self, result: Result, request: Request, call: int) -> None:
         match request:
             case DescribeGroup():
-                result.reply(call, describe_group(self._group(request), request))
+                result.reply(call, describe_group(self._group(request), request, result.now_ms))
             case PlanGroup():
                 result.reply(call, snapshot_group(self._group(request), request))
             case ListGroups():
@@ -365,6 +371,18 @@ class Shard(ShardState):
                 result.reply(call, self._delete_group(result, request))
             case RebalanceGroup():
                 self._force_rebalance(result, request, call)
+            case FreezeGroup():
+                group = self._group(request)
+                if group is None:
+                    result.reply(call, FreezeReply(_missing_group(request)))
+                else:
+                    freeze_group(result, group, request, call, self.limits)
+            case DrainMember():
+                group = self._group(request)
+                if group is None:
+                    result.reply(call, DrainReply(_missing_group(request)))
+                else:
+                    drain_member(result, group, request, call)
             case DeleteOffsets():
                 group = self._group(request)
                 if group is None:
@@ -465,7 +483,7 @@ def _reason(request: Request) -> str:
     match request:
         case LeaveGroup():
             return next((member.reason for member in request.members if member.reason), "")
-        case DeleteGroup() | RebalanceGroup():
+        case DeleteGroup() | RebalanceGroup() | FreezeGroup():
             return request.reason
         case _:
             return ""
@@ -481,7 +499,7 @@ def _all_missing(request: HeartbeatMany) -> HeartbeatManyReply:
     return HeartbeatManyReply(state=DEAD.value, errors=errors)
 
 
-def _missing_group(request: DeleteGroup | DeleteOffsets | RebalanceGroup) -> ErrorCode:
+def _missing_group(request: GroupRequest) -> ErrorCode:
     return ErrorCode.GROUP_ID_NOT_FOUND if request.group_id else ErrorCode.INVALID_GROUP_ID
 
 
@@ -511,6 +529,7 @@ def _resume(result: Result, group: Group) -> None:
     """Set a loaded group going again: sessions afresh, and the phase it was in gets its whole time."""
     for member in group.members.values():
         start_session(result, group, member)
+    watch_freeze(result, group, is_loaded=True)
     timeout_ms = group.rebalance_timeout_ms()
     if group.state is PREPARING_REBALANCE:
         group.rebalance_started_ms = result.now_ms

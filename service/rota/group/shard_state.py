@@ -168,6 +168,9 @@ class ShardState:
         group.rebalance_reason = row.rebalance_reason
         group.rebalance_by = row.rebalance_by
         group.rebalance_cause = row.rebalance_cause
+        group.frozen_until_ms = row.frozen_until_ms
+        group.frozen_reason = row.frozen_reason
+        group.leaving = dict(row.leaving)
 
 
 def _group_rows(group: Group, changes: RowChanges) -> None:

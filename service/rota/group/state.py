@@ -33,6 +33,7 @@ from typing import NamedTuple
 from rota.group.gaps import GapCount
 from rota.group.records import MemberGone
 from rota.group.rows import GroupRow, MemberImage, MemberRow, OffsetRow
+from rota.group.trigger import Trigger
 from rota.protocol.fencing_token import LAST_TAKEOVER, fencing_token
 from rota.types import Departed
 
@@ -150,9 +151,12 @@ class Group:
         "dirty_members",
         "dirty_offsets",
         "fenced_reported",
+        "frozen_reason",
+        "frozen_until_ms",
         "generation_id",
         "generation_leader_id",
         "group_id",
+        "held_back",
         "initial",
         "join_deadline_ms",
         "join_generation_id",
@@ -160,6 +164,7 @@ class Group:
         "joined_count",
         "last_gone",
         "leader_id",
+        "leaving",
         "members",
         "namespace",
         "newcomer_arrived",
@@ -205,6 +210,10 @@ class Group:
         self.rebalance_reason = ""
         self.rebalance_by = ""
         self.rebalance_cause = ""
+        self.frozen_until_ms: int | None = None
+        self.frozen_reason = ""
+        self.leaving: dict[str, int] = {}
+        """Members that may leave, with the time when each permission is void."""
         self.settled: GroupRow | None = None
         """What the store says of this group; None while it knows nothing of it."""
         self.members: dict[str, Member] = {}
@@ -239,6 +248,12 @@ class Group:
         self.asked_ms = 0
         """When the server was last asked to assign the group."""
         self.fenced_reported: set[tuple[str, str]] = set()
+        self._begin_waiting()
+
+    def _begin_waiting(self) -> None:
+        """Soft state of what waits: for the end of a freeze, or for a candidate that outranks the leader."""
+        self.held_back: Trigger | None = None
+        """The rebalance that begins when the freeze ends."""
         self.ranked: dict[str, Ranked] = {}
         """By member id, where the type has priorities. See `succession.py`, as for the next three."""
         self.reigns: tuple[str, int] | None = None
@@ -255,6 +270,18 @@ class Group:
 
     def is_leader(self, member_id: str) -> bool:
         return self.leader_id == member_id
+
+    def is_frozen(self, now_ms: int) -> bool:
+        return self.frozen_until_ms is not None and now_ms < self.frozen_until_ms
+
+    def says_frozen(self) -> str:
+        """Why a call waits, for people."""
+        reason = f" ({self.frozen_reason})" if self.frozen_reason else ""
+        return f"the group is frozen until {self.frozen_until_ms}{reason}"
+
+    def leaving_at(self, now_ms: int) -> dict[str, int]:
+        """The members that may leave and have not left."""
+        return {each: until_ms for each, until_ms in self.leaving.items() if until_ms > now_ms}
 
     def token_of(self, member: Member) -> int:
         """The fencing token that this member has in the current generation."""
@@ -333,6 +360,7 @@ class Group:
         if member.joined:
             self.joined_count -= 1
         self.pending_sync.pop(member_id, None)
+        self.leaving.pop(member_id, None)
         if self.generation_leader_id == member_id:
             self.generation_leader_id = None
         if self.leader_id == member_id:
@@ -349,6 +377,7 @@ class Group:
         assert member.image.group_instance_id is not None
         self.static_members[member.image.group_instance_id] = member_id
         self.members = {(member_id if key == old_id else key): value for key, value in self.members.items()}
+        self.leaving.pop(old_id, None)  # The process that was to leave is back as another one.
         if old_id in self.pending_sync:
             del self.pending_sync[old_id]
             self.pending_sync[member_id] = None
@@ -386,8 +415,19 @@ class Group:
             rebalance_by=self.rebalance_by,
             takeovers=self.takeovers,
             rebalance_cause=self.rebalance_cause,
+            frozen_until_ms=self.frozen_until_ms,
+            frozen_reason=self.frozen_reason,
+            leaving=tuple(self.leaving.items()),
         )
         self.dirty = True
+
+    def settle_maintenance(self) -> None:
+        """Let the row say whether the group is frozen, and which members may leave."""
+        if self.settled is not None:
+            leaving = tuple(self.leaving.items())
+            until_ms, reason = self.frozen_until_ms, self.frozen_reason
+            self.settled = replace(self.settled, frozen_until_ms=until_ms, frozen_reason=reason, leaving=leaving)
+            self.dirty = True
 
     def settle_trigger(self, cause: str, reason: str, by: str) -> None:
         """Let the row say this of the last rebalance; what the group itself says of the one under way stays."""

@@ -86,7 +86,7 @@ def due_preemption(group: Group, now_ms: int | None = None) -> Preemption | None
         # A sync of the former generation would be refused, and the leader would lose what it is to hand over.
         return None
     if group.steps_down is not None and group.steps_down.member_id == leader_id and (heir_id := heir_of(group)):
-        return Preemption(heir_id, group.steps_down.at_ms, group.steps_down.reason)
+        return Preemption(heir_id, _unfrozen(group, group.steps_down.at_ms), group.steps_down.reason)
     members = generation_of(group).members
     try:
         wanted = succession.challengers(members, leader_id)
@@ -99,7 +99,7 @@ def due_preemption(group: Group, now_ms: int | None = None) -> Preemption | None
             since_ms = max(group.ranked[member_id].since_ms, leads_since_ms)
             ranks = [f"{each} of priority {group.ranked[each].priority}" for each in (member_id, leader_id)]
             reason = f"candidate {ranks[0]} has outranked leader {ranks[1]} for {hold_ms} ms"
-            found.append(Preemption(member_id, since_ms + hold_ms, reason))
+            found.append(Preemption(member_id, _unfrozen(group, since_ms + hold_ms), reason))
     if now_ms is not None:
         found = [each for each in found if each.at_ms <= now_ms][:1]
     return min(found, key=lambda each: each.at_ms, default=None)
@@ -121,6 +121,11 @@ def successor_of(group: Group, metadata: bytes) -> str:
         return elected if succession.successor(leader.assignment) and elected != leader.member_id else ""
     except Exception:
         return ""
+
+
+def _unfrozen(group: Group, at_ms: int) -> int:
+    """A freeze puts a preemption off until its end."""
+    return max(at_ms, group.frozen_until_ms or at_ms)
 
 
 def can_hand_over(group: Group, leader_id: str) -> bool:

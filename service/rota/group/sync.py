@@ -16,6 +16,7 @@ from rota.group.assignment import (
     tell_changes,
     tell_topic_changes,
 )
+from rota.group.freeze import hold_back
 from rota.group.heartbeat import release_heartbeats
 from rota.group.membership_checks import check_generation, report_fenced, why
 from rota.group.mismatch import sync_mismatch
@@ -155,6 +156,9 @@ def _resync(result: Result, group: Group, leader: Member, request: SyncGroup, ca
     if all(given.get(m.member_id, b"") == m.assignment for m in group.members.values()):
         result.reply(call, sync_reply(group, leader))
         return
+    if hold_back(result, group, Trigger(Cause.LEADER_REJOINED, f"leader {leader.member_id} assigned anew")):
+        result.reply(call, sync_reply(group, leader))
+        return
     # It assigns to an id that a static member has given up since: the one that came back would lose its share.
     # So the group rebalances, and the leader learns the new ids.
     if stranger := next((m for m, a in given.items() if a and m not in group.members), None):
@@ -202,6 +206,8 @@ def finish_job(
             record_assignment(result, group, outcome, resync=False)
             answer_syncs(result, group)
             watch_candidates(result, group)
+        case GroupState.STABLE, Mapping() if group.is_frozen(result.now_ms):
+            pass  # It is asked again when the freeze ends.
         case GroupState.STABLE, Mapping() if _takes_away(group, job, outcome):
             start_rebalance(result, group, limits, _reassigns(group, outcome, result.now_ms))
         case GroupState.STABLE, Mapping() if _differs(group, outcome):

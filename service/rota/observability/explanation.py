@@ -121,7 +121,14 @@ class _Explainer:
                 mood, headline, points = self._empty()
             case _:
                 return Explanation(Mood.EMPTY, "There is no such group, or it was deleted.", ())
-        points += [*self._leader(), *self._succession(), *self._permits(), *self._last_rebalance(), *self._lately()]
+        points += [
+            *self._maintenance(),
+            *self._leader(),
+            *self._succession(),
+            *self._permits(),
+            *self._last_rebalance(),
+            *self._lately(),
+        ]
         mood = Mood.WAITING if mood is Mood.CALM and self._is_stormy() else mood
         return Explanation(mood, headline, tuple(points))
 
@@ -211,6 +218,18 @@ class _Explainer:
         token = f"its fencing token is {leader.fencing_token}, of generation {group.generation_id}"
         ends = ", which ends with this rebalance" if group.state == "PreparingRebalance" else ""
         return [Point("leader", f"{_named(leader)} leads; {token}{ends}.")]
+
+    def _maintenance(self) -> list[Point]:
+        """A freeze, and the members that may leave."""
+        points, until_ms = [], self.group.frozen_until_ms
+        if until_ms is not None and until_ms > self.now_ms:
+            reason = f" ({self.group.frozen_reason})" if self.group.frozen_reason else ""
+            left = duration(until_ms - self.now_ms)
+            waits = "newcomers, changes of topics and higher priorities wait"
+            points.append(Point("frozen", f"Until {self.clock(until_ms)}, {left} from now{reason}: {waits}."))
+        if self.group.leaving:
+            points.append(Point("leaving", f"{listed(self.group.leaving)} may leave."))
+        return points
 
     def _succession(self) -> list[Point]:
         """The member that follows the leader in order, or is to be asked for later, and the priorities."""

@@ -74,6 +74,12 @@ def _told_of_data(kind: str, payload: Mapping[str, Any]) -> str:
             return f"{request} {payload['request_generation_id']} refused, {payload['error']}"
         case "generation_raised":
             return f"the generation is raised from {payload['former_generation_id']} to {payload['generation_id']}"
+        case "group_frozen":
+            return f"the group is frozen until {payload['until_ms']}"
+        case "group_unfrozen":
+            return "the group is not frozen any more"
+        case "leave_granted":
+            return f"{payload['member_id']} may leave, as one of at most {payload['max_leaving']} at once"
         case "group_emptied":
             return "the group is empty"
         case "group_deleted":

@@ -20,6 +20,7 @@ COMMAND_REBALANCE_TIMEOUT_MS: Final = 10_000
 HEARTBEAT_INTERVAL_MS: Final = 3_000
 RETURN_DELAY_MS: Final = 300_000
 PREEMPT_AFTER_MS: Final = 30_000
+DRAIN_GRANT_MS: Final = 300_000
 TOPICS_REFRESH_MS: Final = 10_000
 TOPICS_WAIT_MS: Final = 20_000
 
@@ -133,6 +134,12 @@ DEFAULTS: Final = (
         PREEMPT_AFTER_MS,
         "`preempt_after_ms` of candidates; candidates without one in their metadata",
         "A candidate that restarts again and again does not take the leadership each time. Three sessions.",
+    ),
+    Default(
+        "DRAIN_GRANT_MS",
+        DRAIN_GRANT_MS,
+        "a permission to leave, `rota groups drain`",
+        "An evictor that has died blocks the others no longer. Most machines stop their processes within it.",
     ),
     Default(
         "TOPICS_REFRESH_MS",

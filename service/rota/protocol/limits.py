@@ -14,6 +14,7 @@ MAX_WAIT_MS = 50_000
 """The longest a call stays parked: proxies cut silent connections after 60 s."""
 
 MAX_TOPICS_DEBOUNCE_MS = 3_600_000
+MAX_FREEZE_MS = 7 * 86_400_000
 """The longest time for which a group may let changes of its topics collect."""
 MAX_RETENTION_TIME_MS = 100 * 366 * 86_400_000
 """The longest retention that a commit may name: a century."""

@@ -160,11 +160,16 @@ def _group_values(shard_id: int, row: GroupRow) -> Row:
         row.rebalance_by,
         row.takeovers,
         f"{row.rebalance_cause}:{_mark(row)}" if row.rebalance_cause else "",
+        row.frozen_until_ms,
+        row.frozen_reason,
+        json.dumps(row.leaving) if row.leaving else "",
     )
 
 
 def _group_row(values: Sequence[Any]) -> GroupRow:
-    row = GroupRow(*values[1:])
+    *plain, leaving = values[1:]
+    read = tuple((member_id, until_ms) for member_id, until_ms in json.loads(leaving or "[]"))
+    row = GroupRow(*[*plain, read])
     cause, _, mark = row.rebalance_cause.partition(":")
     return replace(row, rebalance_cause=cause if mark == _mark(row) else "")
 

@@ -219,6 +219,9 @@ groups = Table(
         server_default="",
         comment="a code, and a checksum of its rebalance; empty: none",
     ),
+    Column("frozen_until_ms", BigInteger, comment="null: not frozen"),
+    Column("frozen_reason", Text, nullable=False, server_default=""),
+    Column("leaving", Text, nullable=False, server_default="", comment="JSON: members that may leave, and until when"),
     Index("groups_by_name", "namespace", "group_id"),
 )
 

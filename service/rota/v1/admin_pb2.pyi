@@ -96,7 +96,7 @@ class DescribedMember(_message.Message):
     def __init__(self, member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., metadata: _Optional[bytes] = ..., assignment: _Optional[bytes] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., session_deadline_ms: _Optional[int] = ..., joined: _Optional[bool] = ..., awaited: _Optional[bool] = ..., metadata_decoded: _Optional[str] = ..., assignment_decoded: _Optional[str] = ..., fencing_token: _Optional[int] = ...) -> None: ...
 
 class DescribeGroupResponse(_message.Message):
-    __slots__ = ("group_id", "state", "generation_id", "protocol_type", "protocol_name", "leader_id", "members", "pending_members", "rebalance_reason", "rebalance_by", "state_since_ms", "phase_deadline_ms", "rebalance_cause", "preempt_at_ms", "revision", "epoch")
+    __slots__ = ("group_id", "state", "generation_id", "protocol_type", "protocol_name", "leader_id", "members", "pending_members", "rebalance_reason", "rebalance_by", "state_since_ms", "phase_deadline_ms", "rebalance_cause", "frozen_until_ms", "frozen_reason", "leaving", "preempt_at_ms", "revision", "epoch")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +110,9 @@ class DescribeGroupResponse(_message.Message):
     STATE_SINCE_MS_FIELD_NUMBER: _ClassVar[int]
     PHASE_DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     REBALANCE_CAUSE_FIELD_NUMBER: _ClassVar[int]
+    FROZEN_UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    FROZEN_REASON_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     PREEMPT_AT_MS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -126,10 +129,13 @@ class DescribeGroupResponse(_message.Message):
     state_since_ms: int
     phase_deadline_ms: int
     rebalance_cause: str
+    frozen_until_ms: int
+    frozen_reason: str
+    leaving: _containers.RepeatedScalarFieldContainer[str]
     preempt_at_ms: int
     revision: int
     epoch: int
-    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[str] = ..., generation_id: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocol_name: _Optional[str] = ..., leader_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[DescribedMember, _Mapping]]] = ..., pending_members: _Optional[int] = ..., rebalance_reason: _Optional[str] = ..., rebalance_by: _Optional[str] = ..., state_since_ms: _Optional[int] = ..., phase_deadline_ms: _Optional[int] = ..., rebalance_cause: _Optional[str] = ..., preempt_at_ms: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[str] = ..., generation_id: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocol_name: _Optional[str] = ..., leader_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[DescribedMember, _Mapping]]] = ..., pending_members: _Optional[int] = ..., rebalance_reason: _Optional[str] = ..., rebalance_by: _Optional[str] = ..., state_since_ms: _Optional[int] = ..., phase_deadline_ms: _Optional[int] = ..., rebalance_cause: _Optional[str] = ..., frozen_until_ms: _Optional[int] = ..., frozen_reason: _Optional[str] = ..., leaving: _Optional[_Iterable[str]] = ..., preempt_at_ms: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class DeleteGroupRequest(_message.Message):
     __slots__ = ("namespace", "group_id", "reason")
@@ -170,6 +176,62 @@ class RebalanceGroupResponse(_message.Message):
     revision: int
     epoch: int
     def __init__(self, generation_id: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class FreezeGroupRequest(_message.Message):
+    __slots__ = ("namespace", "group_id", "for_ms", "reason")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    FOR_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    group_id: str
+    for_ms: int
+    reason: str
+    def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ..., for_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class FreezeGroupResponse(_message.Message):
+    __slots__ = ("frozen_until_ms", "revision", "epoch")
+    FROZEN_UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    frozen_until_ms: int
+    revision: int
+    epoch: int
+    def __init__(self, frozen_until_ms: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class DrainMemberRequest(_message.Message):
+    __slots__ = ("namespace", "group_id", "member_id", "group_instance_id", "max_leaving", "grant_ms", "reason")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    MAX_LEAVING_FIELD_NUMBER: _ClassVar[int]
+    GRANT_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    group_id: str
+    member_id: str
+    group_instance_id: str
+    max_leaving: int
+    grant_ms: int
+    reason: str
+    def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., max_leaving: _Optional[int] = ..., grant_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class DrainMemberResponse(_message.Message):
+    __slots__ = ("granted", "until_ms", "leaving", "why_not", "revision", "epoch")
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    WHY_NOT_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    granted: bool
+    until_ms: int
+    leaving: _containers.RepeatedScalarFieldContainer[str]
+    why_not: str
+    revision: int
+    epoch: int
+    def __init__(self, granted: _Optional[bool] = ..., until_ms: _Optional[int] = ..., leaving: _Optional[_Iterable[str]] = ..., why_not: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class TopicCount(_message.Message):
     __slots__ = ("topic", "partitions")

@@ -55,6 +55,16 @@ class AdminStub:
                 request_serializer=rota_dot_v1_dot_admin__pb2.RebalanceGroupRequest.SerializeToString,
                 response_deserializer=rota_dot_v1_dot_admin__pb2.RebalanceGroupResponse.FromString,
                 _registered_method=True)
+        self.FreezeGroup = channel.unary_unary(
+                '/rota.v1.Admin/FreezeGroup',
+                request_serializer=rota_dot_v1_dot_admin__pb2.FreezeGroupRequest.SerializeToString,
+                response_deserializer=rota_dot_v1_dot_admin__pb2.FreezeGroupResponse.FromString,
+                _registered_method=True)
+        self.DrainMember = channel.unary_unary(
+                '/rota.v1.Admin/DrainMember',
+                request_serializer=rota_dot_v1_dot_admin__pb2.DrainMemberRequest.SerializeToString,
+                response_deserializer=rota_dot_v1_dot_admin__pb2.DrainMemberResponse.FromString,
+                _registered_method=True)
         self.PlanGroup = channel.unary_unary(
                 '/rota.v1.Admin/PlanGroup',
                 request_serializer=rota_dot_v1_dot_admin__pb2.PlanGroupRequest.SerializeToString,
@@ -124,6 +134,20 @@ class AdminServicer:
 
     def RebalanceGroup(self, request, context):
         """Have the members agree anew, by another leader where that is asked.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FreezeGroup(self, request, context):
+        """Start no rebalance for a while that could as well start later; or end that.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainMember(self, request, context):
+        """May a member leave now, as one of at most so many at once? Removes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -210,6 +234,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.RebalanceGroup,
                     request_deserializer=rota_dot_v1_dot_admin__pb2.RebalanceGroupRequest.FromString,
                     response_serializer=rota_dot_v1_dot_admin__pb2.RebalanceGroupResponse.SerializeToString,
+            ),
+            'FreezeGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.FreezeGroup,
+                    request_deserializer=rota_dot_v1_dot_admin__pb2.FreezeGroupRequest.FromString,
+                    response_serializer=rota_dot_v1_dot_admin__pb2.FreezeGroupResponse.SerializeToString,
+            ),
+            'DrainMember': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainMember,
+                    request_deserializer=rota_dot_v1_dot_admin__pb2.DrainMemberRequest.FromString,
+                    response_serializer=rota_dot_v1_dot_admin__pb2.DrainMemberResponse.SerializeToString,
             ),
             'PlanGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.PlanGroup,
@@ -361,6 +395,60 @@ class Admin:
             '/rota.v1.Admin/RebalanceGroup',
             rota_dot_v1_dot_admin__pb2.RebalanceGroupRequest.SerializeToString,
             rota_dot_v1_dot_admin__pb2.RebalanceGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FreezeGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rota.v1.Admin/FreezeGroup',
+            rota_dot_v1_dot_admin__pb2.FreezeGroupRequest.SerializeToString,
+            rota_dot_v1_dot_admin__pb2.FreezeGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainMember(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rota.v1.Admin/DrainMember',
+            rota_dot_v1_dot_admin__pb2.DrainMemberRequest.SerializeToString,
+            rota_dot_v1_dot_admin__pb2.DrainMemberResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -18,9 +18,11 @@ from rota.protocol.messages import (
     DeleteOffsetsReply,
     DescribedMember,
     DescribeReply,
+    DrainReply,
     FenceReply,
     FetchedOffset,
     FetchReply,
+    FreezeReply,
     HeartbeatReply,
     JoinedMember,
     JoinReply,
@@ -168,6 +170,9 @@ DESCRIBE_REPLY = _reply(
     Entry("state_since_ms", _NUMBER),
     Entry("phase_deadline_ms", _NUMBER, None, "When the phase in progress ends without the missing members."),
     Entry("rebalance_cause", _TEXT, "", "A code, such as `member_expired`; later releases may have others."),
+    Entry("frozen_until_ms", _NUMBER, None, "No rebalance that could as well start later starts until then."),
+    Entry("frozen_reason", _TEXT, ""),
+    Entry("leaving", ListOf(_TEXT, MAX_SAFE_INTEGER), (), "Members that have a permission to leave."),
     Entry("preempt_at_ms", _NUMBER, None, "When the leader is asked to hand over to a member that outranks it."),
     title="DescribeReply",
 )
@@ -193,6 +198,19 @@ LIST_REPLY = _reply(
 DELETE_GROUP_REPLY = _reply(DeleteGroupReply, title="DeleteGroupReply")
 REBALANCE_REPLY = _reply(
     RebalanceReply, Entry("generation_id", _NUMBER, doc="The one that the rebalance ends."), title="RebalanceReply"
+)
+FREEZE_REPLY = _reply(
+    FreezeReply,
+    Entry("frozen_until_ms", _NUMBER, None, "Since 1970 at the owner; null: the group is not frozen."),
+    title="FreezeReply",
+)
+DRAIN_REPLY = _reply(
+    DrainReply,
+    Entry("granted", _FLAG, doc="Whether the member may leave now."),
+    Entry("until_ms", _NUMBER, None, "When the permission is void."),
+    Entry("leaving", ListOf(_TEXT, MAX_SAFE_INTEGER), doc="The members that have a permission."),
+    Entry("why_not", _TEXT, doc="Why the member may not leave now."),
+    title="DrainReply",
 )
 _TOPIC_PARTITIONS = _list_of(_reply(TopicPartitions, _TOPIC, Entry("partitions", ListOf(_NUMBER, MAX_SAFE_INTEGER))))
 PLAN_REPLY = _reply(
@@ -266,6 +284,8 @@ SHAPES: dict[type, Record] = {
     ListReply: LIST_REPLY,
     DeleteGroupReply: DELETE_GROUP_REPLY,
     RebalanceReply: REBALANCE_REPLY,
+    FreezeReply: FREEZE_REPLY,
+    DrainReply: DRAIN_REPLY,
     PlanReply: PLAN_REPLY,
     LeaderReply: LEADER_REPLY,
     TopicReply: TOPIC_REPLY,

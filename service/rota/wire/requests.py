@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from rota.protocol.defaults import DRAIN_GRANT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import MAX_TOKEN
 from rota.protocol.ids import (
@@ -18,6 +19,7 @@ from rota.protocol.ids import (
 )
 from rota.protocol.limits import (
     CONSUMER_REBALANCE_TIMEOUT_MS,
+    MAX_FREEZE_MS,
     MAX_RETENTION_TIME_MS,
     REBALANCE_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
@@ -30,7 +32,9 @@ from rota.protocol.messages import (
     DeleteOffsets,
     DeleteTopic,
     DescribeGroup,
+    DrainMember,
     FetchOffsets,
+    FreezeGroup,
     GetLeader,
     GetTopic,
     Heartbeat,
@@ -322,6 +326,25 @@ REBALANCE_GROUP = given(
         Entry("step_down", Boolean(), False, "Another member leads the next generation, if there is one."),
     ),
     title="RebalanceGroup",
+)
+FREEZE_GROUP = given(
+    FreezeGroup,
+    (
+        Entry("for_ms", Integer(0, MAX_FREEZE_MS), doc="From now on; 0 ends a freeze."),
+        Entry("reason", REASON, "", "Why, for people and the journal."),
+    ),
+    title="FreezeGroup",
+)
+DRAIN_MEMBER = given(
+    DrainMember,
+    (
+        Entry("member_id", MEMBER_ID, "", "The member that is to leave."),
+        Entry("group_instance_id", INSTANCE_ID, None, "Instead of `member_id`, of a static member."),
+        Entry("max_leaving", Integer(1, "group_max_size"), 1, "So many may leave at once, this one included."),
+        Entry("grant_ms", Integer(1, MAX_FREEZE_MS), DRAIN_GRANT_MS, "For how long a permission counts."),
+        Entry("reason", REASON, "", "Why, for people and the journal."),
+    ),
+    title="DrainMember",
 )
 _MEMBER_NAME = Text(512)
 PLAN_GROUP = given(

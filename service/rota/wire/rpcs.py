@@ -124,6 +124,8 @@ _ADMIN_RPCS = {
     "DescribeGroup": m.DescribeGroup,
     "DeleteGroup": m.DeleteGroup,
     "RebalanceGroup": m.RebalanceGroup,
+    "FreezeGroup": m.FreezeGroup,
+    "DrainMember": m.DrainMember,
     "PlanGroup": m.PlanGroup,
     "DeleteOffsets": m.DeleteOffsets,
     "PutTopic": m.PutTopic,

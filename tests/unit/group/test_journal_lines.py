@@ -98,6 +98,9 @@ LINES: dict[r.Record, dict[str, Any]] = {
         "former_generation_id": 3,
         "lost": [["generation", 8, 3], ["t/0", 70, -1]],
     },
+    r.GroupFrozen(1_700, "a deploy"): {"until_ms": 1_700},
+    r.GroupUnfrozen("it is out"): {},
+    r.LeaveGranted("m", 1_700, 2, "its node is drained"): {"member_id": "m", "until_ms": 1_700, "max_leaving": 2},
     r.GroupEmptied(3, "the last left", Cause.MEMBER_LEFT, "m"): {
         "generation_id": 3,
         "cause": "member_left",

@@ -186,6 +186,23 @@ OPERATIONS: tuple[Operation, ...] = (
         _GROUP_ERRORS,
     ),
     Operation(
+        "groupsFreeze",
+        GROUPS,
+        "Start no rebalance for a while that could as well start later: newcomers, changes of topics and candidates of "
+        "a higher priority wait. Members that leave or expire are excepted. for_ms of 0 ends it.",
+        m.FreezeGroup(*_G, for_ms=1_200_000, reason="a deploy"),
+        m.FreezeReply(frozen_until_ms=1_763_000_000_000),
+        _GROUP_ERRORS,
+    ),
+    Operation(
+        "groupsDrain",
+        GROUPS,
+        "May a member leave now, as one of at most max_leaving at once? It removes nothing: the member leaves then.",
+        m.DrainMember(*_G, _MEMBER, max_leaving=1, reason="its node is drained"),
+        m.DrainReply(granted=True, until_ms=1_763_000_000_000, leaving=(_MEMBER,)),
+        (*_GROUP_ERRORS, E.UNKNOWN_MEMBER_ID, E.FENCED_INSTANCE_ID),
+    ),
+    Operation(
         "groupsPlan",
         GROUPS,
         "What a rebalance would do with fewer or more members, more partitions or another strategy. Changes nothing.",

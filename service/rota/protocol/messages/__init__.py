@@ -23,7 +23,11 @@ from rota.protocol.messages.groups import (
     DescribedMember,
     DescribeGroup,
     DescribeReply,
+    DrainMember,
+    DrainReply,
     FenceReply,
+    FreezeGroup,
+    FreezeReply,
     GetLeader,
     LeaderReply,
     ListedGroup,
@@ -96,10 +100,14 @@ __all__ = [
     "DescribeGroup",
     "DescribeReply",
     "DescribedMember",
+    "DrainMember",
+    "DrainReply",
     "FenceReply",
     "FetchOffsets",
     "FetchReply",
     "FetchedOffset",
+    "FreezeGroup",
+    "FreezeReply",
     "GetLeader",
     "GetTopic",
     "GroupRequest",
@@ -164,6 +172,8 @@ Request = (
     | ListGroups
     | DeleteGroup
     | RebalanceGroup
+    | FreezeGroup
+    | DrainMember
     | PlanGroup
     | GetLeader
     | PutTopic
@@ -185,6 +195,8 @@ Reply = (
     | ListReply
     | DeleteGroupReply
     | RebalanceReply
+    | FreezeReply
+    | DrainReply
     | PlanReply
     | LeaderReply
     | TopicReply
@@ -205,6 +217,8 @@ REPLY_OF: dict[type, type] = {
     ListGroups: ListReply,
     DeleteGroup: DeleteGroupReply,
     RebalanceGroup: RebalanceReply,
+    FreezeGroup: FreezeReply,
+    DrainMember: DrainReply,
     PlanGroup: PlanReply,
     GetLeader: LeaderReply,
     PutTopic: TopicReply,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from rota.protocol.defaults import DRAIN_GRANT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import NO_TOKEN
 from rota.protocol.messages.base import (
@@ -103,6 +104,11 @@ class DescribeReply:
     """When the phase under way goes on without the missing members; None outside of a phase."""
     rebalance_cause: str = ""
     """A code of `rota.protocol.causes` beside `rebalance_reason`: why the group rebalanced last, or became empty."""
+    frozen_until_ms: int | None = None
+    """Until when no rebalance starts that could as well start later; None where the group is not frozen."""
+    frozen_reason: str = ""
+    leaving: tuple[str, ...] = ()
+    """Members that have a permission to leave."""
     preempt_at_ms: int | None = None
     """When the leader is asked to hand over to a member that outranks it; None where no member does."""
 
@@ -171,6 +177,51 @@ class RebalanceReply:
     error: ErrorCode = ErrorCode.NONE
     detail: str = ""
     generation_id: int = NO_GENERATION
+
+
+@dataclass(frozen=True, slots=True)
+class FreezeGroup(GroupRequest, Audited):
+    """Start no rebalance for so long that could as well start later, for administrators; 0 ends a freeze."""
+
+    for_ms: int = 0
+    reason: str = ""
+    act: Act | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FreezeReply:
+    """None: the group is not frozen."""
+
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    frozen_until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DrainMember(GroupRequest, InMembersName):
+    """May this member leave now, as one of at most `max_leaving` at once? By `member_id` or `group_instance_id`.
+
+    A permission counts until the member has left, or `grant_ms` are over. It removes nothing.
+    """
+
+    member_id: str = ""
+    group_instance_id: str | None = None
+    max_leaving: int = 1
+    grant_ms: int = DRAIN_GRANT_MS
+    reason: str = ""
+    subject: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainReply:
+    """`granted`, until `until_ms`; or `why_not`, for people. `leaving`: the members that have a permission."""
+
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    granted: bool = False
+    until_ms: int | None = None
+    leaving: tuple[str, ...] = ()
+    why_not: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,8 @@ class GroupCoordinator:
         self.shard = Shard(0, limits)
         self.revision = 0
         self.rebalances = 0
-        self.on_entry: Callable[[Entry], None] | None = None
+        self.watchers: list[Callable[[Entry], None]] = []
+        """What follows the coordinator's records."""
         self._numbers = 0
         self._calls: dict[int, _Parked] = {}
         self._watches: dict[int, _Parked] = {}
@@ -121,8 +122,8 @@ class GroupCoordinator:
         self.revision += len(result.records)
         for entry in result.records:
             self.rebalances += isinstance(entry.record, GenerationCompleted)
-            if self.on_entry is not None:
-                self.on_entry(entry)
+            for watcher in self.watchers:
+                watcher(entry)
         for timer in result.timers:
             self._arm(timer)
         for number, reply in result.replies:

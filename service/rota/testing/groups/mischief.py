@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from rota.assignors.work import WorkItem
-from rota.protocol.messages import DeleteTopic, PutTopic, RebalanceGroup
+from rota.protocol.messages import DeleteTopic, FreezeGroup, PutTopic, RebalanceGroup
 from rota.testing.groups.bodies import CandidateLife
 from rota.testing.groups.coordinator import NAMESPACE
 from rota.testing.groups.life import Life
@@ -54,6 +54,8 @@ class Mischief:
             "rejoin": [self._rejoin],
             **self._acts_of_kind(),
         }
+        if plan.freezes:
+            yield from (self._freeze, self._freeze)
         for feature, acts in by_feature.items():
             if plan.has(feature):
                 yield from acts
@@ -145,6 +147,11 @@ class Mischief:
     def _step_down(self) -> None:
         """An operator asks the leader to step down."""
         self._world.coordinator.ask(RebalanceGroup(NAMESPACE, Life.group_id, step_down=True))
+
+    def _freeze(self) -> None:
+        """An operator freezes the group, for less than the time in which it comes to rest, or ends that."""
+        for_ms = self._rng.choice((0, 300, 1_000, 2_500))
+        self._world.coordinator.ask(FreezeGroup(NAMESPACE, Life.group_id, for_ms, "for the test"))
 
     def _subscribe(self) -> None:
         life = self._some_life()

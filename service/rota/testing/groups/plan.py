@@ -46,6 +46,8 @@ OWN_STRATEGIES = 0.1
 """How often consumers use strategies of the user's own, or several by topic."""
 PERMITS_FOR_ELECTIONS = 0.4
 """How often candidates hold permits instead of leading."""
+FREEZES = 0.15
+"""How often groups are frozen now and then."""
 PRIORITIES = 0.6
 """How often candidates have priorities."""
 OWN_COOPERATIVE = 0.3
@@ -93,6 +95,7 @@ class Plan:
     """Members of a kind of the user's own keep what they hold while they join."""
     permits: tuple[int, ...] = ()
     """How many permits members ask for: each one of these numbers, which are mostly one."""
+    freezes: bool = False
     priorities: tuple[int, ...] = ()
     """The priorities of candidates; empty where they have none."""
     features: tuple[str, ...] = ()
@@ -113,6 +116,7 @@ def draw_plan(seed: int, rng: Random) -> Plan:
     if plan.kind == ELECTION and of_permits.random() < PERMITS_FOR_ELECTIONS:
         plan.kind = PERMITS
         plan.permits = of_permits.choice(((1,), (1,), (2,), (2,), (3,), (1, 2), (2, 3)))
+    plan.freezes = Random(f"freezes {seed}").random() < FREEZES
     of_priorities = Random(f"priorities {seed}")
     if plan.kind == ELECTION and of_priorities.random() < PRIORITIES:
         plan.priorities = of_priorities.choice(((0, 1), (0, 0, 7), (1, 2, 3)))

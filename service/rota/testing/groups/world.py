@@ -20,6 +20,7 @@ from rota.testing.groups import own_strategies
 from rota.testing.groups.bodies import CandidateLife, PoolLife
 from rota.testing.groups.books import Books
 from rota.testing.groups.coordinator import NAMESPACE, GroupCoordinator
+from rota.testing.groups.freezes import FreezeRule
 from rota.testing.groups.in_threads import CandidateInThreads, ConsumerInThreads, PoolInThreads
 from rota.testing.groups.life import MOST_CLOSE_S, Life
 from rota.testing.groups.link import CALM
@@ -109,7 +110,10 @@ class World:
         self.trace = Trace(loop.time)
         self.books = Books(self.trace, loop.time)
         self.coordinator = GroupCoordinator(loop, Limits(initial_rebalance_delay_ms=self.rng.choice((0, 50, 200))))
-        self.coordinator.on_entry = PreemptionRule(self.coordinator, self.books).note if self.plan.priorities else None
+        if self.plan.priorities:
+            self.coordinator.watchers.append(PreemptionRule(self.coordinator, self.books).note)
+        if self.plan.freezes:
+            self.coordinator.watchers.append(FreezeRule(self.books).note)
         self.mischief = Mischief(self)
         began_at = loop.time()
         with Strands(loop) if self.plan.threads else nullcontext() as strands:
