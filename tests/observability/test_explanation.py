@@ -49,7 +49,7 @@ def said(explanation: Explanation, about: str) -> list[str]:
     return [point.text for point in explanation.points if point.about == about]
 
 
-def test_a_stable_group_waits_for_nobody_and_names_its_leader_and_token() -> None:
+def test_a_stable_group_names_its_leader_and_its_token() -> None:
     core = a_stable_group(members=2)
 
     told = explained(core)
@@ -264,7 +264,7 @@ def test_a_group_that_becomes_empty_ends_its_story_without_members() -> None:
     assert (last.generation_id, last.member_ids, last.cause) == (2, (), "member_left")
 
 
-def test_lines_that_begin_in_the_middle_do_not_make_everybody_a_newcomer() -> None:
+def test_lines_from_the_middle_make_no_member_a_newcomer() -> None:
     core = a_stable_group(members=2)
     core.ask(m.RebalanceGroup(NAMESPACE, GROUP_ID))
     everybody_again(core)

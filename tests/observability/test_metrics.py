@@ -47,7 +47,7 @@ async def observed(tables: MemoryTables) -> AsyncIterator[Observed]:
         yield Observed(coordinator, store, metrics)
 
 
-async def test_a_rebalance_is_counted_by_its_cause_and_both_its_phases_are_timed(observed: Observed) -> None:
+async def test_a_rebalance_is_counted_by_cause_and_timed_by_phase(observed: Observed) -> None:
     await a_stable_member(observed.coordinator)
 
     assert observed.value("rota_rebalances_total", cause="member_joined") == 1
@@ -174,7 +174,7 @@ def test_the_code_beside_a_sentence_is_the_cause() -> None:
     ("last_gone", "cause"),
     [("member_expired", "member_expired"), ("member_left", "member_left"), ("member_fenced", "other"), ("", "other")],
 )
-def test_an_old_line_of_an_empty_group_has_the_cause_of_the_last_departure(last_gone: str, cause: str) -> None:
+def test_an_old_line_of_an_empty_group_has_a_cause(last_gone: str, cause: str) -> None:
     assert rebalance_cause("nobody is left", {}, last_gone) == cause
 
 

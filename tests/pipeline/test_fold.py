@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -96,7 +96,7 @@ def test_every_generation_is_in_one_rebalance(seed: int) -> None:
     assert Counter((row["group_id"], row["generation_id"]) for row in rows if row["generation_id"]) == opened
 
 
-def test_a_state_that_is_carried_is_json_and_goes_on_as_if_nothing_had_been() -> None:
+def test_a_carried_state_is_json_and_goes_on_unchanged() -> None:
     journal = [line for line in ordered(simulated(1)) if line.group_id == "g0"]
     straight, cut = GroupFold("sim", "g0"), GroupFold("sim", "g0")
 
@@ -134,3 +134,45 @@ def named(lines: Iterable[Line], table: str) -> list[dict[str, Any]]:
     columns = [column.name for column in GOLD[table].columns]
     found = [each for _, _, rows in fold_lines(ordered(list(lines)), simulated_units) for each in rows]
     return [dict(zip(columns, row.values, strict=True)) for row in found if row.table == table]
+
+
+# --- lines that cannot be read --------------------------------------------------------------------------
+
+
+def with_payload(journal: list[Line], kind: str, change: Callable[[str], str]) -> tuple[list[Line], Line]:
+    """The journal with another payload in one line of this kind, and that line."""
+    place = [number for number, line in enumerate(journal) if line.kind == kind][1]
+    poisoned = journal[place]._replace(payload=change(journal[place].payload))
+    return [*journal[:place], poisoned, *journal[place + 1 :]], poisoned
+
+
+BROKEN: dict[str, Callable[[str], str]] = {
+    "cut off": lambda payload: payload[:-5],
+    "a list": lambda payload: f"[{payload}]",
+    "without fields": lambda payload: "{}",
+    "not JSON": lambda payload: "not JSON",
+    "empty": lambda payload: "",
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize("kind", ["offsets_committed", "generation_completed", "member_joined", "assignment_synced"])
+def test_an_unreadable_line_is_named_and_the_fold_goes_on(kind: str, broken: str) -> None:
+    journal, poisoned = with_payload(ordered(simulated(1)), kind, BROKEN[broken])
+
+    found = [row for _, _, rows in fold_lines(journal, simulated_units) for row in rows]
+
+    names = [column.name for column in GOLD["unreadable"].columns]
+    [found_row] = [dict(zip(names, row.values, strict=True)) for row in found if row.table == "unreadable"]
+    assert (found_row["shard_id"], found_row["seq"], found_row["kind"]) == (poisoned.shard_id, poisoned.seq, kind)
+    assert found_row["error"]
+    assert len(found) >= 0.9 * len(closed_rows(1))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_line_of_a_true_journal_can_be_read(seed: int) -> None:
+    assert [row for row in closed_rows(seed) if row.table == "unreadable"] == []
+
+
+def closed_rows(seed: int) -> list[Row]:
+    return [row for _, _, rows in fold_lines(ordered(simulated(seed)), simulated_units) for row in rows]

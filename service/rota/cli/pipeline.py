@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rota.cli import pipeline_steps as steps
-from rota.cli.exits import CommandFailed
+from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import OutputFormat, Store, shared, store_url
 from rota.cli.output import print_items, tell
 
@@ -218,12 +218,41 @@ def what_ifs(
 
 
 @app.command()
-def report(lake: Folder = LAKE, out: Out = OUT, days: Days = 7.0, master: Master = "", memory: Memory = "2g") -> None:
-    """Write the report: one HTML page, the same as Markdown, and a CSV for each of its tables."""
+def report(
+    lake: Folder = LAKE,
+    out: Out = OUT,
+    days: Days = 7.0,
+    since: Annotated[
+        str,
+        typer.Option(metavar="WHEN", help="Instead of --days: 2h, 30min, or 2026-11-24T08:00 in UTC."),
+    ] = "",
+    group: Annotated[
+        list[str] | None, typer.Option(metavar="NAMESPACE/GROUP", help="Only this group; may be given several times.")
+    ] = None,
+    master: Master = "",
+    memory: Memory = "2g",
+) -> None:
+    """Write the report: one HTML page, the same as Markdown, and a CSV for each of its tables.
+
+    It begins with present troubles, judged at the journal's end, and with the longest rebalances.
+    """
     with steps.failures():
+        from rota.pipeline.period import parse_since
+
+        try:
+            from_then_on = parse_since(since) if since else None
+        except ValueError as error:
+            raise CommandFailed(f"--since: 2h, 30min or 2026-11-24T08:00, not {since!r}", Exit.USAGE) from error
+        groups = [_group_name(name) for name in group or ()]
         tables = steps.existing(lake)
         with steps.spark_session(master, memory) as spark:
-            steps.report(spark, tables, out, days)
+            steps.report(spark, tables, out, days, from_then_on, groups)
+
+
+def _group_name(name: str) -> tuple[str, str]:
+    """A name without a slash is a group of the namespace `default`."""
+    namespace, slash, group_id = name.partition("/")
+    return (namespace, group_id) if slash else ("default", name)
 
 
 @app.command()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,8 @@ def refresh(workers: Workers, tables: Lake, decoder: str) -> None:
     with tables.locked(), busy("folding"):
         done = fold(workers, tables, decoder=decoder)
     tell(f"{sum(done.rows.values()):,} facts added")
+    if unreadable := done.rows.get("unreadable"):
+        tell(f"{unreadable:,} lines could not be read: see the table `unreadable` and `rota pipeline audit`")
 
 
 def advise(spark: SparkSession, tables: Lake, decoder: str, strategies: list[str] | None = None) -> None:
@@ -79,11 +82,18 @@ def advise(spark: SparkSession, tables: Lake, decoder: str, strategies: list[str
     tell(f"{rows:,} assignments computed")
 
 
-def report(spark: SparkSession, tables: Lake, out: Path, days: float) -> None:
+def report(
+    spark: SparkSession,
+    tables: Lake,
+    out: Path,
+    days: float,
+    since: datetime | timedelta | None = None,
+    groups: Sequence[tuple[str, str]] = (),
+) -> None:
     from rota.pipeline.report import make_report
 
     with busy("writing the report"):
-        paths = make_report(spark, tables, days=days).write(out)
+        paths = make_report(spark, tables, days=days, since=since, groups=groups).write(out)
     print(paths[0])
 
 

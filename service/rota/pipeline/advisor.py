@@ -8,6 +8,7 @@ strategy took for that; a cooperative one takes a second round where units have 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -112,7 +113,9 @@ def replays(
     for key, of_group in groupby(lines, key=lambda line: (line.shard_id, line.namespace, line.group_id)):
         replay = GroupReplay(key[1], key[2], strategies, decoder, (known or {}).get(key[1:]))
         for line in of_group:
-            yield from replay.add(line)
+            # The fold names those that cannot be read, in the table `unreadable`.
+            with suppress(AttributeError, IndexError, KeyError, TypeError, ValueError):
+                yield from replay.add(line)
         yield from replay.finish()
 
 

@@ -6,8 +6,9 @@ PipelineFailed
 ├── JournalRefused         it answers, but not to us: no rights, another schema
 ├── WrongIncarnation       another journal than the one that was read before
 ├── LinesMissing           lines were pruned, or are gone
-└── LakeRefused            the folder of tables is not ours, or was made by a later release
-    └── LakeBusy           another process is writing to it
+├── LakeRefused            the folder of tables is not ours, or was made by a later release
+│   └── LakeBusy           another process is writing to it
+└── NothingFound           the tables do not have what was asked for
 """
 
 from __future__ import annotations
@@ -43,3 +44,7 @@ class LakeRefused(PipelineFailed):
 
 class LakeBusy(LakeRefused):
     """One process writes at a time; this one may try again."""
+
+
+class NothingFound(PipelineFailed):
+    """The tables do not have what was asked for."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from rota.pipeline.events import Line
 from rota.pipeline.facts.assignments import Assignments
-from rota.pipeline.facts.fact import Event, Fact, Row
+from rota.pipeline.facts.fact import Event, Fact, Row, row, us
 from rota.pipeline.facts.fenced import FencedRequests
 from rota.pipeline.facts.heartbeats import Heartbeats
 from rota.pipeline.facts.leaders import LeaderTenures
@@ -26,6 +26,11 @@ from rota.pipeline.facts.states import GroupStates
 from rota.pipeline.facts.timeouts import Timeouts
 from rota.pipeline.facts.units import Decoder
 from rota.pipeline.facts.view import GroupView
+from rota.pipeline.tables import UNREADABLE
+
+_MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""How reading a payload fails that is not what its kind says."""
+_MOST_CHARS = 200
 
 CARRIED = "carried"
 """The kind of the line that stands for all lines of its group up to its number; `payload` is the state after them."""
@@ -61,12 +66,31 @@ class GroupFold:
         if line.kind == CARRIED:
             self._begin(json.loads(line.payload))
             return
-        event = Event.of(line)
+        try:
+            event = Event.of(line)
+        except ValueError as error:
+            self.view.state["seq"] = line.seq
+            yield _set_aside(line, error)
+            return
         if event.epoch != self.view.state["epoch"]:
             yield from self._taken_over(event)
+        yield from self._take(line, event)
+
+    def _take(self, line: Line, event: Event) -> Iterator[Row]:
+        """Let each fact read the line, also where another one cannot, because a field is missing or malformed."""
+        failed: Exception | None = None
         for fact in self._by_kind.get(event.kind, ()):
-            yield from fact.add(event, self.view)
-        self.view.take(event)
+            try:
+                yield from fact.add(event, self.view)
+            except _MALFORMED as error:
+                failed = error
+        try:
+            self.view.take(event)
+        except _MALFORMED as error:
+            self.view.state["seq"] = line.seq
+            failed = error
+        if failed is not None:
+            yield _set_aside(line, failed)
 
     def seen(self, seq: int) -> None:
         """Note the number of a line that says nothing of what is folded here."""
@@ -116,6 +140,20 @@ class GroupFold:
             for fact in self.facts.values():
                 yield from fact.taken_over(event, self.view)
             self.view.forget_unsettled()
+
+
+def _set_aside(line: Line, error: Exception) -> Row:
+    said = f"{type(error).__name__}: {error}"
+    return row(
+        UNREADABLE,
+        shard_id=line.shard_id,
+        seq=line.seq,
+        at=us(line.at_ms),
+        namespace=line.namespace,
+        group_id=line.group_id,
+        kind=line.kind,
+        error=said[:_MOST_CHARS],
+    )
 
 
 Key = tuple[int, str, str]

@@ -165,6 +165,11 @@ class Lake:
         plan = self.plan("ingest", self.bronze.batch) or {}
         return {int(shard_id): identity for shard_id, identity in plan.get("last", {}).items()}
 
+    def read_at(self) -> float | None:
+        """When the last batch was read, in seconds since 1970; None before the first."""
+        path = self._plan_path("ingest", self.bronze.batch)
+        return path.stat().st_mtime if path.is_file() else None
+
     def ingested(self) -> tuple[int, Position]:
         """The number of the last batch that is in bronze, and how far the journal was read with it."""
         batch = self.bronze.batch

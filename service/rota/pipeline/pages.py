@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rota.pipeline.atomic import write_atomically
 from rota.pipeline.charts import level_bars, stacked_bars
+
+
+class Link(NamedTuple):
+    """A text that leads to a section of the page, where that is there."""
+
+    text: str
+    anchor: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def group_link(namespace: str, group_id: str) -> Link:
+    """The group's name, leading to its section."""
+    name = f"{namespace}/{group_id}"
+    return Link(name, "group-" + re.sub(r"[^A-Za-z0-9_-]", lambda odd: f".{ord(odd[0]):x}", name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +40,17 @@ class Chart:
     unit: str = ""
     mark: str = ""
 
-    def svg(self) -> str:
-        return stacked_bars(self.values) if self.kind == "bars" else level_bars(self.values, self.unit, self.mark)
+    def svg(self, title: str) -> str:
+        bars = self.kind == "bars"
+        return stacked_bars(self.values, title) if bars else level_bars(self.values, self.unit, self.mark, title)
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One question, answered by a table and perhaps a plot. `name` is its anchor and its CSV file."""
+    """One question, answered by a table and perhaps a plot. `name` is its anchor and its CSV file.
+
+    A section `of` another one stands below it, is not in the list of sections, and has no file of its own.
+    """
 
     name: str
     title: str
@@ -37,6 +58,7 @@ class Section:
     columns: tuple[str, ...]
     rows: Sequence[tuple[Any, ...]]
     chart: Chart | None = None
+    of: str = ""
 
     def with_chart(self, chart: Chart) -> Section:
         return replace(self, chart=chart)
@@ -51,29 +73,37 @@ class Page:
     def write(self, folder: Path) -> list[Path]:
         """index.html, report.md and a CSV a section; returns their paths."""
         files = {"index.html": self.html(), "report.md": self.markdown()}
-        files |= {f"{section.name}.csv": _csv(section) for section in self.sections}
+        files |= {
+            f"{section.name}.csv": _csv(section) for section in self.sections if section.columns and not section.of
+        }
         for name, text in files.items():
             write_atomically(folder / name, text)
         return [folder / name for name in files]
 
     def html(self) -> str:
-        facts = "".join(f"<div><b>{escape(v)}</b><span>{escape(k)}</span></div>" for k, v in self.headline.items())
-        links = " · ".join(f'<a href="#{s.name}">{escape(s.title)}</a>' for s in self.sections)
+        facts = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in self.headline.items())
+        links = "".join(f'<li><a href="#{s.name}">{escape(s.title)}</a></li>' for s in self.sections if not s.of)
+        anchors = frozenset(section.name for section in self.sections)
         return (
             f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(self.title)}</title>'
-            f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
-            f"<h1>{escape(self.title)}</h1><div class=facts>{facts}</div><nav>{links}</nav>"
-            f"{''.join(map(_section_html, self.sections))}</body></html>\n"
+            '<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">'
+            f"<style>{_STYLE}</style></head><body><main>"
+            f"<h1>{escape(self.title)}</h1><dl class=facts>{facts}</dl>"
+            f'<nav aria-label="Sections"><ul>{links}</ul></nav>'
+            f"{''.join(_section_html(section, anchors) for section in self.sections)}</main></body></html>\n"
         )
 
     def markdown(self) -> str:
         parts = [f"# {self.title}", "\n".join(f"- {name}: **{value}**" for name, value in self.headline.items())]
         for section in self.sections:
-            lines = [section.columns, ["---"] * len(section.columns), *section.rows]
-            table = "\n".join(
-                "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
-            )
-            parts += [f"## {section.title}", section.sentence, table]
+            parts += [f"{'###' if section.of else '##'} {section.title}", section.sentence]
+            if section.rows:
+                lines = [section.columns, ["---"] * len(section.columns), *section.rows]
+                parts.append(
+                    "\n".join(
+                        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
+                    )
+                )
         return "\n\n".join(parts) + "\n"
 
 
@@ -87,44 +117,73 @@ def duration(value: float | None) -> str:
     return f"{value:.0f} ms"
 
 
-def _section_html(section: Section) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in section.columns)
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in section.rows)
-    chart = section.chart.svg() if section.chart else ""
+def _section_html(section: Section, anchors: Collection[str]) -> str:
+    level = 3 if section.of else 2
+    heading = f"<h{level}>{escape(section.title)}</h{level}>"
+    chart = section.chart.svg(section.title) if section.chart else ""
     return (
-        f'<section id="{section.name}"><h2>{escape(section.title)}</h2><p>{escape(section.sentence)}</p>{chart}'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></section>"
+        f'<section id="{section.name}">{heading}'
+        f"<p>{escape(section.sentence)}</p>{chart}{_table(section, anchors) if section.rows else ''}</section>"
     )
 
 
-def _cell(value: Any) -> str:
+def _table(section: Section, anchors: Collection[str]) -> str:
+    """In a box of its own, which scrolls on a narrow screen, by the keyboard as well."""
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in section.columns)
+    body = "".join(f"<tr>{''.join(_cell(value, anchors) for value in row)}</tr>" for row in section.rows)
+    return (
+        f'<div class=scrolls tabindex=0 role=region aria-label="Table: {escape(section.title)}">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _cell(value: Any, anchors: Collection[str]) -> str:
     text = f"{value:,}" if isinstance(value, int) else str(value)
-    # Numbers and durations stay on one line.
-    kind = ' class="n"' if text[:1].isdigit() else ""
-    return f"<td{kind}>{escape(text)}</td>"
+    shown = escape(text)
+    if isinstance(value, Link) and value.anchor in anchors:
+        shown = f'<a href="#{value.anchor}">{shown}</a>'
+    # Numbers, durations, codes and names stay on one line; sentences do not.
+    is_word = len(text) <= _LONG and (text[:1].isdigit() or " " not in text)
+    kind = ' class="n"' if is_word else ' class="long"' if len(text) > _LONG else ""
+    return f"<td{kind}>{shown}</td>"
 
 
 def _csv(section: Section) -> str:
     out = StringIO()
     writer = csv.writer(out)
     writer.writerow(section.columns)
-    writer.writerows(section.rows)
+    writer.writerows([str(cell) if isinstance(cell, Link) else cell for cell in row] for row in section.rows)
     return out.getvalue()
 
 
+_LONG = 30
 _STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;color:#222;max-width:980px;margin:2rem auto;padding:0 1rem}
-h1{font-size:1.5rem;margin:0 0 1rem}h2{font-size:1.15rem;margin:2.4rem 0 .2rem}p{margin:.1rem 0 .7rem;color:#555}
-nav{font-size:.85rem;color:#888;margin:1rem 0}a{color:#3b6fb6;text-decoration:none}
-.facts{display:grid;grid-template-columns:repeat(4,1fr);gap:.6rem}
-.facts div{background:#f4f6f9;border-radius:6px;padding:.6rem .8rem}
-.facts b{display:block;font-size:1.05rem}
-.facts span{color:#666;font-size:.82rem}
-table{border-collapse:collapse;width:100%;font-size:.9rem}th{text-align:left;color:#666;font-weight:600}
-th,td{padding:.28rem .6rem .28rem 0;border-bottom:1px solid #e8e8e8;vertical-align:top}
-td.n{font-variant-numeric:tabular-nums;white-space:nowrap}
-svg{width:100%;height:auto;font:12px system-ui,sans-serif;margin:.2rem 0}svg .axis{fill:#777;font-size:11px}
-.legend{font-size:.8rem;color:#444;margin:0 0 .8rem}.legend span{margin-right:1rem;white-space:nowrap}
+:root{color-scheme:light dark;--text:#222;--soft:#595959;--page:#fff;--box:#f4f6f9;--line:#d9d9d9;--link:#245a9e;
+--c0:#3b6fb6;--c1:#d1603d;--c2:#4f9d69;--c3:#9a6fb8;--c4:#c98a00;--c5:#6b7a8f;--c6:#c2517a;--c7:#23898a;--c8:#8a6d3b;--c9:#7f8f2a}
+@media(prefers-color-scheme:dark){:root{--text:#e4e6ea;--soft:#a9b0bb;--page:#15181d;--box:#20252d;--line:#3a414c;
+--link:#8ab8f2;--c0:#6c9fe0;--c1:#e58663;--c2:#74c08c;--c3:#b995d3;--c4:#e0b04a;--c5:#9aa8bb;--c6:#df7fa2;--c7:#5bbfc0;
+--c8:#c2a06a;--c9:#b7c566}}
+*{box-sizing:border-box}
+body{font:15px/1.5 system-ui,sans-serif;color:var(--text);background:var(--page);margin:0}
+main{max-width:1240px;margin:0 auto;padding:1.5rem 1rem 4rem}
+h1{font-size:1.5rem;margin:0 0 1rem}h2{font-size:1.15rem;margin:2.4rem 0 .2rem}h3{font-size:1rem;margin:1.6rem 0 .2rem}
+p{margin:.1rem 0 .7rem;color:var(--soft);max-width:75ch}
+nav ul{display:flex;flex-wrap:wrap;gap:.2rem 1rem;list-style:none;padding:0;margin:1rem 0;font-size:.87rem}
+a{color:var(--link);text-decoration:underline;text-underline-offset:.15em}
+:target>h2,:target>h3{text-decoration:underline}
+.facts{display:grid;grid-template-columns:repeat(4,1fr);gap:.6rem;margin:0}
+.facts div:first-child{grid-column:span 2}.facts div{background:var(--box);border-radius:6px;padding:.6rem .8rem;
+display:flex;flex-direction:column-reverse;justify-content:flex-end}
+.facts dd{margin:0;font-size:1.05rem;font-weight:600}.facts dt{color:var(--soft);font-size:.82rem}
+.scrolls{overflow-x:auto}.scrolls:focus-visible{outline:2px solid var(--link);outline-offset:2px}
+table{border-collapse:collapse;width:100%;font-size:.9rem}
+th{text-align:left;color:var(--soft);font-weight:600;white-space:nowrap}
+th,td{padding:.28rem .9rem .28rem 0;border-bottom:1px solid var(--line);vertical-align:top}
+td.n{font-variant-numeric:tabular-nums;white-space:nowrap}td.long{min-width:16em;overflow-wrap:anywhere}
+svg{width:100%;height:auto;font:12px system-ui,sans-serif;margin:.2rem 0;fill:var(--text)}
+svg .axis{fill:var(--soft);font-size:11px}svg .grid{stroke:var(--line)}svg .mark{stroke:var(--text);stroke-width:2}
+.legend{font-size:.8rem;margin:0 0 .8rem;padding:0;list-style:none;display:flex;flex-wrap:wrap;gap:.2rem 1rem}
 .legend i{display:inline-block;width:.75em;height:.75em;margin-right:.35em;border-radius:2px}
-@media(max-width:640px){.facts{grid-template-columns:repeat(2,1fr)}table{display:block;overflow-x:auto}}
+@media(max-width:640px){.facts{grid-template-columns:repeat(2,1fr)}svg{min-width:640px}.plot{overflow-x:auto}}
+@media print{.scrolls{overflow:visible}}
 """

@@ -1,20 +1,27 @@
-"""What an on-call engineer reads in two minutes: which groups suffer, from what, since when, and what would help."""
+"""The report that an on-call engineer reads in two minutes: present troubles, worst rebalances, groups, advice."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+import time
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
-from rota.pipeline import sections
+from rota.pipeline import group_sections, incidents, sections
 from rota.pipeline.facts.outcomes import WASTED
-from rota.pipeline.frames import closed, everything
+from rota.pipeline.failures import NothingFound
+from rota.pipeline.frames import closed, opened
 from rota.pipeline.lake import Lake
 from rota.pipeline.pages import Page, duration
-from rota.pipeline.tables import FOLDED
+from rota.pipeline.period import Period, latest_line, moment, period
+from rota.pipeline.standings import right_now
+from rota.pipeline.tables import FOLDED, GOLD
+from rota.pipeline.views import all_rows, literal
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
+    from pyspark.sql import Column, SparkSession
 
 _TIMES = {
     "rebalances": "started_at",
@@ -27,21 +34,59 @@ _TIMES = {
     "fenced": "hour",
     "failovers": "at",
     "advisor": "at",
+    "what_ifs": "at",
+    "unreadable": "at",
 }
 """By which column a row of each table belongs to a time."""
+_LAST = {
+    "rebalances": ("started_at", "ended_at"),
+    "group_states": ("from_at", "to_at"),
+    "leader_tenures": ("from_at",),
+    "members": ("joined_at", "ended_at"),
+    "offsets": ("last_at",),
+    "fenced": ("first_at",),
+    "failovers": ("at",),
+    "heartbeats": ("to_at",),
+}
+"""The moments of lines in each table: the last of all is the journal's end."""
+_FROM_BEFORE = ("rebalances", "group_states")
+"""Open rows of these belong to the period also if they began before."""
+_WORST = 10
+_IN_DETAIL = 40
+
+GroupName = tuple[str, str]
 
 
-def make_report(spark: SparkSession, lake: Lake, *, days: float = 7.0) -> Page:
-    """The last `days` of what is in the facts, counted back from their end."""
-    tables = lake.moment()
-    rebalances = everything(spark, tables, "rebalances")
-    end, begin = _period(rebalances, days)
-    for table, time in _TIMES.items():
-        rows = everything(spark, tables, table) if table in FOLDED else closed(spark, tables, table)
-        rows.where(f"{time} >= timestamp'{begin:%Y-%m-%d %H:%M:%S}'").cache().createOrReplaceTempView(f"r_{table}")
+def make_report(
+    spark: SparkSession,
+    lake: Lake,
+    *,
+    days: float = 7.0,
+    since: datetime | timedelta | None = None,
+    groups: Collection[GroupName] = (),
+) -> Page:
+    """The facts of the last `days`, or `since` then, up to the journal's end; of all groups, or of these.
+
+    Raises `NothingFound` if one of the groups is not in the tables.
+    """
+    of = _views(spark, lake, since or timedelta(days=days), groups)
+    now, troubles = right_now(spark, of)
+    worst = incidents.longest(spark, of, _WORST)
+    suffering = sections.worst_groups(spark, of)
+    advice = group_sections.advice(spark)
+    mentioned = [
+        *groups,
+        *(one.group for one in troubles),
+        *((one["namespace"], one["group_id"]) for one in worst),
+        *suffering.groups,
+        *(one.group for one in advice),
+    ]
     found = [
-        sections.worst_groups(spark),
-        sections.causes(spark, begin, end),
+        now,
+        incidents.worst_rebalances(spark, lake, of, worst),
+        suffering.section,
+        group_sections.advice_section(advice),
+        sections.causes(spark, of),
         sections.storms(spark),
         sections.durations(spark),
         sections.churn(spark),
@@ -51,43 +96,108 @@ def make_report(spark: SparkSession, lake: Lake, *, days: float = 7.0) -> Page:
         sections.timeouts(spark),
         sections.stalls(spark),
         sections.fenced(spark),
-        sections.failovers(spark),
+        sections.unreadable(spark),
+        None if groups else sections.failovers(spark),
+        *group_sections.one_by_one(spark, of, list(dict.fromkeys(mentioned))[:_IN_DETAIL], advice),
     ]
-    told = [section for section in found if section is not None]
-    return Page("Rota: what the groups went through", _headline(spark, begin, end), told)
+    shown = [section for section in found if section is not None]
+    return Page(_title(groups), _headline(spark, of, len(troubles), whole=not groups), shown)
 
 
-def _period(rebalances: DataFrame, days: float) -> tuple[datetime, datetime]:
-    """Its end and its beginning, in UTC and without saying so, as Spark's literals are in our sessions.
+def _title(groups: Collection[GroupName]) -> str:
+    named = ", ".join(f"{namespace}/{group_id}" for namespace, group_id in groups)
+    return f"Rota: what {named or 'the groups'} went through"
 
-    Timestamps that Spark gives to Python are in this machine's zone, so they travel as numbers.
+
+def _views(spark: SparkSession, lake: Lake, since: datetime | timedelta, groups: Collection[GroupName]) -> Period:
+    """Make the views that the sections read: `c_` closed rows, `o_` open ones, `r_` both, of the period.
+
+    Rows that bear a time after the last lines were read are in none of the latter: a clock was ahead.
     """
-    first, last = "unix_micros(min(started_at)) AS a", "unix_micros(max(coalesce(ended_at, started_at))) AS b"
-    found = rebalances.selectExpr(first, last).first()
-    if found is None or found.b is None:
-        now = datetime.now(UTC).replace(tzinfo=None)
-        return now, now - timedelta(days=days)
-    began, ended = (datetime.fromtimestamp(us / 1e6, UTC).replace(tzinfo=None) for us in found)
-    return ended, max(began, ended - timedelta(days=days))
+    from pyspark.sql import functions as F
+
+    of_groups, tables = _condition(groups), lake.moment()
+    for table in {*_TIMES, *_LAST}:
+        of_table = of_groups if "group_id" in GOLD[table].schema.names else F.lit(True)
+        closed(spark, tables, table).where(of_table).createOrReplaceTempView(f"c_{table}")
+        if table in FOLDED:
+            opened(spark, tables, table).where(of_table).cache().createOrReplaceTempView(f"o_{table}")
+    of = _period(spark, lake, since)
+    if groups:
+        _check_groups(spark, groups)
+    for table, column in _TIMES.items():
+        spark.sql(_of_period(table, column, of)).cache().createOrReplaceTempView(f"r_{table}")
+    return of
 
 
-def _headline(spark: SparkSession, begin: datetime, end: datetime) -> dict[str, str]:
-    [row] = sections.all_rows(
+def _condition(groups: Collection[GroupName]) -> Column:
+    from pyspark.sql import functions as F
+
+    each = [(F.col("namespace") == namespace) & (F.col("group_id") == group_id) for namespace, group_id in groups]
+    return reduce(or_, each) if each else F.lit(True)
+
+
+def _check_groups(spark: SparkSession, groups: Collection[GroupName]) -> None:
+    known = "SELECT namespace, group_id FROM c_group_states UNION SELECT namespace, group_id FROM o_group_states"
+    there = {(row["namespace"], row["group_id"]) for row in all_rows(spark, known)}
+    if missing := [f"{namespace}/{group_id}" for namespace, group_id in groups if (namespace, group_id) not in there]:
+        raise NothingFound(f"the tables have no group {', '.join(missing)}: name it as NAMESPACE/GROUP")
+
+
+def _of_period(table: str, column: str, of: Period) -> str:
+    # A row of an hour has what came in that hour, also if the period begins within it.
+    begin = f"date_trunc('HOUR', {literal(of.begin)})" if column == "hour" else literal(of.begin)
+    until = f"{column} <= {literal(of.latest)}"
+    if table == "rebalances":
+        until += f" AND (ended_at IS NULL OR ended_at <= {literal(of.latest)})"
+    rows = f"SELECT * FROM c_{table} WHERE {column} >= {begin} AND {until}"
+    if table not in FOLDED:
+        return rows
+    since = "true" if table in _FROM_BEFORE else f"{column} >= {begin}"
+    return f"{rows} UNION ALL SELECT * FROM o_{table} WHERE {since} AND {until}"
+
+
+def _period(spark: SparkSession, lake: Lake, since: datetime | timedelta) -> Period:
+    latest = latest_line(lake.read_at(), time.time())
+    views = [(f"{kind}_{table}", column) for table, columns in _LAST.items() for column in columns for kind in "co"]
+    moments = " UNION ALL ".join(
+        f"SELECT unix_micros(min({column})) AS a, unix_micros(max({column})) AS b FROM {view}"
+        f" WHERE {column} <= {literal(latest)}"
+        for view, column in views
+    )
+    [found] = all_rows(spark, f"SELECT min(a) DIV 1000 AS first_ms, max(b) DIV 1000 AS last_ms FROM ({moments})")
+    first, last = (None if ms is None else moment(ms) for ms in (found["first_ms"], found["last_ms"]))
+    return period(first, last, latest, since)
+
+
+def _headline(spark: SparkSession, of: Period, troubles: int, *, whole: bool) -> dict[str, str]:
+    [row] = all_rows(
         spark,
         f"""SELECT count(*) AS rebalances, count(DISTINCT namespace, group_id) AS groups,
                count_if(outcome IN {WASTED}) AS wasted,
                percentile_approx(duration_ms, 0.5) AS p50, percentile_approx(duration_ms, 0.99) AS p99
            FROM r_rebalances WHERE outcome <> 'reassigned'""",
     )
-    [failovers] = sections.all_rows(spark, "SELECT count(*) AS n FROM r_failovers WHERE from_replica <> ''")
-    [fenced] = sections.all_rows(spark, "SELECT coalesce(sum(times), 0) AS n FROM r_fenced")
-    return {
-        "period": f"{begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC",
-        "groups": f"{row['groups']:,}",
+    [fenced] = all_rows(spark, "SELECT coalesce(sum(times), 0) AS n FROM r_fenced")
+    facts = {
+        "period": f"{of.begin:%Y-%m-%d %H:%M} to {of.end:%Y-%m-%d %H:%M} UTC",
+        "wrong right now": f"{troubles:,}",
+        "groups that rebalanced": f"{row['groups']:,}",
         "rebalances": f"{row['rebalances']:,}",
         "interrupted or failed": f"{row['wasted']:,}",
         "half took at most": duration(row["p50"]),
         "99 of 100 at most": duration(row["p99"]),
-        "shards taken over": f"{failovers['n']:,}",
         "stale requests refused": f"{fenced['n']:,}",
     }
+    if whole:
+        [failovers] = all_rows(spark, "SELECT count(*) AS n FROM r_failovers WHERE from_replica <> ''")
+        facts["shards taken over"] = f"{failovers['n']:,}"
+    if ahead := _ahead(spark, of):
+        facts["left out: a clock was ahead"] = f"{ahead:,} rebalances"
+    return facts
+
+
+def _ahead(spark: SparkSession, of: Period) -> int:
+    later = f"started_at > {literal(of.latest)} OR ended_at > {literal(of.latest)}"
+    both = f"SELECT * FROM c_rebalances WHERE {later} UNION ALL SELECT * FROM o_rebalances WHERE {later}"
+    return int(all_rows(spark, f"SELECT count(*) AS n FROM ({both})")[0]["n"])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.pipeline.charts import Bars
 from rota.pipeline.facts.outcomes import OUTCOMES
-from rota.pipeline.pages import Chart, Section, duration
+from rota.pipeline.group_sections import causes_of_groups
+from rota.pipeline.pages import Chart, Link, Section, duration, group_link
+from rota.pipeline.period import Period, ms_of
 from rota.pipeline.timeouts import LATEST
+from rota.pipeline.views import all_rows
 from rota.protocol.causes import CAUSES
 
 if TYPE_CHECKING:
@@ -24,54 +27,70 @@ FLAPPING = 3
 """So many join-leave cycles of one client within an hour are worth a look."""
 
 
-def worst_groups(spark: SparkSession) -> Section:
+class Suffering(NamedTuple):
+    """The section about the groups that rebalance most, and their names."""
+
+    section: Section
+    groups: list[tuple[str, str]]
+
+
+def worst_groups(spark: SparkSession, of: Period) -> Suffering:
     rows = all_rows(
         spark,
         f"""WITH unstable AS (
-                SELECT namespace, group_id, sum(ms) AS ms FROM r_group_states
-                WHERE state IN ('PreparingRebalance', 'CompletingRebalance') GROUP BY 1, 2),
-            causes AS (
-                SELECT namespace, group_id, cause, count(*) AS n FROM r_rebalances GROUP BY 1, 2, 3),
-            ranked AS (SELECT *, row_number() OVER (PARTITION BY namespace, group_id ORDER BY n DESC, cause) AS place,
-                sum(n) OVER (PARTITION BY namespace, group_id) AS total FROM causes)
-            SELECT namespace, group_id, total, coalesce(ms, 0) AS ms, cause, n FROM ranked
-            LEFT JOIN unstable USING (namespace, group_id) WHERE place = 1
-            ORDER BY total DESC, group_id LIMIT {_TOP}""",
+                SELECT namespace, group_id, sum(greatest(coalesce(ms, {ms_of(of.end)} - unix_millis(from_at)), 0)) AS ms
+                FROM r_group_states WHERE state IN ('PreparingRebalance', 'CompletingRebalance') GROUP BY ALL),
+            longest AS (SELECT namespace, group_id, count(*) AS total,
+                    max(coalesce(duration_ms, greatest({ms_of(of.end)} - unix_millis(started_at), 0))) AS longest
+                FROM r_rebalances GROUP BY ALL)
+            SELECT namespace, group_id, total, coalesce(ms, 0) AS ms, longest FROM longest
+            LEFT JOIN unstable USING (namespace, group_id) ORDER BY total DESC, namespace, group_id LIMIT {_TOP}""",
     )
-    return Section(
-        "worst-groups",
+    causes_of = causes_of_groups(spark)
+    section = Section(
+        "groups",
         "Groups that rebalance most",
-        "Units that move are not worked on during a rebalance. Begin with the first cause of the first group.",
-        ("group", "rebalances", "time agreeing", "most frequent cause", "of them"),
-        [(_group(r), r["total"], duration(r["ms"]), r["cause"], r["n"]) for r in rows],
+        "Units that move are not worked on during a rebalance. Most departures are followed by a join.",
+        ("group", "rebalances", "time agreeing", "longest", "causes"),
+        [
+            (
+                _group(r),
+                r["total"],
+                duration(r["ms"]),
+                duration(r["longest"]),
+                causes_of.get((r["namespace"], r["group_id"]), ""),
+            )
+            for r in rows
+        ],
     )
+    return Suffering(section, [(r["namespace"], r["group_id"]) for r in rows])
 
 
-def causes(spark: SparkSession, begin: datetime, end: datetime) -> Section:
-    seconds = max(60.0, (end - begin).total_seconds() / _BINS)
+def causes(spark: SparkSession, of: Period) -> Section:
+    seconds, number = of.bins(_BINS)
     rows = all_rows(
         spark,
-        f"""SELECT cause, least({_BINS - 1}, cast((unix_timestamp(started_at) - unix_timestamp(timestamp'{begin}'))
-            / {seconds} AS int)) AS bin, count(*) AS n FROM r_rebalances GROUP BY 1, 2""",
+        f"""SELECT cause, cast((unix_micros(started_at) - {ms_of(of.begin)}000) / {seconds * 1e6} AS int) AS bin,
+                count(*) AS n FROM r_rebalances GROUP BY ALL""",
     )
     totals: dict[str, int] = {}
     for row in rows:
         totals[row["cause"]] = totals.get(row["cause"], 0) + row["n"]
     order = sorted(totals, key=lambda cause: (-totals[cause], cause))
-    series = {cause: [0.0] * _BINS for cause in order}
+    series = {cause: [0.0] * number for cause in order}
     for row in rows:
-        series[row["cause"]][max(0, row["bin"])] += row["n"]
-    wide = (end - begin) > timedelta(days=2)
-    moments = (begin + timedelta(seconds=seconds * place) for place in range(_BINS))
-    labels = [f"{moment:%d %b}" if wide else f"{moment:%H:%M}" for moment in moments]
+        # What is under way may have begun before.
+        series[row["cause"]][min(max(0, row["bin"]), number - 1)] += row["n"]
+    moments = (of.begin + timedelta(seconds=seconds * place) for place in range(number))
+    look = "%d %b" if of.is_long else "%H:%M:%S" if seconds < 60 else "%H:%M"
     unit = f"rebalances in {duration(seconds * 1000)}"
     return Section(
         "causes",
         "Why groups rebalanced",
-        "Each rebalance has one cause: what the coordinator said when it began.",
+        "Each rebalance has one cause: the code that the coordinator gave it when it began.",
         ("cause", "rebalances", "meaning"),
         [(cause, totals[cause], _MEANINGS.get(cause, "a code of a later release")) for cause in order],
-        Chart("bars", Bars(labels, {cause: series[cause] for cause in order}, unit)),
+        Chart("bars", Bars([f"{at:{look}}" for at in moments], {cause: series[cause] for cause in order}, unit)),
     )
 
 
@@ -245,6 +264,17 @@ def fenced(spark: SparkSession) -> Section | None:
     )
 
 
+def unreadable(spark: SparkSession) -> Section | None:
+    rows = all_rows(spark, f"SELECT * FROM r_unreadable ORDER BY shard_id, seq LIMIT {_TOP}")
+    return _unless_empty(
+        "unreadable",
+        "Lines that could not be read",
+        "They were set aside: the other tables lack what they say. `rota pipeline audit` checks the lines around them.",
+        ("shard", "line", "group", "kind", "error"),
+        [(r["shard_id"], r["seq"], _group(r), r["kind"], r["error"]) for r in rows],
+    )
+
+
 def failovers(spark: SparkSession) -> Section | None:
     rows = all_rows(
         spark,
@@ -266,12 +296,8 @@ def _unless_empty(
     return Section(name, title, sentence, columns, rows) if rows else None
 
 
-def all_rows(spark: SparkSession, query: str) -> list[dict[str, Any]]:
-    return [row.asDict() for row in spark.sql(query).collect()]
-
-
-def _group(row: dict[str, Any]) -> str:
-    return f"{row['namespace']}/{row['group_id']}"
+def _group(row: dict[str, Any]) -> Link:
+    return group_link(row["namespace"], row["group_id"])
 
 
 def _three(values: list[int] | None) -> str:

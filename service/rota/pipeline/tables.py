@@ -381,6 +381,20 @@ WHAT_IFS = Table(
     "for how long a static member was away that came back in time",
 )
 
+UNREADABLE = Table(
+    "unreadable",
+    "one line that could not be read: it is in no other table, or not in all that it belongs to",
+    (),
+    (
+        Column("shard_id", INT, "its shard"),
+        Column("seq", LONG, "its number in the shard"),
+        Column("at", TIME, "when the owner decided it"),
+        *_GROUP,
+        Column("kind", TEXT, "its kind"),
+        Column("error", TEXT, "what is missing or malformed in its payload"),
+    ),
+)
+
 GOLD: dict[str, Table] = {
     table.name: table
     for table in (
@@ -396,6 +410,7 @@ GOLD: dict[str, Table] = {
         FENCED,
         TOPICS,
         ADVISOR,
+        UNREADABLE,
         WHAT_IFS,
     )
 }

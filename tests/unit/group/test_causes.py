@@ -142,7 +142,7 @@ def test_an_empty_group_says_how_its_last_member_went(
     assert "expired: " in emptied.reason if cause == "member_expired" else emptied.reason.endswith("left")
 
 
-def test_members_that_leave_during_the_initial_delay_empty_the_group_at_its_end() -> None:
+def test_a_group_that_is_left_in_its_initial_delay_has_a_cause() -> None:
     core = a_group_in_its_initial_delay(members=1)
     core.ask(a_leave("m0"))
     core.advance(DELAY_MS + REBALANCE_MS)
@@ -150,7 +150,7 @@ def test_members_that_leave_during_the_initial_delay_empty_the_group_at_its_end(
     assert cause_of_last(core, "group_emptied") == "member_left"
 
 
-def test_a_new_owner_says_how_the_last_member_went_that_it_did_not_see() -> None:
+def test_a_new_owner_names_the_departure_before_it() -> None:
     core = a_stable_group(members=1)
     core.send(a_join(new="newcomer", instance="i9"))
     core.advance(SESSION_MS // 2)

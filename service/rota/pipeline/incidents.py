@@ -1,0 +1,140 @@
+"""The rebalances that took longest, each with its cause, its member, its reason and the partitions that it stalled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rota.pipeline.gold import sliced
+from rota.pipeline.lake import Lake
+from rota.pipeline.pages import Section, duration, group_link
+from rota.pipeline.period import Period, moment, ms_of
+from rota.pipeline.views import all_rows
+from rota.pipeline.worst import AROUND_MS, Commits, Stalls, in_order, stalls
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COLUMNS = ("began (UTC)", "group", "took", "cause", "member", "partitions stalled", "members", "outcome", "reason")
+LONG_MS = 1_000
+"""A shorter rebalance is not among the worst, however few there are."""
+_NAMED = 3
+_MOST_LINES = 200_000
+"""Of commits around these rebalances: a fleet that commits more often is looked at in part."""
+
+Incident = dict[str, Any]
+
+
+def longest(spark: SparkSession, of: Period, most: int, *, each_group: int | None = None) -> list[Incident]:
+    """The longest rebalances, also those under way; `each_group`: so many of each group, however short."""
+    by = "PARTITION BY namespace, group_id" if each_group else ""
+    least_ms = 0 if each_group else LONG_MS
+    return all_rows(
+        spark,
+        f"""WITH timed AS (
+                SELECT namespace, group_id, cause, reason, by, outcome, members_before, members_after,
+                    unix_millis(started_at) AS began_ms,
+                    coalesce(duration_ms, greatest({ms_of(of.end)} - unix_millis(started_at), 0)) AS took_ms
+                FROM r_rebalances WHERE outcome <> 'reassigned'),
+            ranked AS (SELECT *, row_number() OVER ({by} ORDER BY took_ms DESC, began_ms, group_id) AS place
+                FROM timed),
+            worst AS (SELECT * FROM ranked WHERE place <= {each_group or most} AND took_ms >= {least_ms}),
+            expired AS (SELECT namespace, group_id, member_id, unix_millis(ended_at) AS at_ms
+                FROM r_members WHERE end = 'expired')
+            SELECT w.*, array_sort(collect_list(e.member_id)) AS lost FROM worst AS w LEFT JOIN expired AS e
+                ON e.namespace = w.namespace AND e.group_id = w.group_id
+                AND e.at_ms BETWEEN w.began_ms + 1 AND w.began_ms + w.took_ms
+            GROUP BY ALL ORDER BY took_ms DESC, began_ms, group_id""",
+    )
+
+
+def worst_rebalances(spark: SparkSession, lake: Lake, of: Period, incidents: Sequence[Incident]) -> Section:
+    """One line a rebalance, the longest first."""
+    if not incidents:
+        nothing = f"No rebalance took {duration(LONG_MS)} or more."
+        return Section("worst-rebalances", "Worst rebalances", nothing, COLUMNS, ())
+    commits = _commits(spark, lake, incidents)
+    last_ms = ms_of(of.end)
+    rows = []
+    for incident, around in zip(incidents, commits, strict=True):
+        ended_ms = incident["began_ms"] + incident["took_ms"]
+        rows.append(_cells(incident, stalls(around, incident["began_ms"], ended_ms, last_ms)))
+    return Section(
+        "worst-rebalances",
+        "Worst rebalances",
+        "The longest first. A partition was stalled if the time between two of its commits was more than twice as long "
+        "as usual; it stands still until its next commit.",
+        COLUMNS,
+        rows,
+    )
+
+
+def _cells(incident: Incident, found: Stalls | None) -> tuple[Any, ...]:
+    before, after = incident["members_before"], incident["members_after"]
+    members = f"{before}" if after is None else f"{before} → {after}"
+    return (
+        f"{moment(incident['began_ms']):%m-%d %H:%M:%S}",
+        group_link(incident["namespace"], incident["group_id"]),
+        duration(incident["took_ms"]),
+        incident["cause"],
+        incident["by"] or "-",
+        stalls_in_words(found),
+        members,
+        incident["outcome"] or "under way",
+        reason_of(incident),
+    )
+
+
+def reason_of(incident: Incident) -> str:
+    """The coordinator's sentence, and the members that the rebalance waited for until they expired."""
+    lost = incident["lost"]
+    named = ", ".join(lost[:_NAMED]) + (f" and {len(lost) - _NAMED} others" if len(lost) > _NAMED else "")
+    return f"{incident['reason']}; meanwhile expired: {named}" if lost else str(incident["reason"])
+
+
+def stalls_in_words(found: Stalls | None) -> str:
+    """`3 of 8, longest 62 s: orders/1`."""
+    if found is None:
+        return "not known"
+    if not found.partitions:
+        return f"none of {found.known}"
+    more = ", not over" if found.goes_on else ""
+    return f"{found.partitions} of {found.known}, longest {duration(found.longest_ms)}: {found.longest}{more}"
+
+
+def _commits(spark: SparkSession, lake: Lake, incidents: Sequence[Incident]) -> list[Commits]:
+    """The commits around each of these rebalances, as far as the lines are still in bronze."""
+    from pyspark.sql import functions as F
+
+    if not lake.bronze.uris():
+        return [{} for _ in incidents]
+    wanted = F.lit(False)
+    for each in incidents:
+        begin_ms, end_ms = _around(each)
+        at = F.col("at").between(F.timestamp_millis(F.lit(begin_ms)), F.timestamp_millis(F.lit(end_ms)))
+        of_group = (F.col("namespace") == each["namespace"]) & (F.col("group_id") == each["group_id"])
+        wanted = wanted | (at & of_group)
+    lines = (
+        sliced(spark, lake, 0, lake.bronze.batch)
+        .where((F.col("kind") == "offsets_committed") & wanted)
+        .select("namespace", "group_id", F.unix_millis("at").alias("at_ms"), "payload")
+        .limit(_MOST_LINES)
+        .collect()
+    )
+    return [in_order(_partitions(lines, each)) for each in incidents]
+
+
+def _partitions(lines: Sequence[Any], incident: Incident) -> list[tuple[str, int, int]]:
+    begin_ms, end_ms = _around(incident)
+    group = incident["namespace"], incident["group_id"]
+    return [
+        (topic, partition, line.at_ms)
+        for line in lines
+        if (line.namespace, line.group_id) == group and begin_ms <= line.at_ms <= end_ms
+        for topic, partition, *_ in json.loads(line.payload)["offsets"]
+    ]
+
+
+def _around(incident: Incident) -> tuple[int, int]:
+    return incident["began_ms"] - AROUND_MS, incident["began_ms"] + incident["took_ms"] + AROUND_MS

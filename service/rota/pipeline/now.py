@@ -1,0 +1,118 @@
+"""Troubles at the journal's end: groups that are stuck, have lost their members or leader, or make no progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from rota.pipeline.facts.view import COMPLETING, DEAD, EMPTY, PREPARING
+
+STUCK_MS = 60_000
+"""A rebalance, or a group without a leader, is worth a line after so long."""
+STILL_MS = 600_000
+"""So is a partition without a commit."""
+STILL_TIMES = 10
+"""A partition stands still once so many of its usual times between two commits are over."""
+UNUSUAL_MS = 3_600_000
+"""The usual time of a partition of which one commit is known."""
+
+GroupName = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One partition, by its last hour with commits."""
+
+    topic: str
+    partition: int
+    first_ms: int
+    last_ms: int
+    commits: int
+
+    @property
+    def usual_ms(self) -> float:
+        """From one commit to the next."""
+        return (self.last_ms - self.first_ms) / (self.commits - 1) if self.commits > 1 else UNUSUAL_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A group at the journal's end."""
+
+    state: str
+    since_ms: int
+    lost: bool = False
+    """Whether the last member of an Empty group expired: it did not leave, so the group is not at rest."""
+    reason: str = ""
+    """Of the rebalance under way, or how the last member was lost."""
+    leader_id: str = ""
+    leader_gone_ms: int | None = None
+    """When the last leader went; None where there was none."""
+    rebalance_timeout_ms: int | None = None
+    """The longest of its members'."""
+    partitions: tuple[Progress, ...] = ()
+    """Those that may stand still; `partition_count` counts the others, too."""
+    partition_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One trouble of a group: since when, for how long, and the reason, where one is known."""
+
+    group: GroupName
+    what: str
+    since_ms: int
+    for_ms: int
+    why: str
+
+
+def troubles(groups: Mapping[GroupName, Standing], end_ms: int) -> list[Trouble]:
+    """All of them, those of groups that cannot work at all first, each kind by how long it has lasted."""
+    kinds: tuple[list[Trouble], ...] = ([], [], [])
+    for group, standing in groups.items():
+        for place, found in enumerate((_stuck, _without_members, _still)):
+            kinds[place].extend(found(group, standing, end_ms))
+    ranked = (sorted(kind, key=lambda one: (-one.for_ms, one.group)) for kind in kinds)
+    return [one for kind in ranked for one in kind]
+
+
+def _stuck(group: GroupName, standing: Standing, end_ms: int) -> Iterator[Trouble]:
+    for_ms = end_ms - standing.since_ms
+    if standing.state in (PREPARING, COMPLETING) and for_ms >= STUCK_MS:
+        phase = "members join" if standing.state == PREPARING else "the assignment is awaited"
+        timeout_ms = standing.rebalance_timeout_ms
+        late = timeout_ms is not None and for_ms > timeout_ms
+        overdue = ", longer than the rebalance timeout: check that its shard has an owner" if late else ""
+        leader = "" if standing.leader_id or standing.leader_gone_ms is None else "; no member leads"
+        yield Trouble(group, f"rebalancing ({phase}{overdue}){leader}", standing.since_ms, for_ms, standing.reason)
+    elif not standing.leader_id and standing.leader_gone_ms is not None and standing.state not in (EMPTY, DEAD):
+        gone_ms = standing.leader_gone_ms
+        if end_ms - gone_ms >= STUCK_MS:
+            yield Trouble(group, "no member leads", gone_ms, end_ms - gone_ms, standing.reason)
+
+
+def _without_members(group: GroupName, standing: Standing, end_ms: int) -> Iterator[Trouble]:
+    """A group whose members left is at rest; one whose last member was lost is not."""
+    for_ms = end_ms - standing.since_ms
+    if standing.state == EMPTY and standing.lost and for_ms >= 0:
+        yield Trouble(group, "no members: the last one was lost", standing.since_ms, for_ms, standing.reason)
+
+
+def _still(group: GroupName, standing: Standing, end_ms: int) -> Iterator[Trouble]:
+    if standing.state in (EMPTY, DEAD):
+        return
+    still = sorted(stalled(standing.partitions, end_ms), key=lambda one: one.last_ms)
+    if still:
+        number, total = len(still), max(standing.partition_count, len(still))
+        named = ", ".join(f"{one.topic}/{one.partition}" for one in still[:3])
+        more = f" and {number - 3} others" if number > 3 else ""
+        what = f"{number} of {total} partitions without a commit"
+        since_ms = still[0].last_ms
+        yield Trouble(group, what, since_ms, end_ms - since_ms, f"last commits, the oldest first: {named}{more}")
+
+
+def stalled(partitions: Iterable[Progress], end_ms: int) -> Iterator[Progress]:
+    """Those without a commit for much longer than usual."""
+    for one in partitions:
+        if end_ms - one.last_ms > max(STILL_MS, STILL_TIMES * one.usual_ms):
+            yield one
