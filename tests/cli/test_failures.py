@@ -62,7 +62,6 @@ ON_A_STORE = {
     "db wait": "--timeout 0",
     "db verify": "",
     "db restored": "",
-    "db copy": "--to postgresql://127.0.0.1:1/rota",
     "journal readers": "",
     "journal prune": "--yes --keep-days 3",
     "token create": "ci",
@@ -73,7 +72,7 @@ ON_A_STORE = {
     "simulate journal": "--groups 1",
 }
 """Commands that work on a store."""
-ELSEWHERE = {"auth check", "db backup", "db restore", "demo", "serve", "version"} | {
+ELSEWHERE = {"auth check", "db backup", "db copy", "db restore", "demo", "serve", "version"} | {
     f"context {verb}" for verb in ("add", "list", "remove", "use")
 }
 """Commands with tests of their own here or beside this file; those of the pipeline are in tests/pipeline."""

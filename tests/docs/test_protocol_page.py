@@ -36,7 +36,7 @@ async def test_a_pending_id_does_not_hold_the_first_phase_of_an_empty_group_open
 
 
 @in_virtual_time
-async def test_a_candidate_s_priority_is_shown_and_does_not_decide_an_election() -> None:
+async def test_a_candidate_s_priority_is_shown_and_waits_its_time() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         elections = [
@@ -52,4 +52,4 @@ async def test_a_candidate_s_priority_is_shown_and_does_not_decide_an_election()
 
     assert [(member.metadata_decoded or {}).get("priority") for member in described] == [1, 100]
     assert leads == [True, False]
-    assert re.search(r"`leader` \| candidate's endpoint, and a priority for people to read", PAGE)
+    assert re.search(r"`leader` \|.*one call elects the candidate of the highest priority", PAGE)

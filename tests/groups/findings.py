@@ -66,7 +66,7 @@ FINDINGS: dict[str, str] = {
     "mission D6 pending": "the contract page differs from the first join phase",
     "mission D6 fields": "a misspelt field is ignored",
     "mission D6 query": "a misspelt query parameter is ignored",
-    "mission D6 priority": "a candidate's priority is shown nowhere, and not said to decide nothing",
+    "mission D6 priority": "a candidate's priority is shown nowhere, and no page says what it decides",
     "ux D1": "the change that the pool's page proposes raises",
     "ux D2 SIGTERM": "SIGTERM ends a program on the spot",
     "ux D2 drain": "a stop does not drain",

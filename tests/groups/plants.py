@@ -280,7 +280,7 @@ async def _late(listener: Any, removed: Any, deadline: Any) -> None:
 # --- elections by priority --------------------------------------------------------------------------
 
 
-@plant("priority", "works-on", 55, 74)
+@plant("the check", "works-on", 55, 74)
 def a_leader_joins_before_its_work_has_ended(patch: Patch) -> None:
     async def on_revoked(self: Any, _removed: Any) -> None:
         self._end("the leadership was handed over")
@@ -288,7 +288,7 @@ def a_leader_joins_before_its_work_has_ended(patch: Patch) -> None:
     patch(election.Election, "_on_revoked", on_revoked)
 
 
-@plant("priority", "works-on", 5, 7)
+@plant("the check", "works-on", 5, 7)
 def a_leader_says_that_it_does_not_work(patch: Patch) -> None:
     candidate_protocols = election.CandidateRole.protocols
 
@@ -298,17 +298,17 @@ def a_leader_says_that_it_does_not_work(patch: Patch) -> None:
     patch(election.CandidateRole, "protocols", protocols)
 
 
-@plant("priority", "two-holders", 7, 127)
+@plant("the check", "two-holders", 7, 127)
 def the_best_candidate_leads_at_once(patch: Patch) -> None:
     patch(leader, "holding", lambda _metadata: False)
 
 
-@plant("priority", "unrest", 44, 72)
+@plant("the check", "unrest", 44, 72)
 def a_leader_is_never_asked_to_hand_over(patch: Patch) -> None:
     patch(succession, "due_preemption", lambda *_: None)
 
 
-@plant("priority", "preempted", 44, 55)
+@plant("the check", "preempted", 44, 55)
 def a_candidate_need_not_wait(patch: Patch) -> None:
     due_preemption = succession.due_preemption
 
@@ -320,7 +320,7 @@ def a_candidate_need_not_wait(patch: Patch) -> None:
     patch(rebalance, "due_preemption", at_once)
 
 
-@plant("priority", "two-holders", 7, 74)
+@plant("the check", "two-holders", 7, 74)
 def a_leader_steps_down_before_its_work_has_ended(patch: Patch) -> None:
     patch(rebalance, "can_hand_over", lambda *_: False)
 
@@ -328,17 +328,17 @@ def a_leader_steps_down_before_its_work_has_ended(patch: Patch) -> None:
 # --- freezes ----------------------------------------------------------------------------------------
 
 
-@plant("freeze", "frozen", 12, 37)
+@plant("the check", "frozen", 12, 37)
 def a_newcomer_joins_a_frozen_group(patch: Patch) -> None:
     patch(shard, "refuse_newcomer", lambda *_: None)
 
 
-@plant("freeze", "frozen", 99, 173)
+@plant("the check", "frozen", 99, 173)
 def changes_of_topics_do_not_wait(patch: Patch) -> None:
     patch(join, "hold_back", lambda *_: False)
     patch(sync, "hold_back", lambda *_: False)
 
 
-@plant("freeze", "unrest", 12, 20)
+@plant("the check", "unrest", 12, 20)
 def a_freeze_does_not_end(patch: Patch) -> None:
     patch(state.Group, "is_frozen", lambda self, _now_ms: self.frozen_until_ms is not None)

@@ -66,6 +66,10 @@ REPLIES: list[m.Reply] = [
     m.ListReply(),
     m.DeleteGroupReply(),
     m.RebalanceReply(generation_id=4),
+    m.FreezeReply(frozen_until_ms=9_000),
+    m.FreezeReply(),
+    m.DrainReply(granted=True, until_ms=9_000, leaving=("m-1", "m-2")),
+    m.DrainReply(leaving=("m-1",), why_not="1 of 1 members has a permission already"),
     m.PlanReply(
         generation_id=4,
         protocol_name="range",

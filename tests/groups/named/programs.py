@@ -79,7 +79,7 @@ def a_pending_id_holds_every_phase_open(patch: Patch) -> None:
     patch(rebalance, "complete_join", complete_join)
 
 
-@PLANTS.named("mission D6 priority", PROTOCOL + "test_a_candidate_s_priority_is_shown_and_does_not_decide_an_election")
+@PLANTS.named("mission D6 priority", PROTOCOL + "test_a_candidate_s_priority_is_shown_and_waits_its_time")
 def a_priority_is_shown_nowhere(patch: Patch) -> None:
     former = registry.readable_metadata
 
