@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rota.group.records import AssignmentSynced, Entry, GenerationCompleted
+from rota.group.records import AssignmentSynced, Entry, GenerationCompleted, MemberFenced
 from rota.testing.groups.books import Books
 from rota.testing.groups.coordinator import GroupCoordinator
 from rota.types.leader import PROTOCOL_TYPE, decode_candidate, decode_election
@@ -27,6 +27,9 @@ class PreemptionRule:
                     self._since.setdefault((entry.group_id, member_id), entry.at_ms)
                 if self._leads.get(entry.group_id, ("", 0))[0] != record.leader_id:
                     self._leads[entry.group_id] = (record.leader_id, entry.at_ms)
+            case MemberFenced() as record:
+                # In a Stable group the successor of a static member is in the generation at once.
+                self._since.setdefault((entry.group_id, record.new_member_id), entry.at_ms)
             case AssignmentSynced(resync=True) as record if _STEPS_DOWN not in record.reason:
                 self._check(entry, record)
 
