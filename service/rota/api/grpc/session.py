@@ -30,6 +30,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import grpc
+
 from rota.api.grpc.calls import Calls, Context, client_of, dump
 from rota.api.grpc.failures import CallFailed, Failure, abort, failure_of, outcome_of
 from rota.api.grpc.roster import GroupKey, Roster, Seat
@@ -204,11 +206,14 @@ class Session:
         return await outcome_of(self._begin_all(requests), OPERATION)
 
     async def _begin_all(self, requests: AsyncIterator[bytes]) -> None:
-        async for data in requests:
-            for request in _requests_in(data):
-                if request.call < 1:
-                    raise invalid("call must be at least 1")
-                self._begin(request)
+        try:
+            async for data in requests:
+                for request in _requests_in(data):
+                    if request.call < 1:
+                        raise invalid("call must be at least 1")
+                    self._begin(request)
+        except grpc.aio.AbortError:
+            return  # `_write` has ended the stream while this waited for the next message.
 
     def _begin(self, message: Any) -> None:
         call: int = message.call
