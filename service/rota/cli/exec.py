@@ -124,8 +124,8 @@ def lead(
         instance_id,
         _place(options),
         tuple(pass_env or ()),
-        priority,
-        preempt_after_ms(preempt_after, no_preempt),
+        priority=priority,
+        preempt_after_ms=preempt_after_ms(preempt_after, no_preempt),
     )
     names = MemberNames(name, instance_id=instance_id)
     raise typer.Exit(run_member(options, names, lambda client: run_lead(client, name, chosen), quiet=quiet))
@@ -178,7 +178,7 @@ def hold(
         instance_id,
         _place(options),
         tuple(pass_env or ()),
-        permits,
+        permits=permits,
     )
     names = MemberNames(name, instance_id=instance_id)
     raise typer.Exit(run_member(options, names, lambda client: lead(client, name, chosen), quiet=quiet))
