@@ -9,7 +9,7 @@ import pytest
 from rota.testing.runtimes.tally import run_seed
 from tests.runtimes.plants import PLANTS, Plant
 
-WITHIN = 300
+WITHIN = 600
 """Seeds to look through where those that a row names play out otherwise by now."""
 PAIR = ("reply_before_commit", "lease_is_not_watched")
 PAIR_WITHIN = 50
