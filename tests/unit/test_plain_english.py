@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.english import (
     MARKS,
-    ROOT,
     banned_verbs,
     identifiers,
     measured,
@@ -20,6 +19,7 @@ from tests.support.english import (
     packages,
     prose_of_python,
 )
+from tests.support.sources import ROOT
 
 AIM = 1.0
 """Marks per 1,000 words. The codebases that we compare with have 0.0 to 0.8."""
