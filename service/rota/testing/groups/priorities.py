@@ -30,6 +30,8 @@ class PreemptionRule:
             case MemberFenced() as record:
                 # In a Stable group the successor of a static member is in the generation at once.
                 self._since.setdefault((entry.group_id, record.new_member_id), entry.at_ms)
+                if self._leads.get(entry.group_id, ("", 0))[0] == record.member_id:
+                    self._leads[entry.group_id] = (record.new_member_id, entry.at_ms)
             case AssignmentSynced(resync=True) as record if _STEPS_DOWN not in record.reason:
                 self._check(entry, record)
 
