@@ -9,7 +9,7 @@ import pytest
 
 from rota.client import Client, Election, LeadershipLost, Term
 from rota.client.election import CandidateRole
-from rota.protocol.messages import RebalanceGroup
+from rota.protocol.messages import RebalanceGroup, SyncGroup
 from rota.types.leader import decode_candidate
 from tests.client.stage import SESSION_MS, a_coordinator, until
 from tests.client.test_election import NAME, Candidate, ended
@@ -169,6 +169,42 @@ async def test_a_leader_steps_down_only_after_its_body() -> None:
         await until(lambda: second.deeds == ["begins"])
 
         assert first.when("ends") <= second.when("begins")
+
+
+@in_virtual_time
+async def test_a_leader_asked_twice_while_its_work_ends_hands_over() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        first, second = Finishing(coordinator, "first"), Ranked(coordinator, "second")
+        first.drain_ms, first.takes_s = 600_000, 2.0
+        await first.campaign(stack)
+        await until(lambda: first.deeds == ["begins"])
+        await second.campaign(stack)
+        await asyncio.sleep(1)
+
+        for _ in range(2):
+            await coordinator.call(RebalanceGroup("default", NAME, step_down=True))
+            await asyncio.sleep(0.5)
+        await until(lambda: second.deeds == ["begins"])
+
+        assert first.when("ends") <= second.when("begins")
+
+
+@in_virtual_time
+async def test_a_leader_asked_before_it_knows_that_it_leads_hands_over() -> None:
+    """The answer to its sync was lost: it holds nothing that it could revoke before it joins again."""
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        first, second = Ranked(coordinator, "first"), Ranked(coordinator, "second")
+        first.cable.syncing_s = 3_600.0
+        await first.campaign(stack)
+        await second.campaign(stack)
+        await until(lambda: any(isinstance(request, SyncGroup) for request in second.cable.requests))
+        assert (first.deeds, second.deeds) == ([], [])
+
+        await coordinator.call(RebalanceGroup("default", NAME, step_down=True))
+        first.cable.syncing_s = 0.0
+        await until(lambda: second.deeds == ["begins"])
+
+        assert first.deeds == []
 
 
 @in_virtual_time

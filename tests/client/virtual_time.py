@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import random
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec
 
@@ -28,7 +29,7 @@ class LoopClock:
 
 
 def in_virtual_time(test: Callable[Parameters, Awaitable[None]]) -> Callable[Parameters, None]:
-    """Run an async test on a `VirtualTimeLoop`."""
+    """Run an async test on a `VirtualTimeLoop`. The pauses that the SDK draws are the same in each run."""
 
     @functools.wraps(test)
     def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
@@ -36,7 +37,12 @@ def in_virtual_time(test: Callable[Parameters, Awaitable[None]]) -> Callable[Par
             async with asyncio.timeout(LIMIT_S):
                 await test(*args, **kwargs)
 
-        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-            runner.run(main())
+        before = random.getstate()
+        random.seed(test.__qualname__)
+        try:
+            with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+                runner.run(main())
+        finally:
+            random.setstate(before)
 
     return run

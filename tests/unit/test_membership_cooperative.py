@@ -145,6 +145,24 @@ def test_metadata_that_changes_while_joining_is_told_once_the_generation_is_ther
     assert events[-1] == RebalanceStarted(2, "its metadata changed")
 
 
+def test_a_leader_assigns_before_it_joins_again_on_request() -> None:
+    """The others wait for its assignment, and its last commits do, too: it would close in vain until its timeout."""
+    bench = a_holding_joiner()
+    (event,) = bench.answered(joined(2, leader_id="m-1"))
+    assert isinstance(event, JoinedAsLeader)
+
+    assert bench.membership.request_rejoin(bench.now_ms, "other topics") == []
+    bench.membership.assign(2, {"m-1": b"share"})
+    bench.answered(HeartbeatReply(generation_id=2, state="CompletingRebalance"))
+    assert bench.membership.request_rejoin(bench.now_ms, "other topics") == []
+    request = bench.sends()
+    assert isinstance(request, SyncGroup)
+    assert request.assignments == (("m-1", b"share"),)
+
+    events = bench.answered(synced(b"share", 2))
+    assert [type(each) for each in events] == [Assigned, RebalanceStarted]
+
+
 # --- stepping aside ---------------------------------------------------------------------------
 
 

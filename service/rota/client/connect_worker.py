@@ -75,6 +75,10 @@ class WorkRole:
     def is_cooperative(self) -> bool:
         return True
 
+    @property
+    def hands_over(self) -> bool:
+        return False
+
     def protocols(self, held: WorkShared | None, generation_id: int) -> tuple[Protocol, ...]:  # noqa: ARG002
         state = WorkerState(self.url, self._offset(), held or (), self.stopped_in)
         if not self.is_by_server:

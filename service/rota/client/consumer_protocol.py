@@ -144,6 +144,10 @@ class TopicRole:
     def is_cooperative(self) -> bool:
         return all(_registered(name).cooperative for name in self.strategies)
 
+    @property
+    def hands_over(self) -> bool:
+        return False
+
     def protocols(self, held: Partitions | None, generation_id: int) -> tuple[Protocol, ...]:
         """`UnknownAssignor` if there is no such strategy."""
         plain = Subscription(self.topics, rack_id=self.rack_id)

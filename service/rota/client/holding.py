@@ -83,6 +83,8 @@ class Holding(Generic[Share]):
         """At a stop: when to wait no longer for a coordinator that does not answer, in the event loop's clock."""
         self._last: tuple[Share | None, int] = (None, -1)
         """The share at this member's last join, and its generation."""
+        self._owes_join = False
+        """It has revoked a part in order since its last join: no other member gets that before this one joins again."""
         self._machine = machine
         self._role = role
         self._listeners = listeners
@@ -142,6 +144,7 @@ class Holding(Generic[Share]):
         is_cut_off = revocation is not None and not revocation.has_returned and self.close_by is not None
         self._cut_off = revocation.share if revocation is not None and is_cut_off else None
         self._last = (None, -1)
+        self._owes_join = False
         self._machine.say(self._role.protocols(*self._last))
         self._drop_commits()
         if current is None or owned is None:
@@ -214,6 +217,7 @@ class Holding(Generic[Share]):
             await self._give_up(assigned.generation_id, removed)
             if self.owned is owned:
                 self.owned = self._role.without(owned, removed)
+                self._owes_join = self._role.is_cooperative
         if self.current is not assigned:
             return
         self.owned = share
@@ -223,8 +227,9 @@ class Holding(Generic[Share]):
         await notify(
             self._listeners.on_assigned, added, share, deadline=self._driver.loop_time(self._machine.deadline_ms)
         )
-        if removed and self._role.is_cooperative and self.current is assigned:
-            # No member gets the revoked part before all have joined without it.
+        if self.current is assigned and (self._owes_join or self._role.hands_over):
+            # The group waits for it, also where a later generation came while the part was revoked, and where a
+            # leader that is to hand over had not begun its work.
             self._driver.rejoin("gave up what was revoked")
 
     async def _rejoin(self) -> None:
@@ -240,6 +245,7 @@ class Holding(Generic[Share]):
             if current is not None and owned is not None:
                 self._last = (self.owned if self._role.is_cooperative else owned, current.generation_id)
             protocols = self._role.protocols(*self._last)
+            self._owes_join = False
             self._machine.rejoin(self._driver.now_ms(), protocols, holding=self._role.is_cooperative)
             self._driver.wake.set()
 

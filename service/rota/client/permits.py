@@ -30,6 +30,7 @@ class PermitRole:
     """A permit is held while joining: the coordinator takes none away from a member. `share` is its last answer."""
 
     is_cooperative = True
+    hands_over = False
 
     def __init__(self, permits: int) -> None:
         """Raise `ValueError` for a number that no group may have."""

@@ -47,6 +47,10 @@ class Role(Protocol[Share]):
     def is_cooperative(self) -> bool:
         """Whether members hold on to their shares while they join (KIP-429); their metadata names them then."""
 
+    @property
+    def hands_over(self) -> bool:
+        """Whether the share that was read last asks this member to join again, even where it revokes nothing."""
+
     def protocols(self, held: Share | None, generation_id: int) -> tuple[messages.Protocol, ...]:
         """What to say of a member when it joins, that holds this since `generation_id`. The preferred one first."""
 
@@ -87,6 +91,10 @@ class OpaqueRole:
     @property
     def is_cooperative(self) -> bool:
         return self.split is not None
+
+    @property
+    def hands_over(self) -> bool:
+        return False
 
     def protocols(self, held: bytes | None, generation_id: int) -> tuple[messages.Protocol, ...]:
         listed = self.listed(held, generation_id) if callable(self.listed) else self.listed

@@ -229,6 +229,7 @@ def _replace_static_member(
     _update(result, group, member, request, settle=keeps_assignment)
     if keeps_assignment:
         renew_assignment(result, group, member)
+        member.has_fetched = member.missed_phase = False
         member.skip_assignment = group.is_leader(member.member_id)
         result.reply(call, join_reply(group, member, skip_assignment=member.skip_assignment))
         if member.image.metadata_for(group.protocol_name or "") != former:

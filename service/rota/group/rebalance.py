@@ -302,6 +302,7 @@ def _answer_joins(result: Result, group: Group) -> None:
     group.joined_count = 0
     group.passed_over = None
     for member in group.members.values():
+        member.missed_phase = not member.joined
         member.joined = False
         member.has_fetched = False
         member.skip_assignment = False

@@ -106,6 +106,7 @@ class Member:
         "join_call",
         "joined",
         "member_id",
+        "missed_phase",
         "position",
         "session_armed_ms",
         "session_deadline_ms",
@@ -137,6 +138,8 @@ class Member:
         """How regularly it was heard since that was last told; None where it was not since."""
         self.has_fetched = True
         """It has fetched its share since the join phase ended, as far as this owner knows."""
+        self.missed_phase = False
+        """It is static and did not join in the last join phase, as far as this owner knows: it may be gone."""
         self.skip_assignment = False
         """A returning static leader that was told not to assign: its next sync only fetches."""
 

@@ -95,7 +95,7 @@ def due_preemption(group: Group, now_ms: int | None = None) -> Preemption | None
     leads_since_ms = max(group.ranked[leader_id].since_ms, group.reigns[1])
     found: list[Preemption] = []
     for member_id, hold_ms in wanted.items():
-        if member_id in group.ranked and member_id != leader_id:
+        if member_id in group.ranked and member_id != leader_id and not group.members[member_id].missed_phase:
             since_ms = max(group.ranked[member_id].since_ms, leads_since_ms)
             ranks = [f"{each} of priority {group.ranked[each].priority}" for each in (member_id, leader_id)]
             reason = f"candidate {ranks[0]} has outranked leader {ranks[1]} for {hold_ms} ms"
@@ -137,8 +137,14 @@ def can_hand_over(group: Group, leader_id: str) -> bool:
 
 
 def heir_of(group: Group) -> str:
-    """The member that would lead if the leader were not there; empty where it is alone."""
-    others = [each for each in generation_of(group).members if each.member_id != group.leader_id]
+    """The member that would lead if the leader were not there; empty where there is none.
+
+    A static member that missed the last join phase may be gone. The leader would wait for it in vain, again and again,
+    and each generation that completes begins the absent member's session anew.
+    """
+    absent = {member.member_id for member in group.members.values() if member.missed_phase}
+    absent.add(group.leader_id or "")
+    others = [each for each in generation_of(group).members if each.member_id not in absent]
     succession = succession_of(group)
     if not others:
         return ""

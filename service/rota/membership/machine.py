@@ -176,8 +176,9 @@ class Membership:
             return []
         standing.protocols = protocols or standing.protocols
         standing.reason = reason
-        if standing.state in JOINS:
-            # A join in flight may complete with its old metadata: then there will be one more.
+        if standing.state in JOINS or standing.owes_assignment:
+            # A join in flight may complete with its old metadata: then there will be one more. So there is after the
+            # generation that this member leads: the others wait for its assignment, and its last commits do, too.
             standing.metadata_is_stale = True
             return []
         if standing.state in (State.REVOKING, State.AWAY):

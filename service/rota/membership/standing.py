@@ -71,6 +71,11 @@ class Standing:
         return self.member_id != "" and self.leader_id == self.member_id
 
     @property
+    def owes_assignment(self) -> bool:
+        """Whether it holds its share, and the group waits for the assignment that it makes as the leader."""
+        return self.is_leader and self.assignment is not None and self.state in (State.LEADING, State.SYNCING)
+
+    @property
     def fencing_token(self) -> int:
         """This member's, in the generation that it is in. No token of its predecessor is as high."""
         return fencing_token(self.generation_id, self.takeover)

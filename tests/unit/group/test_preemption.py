@@ -248,6 +248,75 @@ def test_a_static_candidate_that_comes_back_as_another_process_waits_anew() -> N
     assert election(core, "m0").successor_id == "i-2"
 
 
+def a_race_with_an_absent_static_candidate() -> Core:
+    """`i-1` outranks `m0`, which was asked to hand over, has ended its work and joined again: `i-1` has not."""
+    core = an_empty_shard()
+    join(core, "m0", saying(1), "leader")
+    end_join_phase(core)
+    core.send(a_join(new="i-1", instance="i", protocols=saying(5), protocol_type="leader", session_ms=60_000))
+    join(core, "m0", saying(1, holding=True), "leader")
+    core.ask(a_sync("m0", core.generation_id))
+    while not election(core, "m0").successor_id:
+        core.advance(100)
+        core.ask(a_heartbeat("m0", core.generation_id))
+    join(core, "m0", saying(1, holding=False), "leader")
+    end_join_phase(core)
+    core.ask(a_sync("m0", core.generation_id))
+    return core
+
+
+def test_a_leader_is_not_asked_again_for_an_absent_candidate() -> None:
+    """Each generation that completes begins the session of an absent static member anew: it would never expire."""
+    core = a_race_with_an_absent_static_candidate()
+    assert (core.leader_id, "i-1" in core.group.members) == ("m0", True)
+    generation_id = core.generation_id
+
+    core.ask(RebalanceGroup(NAMESPACE, GROUP_ID, "its machine goes away", step_down=True))
+    end_join_phase_with(core, "m0")
+    generation_id += 1
+    for _ in range(650):
+        core.advance(100)
+        if core.group.state == "PreparingRebalance":
+            break
+        assert (core.generation_id, core.group.preempt_at_ms) == (generation_id, None)
+        core.ask(a_heartbeat("m0", core.generation_id))
+
+    assert "i-1" not in core.group.members
+
+
+def end_join_phase_with(core: Core, member_id: str) -> None:
+    join(core, member_id, saying(1, holding=False), "leader")
+    end_join_phase(core)
+    core.ask(a_sync(member_id, core.generation_id))
+
+
+def test_an_absent_candidate_that_returns_is_waited_for_again() -> None:
+    core = a_race_with_an_absent_static_candidate()
+
+    core.send(a_join(new="i-2", instance="i", protocols=saying(5), protocol_type="leader", session_ms=60_000))
+    keep_alive(core, HOLD_MS)
+
+    assert election(core, "m0").successor_id == "i-2"
+
+
+def test_a_static_leaders_successor_fetches_before_it_is_asked() -> None:
+    core = an_empty_shard()
+    core.send(a_join(new="i-1", instance="i", protocols=saying(5), protocol_type="leader"))
+    end_join_phase(core)
+    join(core, "m1", saying(3, hold_ms=0), "leader")
+    core.send(a_join("i-1", instance="i", protocols=saying(5, holding=True), protocol_type="leader"))
+    core.ask(a_sync("i-1", core.generation_id, "i"))
+    generation_id = core.generation_id
+
+    core.send(a_join(new="i-2", instance="i", protocols=saying(1), protocol_type="leader"))
+    core.advance(0)
+    assert (core.leader_id, core.generation_id) == ("i-2", generation_id)
+
+    core.ask(a_sync("i-2", core.generation_id, "i"))
+    core.advance(0)
+    assert election(core, "m1").successor_id == "m1"
+
+
 def test_a_leader_that_can_hand_over_steps_down_only_when_it_has_ended_its_work() -> None:
     core = a_race(0, 0)
     request = RebalanceGroup(NAMESPACE, GROUP_ID, "its machine goes away", step_down=True)
