@@ -58,6 +58,7 @@ class BackgroundTasks:
         task = asyncio.create_task(self._guarded(coroutine), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: coroutine.close())  # A task that is cancelled before it begins awaits nothing.
         return task
 
     async def cancel(self, timeout_s: float) -> bool:
