@@ -76,10 +76,10 @@ async def invented_tokens(port: int, _grpc_port: int, review_port: int) -> None:
             await writer.drain()
         writer.close()
 
-    tokens = [invented.token(number=number).encode() for number in range(3_000)]
+    numbers = iter(range(sys.maxsize))
     head = b"GET /v1/namespaces/default/groups/g HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %b\r\n\r\n"
     async with await asyncio.start_server(answer, HOST, review_port):
-        await _forever(lambda: _ask(port, head % tokens.pop()))
+        await _forever(lambda: _ask(port, head % invented.token(number=next(numbers)).encode()))
 
 
 async def silence(port: int, grpc_port: int, _review_port: int) -> None:

@@ -16,6 +16,7 @@ from rota.access.proxies import Proxies, parse_networks
 from rota.api.http.fast_path import FastConnection
 from rota.server.proxies import TrustedProxies
 from tests.access.guarded import GROUP, NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer
+from tests.access.issuers import service_account
 from tests.http.both_ways import PLAIN, Both, a_request, compare, listening
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -181,31 +182,28 @@ async def test_two_callers_of_one_connection_are_told_apart(guarded: Guarded) ->
     assert fast == 5
 
 
-@pytest.mark.parametrize("end", ["token", "rules"])
+@pytest.mark.parametrize("end", ["token", "rules", "pods"])
 async def test_what_is_revoked_ends_on_a_connection_that_is_open(end: str, guarded: Guarded) -> None:
     secrets, both = guarded.service.secrets, guarded.both
     name = f"ends-{end}"
-    token = secrets.a_token(name) if end == "token" else secrets.oidc.token(sub="worker", jti="3")
+    tokens = {"token": secrets.a_token(name), "rules": secrets.oidc.token(sub="worker", jti="3")}
+    token = tokens.get(end) or secrets.cluster.token(**service_account("team-a", "worker"))
     member_id = await a_member(guarded.service.http, token, group_id=name)
     path = PATH.replace(GROUP, name)
     request = guarded.heartbeat(f"Authorization: Bearer {token}", member_id=member_id, path=path)
     reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
 
-    async def ask() -> bytes:
-        writer.write(request)
-        head = await reader.readuntil(b"\r\n\r\n")
-        await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0]))
-        return head
-
-    before = [await ask() for _ in range(3)]
+    before = [await ask(request, reader, writer) for _ in range(3)]
     rules = secrets.access_file.read_text()
     if end == "token":
         secrets.revoke(name)
-    else:
+    elif end == "rules":
         secrets.access_file.write_text(rules.replace('"user:worker", ', ""))
+    else:
+        secrets.access_file.write_text(f"bind_members_to_pods = true\nrequire_pods = true\n{rules}")
     try:
         async with asyncio.timeout(3):
-            while (after := await ask()).startswith(b"HTTP/1.1 200"):
+            while (after := await ask(request, reader, writer)).startswith(b"HTTP/1.1 200"):
                 pass
     finally:
         secrets.access_file.write_text(rules)
@@ -215,19 +213,54 @@ async def test_what_is_revoked_ends_on_a_connection_that_is_open(end: str, guard
     assert after.startswith(b"HTTP/1.1 401" if end == "token" else b"HTTP/1.1 403")
 
 
-async def test_quotas_hold_on_the_fast_path(guarded: Guarded) -> None:
+@pytest.mark.parametrize("is_batch", [False, True])
+async def test_quotas_hold_on_the_fast_path(is_batch: bool, guarded: Guarded) -> None:
     """Heartbeats of a member that come too soon cost what any request costs; those at its pace are free."""
-    token = guarded.service.secrets.a_token("narrow", "operator", "narrow")
-    member_id = await a_member(guarded.service.http, token, "narrow", "g")
-    path = "/v1/namespaces/narrow/groups/g/heartbeat"
-    request = guarded.heartbeat(f"Authorization: Bearer {token}", member_id=member_id, path=path)
+    group = "batches" if is_batch else "singles"
+    token = guarded.service.secrets.a_token(group, "operator", "narrow")
+    member_id = await a_member(guarded.service.http, token, "narrow", group)
+    request = a_heartbeat(member_id, token, f"/v1/namespaces/narrow/groups/{group}/heartbeat", is_batch=is_batch)
 
     answer = await guarded.both.fast.exchange(*[request] * 60)
 
     assert answer.startswith(b"HTTP/1.1 200")
-    assert answer.count(b"HTTP/1.1 429") > 20
-    assert answer.count(b'"code":"THROTTLED"') == answer.count(b"HTTP/1.1 429")
+    assert answer.count(b'"THROTTLED"') == 60 - answer.count(b'"error":"NONE"' if is_batch else b'"state"') > 20
     assert guarded.both.fast.ordinary == 1
+
+
+async def test_a_new_quota_counts_heartbeats_that_are_remembered(guarded: Guarded) -> None:
+    secrets, both = guarded.service.secrets, guarded.both
+    token = secrets.a_token("later", "operator", "later")
+    member_id = await a_member(guarded.service.http, token, "later", "g")
+    request = a_heartbeat(member_id, token, "/v1/namespaces/later/groups/g/heartbeat")
+    rules = secrets.access_file.read_text()
+    reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
+    try:
+        before = [await ask(request, reader, writer) for _ in range(100)]
+        secrets.access_file.write_text(QUOTAS.replace("narrow", "later") + rules)
+        async with asyncio.timeout(3):
+            while (after := await ask(request, reader, writer)).startswith(b"HTTP/1.1 200"):
+                pass
+    finally:
+        secrets.access_file.write_text(rules)
+        writer.close()
+
+    assert {head[:12] for head in before} == {b"HTTP/1.1 200"}
+    assert after.startswith(b"HTTP/1.1 429")
+
+
+def a_heartbeat(member_id: str, token: str, path: str, *, is_batch: bool = False) -> bytes:
+    beat = {"member_id": member_id, "generation_id": 1}
+    body = {"members": [beat]} if is_batch else beat
+    return a_request(json.dumps(body).encode(), *PLAIN, f"Authorization: Bearer {token}", path=path)
+
+
+async def ask(request: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """The head of the answer to one request of a connection."""
+    writer.write(request)
+    head = await reader.readuntil(b"\r\n\r\n")
+    await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+    return head
 
 
 @pytest.mark.parametrize("trusted", ["", "127.0.0.0/8", "127.0.0.1, 10.0.0.0/8"])

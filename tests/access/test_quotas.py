@@ -6,6 +6,7 @@ import pytest
 
 from rota.access.buckets import BURST_S, Bucket, Turns
 from rota.access.document import AccessDocument, InvalidAccess, read_document
+from rota.access.known_members import Beating as Repeated
 from rota.access.meter import Meter
 from rota.access.quotas import Held, Quota, Stored, Taken, payer_of, quota_of
 from rota.api.access.meters import LOOK_EVERY_MS, STREAM, WATCH, Meters
@@ -82,8 +83,9 @@ class Clock:
 class Beating:
     """A namespace with a quota, and the coordinator's answers to heartbeats there."""
 
-    def __init__(self, requests_per_s: int = 5, *, is_answered: bool = True) -> None:
-        self.clock, self._is_answered = Clock(), is_answered
+    def __init__(self, requests_per_s: int = 5, *, road: str = "from memory") -> None:
+        self.clock, self._road = Clock(), road
+        self._repeated: dict[tuple[str, ...], Repeated] = {}
         policy = Changing()
         policy.allow(requests_per_s)
         self.meters = Meters(policy, Limits(), self.clock)
@@ -100,7 +102,11 @@ class Beating:
             reply = m.HeartbeatManyReply(
                 errors=tuple(m.HeartbeatError(e, error) for e in member_ids if error is not NONE)
             )
-        if self._is_answered:
+        if self._road == "repeated" and error is NONE:
+            repeated = self._repeated.setdefault((caller, *member_ids), Repeated(caller, request))
+            asked = self.meters.asked_by(caller, request.namespace)
+            return self.meters.refusal_of_alive(repeated, asked, self.clock.now_ms)
+        if self._road != "by a call":
             return self.meters.refusal_of_answered(caller, request, reply)
         refusal = self.meters.refusal_of(caller, request)
         if not refusal:
@@ -109,12 +115,13 @@ class Beating:
 
 
 NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID
-ROADS = pytest.mark.parametrize("is_answered", [True, False], ids=("from memory", "by a call"))
+ROADS = pytest.mark.parametrize("road", ["from memory", "by a call", "repeated"])
+"""Heartbeats are answered at once, by a call, or at once on a connection that has sent the same before."""
 
 
 @ROADS
-def test_heartbeats_at_their_own_pace_pass_whatever_else_is_asked(is_answered: bool) -> None:
-    beating = Beating(is_answered=is_answered)
+def test_heartbeats_at_their_own_pace_pass_whatever_else_is_asked(road: str) -> None:
+    beating = Beating(road=road)
     refused = [beating.describe() for _ in range(50)]
 
     # The shortest session is one second, so no client heartbeats more often than every 333 ms.
@@ -129,8 +136,8 @@ def test_heartbeats_at_their_own_pace_pass_whatever_else_is_asked(is_answered: b
 
 @ROADS
 @pytest.mark.parametrize("size", [1, 3])
-def test_heartbeats_with_invented_ids_take_part_in_the_rate(is_answered: bool, size: int) -> None:
-    beating = Beating(is_answered=is_answered)
+def test_heartbeats_with_invented_ids_take_part_in_the_rate(road: str, size: int) -> None:
+    beating = Beating(road=road)
     beating.beat("known")
 
     invented = [beating.beat(*(f"{n}-{i}" for i in range(size)), error=UNKNOWN) for n in range(60)]
@@ -143,8 +150,8 @@ def test_heartbeats_with_invented_ids_take_part_in_the_rate(is_answered: bool, s
 
 
 @ROADS
-def test_a_member_that_heartbeats_without_a_pause_takes_part_in_the_rate(is_answered: bool) -> None:
-    beating = Beating(is_answered=is_answered)
+def test_a_member_that_heartbeats_without_a_pause_takes_part_in_the_rate(road: str) -> None:
+    beating = Beating(road=road)
     beating.beat("a")
     beating.clock.now_ms = 400
 
@@ -157,8 +164,8 @@ def test_a_member_that_heartbeats_without_a_pause_takes_part_in_the_rate(is_answ
 
 
 @ROADS
-def test_several_heartbeats_in_a_message_pass_while_one_is_in_time(is_answered: bool) -> None:
-    beating = Beating(1, is_answered=is_answered)
+def test_several_heartbeats_in_a_message_pass_while_one_is_in_time(road: str) -> None:
+    beating = Beating(1, road=road)
     beating.beat("a"), beating.beat("b")
     beating.clock.now_ms = 2_000
 
@@ -168,8 +175,24 @@ def test_several_heartbeats_in_a_message_pass_while_one_is_in_time(is_answered: 
 
 
 @ROADS
-def test_the_id_of_anothers_member_does_not_change_its_pace(is_answered: bool) -> None:
-    beating = Beating(is_answered=is_answered)
+def test_a_message_is_in_time_as_soon_as_a_member_is(road: str) -> None:
+    beating = Beating(1, road=road)
+    beating.beat("a", "b")
+    beating.clock.now_ms = 400
+    beating.beat("a")
+    beating.clock.now_ms = 600
+    beating.beat("b")
+    too_soon = [beating.beat("a", "b") for _ in range(4)]
+    beating.clock.now_ms = 734
+
+    again = [beating.beat("a", "b") for _ in range(3)]
+
+    assert [bool(refusal) for refusal in (*too_soon, *again)] == [False, False, True, True, False, False, True]
+
+
+@ROADS
+def test_the_id_of_anothers_member_does_not_change_its_pace(road: str) -> None:
+    beating = Beating(road=road)
     beating.beat("a", caller="owner")
     beating.clock.now_ms = 400
     for _ in range(50):
@@ -182,7 +205,7 @@ def test_the_id_of_anothers_member_does_not_change_its_pace(is_answered: bool) -
 
 def test_members_that_expire_all_at_once_come_back_within_seconds() -> None:
     """Their process learns it by one message, and joins again at another replica."""
-    beating = Beating(is_answered=False)
+    beating = Beating(road="by a call")
     beating.beat(*(f"old{n}" for n in range(1_000)), error=UNKNOWN)
     at_once = beating.beat("new")
     beating.clock.now_ms = 2 * BURST_S * 1_000
@@ -192,7 +215,7 @@ def test_members_that_expire_all_at_once_come_back_within_seconds() -> None:
 
 
 def test_a_member_that_joined_here_is_known() -> None:
-    beating = Beating(is_answered=False)
+    beating = Beating(road="by a call")
     beating.meters.settle("c", a_join(), m.JoinReply(member_id="a"))
     for n in range(60):
         beating.beat(f"x{n}", error=UNKNOWN)

@@ -13,23 +13,24 @@ MOST_SHARES = 10_000
 class Bucket:
     """A token bucket: fills by `per_s`, holds `BURST_S` seconds' worth, and may be overdrawn by one request."""
 
-    __slots__ = ("_at_ms", "_level", "per_s")
+    __slots__ = ("at_ms", "level", "per_s")
 
     def __init__(self, per_s: float, now_ms: int) -> None:
         self.per_s = per_s
-        self._level = per_s * BURST_S
-        self._at_ms = now_ms
+        self.level = per_s * BURST_S
+        self.at_ms = now_ms
+        """When it was filled last."""
 
     def has_some(self, now_ms: int) -> bool:
         """Fill it up to now; whether anything is left."""
-        if now_ms != self._at_ms:
-            self._level = min(self.per_s * BURST_S, self._level + max(0, now_ms - self._at_ms) * self.per_s / 1000)
-            self._at_ms = now_ms
-        return self._level > 0
+        if now_ms != self.at_ms:
+            self.level = min(self.per_s * BURST_S, self.level + max(0, now_ms - self.at_ms) * self.per_s / 1000)
+            self.at_ms = now_ms
+        return self.level > 0
 
     def spend(self, amount: float) -> None:
         """Take so much, whether there is so much or not."""
-        self._level -= amount
+        self.level -= amount
 
     def take(self, amount: float, now_ms: int) -> bool:
         """Take so much, unless it is empty. Overdrawing lets a large request through at all, and the next ones wait."""
@@ -41,11 +42,11 @@ class Bucket:
     def taken(self, now_ms: int) -> int:
         """The amount that is taken now, of the amount in a full bucket."""
         self.has_some(now_ms)
-        return round(self.per_s * BURST_S - self._level)
+        return round(self.per_s * BURST_S - self.level)
 
     def is_idle(self, now_ms: int) -> bool:
         """Whether nothing was asked of it for `ACTIVE_MS`."""
-        return now_ms - self._at_ms > ACTIVE_MS
+        return now_ms - self.at_ms > ACTIVE_MS
 
 
 class Turns:
@@ -76,14 +77,22 @@ class Turns:
         self._whole.spend(amount)
 
     def take(self, caller: str, amount: float, now_ms: int) -> bool:
-        """Take so much for the caller, unless its share and the whole are empty."""
-        share = self._share(caller, now_ms)
-        has_share = share is not None and share.has_some(now_ms)
-        if not self._whole.has_some(now_ms) and not has_share:
+        """Take so much for the caller, unless its share and the whole are empty.
+
+        Buckets are filled once a millisecond, for requests may come far more often.
+        """
+        whole, share = self._whole, self._shares.get(caller)
+        if share is None or share.at_ms != now_ms:
+            share = self._share(caller, now_ms)
+            if share is not None:
+                share.has_some(now_ms)
+        if whole.at_ms != now_ms:
+            whole.has_some(now_ms)
+        if share is not None and share.level > 0:
+            share.level -= amount
+        elif whole.level <= 0:
             return False
-        if share is not None and has_share:
-            share.spend(amount)
-        self._whole.spend(amount)
+        whole.level -= amount
         return True
 
     def taken(self, now_ms: int) -> int:

@@ -23,11 +23,27 @@ NEVER = -1_000_000
 _NONE = frozenset[str]()
 
 Beats = m.Heartbeat | m.HeartbeatMany
-Member = tuple[str, str, str, str]
+Place = tuple[str, str, str]
+"""A caller, a namespace and a group of it."""
+_Times = dict[Place, dict[str, int]]
+_EMPTY: dict[str, int] = {}
+
+
+class Beating:
+    """The members that one message of heartbeats names: kept with a message that comes again and again."""
+
+    __slots__ = ("member_ids", "payer", "place", "too_soon_until_ms")
+
+    def __init__(self, payer: str, request: Beats) -> None:
+        self.payer = payer
+        self.place: Place = (payer, request.namespace, request.group_id)
+        self.member_ids = _ids(request)
+        self.too_soon_until_ms = NEVER
+        """Until then no member is due again: each has had a heartbeat in time less than its pace before that."""
 
 
 class KnownMembers:
-    """Members by caller, namespace, group and id, each with the time of its last heartbeat.
+    """Members by caller, namespace and group, and by id, each with the time of its last heartbeat in time.
 
     By caller, so that one that uses the ids of another's members does not change the pace of these.
     They are kept in two halves, of which the older one is dropped whole.
@@ -39,34 +55,27 @@ class KnownMembers:
         # The shortest interval of any client: no member is refused for keeping to its own.
         self._pace_ms = limits.min_session_timeout_ms // HEARTBEATS_PER_SESSION
         self._since_ms = now_ms
-        self._now: dict[Member, int] = {}
-        self._before: dict[Member, int] = {}
+        self._now: _Times = {}
+        self._before: _Times = {}
 
     def knows_all(self, caller: str, request: Beats) -> bool:
         """Whether all members that the request names are known."""
-        return all(self._last_ms(each) is not None for each in members_of(caller, request))
+        place = (caller, request.namespace, request.group_id)
+        return all(self._last_ms(place, each) is not None for each in _ids(request))
 
     def note(self, caller: str, request: Beats, now_ms: int) -> bool:
         """Note heartbeats of known members; whether one of them is in time, and the request free of charge."""
-        return self._hear(caller, request, now_ms, is_confirmed=False)
+        return self._note(Beating(caller, request), now_ms, is_confirmed=False)
 
     def judge(self, caller: str, request: Beats, reply: m.Reply, now_ms: int) -> tuple[int, bool]:
         """How many heartbeats no member has sent, by the answer; and if none is, whether one is in time."""
         if _strangers(request, reply):
             return self.settle(caller, request, reply), False
-        return 0, self._hear(caller, request, now_ms, is_confirmed=True)
+        return 0, self._note(Beating(caller, request), now_ms, is_confirmed=True)
 
-    def is_in_time(self, member: Member, now_ms: int) -> bool:
-        """`judge` for one heartbeat that its member has sent, by the answer."""
-        if now_ms - self._since_ms >= KEPT_MS:
-            self._forget_old(now_ms)
-        last_ms = self._now.get(member)
-        if last_ms is None:
-            last_ms = self._before.get(member, NEVER)
-        if now_ms - last_ms < self._pace_ms:
-            return False
-        self._now[member] = now_ms
-        return True
+    def is_in_time(self, beating: Beating, now_ms: int) -> bool:
+        """`judge` for heartbeats that members have sent, all of them, by the answer."""
+        return self._note(beating, now_ms, is_confirmed=True)
 
     def settle(self, caller: str, request: m.Request, reply: m.Reply) -> int:
         """Learn from an answer which members there are; returns how many heartbeats no member has sent."""
@@ -74,44 +83,57 @@ class KnownMembers:
             case ((m.Heartbeat() | m.HeartbeatMany()), _):
                 return self._settle_heartbeats(caller, request, reply)
             case m.JoinGroup(), m.JoinReply(error=ErrorCode.NONE | ErrorCode.MEMBER_ID_REQUIRED):
-                self._learn((caller, request.namespace, request.group_id, reply.member_id))
+                self._learn((caller, request.namespace, request.group_id), reply.member_id)
             case m.SyncGroup(), m.SyncReply(error=ErrorCode.NONE):
-                self._learn((caller, request.namespace, request.group_id, request.member_id))
+                self._learn((caller, request.namespace, request.group_id), request.member_id)
         return 0
 
     def _settle_heartbeats(self, caller: str, request: Beats, reply: m.Reply) -> int:
+        place = (caller, request.namespace, request.group_id)
         strangers, count = _strangers(request, reply), 0
-        for member in members_of(caller, request):
-            if member[-1] in strangers:
+        for member_id in _ids(request):
+            if member_id in strangers:
                 count += 1
-                self._now.pop(member, None)
-                self._before.pop(member, None)
+                for half in (self._now, self._before):
+                    half.get(place, _EMPTY).pop(member_id, None)
             else:
-                self._learn(member)
+                self._learn(place, member_id)
         return count
 
-    def _learn(self, member: Member) -> None:
-        if self._last_ms(member) is None:
-            self._now[member] = NEVER
+    def _learn(self, place: Place, member_id: str) -> None:
+        if self._last_ms(place, member_id) is None:
+            self._now.setdefault(place, {})[member_id] = NEVER
 
-    def _hear(self, caller: str, request: Beats, now_ms: int, *, is_confirmed: bool) -> bool:
+    def _note(self, beating: Beating, now_ms: int, *, is_confirmed: bool) -> bool:
         """Note heartbeats of members that are known, or confirmed by now; whether one is in time.
 
-        One that is too soon after the last one in time leaves that noted.
+        One that is too soon after the last one in time leaves that noted. A loop for thousands of members: written out.
         """
         self._forget_old(now_ms)
-        recent, before, in_time = self._now, self._before, False
-        for member in members_of(caller, request):
-            last_ms = recent.get(member)
+        place, pace_ms, unknown_ms = beating.place, self._pace_ms, NEVER if is_confirmed else None
+        recent, before = self._now.get(place), self._before.get(place, _EMPTY)
+        if recent is None:
+            recent = {}
+        in_time, oldest_ms = False, now_ms
+        for member_id in beating.member_ids:
+            last_ms = recent.get(member_id)
             if last_ms is None:
-                last_ms = before.get(member, NEVER if is_confirmed else None)
-            if last_ms is not None and now_ms - last_ms >= self._pace_ms:
-                recent[member] = now_ms
+                last_ms = before.get(member_id, unknown_ms)
+            if last_ms is None:
+                continue
+            if now_ms - last_ms >= pace_ms:
+                recent[member_id] = now_ms
                 in_time = True
+            elif last_ms < oldest_ms:
+                oldest_ms = last_ms
+        if in_time:
+            self._now[place] = recent
+        if is_confirmed:
+            beating.too_soon_until_ms = oldest_ms + pace_ms
         return in_time
 
-    def _last_ms(self, member: Member) -> int | None:
-        return self._now.get(member, self._before.get(member))
+    def _last_ms(self, place: Place, member_id: str) -> int | None:
+        return self._now.get(place, _EMPTY).get(member_id, self._before.get(place, _EMPTY).get(member_id))
 
     def _forget_old(self, now_ms: int) -> None:
         if now_ms - self._since_ms >= KEPT_MS:
@@ -119,18 +141,17 @@ class KnownMembers:
             self._before, self._now, self._since_ms = self._now if fresh else {}, {}, now_ms
 
 
-def members_of(caller: str, request: Beats) -> Sequence[Member]:
-    """The members that a message of heartbeats names."""
-    namespace, group_id = request.namespace, request.group_id
+def _ids(request: Beats) -> Sequence[str]:
+    """The ids of the members that a message of heartbeats names."""
     if isinstance(request, m.Heartbeat):
-        return ((caller, namespace, group_id, request.member_id),)
-    return [(caller, namespace, group_id, beat.member_id) for beat in request.members]
+        return (request.member_id,)
+    return [beat.member_id for beat in request.members]
 
 
 def _strangers(request: Beats, reply: m.Reply) -> frozenset[str]:
     """The ids that the answer does not confirm as those of members."""
     if reply.error is not ErrorCode.NONE and reply.error not in OF_MEMBERS:
-        return frozenset(member[-1] for member in members_of("", request))
+        return frozenset(_ids(request))
     errors = reply.errors if isinstance(reply, m.HeartbeatManyReply) else ()
     if not errors:
         return _NONE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import Context
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -22,7 +21,8 @@ from rota.access.actions import (
     need_of,
 )
 from rota.access.binding import wrong_with_pod
-from rota.access.known_members import Member
+from rota.access.document import AccessDocument
+from rota.access.known_members import Beating
 from rota.access.own_name import in_name_of, is_anothers
 from rota.access.quotas import may_park, payer_of
 from rota.api.access.identity import CURRENT, NOTE, ORIGIN, Authenticator, Credentials, Identity, unauthenticated
@@ -37,6 +37,7 @@ from rota.protocol.messages import (
     GetLeader,
     Heartbeat,
     HeartbeatMany,
+    HeartbeatManyReply,
     LeaveGroup,
     ListedGroup,
     ListGroups,
@@ -138,8 +139,7 @@ class Guard:
 
     def may_administer(self, request: Request) -> bool:
         """Whether the caller is an administrator of the request's group."""
-        resource = Resource(Kind.GROUP, request.namespace, request.key)
-        return self.current().decision(Action.ADMINISTER, resource).allowed
+        return _may_administer(self.current(), request)
 
     def admit_unread(self, request: type[Request], namespace: str, name: str) -> None:
         """Raise `RejectedRequest` where the caller may ask nothing of this kind there, whatever the request says.
@@ -152,18 +152,22 @@ class Guard:
         """The same where even the namespace is in the message: raise where the caller may do this nowhere."""
         self.current().check_ever(POSSIBLE_NEEDS[request])
 
-    def admit_again(self, beat: RepeatedHeartbeat) -> None:
-        """Decide about heartbeats that are repeated. Raises `RejectedRequest`, as `admit` does."""
+    def renew(self, beat: RepeatedHeartbeat, now_s: float) -> None:
+        """Admit heartbeats that are repeated, for `FRESH_S` at most. Raises `RejectedRequest`, as `admit` does.
+
+        The decision depends on the caller and on the rules alone, so it is made anew where one of them has changed.
+        Whether the caller's proof still holds, and which quotas it has, is looked at each time.
+        """
         request, identity = beat.request, self.current()
-        self.admit(request)
-        beat.identity, beat.fresh_until, beat.payer = identity, identity.fresh_until, self.payer()
-        binds = self.authenticator.policy.document.bind_members_to_callers
-        if beat.own.subject != (identity.caller.subject if binds else ""):
+        if now_s >= identity.fresh_until:
+            identity.renew(now_s)
+        if beat.identity is not identity or beat.rules is not identity.rules:
+            self.admit(request)
             own: Any = self.in_name_of_caller(request)
-            beat.own = own
-        beat.meters = self.meters.asked_by(beat.payer, request.namespace)
-        if isinstance(request, Heartbeat):
-            beat.member = (beat.payer, request.namespace, request.group_id, request.member_id)
+            beat.own, beat.beating = own, Beating(self.payer(), request)
+            beat.identity, beat.rules = identity, identity.rules
+        beat.meters = self.meters.asked_by(beat.beating.payer, request.namespace)
+        beat.fresh_until = identity.fresh_until
 
     def hold(self, check: Check, end: End) -> AbstractContextManager[None]:
         """Check this caller's work for as long as it is open, and end it where the check raises."""
@@ -209,22 +213,24 @@ class Guard:
 class RepeatedHeartbeat:
     """Heartbeats that a connection sends again and again, with what the guard has decided about them.
 
-    The decision is good for as long as the identity keeps one (`FRESH_S`). After that it is made anew.
+    The decision is good for as long as the identity keeps one (`FRESH_S`). After that see `Guard.renew`.
     """
 
-    __slots__ = ("fresh_until", "identity", "member", "meters", "own", "payer", "request")
+    __slots__ = ("beating", "fresh_until", "identity", "meters", "own", "request", "rules")
 
     def __init__(self, request: Heartbeat | HeartbeatMany) -> None:
         self.request = request
         self.own = request
         """In the name of its caller."""
+        self.beating = Beating("", request)
+        """The members, as meters know them."""
+        self.meters: Sequence[Asked] = ()
         self.identity: Identity | None = None
         """The caller that was admitted."""
-        self.payer = ""
-        self.member: Member | None = None
-        """As meters know it; None where there are several."""
-        self.meters: Sequence[Asked] = ()
+        self.rules: AccessDocument | None = None
+        """Those by which it was."""
         self.fresh_until = 0.0
+        """By the monotonic clock."""
 
 
 class GuardedCoordinator:
@@ -248,7 +254,7 @@ class GuardedCoordinator:
             request = self._signed(request)
         own = self._guard.in_name_of_caller(request)
         answer = await self._ask(own)
-        if self._is_administrators(own, answer):
+        if self._is_administrators(own, answer, self._guard.current()):
             answer = await self._ask(request)
         self._guard.meters.settle(self._guard.payer(), request, answer.reply)
         return answer
@@ -259,7 +265,7 @@ class GuardedCoordinator:
             return refused
         own: Any = self._guard.in_name_of_caller(request)
         answer = self._inner.try_heartbeat(own)
-        if answer is not None and self._is_administrators(own, answer):
+        if answer is not None and self._is_administrators(own, answer, self._guard.current()):
             answer = self._inner.try_heartbeat(request)
         if answer is None:
             return None  # `call` comes next, and counts.
@@ -273,27 +279,23 @@ class GuardedCoordinator:
             return answer
         return self._too_much(request) or answer
 
-    def try_repeated(
-        self, beat: RepeatedHeartbeat, identity: Identity, context: Context, now_s: float
-    ) -> Answer | None:
-        """The same with less work, at this time of the monotonic clock; `context` is one that `identity` has entered.
-
-        Raises `RejectedRequest` where the guard does not admit the caller (any more).
-        """
-        if now_s >= beat.fresh_until or beat.identity is not identity:
-            context.run(self._guard.admit_again, beat)
+    def try_repeated(self, beat: RepeatedHeartbeat, now_s: float) -> Answer | None:
+        """The same with less work, at this time of the monotonic clock, for heartbeats that are admitted until then."""
         answer = self._inner.try_heartbeat(beat.own)
         if answer is None:
             return None
-        meters = self._guard.meters
-        if beat.member is not None and answer.reply.error is ErrorCode.NONE:
-            why = meters.refusal_of_alive(beat.member, beat.meters)
+        reply = answer.reply
+        if reply.error is ErrorCode.NONE and not (isinstance(reply, HeartbeatManyReply) and reply.errors):
+            if not beat.meters:
+                return answer
+            why = self._guard.meters.refusal_of_alive(beat.beating, beat.meters, int(now_s * 1000))
         else:
-            if context.run(self._is_administrators, beat.own, answer):
+            if self._is_administrators(beat.own, answer, beat.identity):
                 answer = self._inner.try_heartbeat(beat.request)
                 if answer is None:
                     return None
-            why = meters.refusal_of_answered(beat.payer, beat.request, answer.reply)
+                reply = answer.reply
+            why = self._guard.meters.refusal_of_answered(beat.beating.payer, beat.request, reply)
         return Answer(refuse(beat.request, ErrorCode.THROTTLED, why)) if why else answer
 
     def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[JournalEvent]:
@@ -337,11 +339,12 @@ class GuardedCoordinator:
             return Answer(refuse(request, rejected.code, rejected.detail))
         return None
 
-    def _is_administrators(self, own: Request, answer: Answer) -> bool:
+    @staticmethod
+    def _is_administrators(own: Request, answer: Answer, identity: Identity | None) -> bool:
         """Whether the owner rejected what an administrator may do all the same: asked only then, as it is rare."""
-        if not getattr(own, "subject", "") or not is_anothers(answer.reply):
+        if identity is None or not getattr(own, "subject", "") or not is_anothers(answer.reply):
             return False
-        return self._guard.may_administer(own)
+        return _may_administer(identity, own)
 
     async def _ask(self, request: Request) -> Answer:
         if not isinstance(request, Parkable) or request.wait_ms == 0:
@@ -412,6 +415,11 @@ class GuardedCoordinator:
 def behind(guard: Guard | None, coordinator: ServedCoordinator) -> ServedCoordinator:
     """The coordinator as callers reach it; without a guard every caller may do everything."""
     return coordinator if guard is None else GuardedCoordinator(coordinator, guard)
+
+
+def _may_administer(identity: Identity, request: Request) -> bool:
+    resource = Resource(Kind.GROUP, request.namespace, request.key)
+    return identity.decision(Action.ADMINISTER, resource).allowed
 
 
 def _raise_throttled(why: str) -> None:

@@ -122,6 +122,21 @@ class Identity:
         """Until when what was allowed stays so, by the monotonic clock."""
         return self._fresh_until
 
+    @property
+    def rules(self) -> AccessDocument:
+        """Those by which everything was allowed that is allowed until `fresh_until`."""
+        return self._document
+
+    def renew(self, now_s: float) -> None:
+        """Rely on proof and rules as they are now, at this time of the monotonic clock.
+
+        Raises `RejectedRequest` where the proof does not hold any more.
+        """
+        self._forget_old_rules()
+        if refusal := self.proof_refused():
+            raise RejectedRequest(self.refusal_code, refusal)
+        self._fresh_until = now_s + FRESH_S
+
     def decision(self, action: Action, resource: Resource) -> Decision:
         """What the rules say, with the rule that decides."""
         return decide(self._policy.document.rules, self.caller, action, resource)
@@ -132,9 +147,8 @@ class Identity:
         now = time.monotonic()
         if now < self._fresh_until and asked in self._allowed:
             return
-        self._forget_old_rules()
-        self._decide(asked, self.proof_refused())
-        self._fresh_until = now + FRESH_S
+        self.renew(now)
+        self._decide(asked)
 
     def check_any(self, needs: Sequence[Need], namespace: str, name: str) -> None:
         """Raise `RejectedRequest` unless the caller may do one of these, as `check` does for the first of them."""
@@ -184,9 +198,7 @@ class Identity:
             self._denied.clear()
             self._ever.clear()
 
-    def _decide(self, asked: _Asked, refusal: str) -> None:
-        if refusal:
-            raise RejectedRequest(self.refusal_code, refusal)
+    def _decide(self, asked: _Asked) -> None:
         if asked in self._allowed:
             return
         need, namespace, name = asked

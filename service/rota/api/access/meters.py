@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from rota.access.known_members import Beats, KnownMembers, Member
+from rota.access.known_members import Beating, Beats, KnownMembers
 from rota.access.meter import Meter
 from rota.access.quotas import Quota, Stored, Taken, quota_of
 from rota.api.access.identity import Policy
@@ -87,17 +87,14 @@ class Meters:
         """The meters that a caller's requests in a namespace ask now. To be asked for again after `LOOK_EVERY_MS`."""
         return self._asked(caller, namespace, self._now_ms())
 
-    def refusal_of_alive(self, member: Member, asked: Sequence[Asked]) -> str:
-        """`refusal_of_answered` for one heartbeat that its member has sent, by the answer, with meters of a moment ago.
+    def refusal_of_alive(self, beating: Beating, asked: Sequence[Asked], now_ms: int) -> str:
+        """`refusal_of_answered` where members have sent all heartbeats, by the answer, with meters of a moment ago.
 
-        Where none is asked, it is not noted either.
+        Without meters heartbeats are not noted, so it need not be asked then.
         """
-        if not asked:
+        if now_ms >= beating.too_soon_until_ms and self._known.is_in_time(beating, now_ms):
             return ""
-        now_ms = self._now_ms()
-        if self._known.is_in_time(member, now_ms):
-            return ""
-        caller = member[0]
+        caller = beating.payer
         for scope, name, meter in asked:
             if limit := meter.refusal_of_call(caller, now_ms):
                 return self._refuse(scope, name, meter, limit, caller)

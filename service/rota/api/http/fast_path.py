@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from rota.access.caller import Caller
 from rota.access.proxies import FORWARDED_FOR, Proxies
 from rota.api.access.guard import Guard, GuardedCoordinator, RepeatedHeartbeat
-from rota.api.access.identity import FRESH_S, NO_CREDENTIALS, ORIGIN, Credentials, Identity
+from rota.api.access.identity import CURRENT, FRESH_S, NO_CREDENTIALS, ORIGIN, Credentials, Identity
 from rota.api.http.credentials import NOTE_HEADER
 from rota.api.http.heartbeats import Batch, HeartbeatEndpoint, batch_document, batch_heads, read_heartbeat
 from rota.api.http.origins import OriginCheck
@@ -66,7 +66,6 @@ _LOOKED_AT = frozenset(
 _FORWARDED_FOR = FORWARDED_FOR.encode()
 
 
-_NOBODY = Context()
 Read = VerifyFence | GetLeader
 
 
@@ -87,6 +86,24 @@ _CALLS: dict[tuple[bytes, bytes], type[Heartbeat | VerifyFence | GetLeader]] = {
     (b"POST", b"fence"): VerifyFence,
     (b"GET", b"leader"): GetLeader,
 }
+
+
+class Entered:
+    """A caller of a connection: its identity for a moment, in a context in which the guard finds it."""
+
+    __slots__ = ("context", "credentials", "identity", "known_until", "origin")
+
+    def __init__(self, identity: Identity | None, credentials: Credentials, origin: str) -> None:
+        self.identity = identity
+        self.credentials = credentials
+        self.origin = origin
+        self.known_until = 0.0
+        """By the monotonic clock. Then the identity is looked up again."""
+        self.context = Context()
+        if identity is not None:
+            self.context.run(CURRENT.set, identity)
+        if origin:
+            self.context.run(ORIGIN.set, origin)
 
 
 class Known:
@@ -147,14 +164,10 @@ class FastConnection:
 
     __slots__ = (
         "_bytes",
-        "_context",
-        "_credentials",
+        "_entered",
         "_host",
-        "_identity",
-        "_known_until",
         "_latest",
         "_no_header",
-        "_origin",
         "_path",
         "_trusted",
         "known",
@@ -170,14 +183,9 @@ class FastConnection:
         self._bytes = 0
         self._latest: Known | None = None
         """What the last `answer` has answered."""
-        self._context = _NOBODY
-        """The guard finds the caller there."""
-        self._identity: Identity | None = None
         self._no_header = NO_CREDENTIALS if certificate is None else Credentials(b"", certificate)
-        self._credentials = self._no_header
-        """Those of the caller in the context."""
-        self._origin = ""
-        self._known_until = 0.0
+        self._entered = Entered(None, self._no_header, "")
+        """The caller of the latest request; none at first."""
 
     # --- what the parser has ------------------------------------------------------------------------
 
@@ -224,10 +232,9 @@ class FastConnection:
         try:
             if guard is None:
                 request = self._read(head, body)
-            elif self._has_entered(head, time.monotonic()):
-                request = self._context.run(self._read_admitted, guard, head, body)
             else:
-                return None
+                entered = self._enter(head, time.monotonic())
+                request = None if entered is None else entered.context.run(self._read_admitted, guard, head, body)
         except RejectedRequest:
             return None
         if request is None:
@@ -262,32 +269,30 @@ class FastConnection:
 
     # --- inside -------------------------------------------------------------------------------------
 
-    def _has_entered(self, head: Head, now_s: float) -> bool:
-        """Have the caller in the context, as a request's task would; False where it has to be verified first.
+    def _enter(self, head: Head, now_s: float) -> Entered | None:
+        """The caller, in a context as a request's task would have it; None where it has to be verified first.
 
         The credentials are looked up again after as long as the guard keeps a decision.
         """
-        is_same = head.authorization == self._credentials.authorization and head.origin == self._origin
-        return (is_same and now_s < self._known_until) or self._enter(head, now_s)
-
-    def _enter(self, head: Head, now_s: float) -> bool:
-        guard, credentials = self._path.guard, self._credentials
+        entered, guard = self._entered, self._path.guard
         assert guard is not None
+        is_same = head.authorization == entered.credentials.authorization and head.origin == entered.origin
+        if is_same and now_s < entered.known_until:
+            return entered
+        credentials = entered.credentials
         if head.authorization != credentials.authorization:
             credentials = self._no_header
             if head.authorization:
                 credentials = Credentials(head.authorization, credentials.certificate)
         identity = guard.authenticator.known(credentials)
         if identity is None:
-            return False
-        self._known_until = now_s + FRESH_S
-        if identity is not self._identity or head.origin != self._origin:
-            self._context = Context()
-            self._context.run(guard.assume, identity)
-            if head.origin:
-                self._context.run(ORIGIN.set, head.origin)
-        self._identity, self._credentials, self._origin = identity, credentials, head.origin
-        return True
+            return None
+        if identity is not entered.identity or not is_same:
+            entered = self._entered = Entered(identity, credentials, head.origin)
+        # With the identity's own end where that comes first: then all is looked at again at once.
+        fresh_until = identity.fresh_until
+        entered.known_until = now_s + FRESH_S if fresh_until <= now_s else min(fresh_until, now_s + FRESH_S)
+        return entered
 
     def _read_admitted(self, guard: Guard, head: Head, body: bytes) -> Heartbeat | HeartbeatMany | Read | None:
         guard.admit_unread(head.call, head.namespace, head.group_id)
@@ -305,12 +310,17 @@ class FastConnection:
         return request.request if request.request.members and not request.wait_ms else None
 
     def _ask(self, known: Known, default_headers: Sequence[Header]) -> bytes | None:
-        path, request = self._path, known.request
-        answer = self._answer_of(known) if path.guarded is None else self._ask_guard(path.guarded, known)
+        path, request, beat = self._path, known.request, known.beat
+        if path.guarded is None:
+            answer = self._answer_of(known)
+        elif beat is not None and (now_s := time.monotonic()) < beat.fresh_until:
+            answer = path.guarded.try_repeated(beat, now_s)
+        else:
+            answer = self._ask_guard(path.guarded, known)
         if answer is None:
             return None
         metrics, reply = path.metrics, answer.reply
-        if known.beat is None:
+        if beat is None:
             metrics.request_answered(path.operations[known.head.call], reply.error)
             return _as_bytes(render_answer(answer), default_headers)
         if isinstance(request, HeartbeatMany):
@@ -328,14 +338,17 @@ class FastConnection:
         return coordinator.try_read(request) if known.beat is None else coordinator.try_heartbeat(request)
 
     def _ask_guard(self, guarded: GuardedCoordinator, known: Known) -> Answer | None:
-        now_s = time.monotonic()
-        if not self._has_entered(known.head, now_s):
+        """The same where the caller's rights are looked at again."""
+        now_s, beat, guard = time.monotonic(), known.beat, self._path.guard
+        entered = self._enter(known.head, now_s)
+        if entered is None or guard is None:
             return None
-        assert self._identity is not None
         try:
-            if known.beat is not None:
-                return guarded.try_repeated(known.beat, self._identity, self._context, now_s)
-            return self._context.run(self._read_again, known)
+            if beat is None:
+                return entered.context.run(self._read_again, known)
+            entered.context.run(guard.renew, beat, now_s)
+            beat.fresh_until = min(beat.fresh_until, entered.known_until)
+            return guarded.try_repeated(beat, now_s)
         except RejectedRequest:
             return None
 
