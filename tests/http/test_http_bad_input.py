@@ -249,6 +249,9 @@ RAW: dict[str, tuple[bytes, int]] = {
     "no HTTP": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
     "a space in the path": (post(b"Content-Length: 0", path=b"/v1 /x"), 400),
     "a header without a colon": (post(b"Broken header"), 400),
+    "many headers": (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"x: y\r\n" * 300 + b"\r\n", 431),
+    "many headers of a heartbeat": (post(b"x: y\r\n" * 300 + b"Content-Length: 40", HEARTBEAT), 431),
+    "many trailers": (post(b"Transfer-Encoding: chunked", CHUNKED[:-2] + b"x: y\r\n" * 300), 431),
     "headers without end": (b"GET / HTTP/1.1\r\n" + b"X-Y: " + b"z" * 70_000 + b"\r\n", 431),
     "a path without end": (b"GET /" + b"z" * 70_000, 431),
     "another method": (b"BREW /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
@@ -264,6 +267,12 @@ async def test_broken_http_is_refused_and_closed(
     assert int(head.split()[1]) == status, answer
     assert json.loads(body)["status"] == status
     assert scripted.requests == []
+
+
+async def test_as_many_headers_and_trailers_as_may_be_are_fine(client: httpx.AsyncClient) -> None:
+    headers = b"x: y\r\n" * (framing.MAX_FIELDS - 4) + b"Transfer-Encoding: chunked"
+    trailers = CHUNKED[:-2] + b"x: y\r\n" * framing.MAX_FIELDS + b"\r\n"
+    assert (await exchange(client, post(headers, trailers))).startswith(b"HTTP/1.1 200")
 
 
 async def test_chunked_without_a_length_is_fine(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:

@@ -90,7 +90,7 @@ class FastHttpProtocol(GuardedHttpProtocol):
         if self._fast is None or not self._is_free():
             super().on_message_begin()
             return
-        self._part, self._is_postponed = Part.HEAD, True
+        self._part, self._fields, self._is_postponed = Part.HEAD, 0, True
         self.url, self.headers, self.expect_100_continue = b"", [], False
 
     def on_headers_complete(self) -> None:
@@ -106,7 +106,7 @@ class FastHttpProtocol(GuardedHttpProtocol):
         self._is_postponed = False
         self._head, self._body = head, b""
         self._part, self._has_begun = Part.BODY, True
-        self._body_bytes = self._rest_bytes = 0
+        self._body_bytes = self._rest_bytes = self._fields = 0
 
     def on_body(self, body: bytes) -> None:
         if self._head is None:

@@ -17,6 +17,8 @@ FIRST_BYTE_SECONDS = 10.0
 """How long a connection may say nothing from its beginning. Between requests it has the time of keep-alive."""
 HEAD_DEADLINE_SECONDS = 10.0
 MAX_HEAD_BYTES = 64 * 1024
+MAX_FIELDS = 256
+"""Headers of a head, and fields of a trailer. Each costs a call of the parser, and 64 KiB have room for 16,000."""
 REST_DEADLINE_SECONDS = 10.0
 """How long the rest of a request may take that is answered already."""
 LINGER_SECONDS = 1.0
@@ -41,6 +43,10 @@ class Part(Enum):
     """The body, its framing and its trailers."""
 
 
+class TooManyFields(Exception):
+    """A head or a trailer has more than `MAX_FIELDS`."""
+
+
 class BoundedHttpProtocol(HttpToolsProtocol):
     """Closes connections with late requests or endless framing, and drops all trailers.
 
@@ -59,6 +65,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Whether the bytes that are parsed now have ended a request."""
         self._has_begun = False
         """Whether they have ended a head: then they are not only the rest of a body."""
+        self._fields = 0
+        """Of the head or trailer that is parsed now."""
         self._head_bytes = 0
         self._body_bytes = 0
         self._rest_bytes = 0
@@ -92,16 +100,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # --- what the parser reports ---------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._part = Part.HEAD
+        self._part, self._fields = Part.HEAD, 0
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields += 1
+        if self._fields > MAX_FIELDS:
+            raise TooManyFields  # the parser stops
         if self._part is Part.HEAD:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._part, self._has_begun = Part.BODY, True
-        self._body_bytes = self._rest_bytes = 0
+        self._body_bytes = self._rest_bytes = self._fields = 0
         former = self.cycle
         super().on_headers_complete()
         if former is None or former.response_complete:  # type: ignore[redundant-expr]
@@ -182,6 +193,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 else:
                     return
         except httptools.HttpParserError as error:
+            if self._fields > MAX_FIELDS:
+                self._refuse_framing(f"headers and trailers must have at most {MAX_FIELDS} fields")
+                return
             self.logger.debug("rejected bytes that are no HTTP: %r", error)
             self.send_400_response("Invalid HTTP request received.")
 
@@ -193,10 +207,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         self._rest_bytes += size
         if self._rest_bytes - self._body_bytes > MAX_FRAMING_BYTES + FRAMING_PER_BODY_BYTE * self._body_bytes:
-            if self.pipeline or self.cycle.response_started:
-                self.transport.close()
-            else:
-                self._refuse(431, f"chunk sizes and trailers must be at most {MAX_FRAMING_BYTES} bytes")
+            self._refuse_framing(f"chunk sizes and trailers must be at most {MAX_FRAMING_BYTES} bytes")
+
+    def _refuse_framing(self, detail: str) -> None:
+        """Answer with 431, unless that would come into another answer."""
+        if self._part is Part.BODY and (self.pipeline or self.cycle.response_started):
+            self.transport.close()
+        else:
+            self._refuse(431, detail)
 
     def _count_head(self, size: int) -> None:
         """Bound a head, and the empty lines that may come before it, also while an answer is under way."""
