@@ -22,6 +22,7 @@ CLUSTER = "https://cluster.example"
 MIB = 1024 * 1024
 AT_ONCE = 8
 SILENT = 3_000
+FULL = 100
 READ_BYTES = 64 * 1024
 
 _JOIN = "/v1/namespaces/default/groups/g/join"
@@ -31,6 +32,7 @@ _LARGE = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nCont
     _JOIN.encode(),
     len(_KEYS),
 )
+_REQUESTS = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 7_500
 _NOISE = b"GET /v1/namespaces/n%d/groups/g HTTP/1.1\r\nHost: x\r\nUpgrade: x\r\nAuthorization: Bearer x%d\r\n\r\n"
 
 
@@ -101,6 +103,20 @@ async def silence(port: int, grpc_port: int, _review_port: int) -> None:
             await asyncio.sleep(0.01)
 
 
+async def pipelines(port: int, _grpc_port: int, _review_port: int) -> None:
+    """Connections full of requests, of which no answer is read."""
+
+    async def hold() -> None:
+        _, writer = await asyncio.open_connection(HOST, port)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        with suppress(OSError):
+            writer.write(_REQUESTS)
+            await asyncio.Event().wait()
+
+    print(BEGUN, flush=True)
+    await asyncio.gather(*(hold() for _ in range(FULL)))
+
+
 async def noise(port: int, _grpc_port: int, _review_port: int) -> None:
     """Requests that each ask for a line in the log (H15)."""
     numbers = iter(range(sys.maxsize))
@@ -109,7 +125,7 @@ async def noise(port: int, _grpc_port: int, _review_port: int) -> None:
 
 ATTACKS: dict[str, Callable[[int, int, int], Coroutine[Any, Any, None]]] = {
     each.__name__: each
-    for each in (trailers, large_bodies, heartbeats, unfinished_rpcs, invented_tokens, silence, noise)
+    for each in (trailers, pipelines, large_bodies, heartbeats, unfinished_rpcs, invented_tokens, silence, noise)
 }
 
 

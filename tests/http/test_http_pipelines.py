@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from rota.api.http.framing import MAX_WAITING_REQUESTS
 from tests.http.scripted import ScriptedCoordinator
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -51,3 +52,17 @@ async def test_a_parked_call_ends_with_its_connection(
     writer.transport.abort()
 
     await scripted.until_parked(0)
+
+
+@pytest.mark.parametrize("path", [b"/healthz", b"/v1/nothing"])
+async def test_more_requests_than_may_wait_are_not_kept(path: bytes, client: httpx.AsyncClient) -> None:
+    """The connection ends, in order, with the last one of those that wait."""
+    reader, writer = await sent(client, NEXT.replace(b"/healthz", path) * 1_000)
+
+    async with asyncio.timeout(30):
+        answers = await reader.read()
+    writer.close()
+
+    assert answers.count(b"HTTP/1.1 ") == 1 + MAX_WAITING_REQUESTS
+    assert answers.count(b"connection: close") == 1
+    assert answers.rpartition(b"HTTP/1.1 ")[2].count(b"connection: close") == 1

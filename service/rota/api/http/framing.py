@@ -26,6 +26,8 @@ LINGER_SECONDS = 1.0
 MAX_FRAMING_BYTES = 64 * 1024
 FRAMING_PER_BODY_BYTE = 8
 """Chunk sizes and trailers may take `MAX_FRAMING_BYTES`, and this much more for each byte of the body."""
+MAX_WAITING_REQUESTS = 32
+"""Of one connection, behind the one that is answered. Each is some kilobytes, and one read has room for 10,000."""
 PIECE_BYTES = 64 * 1024
 """So much is parsed before the bounds are looked at again: one read may bring four times as much."""
 
@@ -47,6 +49,10 @@ class TooManyFields(Exception):
     """A head or a trailer has more than `MAX_FIELDS`."""
 
 
+class TooManyRequests(Exception):
+    """`MAX_WAITING_REQUESTS` wait on a connection, and another one begins."""
+
+
 class BoundedHttpProtocol(HttpToolsProtocol):
     """Closes connections with late requests or endless framing, and drops all trailers.
 
@@ -65,6 +71,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Whether the bytes that are parsed now have ended a request."""
         self._has_begun = False
         """Whether they have ended a head: then they are not only the rest of a body."""
+        self._is_full = False
+        """Too many requests wait: they are the last ones that are answered."""
         self._fields = 0
         """Of the head or trailer that is parsed now."""
         self._head_bytes = 0
@@ -101,6 +109,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._part, self._fields = Part.HEAD, 0
+        if len(self.pipeline) >= MAX_WAITING_REQUESTS:
+            self._is_full = True
+            raise TooManyRequests  # the parser stops
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -168,9 +179,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self._take(data[begin : begin + PIECE_BYTES])
 
     def _take(self, data: bytes) -> None:
+        if self._is_full:
+            return
         self._has_ended = self._has_begun = False
         self._parse(data)
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_full:
             return
         if self._part is Part.BODY:
             self._count_rest(len(data))
@@ -193,6 +206,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 else:
                     return
         except httptools.HttpParserError as error:
+            if self._is_full:
+                # A client sends those without an answer again, on another connection.
+                self.pipeline[0][0].keep_alive = False
+                self._clear_deadline()
+                return
             if self._fields > MAX_FIELDS:
                 self._refuse_framing(f"headers and trailers must have at most {MAX_FIELDS} fields")
                 return
