@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from tests.support.processes import Process, rota_command
 
 HOST = "127.0.0.1"
 ROOT = Path(__file__).resolve().parent.parent
+SERVICE = "ROTA_BENCH_SERVICE"
+"""Names the folder `service` of another checkout, whose server is measured then: for figures of before a change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,8 @@ def rota_server(directory: Path, store_url: str, *options: str) -> Iterator[Serv
     port, grpc_port = free_port(), free_port()
     where = ["--store", store_url, "--http", f"{HOST}:{port}", "--grpc", f"{HOST}:{grpc_port}"]
     command: list[str | Path] = [rota_command(), "serve", *where, "--log-level", "warning", *options]
-    with Process(command, directory / f"rota-{port}.log", cwd=ROOT) as process:
+    env = {**os.environ, "PYTHONPATH": os.environ[SERVICE]} if SERVICE in os.environ else None
+    with Process(command, directory / f"rota-{port}.log", cwd=ROOT, env=env) as process:
         process.wait_for_url(f"http://{HOST}:{port}/readyz")
         yield Server(process.pid, port, grpc_port)
 
