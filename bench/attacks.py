@@ -37,7 +37,7 @@ FAILED_MS = 10_000.0
 """A call that is refused, or takes longer, counts as this long."""
 
 MOST_KB = 1_500_000
-"""A server that takes more memory than this is attacked no longer."""
+"""With more memory than this of the server, the attack ends early."""
 MEMORY_AIM_MB = 64.0 * 1.048_576
 PROBE_AIM_MS = 250.0
 HEARTBEAT_AIM_MS = 1_000.0

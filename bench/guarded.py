@@ -45,8 +45,7 @@ requests_per_s = 1000000
 def run(effort: Effort) -> list[Figure]:
     """One heartbeat a request, and 50, each with the API token of the member's caller.
 
-    Each sample has processes of its own, and the two begin by turns: two servers that do the same differ by up to a
-    tenth, whatever their options.
+    Each sample has processes of its own, and the two begin by turns: two equal servers differ by up to a tenth.
     """
     pairs: dict[int, list[tuple[float, float]]] = {members: [] for members in CALLED}
     for number in range(effort.repeats):

@@ -19,7 +19,7 @@ from tests.support.processes import Process, rota_command
 HOST = "127.0.0.1"
 ROOT = Path(__file__).resolve().parent.parent
 SERVICE = "ROTA_BENCH_SERVICE"
-"""Names the folder `service` of another checkout, whose server is measured then: for figures of before a change."""
+"""Names the folder `service` of another checkout. Its server is measured then, for figures of before a change."""
 
 
 @dataclass(frozen=True, slots=True)
