@@ -234,6 +234,9 @@ def tables() -> str:
         if each.untold:
             told += f" Untold: {each.untold}."
         parts += [f"## {each.name}", told, table(("column", "type", "meaning"), rows)]
+        if each.exactly:
+            parts.append(each.exactly)
+    parts += ["## Lines of the journal", _LINES, table(("kind", "payload"), sorted(line_rows()))]
     for heading, words in (("cause", CAUSES), ("outcome", OUTCOMES)):
         meanings = ((f"`{word}`", meaning) for word, meaning in words.items())
         parts += [f"## {heading.capitalize()}s of rebalances", table((heading, "meaning"), meanings)]
@@ -241,9 +244,37 @@ def tables() -> str:
         "What `rota pipeline` makes of the journal. Times are UTC, names that end with `_ms` are milliseconds. "
         "Rows are written when they are complete and never change after that, but for those of `current_…` and "
         "`carry`: they say how things stand as of the last refresh. Whatever else they say of "
-        "their group (members, state, protocol) is known from all of its lines up to then."
+        "their group (members, state, protocol) is known from all of its lines up to then. The order of lines is "
+        "that of `seq` in their shard. Owners' clocks differ, so the later line may have the earlier time: a duration "
+        "(`_ms`) is never below 0."
     )
     return page("Tables of the pipeline", opening, *parts)
+
+
+_LINES = (
+    "A line's payload is JSON; `reason` is a column of its own. Where a list stands for several values, this is their "
+    "order. `member` is an object: `member_id`, `group_instance_id` (null for a dynamic member), `client_id`, `host`, "
+    "`session_timeout_ms`, `rebalance_timeout_ms`, `protocols` (name and base64 of the metadata of each)."
+)
+_NESTED = {
+    "assignments": "of each member its id and the base64 of its assignment",
+    "member_ids": "of all members, in order",
+    "members": "of each member its id, client id, session timeout (ms), since when its gaps were counted (ms since "
+    "1970), the longest of them (ms), and of each class of gaps the class and how many",
+    "offsets": "of each partition its topic, number, offset, leader epoch, metadata and, in some, two more times",
+}
+
+
+def line_rows() -> Iterator[tuple[str, str]]:
+    """Each kind of line, with what its payload holds."""
+    from rota.group.journal import RECORD_KINDS
+    from rota.group.records import OffsetsDeleted
+
+    for kind, record in RECORD_KINDS.items():
+        nested = {**_NESTED, "partitions": "of each its topic and number"} if record is OffsetsDeleted else _NESTED
+        names = (name for name in record.__slots__ if name != "reason")
+        fields = (f"`{name}` ({nested[name]})" if name in nested else f"`{name}`" for name in names)
+        yield f"`{kind}`", ", ".join(fields)
 
 
 def openapi() -> str:

@@ -31,6 +31,8 @@ class Table:
     columns: tuple[Column, ...]
     untold: str = ""
     """What one may look for in vain, because the lines do not say it."""
+    exactly: str = ""
+    """Where a row begins and ends, and whatever else a second program needs to make the same rows of the lines."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -132,13 +134,19 @@ LEADER_TENURES = Table(
     (
         *_GROUP,
         Column("leader_id", TEXT, "the leader"),
-        Column("from_at", TIME, "when the first generation that it led was completed"),
+        Column("from_at", TIME, "when the first generation that it led was completed, or when it replaced the leader"),
         Column("to_at", TIME, "when it went, or another followed it"),
         Column("ms", LONG, "for how long"),
         Column("generations", INT, "how many join phases ended with it as the leader"),
         Column("gap_ms", LONG, "time without a leader before it; null for the group's first leader"),
         Column("ended_by", TEXT, "left, expired, removed, replaced (came back under a new id), succeeded or emptied"),
     ),
+    exactly="A tenure begins with a `generation_completed` that names another leader than the one there is, or with "
+    "the "
+    "`member_fenced` that replaces the leader: its new id leads on, with 0 `generations` at first. A "
+    "`generation_completed` that names the same leader adds one to `generations`. It ends with the line by which "
+    "the leader goes or is succeeded, or with `group_emptied` or `group_deleted` (`emptied`). `gap_ms` is the "
+    "time from the end of the tenure before, 0 for a successor.",
 )
 
 FAILOVERS = Table(
@@ -159,6 +167,8 @@ FAILOVERS = Table(
         Column("graceful", YES, "whether the owner before had released it"),
     ),
     "time without an owner after an owner's death: a lease that runs out leaves no event",
+    "Each `shard_acquired` is a row; `from_replica` is the replica of the one before in that shard. It is "
+    "graceful if a `shard_released` stands between the two, and `gap_ms` is the time since that.",
 )
 
 MEMBERS = Table(
@@ -189,6 +199,19 @@ MEMBERS = Table(
         Column("median_session_ms", LONG, "half of these lasted no longer"),
         Column("flapping", INT, "the flapping score, in join-leave cycles an hour: how many of these also began in it"),
     ),
+    exactly="A time begins with `member_joined`, or with the `member_fenced` that puts a new id in an old one's "
+    "place; it "
+    "ends with the next line by which that id goes. What a member says of itself is in its `member_joined` and in "
+    "each `member_updated` since; a new id begins with what the old one said. `first_generation_id` is the first "
+    "that a `generation_completed` names it in; a new id, if the old one was in any, begins with the group's "
+    "generation then. `last_generation_id` is the group's generation before the line that ends it: the last one "
+    "in the payload of a `generation_completed`, `assignment_synced`, `generation_raised`, `group_emptied` or "
+    "`group_deleted`. The first line of a group under another epoch ends (`forgotten`) the members that no "
+    "`generation_completed` has named, under this id or one that it replaced; their `end_reason` is `its join "
+    "phase was forgotten`. The hour is up to the latest `ended_at` in the group so far, ends counted in the order "
+    "of their lines, and members that one line ends in the order in which they joined; `flapping` counts those "
+    "that began later than an hour before that. Of an even number `median_session_ms` takes the lower of the two "
+    "in the middle.",
 )
 
 _KNOWN_AT_THE_END = ("ended_at", "ms", "end", "end_reason", "sessions_in_hour", "median_session_ms", "flapping")
@@ -211,6 +234,11 @@ HEARTBEATS = Table(
         Column("p99_ms", LONG, "99 of 100 were no longer (upper bound of the class)"),
         Column("p999_ms", LONG, "999 of 1,000 were no longer (upper bound of the class)"),
     ),
+    exactly="There are 96 classes, and `gaps` has a number for each. Gaps of 0 to 3 ms have a class each, which bears "
+    "that number; from class 4 on, there are four to each doubling: with `q = class / 4` (whole) and `r` the "
+    "rest, the upper bound of a class is `(r + 5) * 2^(q - 1) - 1` ms. `heartbeats` is the sum of `gaps`. A "
+    "quantile is the upper bound of the first class at which the sum so far reaches that share of it; null where "
+    "it is 0.",
 )
 
 TIMEOUT_ADVICE = Table(
@@ -288,6 +316,11 @@ OFFSETS = Table(
         Column("went_back", LONG, "how many commits were lower than the one before"),
     ),
     "the lag, for a commit says how far the group is and not where the partition ends",
+    "A row is complete with the partition's next commit in another hour, by the time of its line, be it an "
+    "earlier one by another owner's clock; or with the line that deletes the partition's offsets or the group, "
+    "after which no commit is before the next one. A partition's first commit counts 0 for `stall_ms`. "
+    "`went_back` also compares with the commit before the hour. The rate is null also where `last_at` is not "
+    "after `first_at`.",
 )
 
 FENCED = Table(
@@ -305,6 +338,10 @@ FENCED = Table(
         Column("times", LONG, "in how many generations (the journal keeps one a member, operation and generation)"),
         Column("after_ms", LONG, "how long after the member had gone the first one came; null where that is not known"),
     ),
+    exactly="The rows of an hour are complete with the group's first refused request in another hour. `after_ms` "
+    "counts "
+    "from the last line before by which that member went. Its going is forgotten when another member of the group "
+    "goes more than 24 hours later.",
 )
 
 TOPICS = Table(

@@ -1,0 +1,121 @@
+"""Six tables, computed a second time by DuckDB: SQL over the journal's lines, written from docs/reference/tables.md.
+
+The queries share no code with the pipeline. `recomputed/TABLE.sql` reads the table `lines`, which is the journal; its
+first column says whether the row is complete.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rota.pipeline.events import Line
+from rota.pipeline.tables import GOLD
+from rota.workload.fleet import HOUR_MS, draw_group
+from rota.workload.shard import ShardWorld
+from tests.pipeline.journals import UNTIL_MS, simulated
+from tests.pipeline.test_lake import Fed
+
+QUERIES = Path(__file__).parent / "recomputed"
+TABLES = sorted(path.stem for path in QUERIES.glob("*.sql"))
+Rows = Counter[tuple[Any, ...]]
+
+
+def scaled(hours: int) -> tuple[Line, ...]:
+    """The journal of a group under an autoscaler."""
+    world = ShardWorld(0, [draw_group(5, seed=7)], seed=7, starts_at_ms=UNTIL_MS - hours * HOUR_MS)
+    return tuple(Line(*row) for row in world.run(UNTIL_MS))
+
+
+def stretched(seed: int) -> tuple[Line, ...]:
+    """The journal of a faulty world, each second stretched to a quarter of an hour: rows by the hour end in it."""
+    return tuple(line._replace(at_ms=line.at_ms * 900) for line in simulated(seed))
+
+
+HISTORIES: dict[str, Callable[[], tuple[Line, ...]]] = {
+    **{f"seed {seed}": partial(simulated, seed) for seed in (1, 8, 10)},
+    **{f"seed {seed}, stretched": partial(stretched, seed) for seed in (1, 2, 24, 27, 41, 48)},
+    "an autoscaler": partial(scaled, 5),
+}
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+def test_tables_are_those_that_another_engine_makes_of_the_lines(history: str, tmp_path: Path) -> None:
+    journal = HISTORIES[history]()
+    fed = Fed(tmp_path, journal=journal)
+    fed.grow(max(line.seq for line in journal))
+    fed.refresh()
+    engine = loaded(journal)
+
+    for table in TABLES:
+        made, wanted = rows_of(fed, table), recomputed(engine, table)
+        assert made == wanted, f"{table}: only the pipeline has {made - wanted}, only DuckDB {wanted - made}"
+
+
+def test_the_histories_fill_all_of_these_tables_and_members_and_leaders_end_in_every_way() -> None:
+    found = dict.fromkeys(TABLES, Rows())
+    for history in HISTORIES.values():
+        engine = loaded(history())
+        found = {table: rows + recomputed(engine, table) for table, rows in found.items()}
+
+    assert {table for table, rows in found.items() if rows.total() > 10} == set(TABLES)
+    assert len(TABLES) == 6
+    goings = {"left", "expired", "removed", "replaced"}
+    assert values_of("members", "end", found["members"]) == {*goings, "forgotten"}
+    assert values_of("leader_tenures", "ended_by", found["leader_tenures"]) >= goings
+
+
+def values_of(table: str, column: str, rows: Rows) -> set[Any]:
+    number = [each.name for each in GOLD[table].columns].index(column)
+    return {row[number] for row in rows}
+
+
+def loaded(journal: tuple[Line, ...]) -> duckdb.DuckDBPyConnection:
+    """DuckDB with the journal as the table `lines`."""
+    engine = duckdb.connect(config={"threads": 1})
+    engine.execute("SET enable_progress_bar = false")
+    columns = dict(zip(Line._fields, zip(*journal, strict=True), strict=True))
+    raw = pa.table({name: list(values) for name, values in columns.items()})
+    engine.register("raw", raw)
+    engine.execute("CREATE TABLE lines AS SELECT * REPLACE (CAST(payload AS JSON) AS payload) FROM raw")
+    return engine
+
+
+def recomputed(engine: duckdb.DuckDBPyConnection, table: str) -> Rows:
+    """The complete rows, in the order of the table's columns."""
+    found = engine.execute((QUERIES / f"{table}.sql").read_text())
+    names = [name for name, *_ in found.description or ()]
+    rows = (dict(zip(names, row, strict=True)) for row in found.fetchall())
+    columns = [column.name for column in GOLD[table].columns]
+    assert sorted(names) == sorted([*columns, "complete"])
+    return Counter(tuple(plain(row[name]) for name in columns) for row in rows if row["complete"])
+
+
+def rows_of(fed: Fed, table: str) -> Rows:
+    """The rows of the pipeline; times as milliseconds since 1970."""
+    found = Rows()
+    for uri in fed.lake.fact_files(table):
+        columns = [
+            column.cast(pa.int64()).to_pylist() if pa.types.is_timestamp(column.type) else column.to_pylist()
+            for column in pq.read_table(uri, schema=GOLD[table].schema).columns
+        ]
+        times = [pa.types.is_timestamp(column.type_) for column in GOLD[table].columns]
+        for row in zip(*columns, strict=True):
+            values = (v // 1000 if time and v is not None else v for v, time in zip(row, times, strict=True))
+            found[tuple(map(plain, values))] += 1
+    return found
+
+
+def plain(value: Any) -> Any:
+    """A value that can be counted: a list as a tuple, a rate to nine digits after the point."""
+    if isinstance(value, list):
+        return tuple(value)
+    return round(value, 9) if isinstance(value, float) else value
