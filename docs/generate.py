@@ -189,10 +189,11 @@ def _duration(value_ms: int) -> str:
 
 
 def metrics() -> str:
-    """The metrics of the server's `/metrics`, and those of the SDK."""
+    """The metrics of the server's `/metrics`, of the pipeline, and of the SDK."""
     from rota.client.metrics import LABELS, METRICS
     from rota.client.rebalance_causes import CAUSES
     from rota.observability.metrics import Metrics
+    from rota.pipeline.meters import METRICS as of_pipeline
 
     rows = []
     for collector in Metrics().registry._collector_to_names:
@@ -209,6 +210,8 @@ def metrics() -> str:
         "Metrics",
         "## Of a server",
         table(headings, sorted(rows)),
+        "## Of `rota pipeline ingest --follow --metrics HOST:PORT`",
+        table(headings, sorted((f"`{m.name}`", m.type_, m.label or "-", m.meaning) for m in of_pipeline)),
         "## Of the Python SDK",
         "Names and labels of `rota.adapters.prometheus`: see [Watch it run](../how-to/observe.md). OpenTelemetry has "
         "them with dots, and without units and `_total`: `rota.client.calls` with the attribute `rota.group_id`.",

@@ -282,6 +282,34 @@ INTERNALS = Board(
             ),
         ),
         (
+            "Pipeline",
+            (
+                Panel(
+                    "Age of the journal's lines",
+                    "s",
+                    "How old the youngest line of a read is, and how long ago the last read of any kind was.",
+                    (
+                        Query("rota_pipeline_lag_seconds{{of}}", "youngest line"),
+                        Query(
+                            'time() - rota_pipeline_last_success_timestamp_seconds{{of}, step="ingest"}', "last read"
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Busy by step",
+                    "percentunit",
+                    "Share of the time that each step takes. Together they should stay well below 100%.",
+                    (rate("rota_pipeline_step_seconds_total", "step"),),
+                ),
+                Panel(
+                    "Files",
+                    "short",
+                    "By table; compaction makes few of many.",
+                    (Query("rota_pipeline_files{{of}}", "{{table}}"),),
+                ),
+            ),
+        ),
+        (
             "Shards and peers",
             (
                 Panel(

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import urllib.error
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from rota.pipeline.failures import JournalRefused
 from rota.pipeline.follow import Follower, Look
 from rota.pipeline.gold import refresh
 from rota.pipeline.lake import Lake
+from rota.pipeline.meters import METRICS, Meters, served
 from rota.pipeline.slices import Slice
+from rota.pipeline.tables import STEPS
 from tests.pipeline.journals import DECODER, simulated
 from tests.pipeline.test_lake import Fed, bronze_lines
 from tests.pipeline.test_spark import closed_rows
@@ -132,3 +138,45 @@ def test_a_refresh_looks_into_no_file_but_those_with_new_lines(tmp_path: Path) -
     assert len(fed.lake.bronze.files()) > 3
     assert [set(each.least.values()) & {4} for each in new.files] == [{4}] * len(new.files)
     assert sum(each.rows for each in new.files) == Counter(row[3] for row in bronze_lines(fed.lake))[4]
+
+
+def figures(text: str) -> dict[str, float]:
+    """What Prometheus reads, by name and labels."""
+    return {name: float(value) for name, value in re.findall(r"^(rota\S+) (\S+)$", text, re.MULTILINE)}
+
+
+def test_its_figures_count_lines_steps_failures_and_files(tmp_path: Path) -> None:
+    fed, clock, store = Fed(tmp_path), Hand(), tmp_path / "rota.db"
+    fed.append(20)
+    first = sum(line.seq <= 20 for line in JOURNAL)
+    clock.at = {1_100.0: lambda: store.rename(tmp_path / "away.db")}
+    clock.at[1_300.0] = lambda: (tmp_path / "away.db").rename(store)
+    clock.at[1_400.0] = lambda: fed.append(LAST)
+    follower = Follower(fed.ingest, decoder=DECODER, clock=clock, compact_every_s=300)
+
+    follow(fed, clock, 1_700.0, follower)
+
+    with served(follower.meters, "127.0.0.1", 0) as port:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            found = figures(answer.read().decode())
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10)
+    assert {name.partition("{")[0] for name in found} == {metric.name for metric in METRICS}
+    assert found["rota_pipeline_lines_total"] == len(JOURNAL)
+    assert found["rota_pipeline_failures_total"] > 2
+    assert found['rota_pipeline_steps_total{step="ingest"}'] > 40
+    assert found['rota_pipeline_steps_total{step="compact"}'] == 2
+    assert 1_690 < found['rota_pipeline_last_success_timestamp_seconds{step="ingest"}'] <= 1_700
+    assert found['rota_pipeline_files{table="bronze/events"}'] == len(fed.lake.bronze.files())
+
+    rows = [row for path in fed.lake.fact_files(STEPS.name) for row in pq.read_table(path).to_pylist()]
+    assert sorted(row["lines"] for row in rows if row["step"] == "ingest") == sorted((first, len(JOURNAL) - first))
+
+
+def test_figures_that_have_no_new_lines_add_no_rows(tmp_path: Path) -> None:
+    fed, meters = Fed(tmp_path), Meters()
+    fed.append(20)
+
+    follow(fed, clock := Hand(), 3_000.0, Follower(fed.ingest, decoder=DECODER, clock=clock, meters=meters))
+
+    assert fed.lake.gold(STEPS.name).batch == 1

@@ -102,6 +102,9 @@ def ingest(
     format_: Format = "delta",
     reader: Reader = "pipeline",
     decoder: Decode = "",
+    metrics: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="With --follow: serve figures for Prometheus at /metrics there.")
+    ] = "",
 ) -> None:
     """Copy the journal's new events. If killed at any moment, it neither loses nor duplicates an event."""
     with steps.failures():
@@ -122,8 +125,9 @@ def ingest(
                 keep_days=keep_days,
                 decoder=decoder,
             )
-            for lines, lag_s, message in follower.looks(workers, tables):
-                tell(message or f"{lines:,} lines, {lag_s:.1f} s after the youngest was written")
+            with steps.metrics_served(follower.meters, metrics):
+                for lines, lag_s, message in follower.looks(workers, tables):
+                    tell(message or f"{lines:,} lines, {lag_s:.1f} s after the youngest was written")
 
 
 @app.command()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from rota.pipeline.bronze import Ingest
     from rota.pipeline.lake import Lake
+    from rota.pipeline.meters import Meters
     from rota.pipeline.tasks import Workers
 
 
@@ -121,6 +122,25 @@ def workers_when_needed(master: str, memory: str) -> Iterator[Workers]:
     check_java()
     with session_when_needed(master, {"spark.driver.memory": memory}) as workers:
         yield workers
+
+
+@contextmanager
+def metrics_served(meters: Meters, address: str) -> Iterator[None]:
+    """Serve the figures at HOST:PORT; nothing for an empty address."""
+    from rota.pipeline.meters import served
+
+    host, colon, port = address.rpartition(":")
+    if not address:
+        yield
+        return
+    if not (colon and port.isdecimal() and int(port) < 65_536):
+        raise CommandFailed(f"--metrics is HOST:PORT, such as 0.0.0.0:9464, not {address}", Exit.USAGE)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(served(meters, host, int(port)))
+        except OSError as error:
+            raise CommandFailed(f"--metrics {address}: {error.strerror}") from error
+        yield
 
 
 @contextmanager

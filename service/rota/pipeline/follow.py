@@ -16,6 +16,7 @@ from rota.pipeline.failures import JournalUnreachable, LakeBusy, PipelineFailed
 from rota.pipeline.gold import refresh
 from rota.pipeline.journal import Journal
 from rota.pipeline.lake import Lake
+from rota.pipeline.meters import COMPACT, INGEST, REFRESH, Meters
 from rota.pipeline.positions import Position
 from rota.pipeline.spark_errors import failure_of
 from rota.pipeline.tasks import Workers
@@ -73,6 +74,7 @@ class Follower:
     vacuum_hours: float = 168
     decoder: str = ""
     clock: Clock = field(default_factory=SystemClock)
+    meters: Meters = field(default_factory=Meters)
 
     def looks(self, workers: Workers, lake: Lake) -> Iterator[Look]:
         """For ever: each look that found lines, and each message. Raises `PipelineFailed` where waiting is no use."""
@@ -84,21 +86,31 @@ class Follower:
                 with lake.locked():
                     done = self.ingest.run(workers, lake)
                 leave_bookmark(self.ingest.journal, self.reader, done.position)
+                lag_s = max(0.0, self.clock.time() - done.youngest_s) if done.lines else 0.0
+                self._note(INGEST, began, lines=done.lines, lag_s=lag_s)
                 if done.lines:
-                    yield Look(done.lines, max(0.0, self.clock.time() - done.youngest_s))
+                    yield Look(done.lines, lag_s)
                 if began - refreshed >= self.refresh_every_s:
+                    started = self.clock.monotonic()
                     with lake.locked():
                         refresh(workers, lake, decoder=self.decoder)
+                        self._note(REFRESH, started)
+                        self.meters.write_rows(lake, self.clock.time())
+                        self.meters.count_files(lake)
                     refreshed = began
                 if self.compact_every_s and began - compacted >= self.compact_every_s:
+                    started = self.clock.monotonic()
                     with lake.locked():
                         messages = list(compact_lake(lake, keep_days=self.keep_days, vacuum_hours=self.vacuum_hours))
+                        self.meters.count_files(lake)
                     compacted = began
+                    self._note(COMPACT, started)
                     yield from (Look(0, 0.0, message) for message in messages)
             except Exception as error:
                 failure = error if isinstance(error, PipelineFailed) else failure_of(error)
                 if not isinstance(failure, JournalUnreachable | LakeBusy):
                     raise
+                self.meters.failed()
                 if not tries:
                     failed_at = began
                     yield Look(0, 0.0, f"{failure}; trying again, at least every {MOST_WAIT_S:.0f} s, until it works")
@@ -109,6 +121,10 @@ class Follower:
                     yield Look(0, 0.0, f"works again after {self.clock.monotonic() - failed_at:.0f} s")
                 tries, wait_s = 0, self.every_s
             self.clock.sleep(max(0.0, wait_s - (self.clock.monotonic() - began)))
+
+    def _note(self, step: str, started: float, *, lines: int = 0, lag_s: float = 0.0) -> None:
+        seconds = self.clock.monotonic() - started
+        self.meters.step(step, self.clock.time(), seconds, lines=lines, lag_s=lag_s)
 
 
 def leave_bookmark(

@@ -28,12 +28,14 @@ from rota.pipeline.failures import LakeBusy, LakeRefused
 from rota.pipeline.files import Files
 from rota.pipeline.parquet import ParquetFiles
 from rota.pipeline.positions import Position
-from rota.pipeline.tables import BRONZE, CARRY, CURRENT, GOLD, UNFOLDED, Table
+from rota.pipeline.tables import BRONZE, CARRY, CURRENT, FOLDED, GOLD, Table
 
 LAKE_VERSION = 4
 """Goes up when tables or carried states change their form: older tables are then built anew from bronze."""
 
 _TABLES = {**GOLD, **CURRENT, "carry": CARRY}
+_OF_FOLDS = {*FOLDED, *CURRENT, "carry"}
+"""Tables whose batches are folds."""
 
 FORMATS = ("delta", "parquet")
 
@@ -114,13 +116,13 @@ class Lake:
 
     def fact_files(self, table: str) -> list[str]:
         """The files of a table as of the last complete fold."""
-        return self.gold(table).uris(None if table in UNFOLDED else self.gold("carry").batch)
+        return self.gold(table).uris(self.gold("carry").batch if table in _OF_FOLDS else None)
 
     def moment(self) -> Moment:
         """All tables as of one complete fold, whatever is folded, compacted or made anew meanwhile."""
         while True:
             fold = self.gold("carry").batch
-            files = {table: self.gold(table).uris(None if table in UNFOLDED else fold) for table in _TABLES}
+            files = {table: self.gold(table).uris(fold if table in _OF_FOLDS else None) for table in _TABLES}
             if self.gold("carry").batch == fold:
                 return Moment(fold, files)
 

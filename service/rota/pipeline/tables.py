@@ -432,6 +432,22 @@ UNREADABLE = Table(
     ),
 )
 
+STEPS = Table(
+    "pipeline_steps",
+    "the work of `rota pipeline ingest --follow` between two refreshes that took lines in, by step",
+    (),
+    (
+        Column("at", TIME, "when the later refresh ended, by the clock of the pipeline's machine"),
+        Column("step", TEXT, "ingest, refresh or compact"),
+        Column("times", LONG, "how many of them there were"),
+        Column("seconds", DOUBLE, "how long they took, added up"),
+        Column("lines", LONG, "lines of the journal that they read; 0 for other steps than ingest"),
+        Column("lag_s", DOUBLE, "greatest age (seconds) of the youngest line of a read; null for other steps"),
+        Column("bronze_files", LONG, "files of `bronze/events` then"),
+    ),
+    "the work of commands that end: they print their figures",
+)
+
 GOLD: dict[str, Table] = {
     table.name: table
     for table in (
@@ -449,6 +465,7 @@ GOLD: dict[str, Table] = {
         ADVISOR,
         UNREADABLE,
         WHAT_IFS,
+        STEPS,
     )
 }
 UNFOLDED = ("advisor", "what_ifs")
@@ -491,7 +508,7 @@ CURRENT_MEMBERS = Table(
 CURRENT = {table.name: table for table in (CURRENT_GROUPS, CURRENT_MEMBERS, CURRENT_OFFSETS)}
 """How things stand as of the last refresh; each refresh writes the shards anew that it has lines of."""
 
-FOLDED = tuple(name for name in GOLD if name not in UNFOLDED)
+FOLDED = tuple(name for name in GOLD if name not in (*UNFOLDED, STEPS.name))
 """Kept up to date by `refresh`."""
 
 CARRY = Table(
