@@ -12,6 +12,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from rota.cli.exits import CommandFailed
+from rota.cli.pipeline_steps import metrics_served
 from rota.pipeline.failures import JournalRefused
 from rota.pipeline.follow import Follower, Look
 from rota.pipeline.gold import refresh
@@ -180,3 +182,14 @@ def test_figures_that_have_no_new_lines_add_no_rows(tmp_path: Path) -> None:
     follow(fed, clock := Hand(), 3_000.0, Follower(fed.ingest, decoder=DECODER, clock=clock, meters=meters))
 
     assert fed.lake.gold(STEPS.name).batch == 1
+
+
+def test_figures_are_served_at_an_address_that_is_free_and_complete() -> None:
+    with pytest.raises(CommandFailed, match="HOST:PORT"), metrics_served(Meters(), "9464"):
+        pass
+    with served(Meters(), "127.0.0.1", 0) as port:
+        taken = metrics_served(Meters(), f"127.0.0.1:{port}")
+        with pytest.raises(CommandFailed, match="in use"), taken:
+            pass
+    with metrics_served(Meters(), ""), metrics_served(Meters(), f"127.0.0.1:{port}"):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).close()
