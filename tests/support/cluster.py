@@ -184,6 +184,8 @@ class Cluster:
     def _is_settled(self, up: set[str]) -> bool:
         """Every shard is held by the replica that it is due to, and only running replicas are registered."""
         replica_ids = {row.split("|")[1]: row.split("|")[0] for row in self._rows(_REGISTERED)}
+        if not replica_ids:  # Postgres was away, or its clock was set, for longer than a registration counts.
+            return not up
         owners = self.owners()
         due = dict(enumerate(preferred_owners(replica_ids.values(), self.shard_count)))
         names = {self._names()[address]: replica_id for address, replica_id in replica_ids.items()}
