@@ -64,7 +64,6 @@ class History(Resource):
 def replace_a_frozen_writer(number: int, start: Callable[[str, str], Process], history: History, url: str) -> None:
     """Its successor starts under the same instance id while it is stopped. Then it goes on."""
     group, first_name, second_name = f"ledger-{number}", f"first-{number}", f"second-{number}"
-    history.highest = 0
     first = start(group, first_name)
     first.wait_until(lambda: history.accepted.get(first_name, 0) >= WRITES, "writes of the first one")
     first.pause()
@@ -87,19 +86,23 @@ def replace_a_frozen_writer(number: int, start: Callable[[str, str], Process], h
     [pytest.param(1, marks=pytest.mark.thorough), pytest.param(20, marks=pytest.mark.slow)],
 )
 def test_a_frozen_predecessor_writes_nothing_more(processes: Processes, tmp_path: Path, rounds: int) -> None:
-    server, history = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}"), History()
+    server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
+    histories: list[History] = []
     server.start_and_wait()
     began_s = monotonic()
-    with history.served() as port:
+    for number in range(int(os.environ.get("ROTA_ROUNDS", rounds))):
+        # Of this round alone: the last write of a writer that was killed may still be on its way to its resource.
+        history = History()
+        histories.append(history)
+        with history.served() as port:
 
-        def start(group: str, name: str) -> Process:
-            names = {"GROUP": group, "INSTANCE": "the-writer", "NAME": name, "SESSION_MS": str(SESSION_MS)}
-            env = {**names, "ROTA_URL": server.url, "RESOURCE_PORT": str(port)}
-            return processes.start(sys.executable, PROGRAM, env=env)
+            def start(group: str, name: str, port: int = port) -> Process:
+                names = {"GROUP": group, "INSTANCE": "the-writer", "NAME": name, "SESSION_MS": str(SESSION_MS)}
+                env = {**names, "ROTA_URL": server.url, "RESOURCE_PORT": str(port)}
+                return processes.start(sys.executable, PROGRAM, env=env)
 
-        for number in range(int(os.environ.get("ROTA_ROUNDS", rounds))):
-            history.holders.clear()
             replace_a_frozen_writer(number, start, history, server.url)
-            assert history.twins == []
-    accepted, refused = sum(history.accepted.values()), sum(history.refused.values())
-    print(f"{rounds} rounds, {accepted} writes accepted, {refused} refused, {monotonic() - began_s:.1f} s")
+        assert history.twins == []
+    accepted = sum(sum(history.accepted.values()) for history in histories)
+    refused = sum(sum(history.refused.values()) for history in histories)
+    print(f"{len(histories)} rounds, {accepted} writes accepted, {refused} refused, {monotonic() - began_s:.1f} s")
