@@ -198,6 +198,8 @@ def _offsets_committed(group: Group, record: OffsetsCommitted, at_ms: int) -> No
 
 def _settle_simple(group: Group, at_ms: int) -> None:
     """Offsets keep a group in being although no generation of it was ever completed."""
+    if group.state is EMPTY:
+        group.state_since_ms = at_ms
     group.settled = GroupRow(
         group.namespace,
         group.group_id,

@@ -59,6 +59,16 @@ def test_a_floor_binds_a_group_whose_first_members_are_joining() -> None:
     assert core.generation_id == FLOOR + 1
 
 
+def test_a_floor_of_a_group_that_has_only_offsets_folds_to_the_live_state() -> None:
+    core = an_empty_shard()
+    core.ask(a_commit("", -1))
+    raise_floor(core)
+
+    core.send(a_join(new="m0", instance="i0"))
+
+    assert core.generation_id == FLOOR
+
+
 def test_a_floor_below_the_generation_changes_nothing() -> None:
     core = a_stable_group()
     lines = len(core.journal)
