@@ -59,7 +59,7 @@ def test_a_floor_binds_a_group_whose_first_members_are_joining() -> None:
     assert core.generation_id == FLOOR + 1
 
 
-def test_a_floor_of_a_group_that_has_only_offsets_folds_to_the_live_state() -> None:
+def test_a_floor_of_a_group_with_offsets_alone_folds_alike() -> None:
     core = an_empty_shard()
     core.ask(a_commit("", -1))
     raise_floor(core)
