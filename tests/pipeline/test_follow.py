@@ -184,7 +184,7 @@ def test_figures_that_have_no_new_lines_add_no_rows(tmp_path: Path) -> None:
     assert fed.lake.gold(STEPS.name).batch == 1
 
 
-def test_figures_are_served_at_an_address_that_is_free_and_complete() -> None:
+def test_figures_are_served_at_a_free_address() -> None:
     with pytest.raises(CommandFailed, match="HOST:PORT"), metrics_served(Meters(), "9464"):
         pass
     with served(Meters(), "127.0.0.1", 0) as port:

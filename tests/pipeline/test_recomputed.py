@@ -60,7 +60,7 @@ def test_tables_are_those_that_another_engine_makes_of_the_lines(history: str, t
         assert made == wanted, f"{table}: only the pipeline has {made - wanted}, only DuckDB {wanted - made}"
 
 
-def test_the_histories_fill_all_of_these_tables_and_members_and_leaders_end_in_every_way() -> None:
+def test_the_histories_reach_every_table_and_every_end() -> None:
     found = dict.fromkeys(TABLES, Rows())
     for history in HISTORIES.values():
         engine = loaded(history())
