@@ -105,8 +105,8 @@ async def _carry_out(plan: Plan) -> Outcome:
     loop = asyncio.get_running_loop()
     senders = []
     for number in range(plan.connections):
-        # Each connection has requests of its own, as each member has.
-        own = requests[number :: plan.connections] or requests
+        # Each connection has requests of its own, as each member or each process with members has.
+        own = requests[number :: plan.connections] or [requests[number % len(requests)]]
         volleys = [b"".join((own * plan.pipeline)[i : i + plan.pipeline]) for i in range(len(own))]
         make = partial(_Sender, volleys, plan.pipeline, started + plan.seconds)
         senders.append((await loop.create_connection(make, HOST, plan.port))[1])

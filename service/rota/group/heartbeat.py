@@ -54,7 +54,7 @@ def heartbeat_many(result: Result, group: Group, request: HeartbeatMany, call: i
             member is None
             or not oldest <= beat.generation_id <= newest
             or (instance_id is not None and static_members.get(instance_id) != member_id)
-            or (subject and member.image.subject not in ("", subject))
+            or ((owner := member.image.subject) != subject and subject and owner)
         ):
             errors.append(_refuse_one(result, group, beat, subject))
         else:
