@@ -166,13 +166,16 @@ class World:
             for link in getattr(life, "nested", ()):
                 link.mend()
         session_s = self.plan.session_ms / 1000
-        until = self.loop.time() + session_s + REST_S
+        until = usual = self.loop.time() + session_s + REST_S
         quiet = 0
         while quiet < 2:
             await asyncio.sleep(TICK_S)
+            if waits_for_a_static_member(self):
+                # Its end begins one more rebalance, with a delay for its work, so rest comes later than the end.
+                until = max(until, min(usual + session_s, self.loop.time() + REST_S))
             why = unrest(self)
             quiet = 0 if why else quiet + 1
-            if why and self.loop.time() >= until + (session_s if waits_for_a_static_member(self) else 0):
+            if why and self.loop.time() >= until:
                 self.books.violation("unrest", why)
                 return
 
