@@ -313,4 +313,28 @@ def test_beyond_loopback_a_server_without_rules_must_be_meant(rota: Rota) -> Non
     refused = rota("serve", "--http", "0.0.0.0:0")
 
     assert refused.exit_code == 2
-    assert "beyond loopback needs access_file or tls_client_ca_file, or allow_anonymous" in refused.err
+    assert "beyond loopback needs --access-file or --tls-client-ca-file, or --allow-anonymous" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--log-format", "yaml"), "--log-format (ROTA_LOG_FORMAT): Input should be 'text' or 'json'"),
+        (("--tls-cert-file", "cert.pem"), "--tls-cert-file, --tls-key-file go together"),
+        (("--peer", "0.0.0.0:0"), "peer beyond loopback needs --peer-secret-file or --peer-tls-ca-file"),
+    ],
+)
+def test_a_wrong_setting_is_named_by_its_option(rota: Rota, arguments: tuple[str, str], why: str) -> None:
+    refused = rota("serve", *arguments)
+
+    assert refused.exit_code == 2
+    assert why in refused.err
+
+
+def test_a_setting_without_option_is_named_by_its_variable(rota: Rota, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROTA_LIMITS__GROUP_MAX_SIZE", "many")
+
+    refused = rota("serve")
+
+    assert refused.exit_code == 2
+    assert "ROTA_LIMITS__GROUP_MAX_SIZE: Input should be a valid integer" in refused.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from functools import cached_property
@@ -17,6 +18,9 @@ from rota.cli.exits import CommandFailed, Exit
 if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic.fields import FieldInfo
+
+WITHOUT_OPTION = ("limits", "budgets")
+"""Settings with settings of their own, given by variables alone."""
 
 
 class ServeCommand(TyperCommand):
@@ -58,9 +62,7 @@ def _with_options_of_settings() -> Any:
     def run(**given: Any) -> None:
         _run({name: value for name, value in given.items() if value is not None})
 
-    options = [
-        _option(name, field) for name, field in Settings.model_fields.items() if name not in ("limits", "budgets")
-    ]
+    options = [_option(name, field) for name, field in Settings.model_fields.items() if name not in WITHOUT_OPTION]
     run.__signature__ = Signature(options)  # type: ignore[attr-defined]
     return run
 
@@ -88,7 +90,7 @@ def _option(name: str, field: FieldInfo) -> Parameter:
     from rota.server.settings import Metavar
 
     parts = list(_parts_of(field.annotation, *field.metadata))
-    flag = f"--{name.replace('_', '-')}"
+    flag = _flag(name)
     kind: Any = next((kind for kind in (bool, int) if kind in parts), str)
     option = typer.Option(
         f"{flag}/--no-{flag[2:]}" if field.default is True else flag,
@@ -113,8 +115,29 @@ def _default_of(field: FieldInfo) -> str:
 
 
 def _what_is_wrong(error: ValidationError) -> str:
-    """Every wrong setting by its name, without the values: a store's URL may hold a password."""
+    """Every wrong setting by its option and variable, without the values: a store's URL may hold a password."""
     return "; ".join(
-        " ".join(filter(None, (".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, "))))
+        ": ".join(filter(None, (_named(each["loc"]), _in_options(each["msg"].removeprefix("Value error, ")))))
         for each in error.errors()
     )
+
+
+def _named(place: tuple[int | str, ...]) -> str:
+    """The option of a setting, or the variable where it has none."""
+    if not place:
+        return ""
+    variable = "ROTA_" + "__".join(map(str, place)).upper()
+    return variable if place[0] in WITHOUT_OPTION else f"{_flag(str(place[0]))} ({variable})"
+
+
+def _in_options(text: str) -> str:
+    """A message of the settings, with options where it names settings."""
+    from rota.server.settings import Settings
+
+    return re.sub(
+        r"\b[a-z]+(_[a-z]+)+\b", lambda found: _flag(found[0]) if found[0] in Settings.model_fields else found[0], text
+    )
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -258,7 +258,7 @@ class Settings(BaseSettings):
         """A caller at that port can act for every client, so it must authenticate."""
         _all_or_none(self, "peer_tls_cert_file", "peer_tls_key_file", "peer_tls_ca_file")
         if not self.peer.is_loopback and self.peer_secret_file is None and self.peer_tls_ca_file is None:
-            raise ValueError("peer beyond loopback needs peer_secret_file or peer_tls_…")
+            raise ValueError("peer beyond loopback needs peer_secret_file or peer_tls_ca_file")
         return self
 
     @model_validator(mode="after")
