@@ -93,6 +93,11 @@ class Life(ABC):
         self.link.cut(silent=self.rng.random() < 0.5)
         self.task.cancel()
 
+    def reconnect(self) -> None:
+        """End a cut of its network. A process that is dead by then sends nothing any more."""
+        if not self.ledger.is_dead:
+            self.link.mend()
+
     async def _live(self) -> None:
         self.world.trace.note(self.name, "starts", (type(self).__name__, self.instance_id, self.stage))
         try:

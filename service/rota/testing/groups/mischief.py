@@ -93,7 +93,7 @@ class Mischief:
         session_s = self._world.plan.session_ms / 1000
         seconds = self._rng.choice((0.2, 0.5 * session_s, session_s, 2 * session_s, 3 * session_s))
         life.link.cut(silent=self._rng.random() < 0.5)
-        self._world.later(seconds, life.link.mend)
+        self._world.later(seconds, life.reconnect)
 
     def _kill(self) -> None:
         self._world.kill(self._some_seat(), back_in_s=self._rng.choice((0.05, 0.5, 2.0)))

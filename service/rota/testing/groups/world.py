@@ -162,11 +162,11 @@ class World:
         for life in self._all_lives():
             if not life.ledger.is_dead:
                 life.link.weather = CALM
-                life.link.mend()
+            life.reconnect()
             for link in getattr(life, "nested", ()):
                 link.mend()
         session_s = self.plan.session_ms / 1000
-        until = usual = self.loop.time() + session_s + REST_S
+        until = usual = self.loop.time() + self._freeze_lasts_s() + session_s + REST_S
         quiet = 0
         while quiet < 2:
             await asyncio.sleep(TICK_S)
@@ -178,6 +178,13 @@ class World:
             if why and self.loop.time() >= until:
                 self.books.violation("unrest", why)
                 return
+
+    def _freeze_lasts_s(self) -> float:
+        group, now_ms = self.coordinator.group("g"), self.coordinator.now_ms()
+        if group is None or not group.is_frozen(now_ms):
+            return 0.0
+        assert group.frozen_until_ms is not None
+        return (group.frozen_until_ms - now_ms) / 1000
 
     async def _end(self) -> None:
         """Have every program leave its block."""
