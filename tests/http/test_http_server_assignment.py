@@ -171,7 +171,7 @@ async def test_a_frozen_group_turns_newcomers_away_and_drains_no_member(real_cli
     described = (await real_client.get(f"{NAMESPACE}/groups/ice")).json()
     assert (described["frozen_until_ms"], described["frozen_reason"]) == (frozen["frozen_until_ms"], "a deploy")
     problem = await posted(real_client, "ice/join", candidate("b", 0, holding=False), 429)
-    assert "frozen until" in problem["detail"]
+    assert "frozen for" in problem["detail"]
     refused = await posted(real_client, "ice/drain", {"member_id": first["member_id"]})
     assert (refused["granted"], "frozen" in refused["why_not"]) == (False, True)
 

@@ -50,7 +50,7 @@ LINES: list[tuple[str, dict[str, Any], str]] = [
         "the generation is raised from 3 to 9",
     ),
     ("session_stats", {"members": [["a", "c", 10_000, 0, 3_000, []]]}, "statistics of heartbeats, members: 1"),
-    ("group_frozen", {"until_ms": 1_700}, "the group is frozen until 1700"),
+    ("group_frozen", {"until_ms": 1_700}, "the group is frozen until 1970-01-01 00:00:01 UTC"),
     ("group_unfrozen", {}, "the group is not frozen any more"),
     (
         "leave_granted",

@@ -31,7 +31,7 @@ def drain_member(result: Result, group: Group, request: DrainMember, call: int) 
 
 def _refusal(group: Group, others: tuple[str, ...], request: DrainMember, now_ms: int) -> str:
     if group.is_frozen(now_ms):
-        return group.says_frozen()
+        return group.says_frozen(now_ms)
     if group.state is not STABLE:
         return f"the group rebalances: {group.rebalance_reason}"
     if len(others) >= request.max_leaving:

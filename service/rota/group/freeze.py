@@ -45,7 +45,8 @@ def refuse_newcomer(group: Group, request: JoinGroup, now_ms: int) -> JoinReply 
     is_known = request.member_id in group.members or request.group_instance_id in group.static_members
     if is_known or group.state is not STABLE or not group.is_frozen(now_ms):
         return None
-    return JoinReply(ErrorCode.THROTTLED, detail=f"newcomers wait: {group.says_frozen()}", member_id=request.member_id)
+    why = f"newcomers wait: {group.says_frozen(now_ms)}"
+    return JoinReply(ErrorCode.THROTTLED, detail=why, member_id=request.member_id)
 
 
 def hold_back(result: Result, group: Group, trigger: Trigger) -> bool:
@@ -53,7 +54,7 @@ def hold_back(result: Result, group: Group, trigger: Trigger) -> bool:
     if group.state is not STABLE or not group.is_frozen(result.now_ms):
         return False
     group.held_back = group.held_back or trigger
-    result.reason = f"held back: {trigger.reason}: {group.says_frozen()}"
+    result.reason = f"held back: {trigger.reason}: {group.says_frozen(result.now_ms)}"
     return True
 
 

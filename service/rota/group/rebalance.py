@@ -81,7 +81,8 @@ def force_rebalance(result: Result, group: Group, request: RebalanceGroup, call:
         result.reply(call, RebalanceReply(ErrorCode.INVALID_REQUEST, "the group has no leader"))
         return
     if group.is_frozen(result.now_ms):
-        result.reply(call, RebalanceReply(ErrorCode.INVALID_REQUEST, f"{group.says_frozen()}: unfreeze it first"))
+        why = f"{group.says_frozen(result.now_ms)}: unfreeze it first"
+        result.reply(call, RebalanceReply(ErrorCode.INVALID_REQUEST, why))
         return
     asked = f"leader {leader_id} was asked to step down" if request.step_down else "a rebalance was asked for"
     cause = Cause.STEP_DOWN if request.step_down else Cause.REQUESTED

@@ -277,10 +277,11 @@ class Group:
     def is_frozen(self, now_ms: int) -> bool:
         return self.frozen_until_ms is not None and now_ms < self.frozen_until_ms
 
-    def says_frozen(self) -> str:
+    def says_frozen(self, now_ms: int) -> str:
         """Why a call waits, for people."""
+        seconds = ((self.frozen_until_ms or now_ms) - now_ms + 999) // 1000
         reason = f" ({self.frozen_reason})" if self.frozen_reason else ""
-        return f"the group is frozen until {self.frozen_until_ms}{reason}"
+        return f"the group is frozen for {seconds} s more{reason}"
 
     def leaving_at(self, now_ms: int) -> dict[str, int]:
         """The members that may leave and have not left."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 Event = Mapping[str, Any]
@@ -75,7 +75,8 @@ def _told_of_data(kind: str, payload: Mapping[str, Any]) -> str:
         case "generation_raised":
             return f"the generation is raised from {payload['former_generation_id']} to {payload['generation_id']}"
         case "group_frozen":
-            return f"the group is frozen until {payload['until_ms']}"
+            until = datetime.fromtimestamp(payload["until_ms"] / 1000, UTC)
+            return f"the group is frozen until {until:%Y-%m-%d %H:%M:%S} UTC"
         case "group_unfrozen":
             return "the group is not frozen any more"
         case "leave_granted":
