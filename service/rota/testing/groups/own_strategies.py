@@ -18,7 +18,7 @@ from rota.assignors import (
 from rota.testing.virtual_time import stand_still
 
 _FAULTY_EVERY = 3
-"""One generation of so many: the next one is assigned again, so that a group comes to rest."""
+"""One generation of so many, and that one once: it may have to be assigned again for topics that change in it."""
 _SLOW_S = 0.4
 _ASSIGNED = UserData(b"assigned", version=2)
 
@@ -61,17 +61,30 @@ class _Even(PartitionStrategy):
             raise AssertionError(f"user data of the assignment is {assignment.user_data}")
 
 
-class _Raising(_Even):
+class _Faulty(_Even):
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.failed: set[int] = set()
+        """The generations of this world that it has failed."""
+
+    def _fails(self, generation_id: int) -> bool:
+        if generation_id % _FAULTY_EVERY or generation_id in self.failed:
+            return False
+        self.failed.add(generation_id)
+        return True
+
+
+class _Raising(_Faulty):
     def _shares(self, group: GroupSubscription) -> Shares:
-        if group.generation_id % _FAULTY_EVERY == 0:
+        if self._fails(group.generation_id):
             raise ZeroDivisionError("a strategy's own exception")
         return super()._shares(group)
 
 
-class _Wrong(_Even):
+class _Wrong(_Faulty):
     def _shares(self, group: GroupSubscription) -> Shares:
         shares = super()._shares(group)
-        return {**shares, "a stranger": []} if group.generation_id % _FAULTY_EVERY == 0 else shares
+        return {**shares, "a stranger": []} if self._fails(group.generation_id) else shares
 
 
 class _Slow(_Even):
@@ -87,8 +100,10 @@ def _said(topics: Collection[str]) -> UserData:
 
 
 def register_all() -> None:
-    """Make them known to this process."""
+    """Make them known to this process, as they are in a new world."""
     for own in _ALL:
+        if isinstance(own, _Faulty):
+            own.failed.clear()
         register_strategy(own)
 
 
