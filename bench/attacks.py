@@ -59,7 +59,10 @@ review = "http://{host}:{port}"
 
 def run(effort: Effort) -> list[Figure]:
     """One server for each attack, which is attacked for some seconds by another process."""
-    samples: dict[str, list[tuple[float, float, float]]] = {name: [] for name in (QUIET, *ATTACKS)}
+    known = (QUIET, *ATTACKS)
+    if unknown := set(effort.attacks).difference(known):
+        raise SystemExit(f"no such attack: {', '.join(unknown)}; there are {', '.join(known)}")
+    samples: dict[str, list[tuple[float, float, float]]] = {name: [] for name in effort.attacks or known}
     for _ in range(effort.repeats):
         for name, taken in samples.items():
             with tempfile.TemporaryDirectory(prefix="rota-bench-") as directory:
