@@ -12,10 +12,12 @@ from starlette.types import Message
 
 from rota.access.budgets import Share
 from rota.api.http import bodies
+from rota.api.http.app import create_app
 from rota.api.http.heartbeats import MAX_WAITING
 from rota.api.http.rendered import HttpRefusal
 from rota.api.large import ON_THE_LOOP_BYTES, read_large
 from rota.wire.documents import parse_large_document
+from tests.http.both_ways import a_request, listening
 from tests.http.scripted import ScriptedCoordinator
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -73,6 +75,20 @@ async def test_members_that_wait_in_one_message_are_bounded(
     at_once = await client.post(f"{GROUP}/heartbeat", json={"members": beats})
 
     assert (waiting.status_code, at_once.status_code) == (status, 200)
+
+
+async def test_a_body_is_not_kept_once_its_request_is_answered() -> None:
+    """Nothing has read it. The rest is due, so the connection stays open."""
+    async with listening(create_app(ScriptedCoordinator()), fast=True) as listener:
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        writer.write(a_request(b"x" * 100_000, path="/v1/nothing", length="1000000"))
+        answer = await reader.readuntil(b"}")
+        connections = list(listener.server.server_state.connections)
+        kept = [len(connection.cycle.body) for connection in connections]  # type: ignore[union-attr]
+        writer.close()
+
+    assert answer.startswith(b"HTTP/1.1 404")
+    assert kept == [0]
 
 
 async def test_one_source_leaves_room_for_the_bodies_of_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def on_response_complete(self) -> None:
+        assert self._answering is not None
+        # uvicorn would keep an unread body, up to 256 KiB, until the connection's next request or its end.
+        self._answering.body = bytearray()
         if self.pipeline:
             self._answering = self.pipeline[-1][0]
         super().on_response_complete()
