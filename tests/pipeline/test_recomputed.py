@@ -1,4 +1,4 @@
-"""Six tables, computed a second time by DuckDB: SQL over the journal's lines, written from docs/reference/tables.md.
+"""Eight tables, computed a second time by DuckDB: SQL over the journal's lines, written from docs/reference/tables.md.
 
 The queries share no code with the pipeline. `recomputed/TABLE.sql` reads the table `lines`, which is the journal; its
 first column says whether the row is complete.
@@ -6,6 +6,7 @@ first column says whether the row is complete.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rota.group.journal import encode_entry
+from rota.group.records import Administered, Entry
 from rota.pipeline.events import Line
 from rota.pipeline.tables import GOLD
 from rota.workload.fleet import HOUR_MS, draw_group
@@ -40,10 +43,30 @@ def stretched(seed: int) -> tuple[Line, ...]:
     return tuple(line._replace(at_ms=line.at_ms * 900) for line in simulated(seed))
 
 
+def administered() -> tuple[Line, ...]:
+    """Acts on a group, on topics and on nothing that has a name, between the lines of a faulty world."""
+    journal = simulated(1)
+    acts = [
+        Administered("RemoveMember", "ada", "m-1", "it hangs", "10.0.0.1"),
+        Administered("DeleteGroup", "bob", "", "", "host-2"),
+        Administered("PutTopic", "", "orders", "more of them", ""),
+        Administered("Frozen", "a 'quoted' näme", "", "x" * 300, "::1"),
+    ]
+    last = max(line.seq for line in journal if line.shard_id == 0)
+    more = []
+    for number in range(1, 17):
+        group_id = ("g-1", "")[number % 2]
+        written = encode_entry(Entry("default", group_id, number % 3, UNTIL_MS + number, acts[number % 4]))
+        payload = json.dumps(written.pop("payload"))
+        more.append(Line(0, last + number, epoch=9, payload=payload, **written))
+    return (*journal, *more)
+
+
 HISTORIES: dict[str, Callable[[], tuple[Line, ...]]] = {
     **{f"seed {seed}": partial(simulated, seed) for seed in (1, 8, 10)},
     **{f"seed {seed}, stretched": partial(stretched, seed) for seed in (1, 2, 24, 27, 41, 48)},
     "an autoscaler": partial(scaled, 5),
+    "administrators": administered,
 }
 
 
@@ -67,7 +90,7 @@ def test_the_histories_reach_every_table_and_every_end() -> None:
         found = {table: rows + recomputed(engine, table) for table, rows in found.items()}
 
     assert {table for table, rows in found.items() if rows.total() > 10} == set(TABLES)
-    assert len(TABLES) == 6
+    assert len(TABLES) == 8
     goings = {"left", "expired", "removed", "replaced"}
     assert values_of("members", "end", found["members"]) == {*goings, "forgotten"}
     assert values_of("leader_tenures", "ended_by", found["leader_tenures"]) >= goings

@@ -13,6 +13,7 @@ from itertools import chain, groupby
 from typing import Any
 
 from rota.pipeline.events import Line
+from rota.pipeline.facts.acts import Acts, LeaderChanges
 from rota.pipeline.facts.assignments import Assignments
 from rota.pipeline.facts.fact import Event, Fact, Row, row, us
 from rota.pipeline.facts.fenced import FencedRequests
@@ -125,11 +126,17 @@ class GroupFold:
             "timeouts": Timeouts(states.get("timeouts")),
             "offsets": Offsets(states.get("offsets")),
             "fenced": FencedRequests(states.get("fenced")),
+            "leader_changes": LeaderChanges(states.get("leader_changes")),
+            "acts": Acts(states.get("acts")),
         }
         if not self._with_offsets:
             del self.facts["offsets"]
         if not group_id:
-            self.facts = {"failovers": Failovers(states.get("failovers")), "topics": Topics(states.get("topics"))}
+            self.facts = {
+                "failovers": Failovers(states.get("failovers")),
+                "topics": Topics(states.get("topics")),
+                "acts": Acts(states.get("acts")),
+            }
         self._by_kind: dict[str, list[Fact]] = {}
         for fact in self.facts.values():
             for kind in fact.table.sources:

@@ -356,6 +356,40 @@ TOPICS = Table(
     ),
 )
 
+LEADER_CHANGED = Table(
+    "leader_changed",
+    "one generation of a group that has another leader than the generation before",
+    ("leader_changed",),
+    (
+        *_GROUP,
+        Column("generation_id", INT, "the generation"),
+        Column("at", TIME, "when its join phase was completed"),
+        Column("former_leader_id", TEXT, "the leader of the generation before; empty if it was removed"),
+        Column("leader_id", TEXT, "the new leader"),
+        Column("cause", TEXT, "why the group rebalanced: a code, as in `rebalances`"),
+        Column("reason", TEXT, "the same in the coordinator's words"),
+    ),
+)
+
+ADMINISTERED = Table(
+    "administered",
+    "one act of an administrator: on a group, a topic or a token",
+    ("administered",),
+    (
+        Column("shard_id", INT, "the shard of the line; -1 where it is about tokens, which belong to none"),
+        Column("seq", LONG, "the number of the line in the shard; the lines before it say what the act changed"),
+        Column("at", TIME, "when it was done"),
+        Column("namespace", TEXT, "namespace of the group or topic; empty for a token"),
+        Column("group_id", TEXT, "the group; empty for a topic or a token"),
+        Column("generation_id", INT, "the group's generation then; 0 without a group"),
+        Column("operation", TEXT, "the request, such as RemoveMember or CreateToken"),
+        Column("actor", TEXT, "the administrator's name, as the server knows it"),
+        Column("target", TEXT, "the member, the topic, or a token's name and id; empty where that is the group"),
+        Column("note", TEXT, "the administrator's note"),
+        Column("origin", TEXT, "the address or machine that the request came from"),
+    ),
+)
+
 ADVISOR = Table(
     "advisor",
     "one step of a group (the assignments that follow from one change) as one strategy would have made it; written "
@@ -462,6 +496,8 @@ GOLD: dict[str, Table] = {
         OFFSETS,
         FENCED,
         TOPICS,
+        LEADER_CHANGED,
+        ADMINISTERED,
         ADVISOR,
         UNREADABLE,
         WHAT_IFS,
