@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
 from rota.pipeline.bronze import Ingest
@@ -101,7 +102,9 @@ class Follower:
                 if self.compact_every_s and began - compacted >= self.compact_every_s:
                     started = self.clock.monotonic()
                     with lake.locked():
-                        messages = list(compact_lake(lake, keep_days=self.keep_days, vacuum_hours=self.vacuum_hours))
+                        now = datetime.fromtimestamp(self.clock.time(), UTC)
+                        kept = {"keep_days": self.keep_days, "vacuum_hours": self.vacuum_hours}
+                        messages = list(compact_lake(lake, **kept, now=now))
                         self.meters.count_files(lake)
                     compacted = began
                     self._note(COMPACT, started)

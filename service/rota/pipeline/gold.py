@@ -29,7 +29,7 @@ from rota.pipeline.facts.units import Decoder, load_decoder
 from rota.pipeline.failures import LakeRefused
 from rota.pipeline.files import TableWriter, Written
 from rota.pipeline.fold import GroupFold, Key
-from rota.pipeline.lake import FOLDS, Lake
+from rota.pipeline.lake import FOLDS, LAKE_VERSION, RESUMED, Lake
 from rota.pipeline.slices import BUCKETS, Slice, bucket_of, in_order
 from rota.pipeline.tables import CARRY, CURRENT, CURRENT_OFFSETS, FOLDED, GOLD, OFFSETS, Table
 from rota.pipeline.tasks import Task, Workers, run_tasks, session_of
@@ -69,14 +69,21 @@ def refresh(workers: Workers, lake: Lake, *, decoder: str = "") -> Refreshed:
     return Refreshed(fold + 1, newest, _fold_once(workers, lake, fold + 1, plan))
 
 
-def backfill(workers: Workers, lake: Lake, *, decoder: str = "", forget_dropped: bool = False) -> Refreshed:
+def backfill(
+    workers: Workers, lake: Lake, *, decoder: str = "", forget_dropped: bool = False, keep_facts: bool = False
+) -> Refreshed:
     """Fold all of bronze in one slice; the rows take the place of those that are there, when all is done.
 
-    Readers have the tables of the fold before until then. Raises `LakeRefused` where lines that facts were made of are
-    no longer in bronze, unless `forget_dropped`.
+    Readers have the tables of the fold before until then. Where lines that facts were made of are no longer in bronze,
+    it raises `LakeRefused`, unless told to forget these facts, or to keep all facts and go on from them.
     """
     if not forget_dropped:
-        refuse_if_beheaded(lake)
+        try:
+            refuse_if_beheaded(lake)
+        except LakeRefused:
+            if not keep_facts:
+                raise
+            return _kept(workers, lake, decoder)
     fold, _ = _finished(workers, lake)
     newest = lake.bronze.batch
     plan = {"after_batch": 0, "to_batch": newest, "decoder": decoder, "anew": True}
@@ -88,6 +95,18 @@ def backfill(workers: Workers, lake: Lake, *, decoder: str = "", forget_dropped:
     return Refreshed(fold + 1, newest, rows)
 
 
+def _kept(workers: Workers, lake: Lake, decoder: str) -> Refreshed:
+    """Take the facts and the carried states of an earlier release as this one's, and fold what is new."""
+    if lake.version not in (LAKE_VERSION, *RESUMED):
+        raise LakeRefused(
+            f"the tables in {lake.root} have form {lake.version}, and this release cannot go on from its states: copy "
+            "the facts that you want to keep, then run `rota pipeline backfill --forget-dropped`"
+        )
+    done = refresh(workers, lake, decoder=decoder)
+    lake.describe()
+    return done
+
+
 def refuse_if_beheaded(lake: Lake) -> None:
     """Raise `LakeRefused` if bronze lacks lines from its beginning: facts were made of them, and cannot be again."""
     first, began = first_lines(lake), lake.began()
@@ -96,8 +115,8 @@ def refuse_if_beheaded(lake: Lake) -> None:
         named = "; ".join(f"shard {shard_id} begins at line {gone[shard_id]:,}" for shard_id in sorted(gone)[:3])
         raise LakeRefused(
             f"lines that facts were made of have been dropped from bronze ({named or 'no line is left'}): folding anew "
-            "would lose these facts for good. The tables are as they were; `--forget-dropped` folds what is left, "
-            "after you have copied what you want to keep"
+            "would lose these facts for good. The tables are as they were; `--keep-facts` keeps them and goes on from "
+            "there, `--forget-dropped` folds what is left"
         )
 
 

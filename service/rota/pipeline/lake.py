@@ -30,8 +30,10 @@ from rota.pipeline.parquet import ParquetFiles
 from rota.pipeline.positions import Position
 from rota.pipeline.tables import BRONZE, CARRY, CURRENT, FOLDED, GOLD, Table
 
-LAKE_VERSION = 4
+LAKE_VERSION = 5
 """Goes up when tables or carried states change their form: older tables are then built anew from bronze."""
+RESUMED = frozenset({4})
+"""Earlier forms whose tables can be added to as they are, and whose carried states this release goes on from."""
 
 _TABLES = {**GOLD, **CURRENT, "carry": CARRY}
 _OF_FOLDS = {*FOLDED, *CURRENT, "carry"}
@@ -49,10 +51,12 @@ _KEPT_PLANS = 10
 class Lake:
     """The tables below one folder, of one journal. Local or mounted: the lock and the pointers are files."""
 
-    def __init__(self, root: Path, format_: str, incarnation: str) -> None:
+    def __init__(self, root: Path, format_: str, incarnation: str, version: int = LAKE_VERSION) -> None:
         self.root = root
         self.format = format_
         self.incarnation = incarnation
+        self.version = version
+        """The form that the tables have."""
         self._tables: dict[Path, Files] = {}
 
     @classmethod
@@ -69,7 +73,7 @@ class Lake:
             )
         if document["version"] < LAKE_VERSION and not older:
             raise LakeRefused(f"the tables in {root} were made by an earlier release: run `rota pipeline backfill`")
-        return cls(root, document["format"], document["incarnation"])
+        return cls(root, document["format"], document["incarnation"], document["version"])
 
     @classmethod
     def create(cls, root: Path, format_: str, incarnation: str) -> Lake:
@@ -86,6 +90,7 @@ class Lake:
         """Say that the tables have this release's form."""
         document = {"version": LAKE_VERSION, "format": self.format, "incarnation": self.incarnation}
         write_atomically(self.root / "lake.json", document)
+        self.version = LAKE_VERSION
 
     @contextmanager
     def locked(self) -> Iterator[None]:
