@@ -91,7 +91,7 @@ class Target:
                 await asyncio.sleep(0.1)
 
     async def metric(self, pattern: str) -> float:
-        """The sum of the samples whose name and labels match."""
+        """The sum of the samples with matching name and labels."""
         lines = (await self.client.get("/metrics")).text.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if re.match(pattern, line))
 

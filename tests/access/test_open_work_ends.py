@@ -72,7 +72,7 @@ class Caller:
         await self._assign(service, joined, group_id, metadata)
 
     async def follows(self, group_id: str) -> pb.JoinGroupResponse:
-        """Be a follower in a generation whose leader, the owner, has not synced."""
+        """Be a follower in a generation in which the leader, the owner, has not synced."""
         await self.beside_a_member(group_id)
         mine = asyncio.ensure_future(stub(self.channel).JoinGroup(of(group_id, "own"), metadata=self.metadata))
         metadata = tuple(self.owner[1].items())

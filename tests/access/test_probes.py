@@ -35,7 +35,7 @@ async def served(settings: Settings) -> AsyncIterator[asyncio.Event]:
 
 
 def strict(folder: Path, authority: Authority, probes: Address, **more: int) -> Settings:
-    """Settings of a server whose clients must show certificates."""
+    """Settings of a server for clients with certificates."""
     certificate = authority.issue("rota")
     return Settings(
         store=f"sqlite:///{folder / 'rota.db'}",

@@ -357,7 +357,7 @@ def test_a_namespace_without_a_quota_of_its_own_has_that_of_the_star() -> None:
 
 
 class Changing:
-    """A policy whose document is another one when it is set."""
+    """A policy with a document that can be replaced."""
 
     def __init__(self) -> None:
         self.document = AccessDocument()

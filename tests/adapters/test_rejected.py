@@ -1,4 +1,4 @@
-"""Adapters whose member the coordinator rejects for good: they log it, show it, and campaign again or fail."""
+"""Adapters with a member that the coordinator rejects for good: they log it, show it, and campaign again or fail."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of contexts of a user who has none yet, and no variables."""
+    """The file of contexts of a user without contexts and variables."""
     path = tmp_path / "config" / "contexts.json"
     monkeypatch.setenv(FILE_VARIABLE, str(path))
     for name in ("ROTA_URL", "ROTA_NAMESPACE", "ROTA_TOKEN", "ROTA_TOKEN_FILE", "ROTA_CONTEXT"):

@@ -35,7 +35,7 @@ def some_files(tmp_path: Path) -> Path:
 
 
 def start_demo(processes: Processes, folder: Path, *options: str) -> Process:
-    """A demo on its own server, whose temporary folder is beside `folder`."""
+    """A demo on its own server, with its temporary folder beside `folder`."""
     settings = ("--url", "http://127.0.0.1:1", "--session-timeout-ms", "1000")
     temporary = folder.parent / "temporary"
     temporary.mkdir()

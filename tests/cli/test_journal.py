@@ -17,7 +17,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture
 def old_store(rota: Rota, tmp_path: Path) -> str:
-    """The URL of a copy of the running server's store, all of whose lines are ten days old."""
+    """The URL of a copy of the running server's store, with lines that are ten days old."""
     rota.member("indexers")
     copy = tmp_path / "copy.db"
     with (

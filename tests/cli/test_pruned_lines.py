@@ -21,7 +21,7 @@ EVENTS = ["member_joined", "rebalance_started", "generation_completed", "leader_
 
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rota]:
-    """`rota` with a server whose journal is pruned but for the last two lines of the group `indexers`."""
+    """`rota` with a server that has a journal pruned but for the last two lines of the group `indexers`."""
     directory = tmp_path_factory.mktemp("old")
     processes = Processes(directory)
     server = Server(processes, f"sqlite:///{directory / 'rota.db'}")

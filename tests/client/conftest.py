@@ -1,4 +1,4 @@
-"""A real server for tests whose own event loop is none, or is not always free."""
+"""A real server for tests without an event loop, or with one that is not always free."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ async def answering_garbage(reader: asyncio.StreamReader, writer: asyncio.Stream
 
 @contextmanager
 def dropping_packets() -> Iterator[int]:
-    """A port whose queue of connections is full: Linux drops the packets of clients that connect."""
+    """A port with a full queue of connections: Linux drops the packets of clients that connect."""
     with ExitStack() as stack:
         server = stack.enter_context(socket.socket())
         server.bind(("127.0.0.1", 0))

@@ -269,7 +269,7 @@ async def test_who_may_join_but_not_ask_who_the_owner_is_does_not_ask_all_the_ti
 
 
 async def test_silence_ends_with_the_timeout() -> None:
-    """A socket whose connections no process ever accepts."""
+    """A socket with connections that no process ever accepts."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         transport = HttpTransport([f"http://127.0.0.1:{silent.getsockname()[1]}"])
         with pytest.raises(CoordinatorUnreachable, match="within 50 ms"):

@@ -69,6 +69,6 @@ async def forwarded_calls(cluster: Cluster) -> float:
 
 
 def a_group_of(cluster: Cluster, name: str) -> str:
-    """A group whose shard a replica owns."""
+    """A group in a shard that a replica owns."""
     names = (f"group-{number}" for number in range(1_000))
     return next(each for each in names if shard_of("default", each, cluster.shard_count) in cluster.shards_of(name))

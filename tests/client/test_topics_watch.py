@@ -30,7 +30,7 @@ LOOKS_AT_REST = (REST_S / 3.75 - 1, REST_S / 2.25 + 1)
 
 
 class Line(Cable):
-    """A cable whose watches of topics may be answered by the test."""
+    """A cable with watches of topics that may be answered by the test."""
 
     def __init__(self, coordinator: LocalCoordinator) -> None:
         super().__init__(coordinator)

@@ -172,7 +172,7 @@ async def test_what_a_proxy_says_of_a_server_that_is_away_takes_no_pages_place(b
 
 
 def join_for_long(url: str) -> None:
-    """One member of a group, whose session is long enough to be looked at."""
+    """One member of a group, with a session that is long enough to be looked at."""
     joining = {"protocol_type": "work", "protocols": [{"name": "p"}], "session_timeout_ms": 600_000}
     with httpx.Client(base_url=f"{url}/v1/namespaces/default/groups/patient/", trust_env=False) as http:
         joined = http.post("join", json={**joining, "group_instance_id": "i", "wait_ms": 20_000}).raise_for_status()

@@ -1,4 +1,4 @@
-"""Pages about a group whose older lines are pruned: they show the lines that are left, and where the journal begins."""
+"""Pages about a group without its older lines: they show the lines that are left, and where the journal begins."""
 
 from __future__ import annotations
 

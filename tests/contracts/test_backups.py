@@ -46,7 +46,7 @@ def _programs_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def store(url: str) -> AsyncIterator[SqlStore]:
-    """An open store whose shard 0 has a group in generation 3."""
+    """An open store with a shard 0 that has a group in generation 3."""
     store = SqlStore(url)
     await store.open(SHARD_COUNT)
     await append(store, await claimed(store), 3, 7)

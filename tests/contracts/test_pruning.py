@@ -40,7 +40,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(autouse=True)
 async def service(url: str) -> AsyncIterator[SqlStore]:
-    """It uses the store, whose journal has lines of today and of the four days before."""
+    """It uses the store, with a journal that has lines of today and of the four days before."""
     await upgrade(url)
     if url.startswith("postgres"):
         await make_old_days(url)

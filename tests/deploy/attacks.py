@@ -35,7 +35,7 @@ def attempts(token: str) -> dict[str, tuple[bytes, int]]:
 
 
 def a_forged_join(token: str) -> bytes:
-    """A join whose headers and trailers say that it comes from elsewhere."""
+    """A join with headers and trailers that say that it comes from elsewhere."""
     forged = [f"{name}: {FOREIGN}" for name in ("X-Forwarded-For", "X-Real-IP", "True-Client-IP", "X-Client-IP")]
     trailers = "".join(f"{each}\r\n" for each in forged)
     return a_request(JOIN, f"Authorization: Bearer {token}", *forged, trailers=trailers, path=f"{FORGED_GROUP}/join")

@@ -1,4 +1,4 @@
-"""What a tag publishes: one version in all places, notes from the changelog, and workflows whose steps exist."""
+"""What a tag publishes: one version in all places, notes from the changelog, and workflows with steps that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The FastAPI example with a billing whose first term fails."""
+"""The FastAPI example with a billing that fails in its first term."""
 
 from __future__ import annotations
 

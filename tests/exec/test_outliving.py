@@ -122,7 +122,7 @@ FAULTS: tuple[Fault, ...] = (
 
 @dataclass
 class Lane:
-    """One election, whose leaders are hurt one after the other. There is always one more candidate."""
+    """One election, with leaders that are hurt one after the other. There is always one more candidate."""
 
     wrappers: Wrappers
     port: int

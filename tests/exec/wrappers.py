@@ -49,11 +49,11 @@ class Wrappers:
     session_ms: int = SESSION_MS
 
     def of(self, group_id: str) -> Wrappers:
-        """The same for another group, whose name begins with this one's."""
+        """The same for another group, with a name that begins with this one's."""
         return replace(self, group_id=f"{self.group_id}-{group_id}")
 
     def soon_lost(self) -> Wrappers:
-        """The same whose members are lost soon after they fall silent."""
+        """The same with members that are lost soon after they fall silent."""
         return replace(self, session_ms=SHORT_SESSION_MS)
 
     def lead(self, *command: str | Path, options: tuple[str, ...] = (), url: str | None = None) -> Process:

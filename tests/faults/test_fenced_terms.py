@@ -113,7 +113,7 @@ class Checker:
 
 @dataclass(slots=True)
 class Stage:
-    """A cluster of two replicas whose clocks can be set, with elections on it."""
+    """A cluster of two replicas with clocks that can be set, with elections on it."""
 
     cluster: Cluster
     elections: Elections

@@ -25,7 +25,7 @@ async def test_nobody_is_evicted_and_nothing_lost_when_a_link_is_cut(cluster: Cl
         await load.until_all_hold()
         quiet_since_ms = load.record.clock.now_ms()
         CUTS[cut](cluster.network)
-        # So long that a member whose heartbeats are lost would expire.
+        # So long that a member without heartbeats would expire.
         await asyncio.sleep(1.2 * PATIENT.session_ms / 1_000)
         await load.until_facts(FACTS)
         cluster.network.heal()

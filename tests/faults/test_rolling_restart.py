@@ -66,7 +66,7 @@ class Worker:
 
 @asynccontextmanager
 async def working(clients: list[Client]) -> AsyncIterator[list[Worker]]:
-    """A group for each client, whose members run in the block, from when they all hold one generation."""
+    """A group for each client, with members that run in the block, from when they all hold one generation."""
     workers = [
         Worker(a_member(client, f"g{group}"), number)
         for group, client in enumerate(clients)

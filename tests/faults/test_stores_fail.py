@@ -70,7 +70,7 @@ async def test_nobody_is_evicted_when_redis_fails_and_then_a_replica(
         await asyncio.to_thread(hurt, cluster)
         cluster.replicas["r2"].kill9()
         await cluster.until_moved("r2")
-        # So long that a member whose heartbeats are lost would expire.
+        # So long that a member without heartbeats would expire.
         await asyncio.sleep(1.2 * PATIENT.session_ms / 1_000)
         await load.until_facts(FACTS)
 

@@ -1,4 +1,4 @@
-"""One fault after the other, drawn from a seed, on clusters whose members come and go, for as long as one says."""
+"""One fault after the other, drawn from a seed, on clusters with members that come and go, for as long as one says."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FAULTS_OF_A_CLUSTER = 8
 FACTS = 60
 CHURN_S = 8.0
 LONGEST_S = 1.2 * SESSION_MS / 1_000
-"""So long that a member whose heartbeats are lost would expire."""
+"""So long that a member without heartbeats would expire."""
 
 
 async def test_nothing_is_lost_and_nobody_evicted_whatever_happens_to_a_cluster(

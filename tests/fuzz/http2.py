@@ -1,4 +1,4 @@
-"""gRPC: frames of HTTP/2 that are nearly right, and rpcs whose messages are nearly right."""
+"""gRPC: frames of HTTP/2 that are nearly right, and rpcs with messages that are nearly right."""
 
 from __future__ import annotations
 

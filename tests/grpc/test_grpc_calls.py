@@ -381,7 +381,7 @@ async def test_a_watch_with_two_beginnings_is_refused(channel: Channel) -> None:
 
 
 async def a_group_that_waits_for(channel: Channel, instance: str = "i1") -> None:
-    """A Stable group whose only member will not come back soon, so that newcomers wait for it."""
+    """A Stable group with one member, which will not come back soon, so that newcomers wait for it."""
     await a_stable_member(channel, instance)
 
 

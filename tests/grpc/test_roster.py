@@ -28,7 +28,7 @@ GRACE_MS = 1_000
 
 
 class Deaf:
-    """A stream whose client reads nothing."""
+    """A stream with a client that reads nothing."""
 
     def push(self, news: SessionEvent) -> None:
         pass

@@ -32,7 +32,7 @@ SOON_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """A server whose only shard has lines 4 to 6 of the group `indexers`; line 6 is the only one of `quiet`."""
+    """A server with one shard, of lines 4 to 6 of the group `indexers`; line 6 is the only one of `quiet`."""
 
     client: httpx.AsyncClient
     tables: MemoryTables

@@ -20,7 +20,7 @@ DOCUMENT = build_openapi(Limits())
 MISSPELT = "misspelt_feild"
 NAMES = {"namespace": "default", "group_id": "indexers", "topic": "words", "member_id": "m-1"}
 FREE_FORM = {"attributes"}
-"""Objects whose names are the caller's own."""
+"""Objects with names of the caller's own."""
 IGNORING = {"/healthz", "/readyz", "/metrics", "/.well-known/jwks.json"}
 """Load balancers and scrapers add parameters to these; a refusal would take a replica out of service."""
 ROUTES = [

@@ -99,7 +99,7 @@ async def test_a_time_in_the_future_is_no_sign_of_life(liveness: RedisLiveness, 
     await liveness.tell(news(A))
     with redis.Redis(port=valkey_server.port) as client:
         seconds, _ = client.time()
-        # As after a fail-over to a machine whose clock is behind.
+        # As after a fail-over to a machine with a clock that is behind.
         client.zadd("rota:{abc-3}:heard", {"default/orders/a": (seconds + 60) * 1000})
 
     assert await liveness.heard_ms_ago([(3, A)]) == [None]

@@ -31,7 +31,7 @@ class Tally:
         return sum(count for (_, status, _), count in self.answers.items() if status == 200)
 
     def unexpected(self) -> dict[tuple[str, int, str], int]:
-        """Answers that a member whose group rebalances does not get."""
+        """Answers that a member of a rebalancing group does not get."""
         return {answer: count for answer, count in self.answers.items() if answer not in EXPECTED}
 
 

@@ -237,7 +237,7 @@ def replay(world: World, group: GroupKey, *rules: str) -> Verdict:
 
 
 def replayable(world: World) -> list[GroupKey]:
-    """Groups whose assignments are plain lists: not those in which the server assigns."""
+    """Groups with plain lists as assignments: not those in which the server assigns."""
     return [group for group in world.groups if group not in world.served]
 
 

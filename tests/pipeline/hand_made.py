@@ -1,4 +1,4 @@
-"""Groups whose history a test makes by hand; the real core and the real strategies decide the rest."""
+"""Groups with a history that a test makes by hand; the real core and the real strategies decide the rest."""
 
 from __future__ import annotations
 

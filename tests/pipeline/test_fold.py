@@ -112,7 +112,7 @@ def test_a_carried_state_is_json_and_goes_on_unchanged() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("part", [0.3, 0.6])
 def test_a_pruned_journal_gives_members_and_generations(seed: int, part: float) -> None:
-    """Of groups whose beginning is not there any more, the lines that are left name the members of a generation."""
+    """Of groups without their beginning, the lines that are left name the members of a generation."""
     journal = simulated(seed)
     ends = {s: part * max(line.seq for line in journal if line.shard_id == s) for s in {x.shard_id for x in journal}}
     left = [line for line in journal if line.seq > ends[line.shard_id]]

@@ -89,7 +89,7 @@ class Written:
 
 
 def a_bad_day() -> list[Line]:
-    """Five groups over two hours; `clock` is written by a replica whose clock is a year ahead."""
+    """Five groups over two hours; `clock` is written by a replica with a clock a year ahead."""
     w, end = Written(), T0 + 2 * HOUR
     for group in ("stuck", "lost", "still", "slow", "clock"):
         w.joins(T0, group, 0, "a", "Empty")

@@ -43,7 +43,7 @@ def lake(spark: SparkSession, postgres_url: str, lake_folder: Path) -> Lake:
 
 @pytest.fixture
 def _far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine whose clock does not show UTC."""
+    """A machine with a clock that does not show UTC."""
     with monkeypatch.context() as patched:
         patched.setenv("TZ", "Pacific/Auckland")
         time.tzset()

@@ -136,7 +136,7 @@ class Resource:
 
     highest: int = 0
     holders: dict[int, set[str]] = field(default_factory=dict)
-    """The members whose writes were accepted, by token."""
+    """The members of accepted writes, by token."""
 
     def write(self, token: int, holder: str) -> bool:
         if token < self.highest:

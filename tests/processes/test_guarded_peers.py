@@ -33,7 +33,7 @@ def store(processes: Processes, postgres_dsn: str) -> str:
 
 @pytest.fixture
 def operator(tmp_path: Path) -> dict[str, str]:
-    """The headers of one, whose token is in a file beside the rules."""
+    """The headers of one, with its token in a file beside the rules."""
     token = mint(b"o" * RANDOM_BYTES)
     presented = parse(token)
     scope = Rule("scope of operator", ("token:operator",), ROLES["operator"])

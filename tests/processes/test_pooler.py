@@ -1,4 +1,4 @@
-"""Replicas whose Postgres is behind PgBouncer in transaction mode: they start, take over and stop like any others."""
+"""Replicas with their Postgres behind PgBouncer in transaction mode: they start, take over and stop like any others."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def breaking(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def watched() -> Iterator[list[bool]]:
-    """A type whose strategy notes whether it runs in the thread of the event loop."""
+    """A type with a strategy that notes whether it runs in the thread of the event loop."""
     here = threading.get_ident()
     on_loop: list[bool] = []
 

@@ -1,4 +1,4 @@
-"""An owner whose store is slow keeps its leases for as long as that can be."""
+"""An owner with a slow store keeps its leases for as long as that can be."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHARDS = 24
 
 
 class SlowStore(MemoryStore):
-    """The twin, each of whose answers takes a while to come back."""
+    """The twin, with answers that take a while to come back."""
 
     def __init__(self, clock: LoopClock, *, answer_s: float = 0.0, load_s: float = 0.0) -> None:
         super().__init__(clock.monotonic_ms, tables=MemoryTables(clock.monotonic_ms))
@@ -67,14 +67,14 @@ def test_no_lease_runs_out_while_the_store_is_slow(slow: dict[str, float]) -> No
             await local.wait_until_ready()
             await asyncio.sleep(20 * LEASE_MS / 1_000)
 
-            # A shard whose lease had run out would have been claimed again, with another epoch.
+            # A shard without its lease would have been claimed again, with another epoch.
             assert [owner.epoch for owner in local.owners()] == [1] * SHARDS
 
     in_time()
 
 
 class StuckStore(MemoryStore):
-    """The twin, whose first answer to `load` never comes."""
+    """The twin, without its first answer to `load`."""
 
     loads = 0
 

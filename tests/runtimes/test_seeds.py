@@ -1,4 +1,4 @@
-"""Seeds of worlds whose replicas run the production runtime: nothing is violated, and the rare situations are met."""
+"""Seeds of worlds with replicas of the production runtime: nothing is violated, and the rare situations are met."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def static_members_go_at_the_rebalance_timeout(patch: Patch) -> None:
 
 @mutant
 def a_group_without_members_was_always_left(patch: Patch) -> None:
-    """S21 (D6): a group whose last member expired in a join phase has the cause of a leave."""
+    """S21 (D6): a group that expired in a join phase has the cause of a leave."""
     patch(rebalance, "trigger_of", lambda gone: Trigger(Cause.MEMBER_LEFT, "nobody is left"))
 
 
@@ -395,7 +395,7 @@ def pending_id_ignored(patch: Patch) -> None:
 
 @mutant
 def parked_reply_dropped(patch: Patch) -> None:
-    """L6: a follower whose join is parked is forgotten when the phase ends."""
+    """L6: a follower with a parked join is forgotten when the phase ends."""
     original = rebalance._answer_joins
 
     def answer_joins(result: Result, group: Any) -> None:
@@ -503,7 +503,7 @@ def newcomer_passes_the_fence(patch: Patch) -> None:
 
 @mutant
 def failover_shortens_sessions(patch: Patch) -> None:
-    """L1: a member whose heartbeat the old owner received gets less than its session from the new one."""
+    """L1: a member with a heartbeat at the old owner gets less than its session from the new one."""
     original = shard._resume
 
     def resume(result: Result, group: Any) -> None:

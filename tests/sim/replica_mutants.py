@@ -171,7 +171,7 @@ def claimed_lease_counts_from_the_answer(patch: Patch) -> None:
 
 @mutant
 def a_lease_that_ran_out_is_renewed(patch: Patch) -> None:
-    """L5: a shard whose lease had run out goes on with sessions that no member could renew meanwhile."""
+    """L5: a shard that has lost its lease goes on with sessions that no member could renew meanwhile."""
 
     def renewed(self: Any, sent: Any, kept: Any, sent_ms: int, _now: Any) -> Any:
         for shard_id, owned in sent.items():
@@ -247,7 +247,7 @@ def no_sequence_check(patch: Patch) -> None:
 
 @mutant
 def a_call_of_unknown_outcome_is_sent_again(patch: Patch) -> None:
-    """S13: a call whose peer does not answer is sent to the next owner, as if no replica had decided it."""
+    """S13: a call that its peer does not answer is sent to the next owner, as if no replica had decided it."""
     patch(forwarding, "MOVED", forwarding.UNANSWERED)
 
 

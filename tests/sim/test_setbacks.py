@@ -1,4 +1,4 @@
-"""Worlds whose store goes back to an earlier state: no generation and no epoch comes a second time."""
+"""Worlds with a store that goes back to an earlier state: no generation and no epoch comes a second time."""
 
 from __future__ import annotations
 

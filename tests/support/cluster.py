@@ -31,7 +31,7 @@ _REGISTERED = f"SELECT replica_id, address FROM rota.replicas WHERE seen_until_m
 
 
 class ReplicaProcess:
-    """One `rota serve`, whose addresses stay the same across restarts."""
+    """One `rota serve`, with addresses that stay the same across restarts."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Cluster:
     # --- owners of shards ------------------------------------------------------------------------------
 
     def owners(self) -> dict[int, str]:
-        """By shard, the replica whose lease is not over, as Postgres judges it."""
+        """By shard, the replica with a lease that is not over, as Postgres judges it."""
         names = self._names()
         return {shard_id: names[address] for shard_id, address, _ in self._leases()}
 

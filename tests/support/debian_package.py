@@ -22,7 +22,7 @@ _PACKAGES = {
 }
 """Where a program comes in a package of another name, or in more than it names itself."""
 _DEEP = {"chromium-headless-shell", "iproute2", "nftables"}
-"""Packages whose libraries need libraries: apt works out all that this machine lacks."""
+"""Packages with libraries that need libraries: apt works out all that this machine lacks."""
 
 
 def program(name: str) -> tuple[Path, dict[str, str]]:
@@ -51,7 +51,7 @@ def unpack(*packages: str) -> None:
 
 
 def _download(packages: tuple[str, ...], into: Path, options: list[str]) -> None:
-    # As root, apt would do it as a user who may not enter our directory, and complains about that.
+    # As root, apt would do it as a user that may not enter our directory, and complains about that.
     apt_get = ["apt-get", *options, "-o", "APT::Sandbox::User=root"]
     if _DEEP.isdisjoint(packages):
         needed = [*packages, *_libraries_of(_run(["apt-cache", *options, "depends", *packages], into))]

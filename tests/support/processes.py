@@ -31,7 +31,7 @@ class ProcessFailed(AssertionError):
 
 
 class Process:
-    """One operating system process whose output goes to a file, and that never outlives the test run.
+    """One operating system process, with output into a file, and that never outlives the test run.
 
     `user` drops to that uid and gid, for servers that refuse to run as root. It inherits the open files `descriptors`.
     Every wait has a deadline and looks at what the process shows, and ends at once when the process does.

@@ -1,4 +1,4 @@
-"""A client of HTTP/2 that sends what no library would: rpcs whose messages never end."""
+"""A client of HTTP/2 that sends what no library would: rpcs with messages that never end."""
 
 from __future__ import annotations
 

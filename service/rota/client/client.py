@@ -465,7 +465,7 @@ class Client(Administration):
             assign: Called when this member leads; see `rota.client.Assign`. Not needed where each protocol is one by
                 which the server assigns (`server:...`).
             without: Makes the member cooperative: it keeps its assignment while it joins, and its callbacks get parts
-                alone that are added or removed; see `rota.client.Without`. Its metadata must say what it holds, and
+                alone that are added or removed; see `rota.client.Without`. Its metadata must list its share, and
                 `assign` must give to no other member what one still holds: that member gives it up and joins again. It
                 cannot be static: after a restart in between, no member would join again.
             session_timeout_ms: Time without a heartbeat after which the coordinator removes this member.

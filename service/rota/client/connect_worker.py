@@ -94,7 +94,7 @@ class WorkRole:
     async def assign(self, generation: JoinedAsLeader) -> dict[str, bytes]:
         """The work of all members. Metadata that cannot be parsed fails the generation for all.
 
-        So does a leader that cannot read its configuration as far as another worker has: what it lists is outdated.
+        So does a leader that cannot read its configuration as far as another worker has: its list is outdated.
         """
         states = [decode_state(member.metadata) for member in generation.members]
         workers = [

@@ -169,7 +169,7 @@ class TopicRole:
         """Whether this member names its partitions under a strategy that it lists.
 
         An eager member gives everything up before it joins. Under a cooperative strategy it claims nothing then
-        (KIP-429): what it claimed would be withheld from the others until it gave it up once more.
+        (KIP-429): a claim would be withheld from the others until it revoked that once more.
         """
         return listed.remembers and (self.is_cooperative or not listed.cooperative)
 

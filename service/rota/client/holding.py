@@ -44,7 +44,7 @@ class _Revocation(Generic[Share]):
 class Holding(Generic[Share]):
     """A member's share, from the coordinator's word to the last callback about it.
 
-    After each wait for the user's code what is current is looked at again: code that does not heed its cancellation
+    After each wait for the user's code the current share is read again: code that does not heed its cancellation
     comes back when all that it knows of is over.
     """
 

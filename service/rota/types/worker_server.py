@@ -1,7 +1,7 @@
 """Sharing connectors and tasks by the coordinator: `server:incremental` for members of `worker` groups.
 
 A connector is a registered topic, its tasks are the topic's partitions, `weights` of the topic are those of the tasks.
-Each member says what it runs. In one round it is told what to stop; it joins again when it has, and in the next round
+Each member lists its running work. One round names the work to stop; it joins again when it has, and in the next round
 another member is given that. What a departed member ran waits for it. That memory is in the shares, so that it outlives
 members, leaders and owners.
 """

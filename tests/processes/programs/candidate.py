@@ -1,4 +1,4 @@
-"""The README's election, whose leader works for an hour. It prints when it leads, and when its run has ended."""
+"""The README's election, with a leader that works for an hour. It prints when it leads, and when its run has ended."""
 
 from __future__ import annotations
 

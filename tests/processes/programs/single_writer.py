@@ -1,5 +1,5 @@
-"""A single writer under one instance id, whose thread writes on with the last token that it had, as work does that no
-program cancels. It prints when it leads.
+"""A single writer under one instance id, with a thread that writes on with its last token, as work does that no program
+cancels. It prints when it leads.
 
 Each write is a line, `TOKEN NAME`, to the resource at `RESOURCE_PORT`, which answers with a line.
 """

@@ -267,7 +267,7 @@ def a_stable_group(members: int = 2, static: int = 0, limits: Limits = LIMITS) -
 
 
 def a_group_in_a_join_phase(members: int = 3, static: int = 0) -> Core:
-    """A Stable group whose last dynamic member has joined again with other metadata; the others have yet to."""
+    """A Stable group: its last dynamic member has joined again with other metadata; the others have yet to."""
     core = a_stable_group(members, static)
     core.send(a_join(core.ids[-1], protocols=(("range", b"changed"),)))
     assert core.group.state == "PreparingRebalance"

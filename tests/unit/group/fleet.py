@@ -1,4 +1,4 @@
-"""Workers of a group whose coordinator shares out connectors and tasks: they run and stop what they are told."""
+"""Workers of a group in which the coordinator assigns connectors and tasks: they run and stop as assigned."""
 
 from __future__ import annotations
 

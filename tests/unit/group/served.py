@@ -1,4 +1,4 @@
-"""Groups whose coordinator assigns, and the shell that hands its assignments in."""
+"""Groups of a coordinator that assigns, and the shell that hands its assignments in."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.core.restart()
 
     def teardown(self) -> None:
-        """Silence ends every state: all members whose calls are not parked expire."""
+        """Silence ends every state: all members without parked calls expire."""
         for call in list(self.core.unanswered):
             self.core.hang_up(call)
         self.core.advance(20_000)

@@ -391,7 +391,7 @@ def test_users_commits_are_taken_in_with_all_that_they_say() -> None:
 
 
 def an_empty_group_with_progress(**retentions_ms: int | None) -> Core:
-    """A group whose only member has left, with an offset of each topic; the commit named these retentions."""
+    """A group that its only member has left, with an offset of each topic; the commit named these retentions."""
     core = a_stable_group(members=1)
     items = tuple(m.OffsetToCommit(topic, 0, 1, retention_time_ms=ms) for topic, ms in retentions_ms.items())
     core.ask(m.CommitOffsets(*KEY, 1, items, "m0"))

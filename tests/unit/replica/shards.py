@@ -30,7 +30,7 @@ NEVER_MS = 2**40
 def a_loading_shard(
     shard_id: int = 0, *, heard: Heard | None = None, image: ShardImage | None = None
 ) -> tuple[OwnedShard, Ready]:
-    """A shard whose first entry, that it was acquired, is not durable yet."""
+    """A shard without a durable entry: that it was acquired is still on its way."""
     return OwnedShard.load(
         ShardClaim(shard_id, EPOCH, 0),
         image or ShardImage(shard_id),

@@ -13,7 +13,7 @@ LEASE_MS = 1_000
 
 
 class Reader:
-    """A replica that reads the owner of one shard, another replica, from a store whose clock can be set."""
+    """A replica that reads the owner of one shard, another replica, from a store with a clock that can be set."""
 
     def __init__(self) -> None:
         self.known = KnownOwners("me", 1)

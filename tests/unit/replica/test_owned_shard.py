@@ -516,13 +516,13 @@ def test_observers_see_decisions_before_they_are_durable() -> None:
 
 
 def reads(topic: str) -> JoinGroup:
-    """A join of a consumer whose partitions the server assigns."""
+    """A join of a consumer that the server assigns to."""
     listed = (("server:range", encode_subscription(Subscription(topics=(topic,)))),)
     return a_join(instance="i", protocols=listed, protocol_type="consumer")
 
 
 def a_shard_that_assigns() -> tuple[OwnedShard, AssignmentJob]:
-    """A generation of one member, whose partitions of the topic `t` the server assigns."""
+    """A generation of one member, with partitions of the topic `t` that the server assigns."""
     owned = a_shard()
     decide(owned, 1, replace(reads("t"), new_member_id="m"))
     for timer in commit(owned).timers:
