@@ -88,6 +88,7 @@ async def a_member(http: httpx.AsyncClient, token: str, namespace: str = NAMESPA
     return str(join["member_id"])
 
 
+_BY_REVISION = re.compile(rb'(content-length: |"revision":)[0-9]+')
 FAST = {"member": 200, "another": 403, "operator": 200, "jwt": 403}
 """Callers that are admitted, and the answers of the group's owner."""
 ORDINARY = {
@@ -119,6 +120,26 @@ async def test_each_caller_gets_the_same_answer_to_a_batch(name: str, guarded: G
 
     assert answer.count(b'"error":"NONE"') == (2 if FAST[name] == 200 else 0)
     assert fast == 2
+
+
+@pytest.mark.parametrize("is_standalone", [False, True])
+@pytest.mark.parametrize("name", [*FAST, *ORDINARY])
+async def test_each_caller_commits_or_not_both_ways(name: str, is_standalone: bool, guarded: Guarded) -> None:
+    """As the member, and as an administrator, which a group with members rejects."""
+    offsets = [{"topic": "t", "partition": 0, "offset": 5}]
+    member = {} if is_standalone else {"member_id": guarded.member_id, "generation_id": 1}
+    body = json.dumps({**member, "offsets": offsets}).encode()
+    request = a_request(body, *PLAIN, guarded.as_(name), path=PATH.replace("heartbeat", "offsets"))
+
+    both = guarded.both
+    plain, fast = [await listener.exchange(request, request) for listener in (both.plain, both.fast)]
+
+    is_rejected = is_standalone and name in FAST
+    status = {"operator": 404}.get(name, 403) if is_rejected else (FAST | ORDINARY)[name]
+    assert plain.startswith(b"HTTP/1.1 %d" % status)
+    # Each commit that lands has a revision of its own.
+    assert _BY_REVISION.sub(b"", plain) == _BY_REVISION.sub(b"", fast)
+    assert both.plain.ordinary - both.fast.ordinary == (2 if name in FAST else 0)
 
 
 @pytest.mark.parametrize("name", [*FAST, *ORDINARY])

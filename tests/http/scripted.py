@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 from rota.protocol.errors import ErrorCode, check_not_pruned
 from rota.protocol.messages import (
+    CommitOffsets,
     GetLeader,
     Heartbeat,
     HeartbeatError,
@@ -72,6 +73,19 @@ class ScriptedCoordinator:
             return None
         self.requests.append(request)
         return Answer(reply, REVISION, EPOCH, self.owner)
+
+    def commit(self, request: CommitOffsets, done: Callable[[Answer], None]) -> None:
+        self.requests.append(request)
+        if isinstance(self.reply, Exception):
+            raise self.reply
+        reply = self.reply(request) if callable(self.reply) else self.reply
+        if reply is not None:
+            done(Answer(reply, REVISION, EPOCH, self.owner))
+            return
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.parked[future] = request
+        future.add_done_callback(lambda answered: done(answered.result()))
+        future.add_done_callback(self.parked.pop)
 
     async def check_revision(self, namespace: str, group_id: str, after_revision: int) -> None:
         check_not_pruned(after_revision, self.first_revision)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
-from rota.protocol.messages import GetLeader, Heartbeat, HeartbeatMany, Request, VerifyFence
+from rota.protocol.messages import CommitOffsets, GetLeader, Heartbeat, HeartbeatMany, Request, VerifyFence
 from rota.replica.ports import Answer, JournalEvent, ShardOwner
 
 
@@ -23,6 +23,12 @@ class ServedCoordinator(Protocol):
 
     def try_read(self, request: VerifyFence | GetLeader) -> Answer | None:
         """Answer at once, without awaiting, or return None for `call` to do it. Changes nothing."""
+
+    def commit(self, request: CommitOffsets, done: Callable[[Answer], None]) -> None:
+        """As `call`, without a task where the shard is here; nothing cancels the commit.
+
+        `done` gets the answer, once, and maybe before this returns.
+        """
 
     def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[JournalEvent]:
         """The group's journal, live: from behind `after_revision` on, from now on where that is None.

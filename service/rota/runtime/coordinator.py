@@ -14,6 +14,7 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
+    CommitOffsets,
     FenceReply,
     GetLeader,
     GetTopic,
@@ -232,6 +233,16 @@ class LocalCoordinator:
         if self._confirmations is not None and needs_confirmation(request):
             return None
         return host.try_read(request)
+
+    def commit(self, request: CommitOffsets, done: Callable[[Answer], None]) -> None:
+        """As `call`, without a task; `done` gets the answer."""
+        shard_id = shard_of_request(request, self.shard_count)
+        refusal = self.forwarding.refusal(request, shard_id)
+        call = refusal or self._ownership.hosts[shard_id].submit(request)
+        if isinstance(call, Answer):
+            done(call)
+        else:
+            call.future.add_done_callback(lambda answered: done(answered.result()))
 
     async def record_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         """Answer for an absent owner: record the heartbeats for the next one. None without a known member."""

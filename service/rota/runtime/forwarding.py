@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol
 
-from rota.protocol.messages import Heartbeat, HeartbeatMany, ListGroups, ListTopics, Request
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import CommitOffsets, Heartbeat, HeartbeatMany, ListGroups, ListTopics, Request, refuse
 from rota.replica import forwarding as step
 from rota.replica.forwarding import DRAINING, Forwarding, NoAnswer, Step, Steps
 from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.directory import Directory
+
+logger = logging.getLogger(__name__)
 
 
 class PeerUnreachable(Exception):
@@ -58,6 +62,7 @@ class Forwarder:
         self._answer = answer
         self._record = record
         self._waiting: dict[asyncio.Timeout, None] = {}
+        self._finishing: set[asyncio.Task[None]] = set()
 
     async def call(self, request: Request) -> Answer:
         """See `Forwarding.call`."""
@@ -75,10 +80,40 @@ class Forwarder:
             return answer
         return await self._carry_out(forwarding.go_on(request, answer, asked_ms, _now_ms()))
 
+    def commit(
+        self,
+        request: CommitOffsets,
+        done: Callable[[Answer], None],
+        commit_here: Callable[[CommitOffsets, Callable[[Answer], None]], None],
+    ) -> None:
+        """As `call`, without a task where this replica's answer is final; `done` gets the answer."""
+        asked_ms = _now_ms()
+
+        def answered_here(answer: Answer) -> None:
+            if self._forwarding.is_final(answer):
+                done(answer)
+            else:
+                rest = self._forwarding.go_on(request, answer, asked_ms, _now_ms())
+                self._finish(request, self._carry_out(rest), done)
+
+        if isinstance(self._forwarding.route(request), step.AskHere):
+            commit_here(request, answered_here)
+        else:
+            self._finish(request, self.call(request), done)
+
+    async def end(self) -> None:
+        """Return when no commit is under way in a task: each ends within `MOVE_MS` and the time of a peer's answer."""
+        await asyncio.gather(*self._finishing, return_exceptions=True)
+
     def drain(self) -> None:
         """End calls that this replica's clients have parked at peers."""
         for waiting in self._waiting:
             waiting.reschedule(asyncio.get_running_loop().time())
+
+    def _finish(self, request: Request, work: Awaitable[Answer], done: Callable[[Answer], None]) -> None:
+        task = asyncio.get_running_loop().create_task(_finished(request, work, done))
+        self._finishing.add(task)
+        task.add_done_callback(self._finishing.discard)
 
     # --- steps -------------------------------------------------------------------------------------
 
@@ -122,6 +157,16 @@ class Forwarder:
             return NoAnswer(str(error))
         except TimeoutError:
             return NoAnswer(DRAINING)
+
+
+async def _finished(request: Request, work: Awaitable[Answer], done: Callable[[Answer], None]) -> None:
+    try:
+        answer = await work
+    except Exception as error:
+        # A bug of ours. The outcome of the request is unknown, and this code says so to a client.
+        logger.error("a forwarded commit failed", exc_info=error)
+        answer = Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "an internal error; see the log"))
+    done(answer)
 
 
 def _now_ms() -> int:

@@ -7,7 +7,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 
 from rota.protocol.ids import shard_of
-from rota.protocol.messages import GetLeader, Heartbeat, HeartbeatMany, ListTopics, Request, VerifyFence
+from rota.protocol.messages import (
+    CommitOffsets,
+    GetLeader,
+    Heartbeat,
+    HeartbeatMany,
+    ListTopics,
+    Request,
+    VerifyFence,
+)
 from rota.replica.ports import Answer, JournalEvent, ShardOwner
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.following import Follower, Listener
@@ -40,6 +48,10 @@ class RoutedCoordinator:
     def try_read(self, request: VerifyFence | GetLeader) -> Answer | None:
         """The same for calls that change nothing."""
         return self.local.try_read(request)
+
+    def commit(self, request: CommitOffsets, done: Callable[[Answer], None]) -> None:
+        """As `call`, without a task where the shard is here; `done` gets the answer."""
+        self._forwarder.commit(request, done, self.local.commit)
 
     async def watch(
         self, namespace: str, group_id: str, after_revision: int | None = None
@@ -107,4 +119,5 @@ class RoutedCoordinator:
 
     async def stop(self) -> None:
         await asyncio.gather(*self._ending, return_exceptions=True)
+        await self._forwarder.end()
         await self.local.stop()

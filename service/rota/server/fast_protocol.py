@@ -8,8 +8,10 @@ from typing import Any
 
 from rota.access.caller import Caller
 from rota.api.http.credentials import CERTIFICATE
-from rota.api.http.fast_path import FastConnection, Head
+from rota.api.http.fast_path import FastConnection, Head, answer_bytes
 from rota.api.http.framing import PIECE_BYTES, Part
+from rota.api.http.owed import OwedAnswer
+from rota.api.http.rendered import Rendered
 from rota.protocol.errors import ErrorCode
 from rota.server.http_protocol import GuardedHttpProtocol, ServerConfig
 
@@ -125,8 +127,12 @@ class FastHttpProtocol(GuardedHttpProtocol):
             self._begin()
             super().on_body(self._body)
             super().on_message_complete()
+            return
+        self._part, self._has_ended = Part.NOTHING, True
+        if isinstance(answer, OwedAnswer):
+            answer.write = self._write_owed
+            self.cycle = self._answering = answer  # type: ignore[assignment]
         else:
-            self._part, self._has_ended = Part.NOTHING, True
             self._answered += 1
             self._answers.append(answer)
 
@@ -150,7 +156,7 @@ class FastHttpProtocol(GuardedHttpProtocol):
             return None
         return self._fast.plan(parser.get_method(), self.url, self.headers)
 
-    def _answer(self, head: Head) -> bytes | None:
+    def _answer(self, head: Head) -> bytes | OwedAnswer | None:
         if self._fast is None:
             return None
         return self._fast.answer(head, self._body, self.server_state.default_headers)
@@ -169,6 +175,15 @@ class FastHttpProtocol(GuardedHttpProtocol):
         if self._answers:
             answers, self._answers = self._answers, []
             self._write(b"".join(answers), len(answers))
+
+    def _write_owed(self, owed: OwedAnswer, rendered: Rendered) -> None:
+        """Write an answer that has become known, as uvicorn's cycle writes one; requests that wait behind it go on."""
+        owed.response_complete = True
+        closes = not owed.keep_alive
+        self.transport.write(answer_bytes(rendered, self.server_state.default_headers, closes=closes))
+        if closes:
+            self.transport.close()
+        self.on_response_complete()
 
     def _write(self, data: bytes, answers: int) -> None:
         """Write so many answers, and begin the time of keep-alive anew."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Protocol
@@ -34,6 +34,7 @@ from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
     Act,
+    CommitOffsets,
     GetLeader,
     Heartbeat,
     HeartbeatMany,
@@ -278,6 +279,27 @@ class GuardedCoordinator:
         if answer is None or refused is not None:
             return answer
         return self._too_much(request) or answer
+
+    def commit(self, request: CommitOffsets, done: Callable[[Answer], None]) -> None:
+        refused = self._refused(request) or self._too_much(request)
+        if refused is not None:
+            done(refused)
+            return
+        asked: Any = self._signed(request) if is_administrative(request) else request
+        own: Any = self._guard.in_name_of_caller(asked)
+        identity, payer, meters = self._guard.current(), self._guard.payer(), self._guard.meters
+
+        def settle(answer: Answer) -> None:
+            meters.settle(payer, request, answer.reply)
+            done(answer)
+
+        def ask_again_or_settle(answer: Answer) -> None:
+            if self._is_administrators(own, answer, identity):
+                self._inner.commit(asked, settle)
+            else:
+                settle(answer)
+
+        self._inner.commit(own, ask_again_or_settle)
 
     def try_repeated(self, beat: RepeatedHeartbeat, now_s: float) -> Answer | None:
         """The same with less work, at this time of the monotonic clock, for heartbeats that are admitted until then."""

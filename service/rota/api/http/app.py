@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -26,10 +25,11 @@ from rota.api.http.openapi import build_openapi
 from rota.api.http.operations import OPERATIONS, Operation
 from rota.api.http.origins import UNPROVEN, OriginCheck, explain
 from rota.api.http.rendered import (
-    CallerGone,
+    CALLER_GONE,
     HttpRefusal,
     Rendered,
     render_document,
+    render_failure,
     render_problem,
     render_rejection,
 )
@@ -38,13 +38,10 @@ from rota.api.ports import ServedCoordinator
 from rota.observability import tracing
 from rota.observability.metrics import Metrics
 from rota.observability.printable import printable
-from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat
-from rota.replica.ports import StoreUnavailable
 from rota.wire.routes import PREFIX, ROUTES, Carrier, Route
-
-_log = logging.getLogger(__name__)
 
 Handler = Callable[[HttpRequest], Awaitable[ASGIApp]]
 ShortRoad = Callable[[Scope, Receive, dict[str, str]], Awaitable[Rendered]]
@@ -55,8 +52,6 @@ DOCUMENT_PATH = "/openapi.json"
 _GROUP = PREFIX + "/groups/{group_id}"
 _MOST_QUOTED = 200
 """Characters of an unknown path that its rejection repeats."""
-_CALLER_GONE = Rendered(499, (), b"")
-"""No client sees it: the connection is gone."""
 
 
 class HttpApi:
@@ -184,7 +179,7 @@ class HttpApi:
         try:
             return await self._streams.open(http)
         except Exception as error:
-            rendered = _render_failure(error, "groupsWatch")
+            rendered = render_failure(error, "groupsWatch")
             self.metrics.request_answered("groupsWatch", rendered.code)
             return rendered.as_response()
 
@@ -251,7 +246,7 @@ async def _on_http_exception(http: HttpRequest, error: Exception) -> Response:
 async def _outcome_of(work: Awaitable[Rendered], operation: str, metrics: Metrics) -> Rendered:
     """Await the answer, or make one of the exception that was raised instead. Counts it."""
     rendered = await (_rendered(work, operation) if tracing.spans is None else _traced(tracing.spans, work, operation))
-    metrics.request_answered(operation, "GONE" if rendered is _CALLER_GONE else rendered.code)
+    metrics.request_answered(operation, "GONE" if rendered is CALLER_GONE else rendered.code)
     return rendered
 
 
@@ -259,7 +254,7 @@ async def _rendered(work: Awaitable[Rendered], operation: str) -> Rendered:
     try:
         return await work
     except Exception as error:
-        return _render_failure(error, operation)
+        return render_failure(error, operation)
 
 
 async def _traced(spans: tracing.Spans, work: Awaitable[Rendered], operation: str) -> Rendered:
@@ -270,19 +265,3 @@ async def _traced(spans: tracing.Spans, work: Awaitable[Rendered], operation: st
         if rendered.status >= 500:
             span.failed(rendered.code.name)
         return rendered
-
-
-def _render_failure(error: Exception, operation: str) -> Rendered:
-    match error:
-        case RejectedRequest():
-            return render_rejection(error)
-        case CallerGone():
-            return _CALLER_GONE
-        case StoreUnavailable():
-            return render_problem(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store cannot be reached")
-        case _:
-            # A bug of ours. The outcome of the request is unknown, and this code says so to a client.
-            _log.error("a request failed", exc_info=error, extra={"operation": operation})
-            return render_problem(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, "an internal error; see the log", http_status=500
-            )

@@ -24,14 +24,30 @@ from rota.api.access.identity import CURRENT, FRESH_S, NO_CREDENTIALS, ORIGIN, C
 from rota.api.http.credentials import NOTE_HEADER
 from rota.api.http.heartbeats import Batch, HeartbeatEndpoint, batch_document, batch_heads, read_heartbeat
 from rota.api.http.origins import OriginCheck
-from rota.api.http.rendered import Header, Rendered, heartbeat_document, render_answer, render_json
+from rota.api.http.owed import OwedAnswer
+from rota.api.http.rendered import (
+    Header,
+    Rendered,
+    heartbeat_document,
+    render_answer,
+    render_failure,
+    render_json,
+)
 from rota.api.ports import ServedCoordinator
 from rota.observability import tracing
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
 from rota.protocol.limits import Limits
-from rota.protocol.messages import GetLeader, Heartbeat, HeartbeatMany, HeartbeatReply, Request, VerifyFence
+from rota.protocol.messages import (
+    CommitOffsets,
+    GetLeader,
+    Heartbeat,
+    HeartbeatMany,
+    HeartbeatReply,
+    Request,
+    VerifyFence,
+)
 from rota.replica.ports import Answer
 from rota.wire.documents import parse_document
 from rota.wire.routes import ROUTES
@@ -44,7 +60,9 @@ MAX_REMEMBERED_BYTES = 16 * 1024
 REMEMBERED_BYTES_IN_ALL = 16 * 1024 * 1024
 """Of all connections of a process. What is kept of a request takes up to four times its bytes."""
 
-_PATH = re.compile(rf"/v1/namespaces/({NAMESPACE_PATTERN})/groups/({NAME_PATTERN})/(heartbeat|fence|leader)".encode())
+_PATH = re.compile(
+    rf"/v1/namespaces/({NAMESPACE_PATTERN})/groups/({NAME_PATTERN})/(heartbeat|offsets|fence|leader)".encode()
+)
 _LOOKED_AT = frozenset(
     {
         b"authorization",
@@ -64,15 +82,18 @@ _LOOKED_AT = frozenset(
 )
 """Headers that change what a request means. All others mean nothing on the ordinary way either."""
 _FORWARDED_FOR = FORWARDED_FOR.encode()
+_CLOSE: Header = (b"connection", b"close")
 
 
 Read = VerifyFence | GetLeader
+FastRequest = Heartbeat | HeartbeatMany | CommitOffsets | Read
+FastCall = type[Heartbeat | CommitOffsets | VerifyFence | GetLeader]
 
 
 class Head(NamedTuple):
     """The head of a request that may be answered here, once its body is there."""
 
-    call: type[Heartbeat | VerifyFence | GetLeader]
+    call: FastCall
     namespace: str
     group_id: str
     length: int
@@ -81,8 +102,9 @@ class Head(NamedTuple):
     """The address that the call comes from, past proxies that are trusted."""
 
 
-_CALLS: dict[tuple[bytes, bytes], type[Heartbeat | VerifyFence | GetLeader]] = {
+_CALLS: dict[tuple[bytes, bytes], FastCall] = {
     (b"POST", b"heartbeat"): Heartbeat,
+    (b"POST", b"offsets"): CommitOffsets,
     (b"POST", b"fence"): VerifyFence,
     (b"GET", b"leader"): GetLeader,
 }
@@ -223,22 +245,26 @@ class FastConnection:
         origin = self._path.proxies.client_of(self._host, hops) if self._path.proxies and self._trusted else self._host
         return Head(call, matched[1].decode(), matched[2].decode(), int(length or 0), authorization, origin)
 
-    def answer(self, head: Head, body: bytes, default_headers: Sequence[Header]) -> bytes | None:
-        """The answer as it goes over the wire; None where the call has to take the ordinary way."""
+    def answer(self, head: Head, body: bytes, default_headers: Sequence[Header]) -> bytes | OwedAnswer | None:
+        """The answer as it goes over the wire, or what will have it; None where the call takes the ordinary way."""
         self._latest = None
         if tracing.spans is not None or len(body) != head.length:
             return None
-        guard = self._path.guard
+        guard, entered = self._path.guard, self._entered
         try:
             if guard is None:
                 request = self._read(head, body)
             else:
-                entered = self._enter(head, time.monotonic())
-                request = None if entered is None else entered.context.run(self._read_admitted, guard, head, body)
+                found = self._enter(head, time.monotonic())
+                if found is None:
+                    return None
+                entered, request = found, found.context.run(self._read_admitted, guard, head, body)
         except RejectedRequest:
             return None
         if request is None:
             return None
+        if isinstance(request, CommitOffsets):
+            return self._commit(entered, request, default_headers)
         known = Known(head, request)
         answered = self._ask(known, default_headers)
         if answered is not None:
@@ -294,20 +320,43 @@ class FastConnection:
         entered.known_until = now_s + FRESH_S if fresh_until <= now_s else min(fresh_until, now_s + FRESH_S)
         return entered
 
-    def _read_admitted(self, guard: Guard, head: Head, body: bytes) -> Heartbeat | HeartbeatMany | Read | None:
+    def _read_admitted(self, guard: Guard, head: Head, body: bytes) -> FastRequest | None:
         guard.admit_unread(head.call, head.namespace, head.group_id)
         return self._read(head, body)
 
-    def _read(self, head: Head, body: bytes) -> Heartbeat | HeartbeatMany | Read | None:
+    def _read(self, head: Head, body: bytes) -> FastRequest | None:
         path, limits = {"namespace": head.namespace, "group_id": head.group_id}, self._path.limits
         if head.call is not Heartbeat:
             shape = ROUTES[head.call].shape
-            read: Read = shape.decode(parse_document(body), limits, **path)
+            read: CommitOffsets | Read = shape.decode(parse_document(body), limits, **path)
             return read
         request = read_heartbeat(parse_document(body), path, limits)
         if not isinstance(request, Batch):
             return None if request.wait_ms else request
         return request.request if request.request.members and not request.wait_ms else None
+
+    def _commit(
+        self, entered: Entered, request: CommitOffsets, default_headers: Sequence[Header]
+    ) -> bytes | OwedAnswer:
+        """It is not remembered: a member's next commit says something else."""
+        path, owed, operation = self._path, OwedAnswer(), self._path.operations[CommitOffsets]
+
+        def give(rendered: Rendered) -> None:
+            path.metrics.request_answered(operation, rendered.code)
+            owed.give(rendered)
+
+        def done(answer: Answer) -> None:
+            try:
+                rendered = render_answer(answer)
+            except Exception as error:
+                rendered = render_failure(error, operation)
+            give(rendered)
+
+        try:
+            entered.context.run(path.coordinator.commit, request, done)
+        except Exception as error:
+            give(render_failure(error, operation))
+        return owed if owed.rendered is None else answer_bytes(owed.rendered, default_headers)
 
     def _ask(self, known: Known, default_headers: Sequence[Header]) -> bytes | None:
         path, request, beat = self._path, known.request, known.beat
@@ -322,7 +371,7 @@ class FastConnection:
         metrics, reply = path.metrics, answer.reply
         if beat is None:
             metrics.request_answered(path.operations[known.head.call], reply.error)
-            return _as_bytes(render_answer(answer), default_headers)
+            return answer_bytes(render_answer(answer), default_headers)
         if isinstance(request, HeartbeatMany):
             path.heartbeats.count_batch(request, answer)
             metrics.request_answered(path.operations[Heartbeat], ErrorCode.NONE)
@@ -330,7 +379,7 @@ class FastConnection:
         metrics.heartbeat_request_answered(path.operations[Heartbeat], reply.error)
         if reply.error is ErrorCode.NONE and isinstance(reply, HeartbeatReply):
             return path.ok(heartbeat_document(reply, answer), default_headers)
-        return _as_bytes(render_answer(answer), default_headers)
+        return answer_bytes(render_answer(answer), default_headers)
 
     def _answer_of(self, known: Known) -> Answer | None:
         request: Any = known.request
@@ -360,9 +409,10 @@ class FastConnection:
         return self._answer_of(known)
 
 
-def _as_bytes(rendered: Rendered, default_headers: Sequence[Header]) -> bytes:
+def answer_bytes(rendered: Rendered, default_headers: Sequence[Header], *, closes: bool = False) -> bytes:
+    """An answer as it goes over the wire; it may say that the connection ends with it."""
     length = (b"content-length", b"%d" % len(rendered.body))
-    lines = _lines([*default_headers, *rendered.headers, length])
+    lines = _lines([*default_headers, *rendered.headers, length, *([_CLOSE] if closes else [])])
     return b"".join([STATUS_LINE[rendered.status], *lines, b"\r\n", rendered.body])
 
 

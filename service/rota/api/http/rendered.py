@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from json.encoder import encode_basestring
@@ -12,11 +13,13 @@ from starlette.types import Send
 
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import HeartbeatReply, JoinReply, SyncReply
-from rota.replica.ports import Answer
+from rota.replica.ports import Answer, StoreUnavailable
 from rota.wire.documents import dump_document
 from rota.wire.problems import PROBLEM_MEDIA_TYPE, problem_document
 from rota.wire.replies import encode_reply
 from rota.wire.status import STATUS
+
+_log = logging.getLogger(__name__)
 
 Header = tuple[bytes, bytes]
 
@@ -58,6 +61,10 @@ class Rendered:
     def as_response(self) -> Response:
         headers = {name.decode(): value.decode() for name, value in self.headers}
         return Response(self.body, self.status, headers)
+
+
+CALLER_GONE = Rendered(499, (), b"")
+"""No client sees it: the connection is gone."""
 
 
 def render_document(document: dict[str, Any], status: int = 200) -> Rendered:
@@ -114,6 +121,23 @@ def members_of(rejected: RejectedRequest) -> dict[str, Any]:
     if rejected.last_revision is None:
         return first
     return {**first, "last_revision": rejected.last_revision, "incarnation": rejected.incarnation}
+
+
+def render_failure(error: Exception, operation: str) -> Rendered:
+    """The answer to a request that raised this."""
+    match error:
+        case RejectedRequest():
+            return render_rejection(error)
+        case CallerGone():
+            return CALLER_GONE
+        case StoreUnavailable():
+            return render_problem(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store cannot be reached")
+        case _:
+            # A bug of ours. The outcome of the request is unknown, and this code says so to a client.
+            _log.error("a request failed", exc_info=error, extra={"operation": operation})
+            return render_problem(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "an internal error; see the log", http_status=500
+            )
 
 
 def heartbeat_document(reply: HeartbeatReply, answer: Answer) -> bytes:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.group.records import AssignmentSynced
 from rota.group.shard import Shard
 from rota.protocol.messages import (
+    CommitOffsets,
     GetLeader,
     GetTopic,
     Heartbeat,
@@ -78,6 +80,13 @@ class Watched(LocalCoordinator):
         if answer is not None:
             self._show(request, answer)
         return answer
+
+    def commit(self, request: CommitOffsets, done: Callable[[Answer], None]) -> None:
+        def show(answer: Answer) -> None:
+            self._show(request, answer)
+            done(answer)
+
+        super().commit(request, show)
 
     async def record_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         answer = await super().record_heartbeat(request)
@@ -240,6 +249,10 @@ class RuntimeReplica(ReplicaProcess):
             at_hand = self.routed.try_heartbeat(request)
             if at_hand is not None:
                 return at_hand
+        if isinstance(request, CommitOffsets):
+            answered: asyncio.Future[Answer] = self.loop.create_future()
+            self.routed.commit(request, partial(_answer_once, answered))
+            return await answered
         return await self.routed.call(request)
 
     def hang_up(self, delivery: Delivery) -> None:
@@ -304,3 +317,9 @@ class RuntimeReplica(ReplicaProcess):
 
     def _failed(self, what: str) -> None:
         self._world.violation(f"crash: {self.owner_id}: {what}")
+
+
+def _answer_once(answered: asyncio.Future[Answer], answer: Answer) -> None:
+    """The client may have hung up."""
+    if not answered.done():
+        answered.set_result(answer)

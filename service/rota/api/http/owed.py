@@ -1,0 +1,33 @@
+"""An answer that the fast path owes: its call is decided and not yet durable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from rota.api.http.rendered import Rendered
+
+
+class OwedAnswer:
+    """Stands on its connection where uvicorn has the cycle of a request, until the answer is written.
+
+    So a client that closes, sends its next requests or stops reading meanwhile, a server that stops, and the deadlines
+    of a connection find what they find for any other request: the names are those of uvicorn's cycle. Nothing reads
+    `message_event` and `body`.
+    """
+
+    def __init__(self) -> None:
+        self.response_started = self.response_complete = self.disconnected = False
+        self.keep_alive = True
+        self.message_event = asyncio.Event()
+        self.body = bytearray()
+        self.rendered: Rendered | None = None
+        self.write: Callable[[OwedAnswer, Rendered], None] | None = None
+        """Set by the connection where the answer is not known at once."""
+
+    def give(self, rendered: Rendered) -> None:
+        """The answer is there. There is one only: a second one would be read as that of the next request."""
+        assert self.rendered is None
+        self.rendered = rendered
+        if self.write is not None and not self.disconnected:
+            self.write(self, rendered)

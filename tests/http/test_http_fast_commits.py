@@ -1,0 +1,222 @@
+"""Commits on the fast path: their answers come later, and the connection treats them as it treats any other answer."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from rota.api.http.app import create_app
+from rota.observability.metrics import Metrics
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import CommitOffsets, CommitReply, Heartbeat, HeartbeatReply, PartitionResult, Reply
+from tests.http.both_ways import PATH, PLAIN, Both, Listener, a_request, compare, listening, turns
+from tests.http.scripted import ScriptedCoordinator
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+OFFSETS = PATH.replace("heartbeat", "offsets")
+DONE = CommitReply(partitions=(PartitionResult("orders", 3),))
+
+
+def a_commit(offset: int = 41, *headers: str, more: str = "") -> bytes:
+    body = '{"member_id":"m-1","generation_id":7,"offsets":[{"topic":"orders","partition":3,"offset":%d%s}]}'
+    return a_request((body % (offset, more)).encode(), *(headers or PLAIN), path=OFFSETS)
+
+
+REPLIES: dict[str, Reply] = {
+    "one that landed": DONE,
+    "a part that did not": CommitReply(partitions=(PartitionResult("ü", 0, ErrorCode.OFFSET_METADATA_TOO_LARGE),)),
+    "an old generation": CommitReply(ErrorCode.ILLEGAL_GENERATION, "it is at 8"),
+    "no store": CommitReply(ErrorCode.COORDINATOR_NOT_AVAILABLE, "a write has an unknown outcome"),
+    "another owner": CommitReply(ErrorCode.NOT_COORDINATOR, "the owner is elsewhere"),
+}
+FAST = {
+    "a commit": a_commit(),
+    "with all fields": a_commit(more=',"leader_epoch":3,"metadata":"ü","retention_time_ms":5'),
+    "of no partition": a_request(b'{"member_id":"m","generation_id":7,"offsets":[]}', path=OFFSETS),
+    "an administrator's": a_request(b'{"offsets":[{"topic":"t","partition":0,"offset":1}]}', path=OFFSETS),
+}
+ORDINARY = {
+    "without offsets": a_request(b'{"member_id":"m-1","generation_id":7}', path=OFFSETS),
+    "of an unknown field": a_request(b'{"generation_id":7,"offset":[]}', path=OFFSETS),
+    "of a negative partition": a_request(b'{"offsets":[{"topic":"t","partition":-1,"offset":1}]}', path=OFFSETS),
+    "with a query": a_request(b"{}", path=OFFSETS + "?topic=t/0"),
+    "by PUT": a_request(b"{}", path=OFFSETS, method="PUT"),
+    "with a note": a_commit(41, *PLAIN, "Rota-Note: because"),
+    "and no more": a_commit(41, *PLAIN, "Connection: close"),
+    "a question for them": a_request(b"", PLAIN[0], path=OFFSETS, method="GET"),
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def servers() -> AsyncIterator[Both]:
+    scripted, metrics = ScriptedCoordinator(), Metrics()
+    api = create_app(scripted, metrics=metrics)
+    async with listening(api, fast=True) as fast, listening(api, fast=False) as plain:
+        yield Both(metrics, fast, plain, scripted)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def both(servers: Both) -> Both:
+    servers.scripted.forget()
+    # The host is known from here on.
+    await servers.fast.exchange(a_request(path="/healthz", method="GET"))
+    servers.scripted.forget()
+    servers.scripted.reply = DONE
+    servers.fast.ordinary = servers.plain.ordinary = 0
+    return servers
+
+
+def answers_in(received: bytes) -> list[int]:
+    return [int(status) for status in re.findall(rb"HTTP/1.1 (\d+)", received)]
+
+
+@pytest.mark.parametrize("reply", REPLIES)
+@pytest.mark.parametrize("name", FAST)
+async def test_a_plain_commit_is_answered_fast(name: str, reply: str, both: Both) -> None:
+    """Twice on one connection."""
+    both.scripted.reply = REPLIES[reply]
+
+    _, fast = await compare(both, FAST[name], FAST[name])
+
+    assert fast == 2
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+async def test_an_unusual_commit_takes_the_ordinary_way(name: str, both: Both) -> None:
+    _, fast = await compare(both, ORDINARY[name])
+
+    assert fast == 0
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Let the server go on until `holds()`."""
+    async with asyncio.timeout(20):
+        while not holds():
+            await turns(1)
+
+
+async def parked(both: Both, listener: Listener) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection with a commit under way."""
+    both.scripted.reply = None
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    writer.write(a_commit())
+    await until(lambda: bool(both.scripted.parked))
+    return reader, writer
+
+
+async def rest(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(20):
+        return re.sub(rb"date: [^\r]*\r\n", b"", await reader.read())
+
+
+@pytest.mark.parametrize("reply", REPLIES)
+async def test_an_answer_that_comes_later_is_the_same(reply: str, both: Both) -> None:
+    """And the connection is kept alive behind it."""
+    received = []
+    for listener in (both.plain, both.fast):
+        reader, writer = await parked(both, listener)
+        both.scripted.answer_one_parked(REPLIES[reply])
+        await reader.readuntil(b"\r\n\r\n{")
+        writer.write(a_request(path="/healthz", method="GET").replace(b"Host", b"Connection: close\r\nHost"))
+        received.append(await rest(reader))
+        writer.close()
+
+    assert received[0] == received[1]
+    assert both.plain.ordinary - both.fast.ordinary == 1
+
+
+async def test_requests_behind_a_commit_wait_for_its_answer(both: Both) -> None:
+    """A heartbeat, and another commit: each takes its turn, whichever way it comes."""
+    reader, writer = await parked(both, both.fast)
+    both.scripted.reply = lambda r: HeartbeatReply(generation_id=7) if isinstance(r, Heartbeat) else DONE
+    writer.write(a_request() + a_commit(42) + a_request(path="/healthz", method="GET"))
+    await turns(20)
+    asked = len(both.scripted.requests)
+    both.scripted.answer_one_parked(CommitReply(ErrorCode.ILLEGAL_GENERATION, "it is at 8"))
+    answers = b""
+    while answers.count(b"HTTP/1.1 ") < 4:
+        answers += await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+
+    assert asked == 1
+    assert answers_in(answers) == [412, 200, 200, 200]
+    assert [type(request) for request in both.scripted.requests] == [CommitOffsets, Heartbeat, CommitOffsets]
+
+
+async def test_heartbeats_before_a_commit_are_answered_at_once(both: Both) -> None:
+    both.scripted.reply = lambda r: HeartbeatReply(generation_id=7) if isinstance(r, Heartbeat) else None
+    reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
+    writer.write(a_request() + a_commit())
+
+    first = await reader.readuntil(b"}")
+    both.scripted.answer_one_parked(DONE)
+    second = await reader.readuntil(b"]")
+    writer.close()
+
+    assert b'"generation_id":7' in first
+    assert b'"partitions":[' in second
+    assert both.fast.ordinary == 0
+
+
+@pytest.mark.parametrize("way", ["fast", "plain"])
+async def test_a_commit_goes_on_when_its_client_is_gone(way: str, both: Both) -> None:
+    """It is not cancelled, and it is counted."""
+    listener: Listener = getattr(both, way)
+    before = counted(both)
+    _, writer = await parked(both, listener)
+    writer.transport.abort()
+    await until(lambda: not listener.server.server_state.connections)
+
+    both.scripted.answer_one_parked(DONE)
+    await turns(5)
+
+    assert (both.scripted.cancelled, both.scripted.parked) == ([], {})
+    assert counted(both) == before + 1
+
+
+def counted(both: Both) -> int:
+    found = re.search(rb'rota_requests_total{code="NONE",operation="offsetsCommit"} (\d+)', both.metrics.exposition())
+    return int(found[1]) if found else 0
+
+
+async def test_a_server_that_stops_answers_a_commit_first() -> None:
+    """Both ways, and says that the connection ends."""
+    received = []
+    for fast in (False, True):
+        scripted = ScriptedCoordinator()
+        async with listening(create_app(scripted), fast=fast) as listener:
+            await listener.exchange(a_request(path="/healthz", method="GET"))
+            reader, writer = await parked(Both(Metrics(), listener, listener, scripted), listener)
+            [connection] = listener.server.server_state.connections
+            listener.server.stop()
+            await until(partial(closes_with_its_answer, connection))
+            scripted.answer_one_parked(DONE)
+            received.append(await rest(reader))
+            writer.close()
+
+    assert received[0] == received[1]
+    assert b"connection: close" in received[0]
+
+
+def closes_with_its_answer(connection: Any) -> bool:
+    return not connection.cycle.keep_alive
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_bug_of_ours_gets_the_answer_of_the_ordinary_way(
+    at_once: bool, both: Both, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The coordinator raises, or replies with what cannot be rendered."""
+    both.scripted.reply = ValueError("a bug") if at_once else CommitReply(partitions=(None,))  # type: ignore[arg-type]
+
+    answer, fast = await compare(both, a_commit())
+
+    assert (answers_in(answer), fast) == ([500, 200], 1)
+    assert caplog.text.count("a request failed") == 2
