@@ -54,26 +54,21 @@ def commit_offsets(result: Result, group: Group, request: CommitOffsets, call: i
         instance_id = request.group_instance_id
         report_fenced(result, group, "commit", error, request.member_id, instance_id, request.generation_id)
         return
-    answers = tuple(PartitionResult(o.topic, o.partition, _check_metadata(o.metadata, limits)) for o in request.offsets)
-    accepted = tuple(
-        CommittedOffset(
-            o.topic,
-            o.partition,
-            o.offset,
-            o.leader_epoch,
-            o.metadata,
-            None,
-            _expiry(o.retention_time_ms, result.now_ms),
-        )
-        for o, answer in zip(request.offsets, answers, strict=True)
-        if answer.error is _NONE
-    )
+    answers, accepted = [], []
+    for o in request.offsets:
+        error = _check_metadata(o.metadata, limits)
+        answers.append(PartitionResult(o.topic, o.partition, error))
+        if error is _NONE:
+            expires_at_ms = _expiry(o.retention_time_ms, result.now_ms)
+            accepted.append(
+                CommittedOffset(o.topic, o.partition, o.offset, o.leader_epoch, o.metadata, None, expires_at_ms)
+            )
     if accepted:
-        record(result, group, OffsetsCommitted(request.member_id, accepted))
+        record(result, group, OffsetsCommitted(request.member_id, tuple(accepted)))
     member = group.members.get(request.member_id)
     if member is not None:
         renew_session(result, group, member)
-    result.reply(call, CommitReply(partitions=answers))
+    result.reply(call, CommitReply(partitions=tuple(answers)))
 
 
 def fetch_offsets(group: Group | None, request: FetchOffsets) -> FetchReply:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rota.replica.ports import JournalEvent, ShardBatch
 from rota.storage.bulk import TableChange
 from rota.storage.schema import group_events, shards, store
+from rota.wire.documents import json_writer
 
 # In the order of JournalEvent's fields.
 _EVENT_COLUMNS = (
@@ -27,8 +27,7 @@ _EVENT_COLUMNS = (
     group_events.c.epoch,
 )
 
-# json.dumps would make an encoder for each line, which costs more than most payloads.
-_dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+_dump = json_writer(compact=False)
 
 
 class JournalPage(NamedTuple):

@@ -79,6 +79,7 @@ PROTOCOL_NAME = Text(249)
 GENERATION_ID = Integer(NO_GENERATION, INT32_MAX)
 FENCING_TOKEN = Integer(0, MAX_TOKEN)
 PARTITION = Integer(0, INT32_MAX)
+OFFSET = Integer()
 _COUNT = Integer(1, "max_topic_partitions", ErrorCode.INVALID_PARTITIONS)
 METADATA = Octets("metadata_max_bytes")
 ASSIGNMENT = Octets("assignment_max_bytes")
@@ -222,7 +223,7 @@ OFFSET_TO_COMMIT = given(
     (
         Entry("topic", TOPIC),
         Entry("partition", PARTITION),
-        Entry("offset", Integer(), doc="Where to go on: the next one to process."),
+        Entry("offset", OFFSET, doc="Where to go on: the next one to process."),
         Entry("leader_epoch", Integer(0, INT32_MAX), None),
         Entry("metadata", Text("request_max_bytes"), "", "A note of the committer; its own limit is per partition."),
         Entry(

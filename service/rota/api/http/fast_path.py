@@ -50,6 +50,7 @@ from rota.protocol.messages import (
 )
 from rota.replica.ports import Answer
 from rota.wire.documents import parse_document
+from rota.wire.json_commits import read_plain_commit
 from rota.wire.routes import ROUTES
 
 MAX_BODY_BYTES = 64 * 1024
@@ -326,11 +327,13 @@ class FastConnection:
 
     def _read(self, head: Head, body: bytes) -> FastRequest | None:
         path, limits = {"namespace": head.namespace, "group_id": head.group_id}, self._path.limits
+        document = parse_document(body)
+        if head.call is CommitOffsets and (plain := read_plain_commit(document, head.namespace, head.group_id, limits)):
+            return plain
         if head.call is not Heartbeat:
-            shape = ROUTES[head.call].shape
-            read: CommitOffsets | Read = shape.decode(parse_document(body), limits, **path)
+            read: CommitOffsets | Read = ROUTES[head.call].shape.decode(document, limits, **path)
             return read
-        request = read_heartbeat(parse_document(body), path, limits)
+        request = read_heartbeat(document, path, limits)
         if not isinstance(request, Batch):
             return None if request.wait_ms else request
         return request.request if request.request.members and not request.wait_ms else None
