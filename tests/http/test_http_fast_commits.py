@@ -165,6 +165,32 @@ async def test_heartbeats_before_a_commit_are_answered_at_once(both: Both) -> No
     assert both.fast.ordinary == 0
 
 
+async def test_a_connection_is_kept_while_a_commit_is_under_way(both: Both) -> None:
+    """The timer of keep-alive may end meanwhile: it is not set anew with each request."""
+    listener = both.fast
+    both.scripted.reply = DONE
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    writer.write(a_commit())
+    await reader.readuntil(b"]")
+    both.scripted.reply = None
+    writer.write(a_commit(42))
+    await until(lambda: bool(both.scripted.parked))
+    local = writer.get_extra_info("sockname")
+    connections: Any = listener.server.server_state.connections
+    connection = next(each for each in connections if each.client == local)
+
+    connection._answered_at -= connection.timeout_keep_alive
+    connection.timeout_keep_alive_handler()
+    both.scripted.answer_one_parked(DONE)
+    answer = await reader.readuntil(b"]")
+    connection._answered_at -= connection.timeout_keep_alive
+    connection.timeout_keep_alive_handler()
+
+    assert b"HTTP/1.1 200" in answer
+    assert await reader.read() == b',"revision":42,"epoch":3}'
+    writer.close()
+
+
 @pytest.mark.parametrize("way", ["fast", "plain"])
 async def test_a_commit_goes_on_when_its_client_is_gone(way: str, both: Both) -> None:
     """It is not cancelled, and it is counted."""

@@ -117,9 +117,7 @@ class Metrics:
         self._liveness_failures = Counter(
             "rota_liveness_failures_total", "Failed calls to Redis.", ["operation"], registry=self.registry
         )
-        self._events = Counter(
-            "rota_journal_events_total", "Journal events that became durable.", ["kind"], registry=self.registry
-        )
+        self._events = _Counts("rota_journal_events", "Journal events that became durable.", ("kind",), self.registry)
         self._shards_owned = Gauge("rota_shards_owned", "Shards this replica owns.", registry=self.registry)
         self._draining = Gauge("rota_draining", "1 while the server is draining.", registry=self.registry)
         self._rebalances = Counter(
@@ -258,7 +256,7 @@ class Metrics:
 
     def event_written(self, kind: str) -> None:
         """One journal line; the kinds are a fixed set of words."""
-        self._events.labels(kind).inc()
+        self._events.add((kind,))
 
     def shards_owned(self, count: int) -> None:
         self._shards_owned.set(count)

@@ -70,7 +70,7 @@ class FastHttpProtocol(GuardedHttpProtocol):
         is_between = self._is_between()
         self._begun = self._answered = 0
         self._take(data)
-        if not (self._is_between() and self._has_answered()):
+        if not (self._is_between() and (self._has_answered() or self._owes())):
             self._unset_keepalive_if_required()
         elif is_between and self._begun == self._answered == 1:
             fast.remember(data)
@@ -142,6 +142,10 @@ class FastHttpProtocol(GuardedHttpProtocol):
         """Whether the parser is between two requests, and has seen no byte of the next one."""
         return self._part is Part.NOTHING and not self._head_bytes
 
+    def _owes(self) -> bool:
+        """Whether an answer of the fast path is under way, and no request waits behind it."""
+        return isinstance(self.cycle, OwedAnswer) and not self.cycle.response_complete
+
     def _is_free(self) -> bool:
         """Whether a request that begins now is the only one, and its answer may be written at once."""
         cycle = self.cycle
@@ -183,23 +187,31 @@ class FastHttpProtocol(GuardedHttpProtocol):
         self.transport.write(answer_bytes(rendered, self.server_state.default_headers, closes=closes))
         if closes:
             self.transport.close()
-        self.on_response_complete()
+        if closes or self.pipeline:
+            self.on_response_complete()
+        else:
+            self._note_written(1)
 
     def _write(self, data: bytes, answers: int) -> None:
         """Write so many answers, and begin the time of keep-alive anew."""
+        self._note_written(answers)
+        self.transport.write(data)
+
+    def _note_written(self, answers: int) -> None:
         self.server_state.total_requests += answers
         self._answered_at = self.loop.time()
         if self.timeout_keep_alive_task is None and self._part is Part.NOTHING and self._has_answered():
             self._wait_for_next(self.timeout_keep_alive)
-        self.transport.write(data)
 
     def _wait_for_next(self, seconds: float) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
     def timeout_keep_alive_handler(self) -> None:
-        """The timer is not set anew with each answer of the fast path: so some time may be left."""
+        """The timer is not set anew with each request of the fast path: so some time may be left, or an answer."""
         left = self._answered_at + self.timeout_keep_alive - self.loop.time()
-        if left > 0:
+        if self._owes():
+            self._wait_for_next(self.timeout_keep_alive)
+        elif left > 0:
             self._wait_for_next(left)
         else:
             super().timeout_keep_alive_handler()
