@@ -1,4 +1,7 @@
-"""Offset commits with group commit on each store, beside a plain batch insert with as many rows a transaction."""
+"""Offset commits with group commit on each store, beside a plain batch insert with as many rows a transaction.
+
+And over HTTP on Postgres: how many a second, and what 1,000 cost the server.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,14 @@ import time
 from pathlib import Path
 
 import asyncpg
+import uvloop
 
+from bench.connection import request_bytes
 from bench.figures import Effort, Figure, transposed
 from bench.fleet import Fleet, LoadedMemoryStore, LoadedSqlStore, coordinator_of
+from bench.members import Crowd
+from bench.over_http import _disperse, _load, _stable_crowds
+from bench.servers import rota_server
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets
 from rota.replica.ports import ShardStore
@@ -21,12 +29,48 @@ from tests.support.postgres import PostgresServer
 
 COMMITTERS = (1, 64, 500)
 SECONDS = 1.0
+SECONDS_OVER_HTTP = 3.0
+HTTP_CPU_AIM_MS = 55.0
 
 
 def run(effort: Effort) -> list[Figure]:
     """Commits of one partition by 1, 64 and 500 members at a time, each of which waits for its answer."""
-    with tempfile.TemporaryDirectory(prefix="rota-bench-") as directory, PostgresServer() as postgres:
-        return asyncio.run(_run(effort, Path(directory), postgres.create_database("ours"), postgres.dsn()))
+    with tempfile.TemporaryDirectory(prefix="rota-bench-") as name, PostgresServer() as postgres:
+        directory = Path(name)
+        figures = asyncio.run(_run(effort, directory, postgres.create_database("ours"), postgres.dsn()))
+        return figures + _over_http(effort, directory, postgres.create_database("http"))
+
+
+def _over_http(effort: Effort, directory: Path, store_url: str) -> list[Figure]:
+    """From 64 connections, one commit in flight on each."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(upgrade(store_url))
+        with rota_server(directory, store_url) as ours:
+            crowds = runner.run(_stable_crowds(ours.port))
+            requests = [request for crowd in crowds for request in _commits_of(crowd)]
+            seconds = SECONDS_OVER_HTTP * effort.scale
+            samples = [_load(ours, requests, 1, 1, seconds) for _ in range(effort.repeats)]
+            runner.run(_disperse(crowds))
+    rate, cost = transposed(samples)
+    what = "over HTTP on Postgres, 64 clients"
+    return [
+        Figure("commits", f"commits {what}", "commits/s", rate),
+        Figure("commits", f"server CPU of 1,000 commits {what}", "ms", cost, aim=HTTP_CPU_AIM_MS),
+    ]
+
+
+def _commits_of(crowd: Crowd) -> list[str]:
+    return [
+        request_bytes(
+            f"{crowd.path}/offsets",
+            {
+                "member_id": member.member_id,
+                "generation_id": member.generation_id,
+                "offsets": [{"topic": "orders", "partition": number, "offset": 123_456}],
+            },
+        ).decode()
+        for number, member in enumerate(crowd.members)
+    ]
 
 
 async def _run(effort: Effort, directory: Path, store_dsn: str, floor_dsn: str) -> list[Figure]:
