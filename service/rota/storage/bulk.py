@@ -1,8 +1,8 @@
 """Many rows in one statement: how a list of rows travels to either engine as a statement's parameters.
 
 Postgres gets one array per column and `unnest`s them: one plan for any number of rows, and unlike COPY it can upsert.
-An array travels as its text: to write that takes a tenth of the time in which the driver encodes the elements one by
-one. SQLite reads a JSON array as a table.
+An array travels as its text, because the driver would encode its elements one by one (ADR 93). SQLite reads a JSON
+array as a table.
 """
 
 from __future__ import annotations
