@@ -104,7 +104,7 @@ class Beating:
             )
         if self._road == "repeated" and error is NONE:
             repeated = self._repeated.setdefault((caller, *member_ids), Repeated(caller, request))
-            asked = self.meters.asked_by(caller, request.namespace)
+            asked = self.meters.asked_by(caller, request.namespace, self.clock.now_ms)
             return self.meters.refusal_of_alive(repeated, asked, self.clock.now_ms)
         if self._road != "by a call":
             return self.meters.refusal_of_answered(caller, request, reply)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import Context
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -153,22 +154,26 @@ class Guard:
         """The same where even the namespace is in the message: raise where the caller may do this nowhere."""
         self.current().check_ever(POSSIBLE_NEEDS[request])
 
-    def renew(self, beat: RepeatedHeartbeat, now_s: float) -> None:
+    def renew(self, beat: RepeatedHeartbeat, identity: Identity, context: Context, now_s: float) -> None:
         """Admit heartbeats that are repeated, for `FRESH_S` at most. Raises `RejectedRequest`, as `admit` does.
 
-        The decision depends on the caller and on the rules alone, so it is made anew where one of them has changed.
-        Whether the caller's proof still holds, and which quotas it has, is looked at each time.
+        `context` is that of the identity's calls. The decision depends on the caller and on the rules alone, so it is
+        made anew where one of them has changed. Whether the caller's proof still holds, and which quotas it has, is
+        looked at each time.
         """
-        request, identity = beat.request, self.current()
         if now_s >= identity.fresh_until:
             identity.renew(now_s)
         if beat.identity is not identity or beat.rules is not identity.rules:
-            self.admit(request)
-            own: Any = self.in_name_of_caller(request)
-            beat.own, beat.beating = own, Beating(self.payer(), request)
-            beat.identity, beat.rules = identity, identity.rules
-        beat.meters = self.meters.asked_by(beat.beating.payer, request.namespace)
+            context.run(self._admit_repeated, beat)
+        beat.meters = self.meters.asked_by(beat.beating.payer, beat.request.namespace, int(now_s * 1000))
         beat.fresh_until = identity.fresh_until
+
+    def _admit_repeated(self, beat: RepeatedHeartbeat) -> None:
+        request, identity = beat.request, self.current()
+        self.admit(request)
+        own: Any = self.in_name_of_caller(request)
+        beat.own, beat.beating = own, Beating(self.payer(), request)
+        beat.identity, beat.rules = identity, identity.rules
 
     def hold(self, check: Check, end: End) -> AbstractContextManager[None]:
         """Check this caller's work for as long as it is open, and end it where the check raises."""

@@ -83,9 +83,9 @@ class Meters:
         self._count_strangers(asked, caller, 0 if refusal else strangers, now_ms)
         return refusal
 
-    def asked_by(self, caller: str, namespace: str) -> Sequence[Asked]:
+    def asked_by(self, caller: str, namespace: str, now_ms: int) -> Sequence[Asked]:
         """The meters that a caller's requests in a namespace ask now. To be asked for again after `LOOK_EVERY_MS`."""
-        return self._asked(caller, namespace, self._now_ms())
+        return self._asked(caller, namespace, now_ms)
 
     def refusal_of_alive(self, beating: Beating, asked: Sequence[Asked], now_ms: int) -> str:
         """`refusal_of_answered` where members have sent all heartbeats, by the answer, with meters of a moment ago.

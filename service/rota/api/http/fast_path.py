@@ -393,12 +393,12 @@ class FastConnection:
         """The same where the caller's rights are looked at again."""
         now_s, beat, guard = time.monotonic(), known.beat, self._path.guard
         entered = self._enter(known.head, now_s)
-        if entered is None or guard is None:
+        if entered is None or entered.identity is None or guard is None:
             return None
         try:
             if beat is None:
                 return entered.context.run(self._read_again, known)
-            entered.context.run(guard.renew, beat, now_s)
+            guard.renew(beat, entered.identity, entered.context, now_s)
             beat.fresh_until = min(beat.fresh_until, entered.known_until)
             return guarded.try_repeated(beat, now_s)
         except RejectedRequest:
