@@ -46,8 +46,9 @@ async def receive_document(
 ) -> Decoded:
     """What `decode` makes of the body. Both happen beside the event loop where the body is large."""
     body = await receive_body(scope, receive, max_bytes)
-    parse = parse_document if len(body) <= ON_THE_LOOP_BYTES else parse_large_document
-    return await read_large(len(body), lambda: decode(parse(body)))
+    if len(body) <= ON_THE_LOOP_BYTES:
+        return decode(parse_document(body))
+    return await read_large(len(body), lambda: decode(parse_large_document(body)))
 
 
 def check_framing(scope: Scope) -> int:
