@@ -126,8 +126,8 @@ def test_files_stay_few_however_long_it_follows(tmp_path: Path) -> None:
 
     assert len(bronze_lines(fed.lake)) == len(JOURNAL)
     assert fed.rows() == closed_rows(JOURNAL)
-    assert len(list(fed.lake.bronze.path.glob("*.parquet"))) < 20
-    assert len(list((fed.lake.root / "plans" / "ingest").iterdir())) < 15
+    assert len(list(Path(fed.lake.bronze.path).glob("*.parquet"))) < 20
+    assert len(list((Path(fed.lake.root) / "plans" / "ingest").iterdir())) < 15
 
 
 def test_a_refresh_looks_into_no_file_but_those_with_new_lines(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def beheaded(fed: Fed) -> None:
 
 def of_form(lake: Lake, version: int) -> Lake:
     """The same tables, as if another release had made them."""
-    described = lake.root / "lake.json"
+    described = Path(lake.root) / "lake.json"
     described.write_text(json.dumps({**json.loads(described.read_text()), "version": version}))
     return Lake.open(lake.root, older=True)
 
@@ -207,7 +207,7 @@ def test_states_of_a_form_that_is_not_resumed_are_refused(tmp_path: Path) -> Non
     with pytest.raises(LakeRefused, match="cannot go on from its states"):
         backfill(None, of_form(fed.lake, min(RESUMED) - 1), decoder=DECODER, keep_facts=True)
 
-    assert json.loads((fed.lake.root / "lake.json").read_text())["version"] == min(RESUMED) - 1
+    assert json.loads((Path(fed.lake.root) / "lake.json").read_text())["version"] == min(RESUMED) - 1
 
 
 def test_an_upgrade_folds_anew_where_all_lines_are_there(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_compacting_changes_no_row_and_what_is_dropped_was_folded(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     before = spark.read.parquet(*lake.bronze.uris()).count()
-    (lake.bronze.path / "part-left-behind.parquet").write_bytes(b"half a file")
+    (Path(lake.bronze.path) / "part-left-behind.parquet").write_bytes(b"half a file")
 
     said = list(compact_lake(lake, vacuum_hours=0))
     after = spark.read.parquet(*lake.bronze.uris()).count()
@@ -192,7 +192,7 @@ def test_compacting_changes_no_row_and_what_is_dropped_was_folded(
 
     assert after == before
     assert "bronze: 2 files became 1" in said[0]
-    assert not (lake.bronze.path / "part-left-behind.parquet").exists()
+    assert not (Path(lake.bronze.path) / "part-left-behind.parquet").exists()
     assert again.findings == of_nothing.findings == ()
     assert lake.bronze.uris() == []
     assert len(lake.gold("rebalances").uris()) == 1

@@ -49,11 +49,12 @@ def stored_rows(lake: Lake, table: str) -> Counter[str]:
 def rows_in(uris: Sequence[str], table: str) -> Counter[str]:
     """What these files of a table hold."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
+
+    from rota.pipeline.places import read_file
 
     rows: Counter[str] = Counter()
     for path in uris:
-        read = pq.read_table(path, schema=GOLD[table].schema)
+        read = read_file(path, schema=GOLD[table].schema)
         columns = [
             read.column(field.name).cast(pa.int64()) if pa.types.is_timestamp(field.type) else read.column(field.name)
             for field in read.schema

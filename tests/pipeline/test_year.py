@@ -140,7 +140,7 @@ def follow(year: Compressed, lake: Lake, until_day: float) -> list[str]:
 
 def upgrade(lake: Lake) -> Lake:
     """Another release finds the tables of one before it; first without, then with what keeps facts."""
-    described = lake.root / "lake.json"
+    described = Path(lake.root) / "lake.json"
     described.write_text(described.read_text().replace(f'"version": {LAKE_VERSION}', f'"version": {max(RESUMED)}'))
     with pytest.raises(LakeRefused, match="run `rota pipeline backfill`"):
         Lake.open(lake.root)
@@ -162,13 +162,11 @@ class Month(NamedTuple):
 
     @classmethod
     def of(cls, year: Compressed, lake: Lake) -> Month:
-        paths = lake.bronze.path.glob("*.parquet")
+        paths = Path(lake.bronze.path).glob("*.parquet")
         times = [at for path in paths for at in pq.read_table(path, columns=["at"]).column("at").to_pylist()]
         cpu_ms, year.cpu_s = 1000 * mean(year.cpu_s), []
-        logs = Counter(path.parent for path in lake.root.rglob("_delta_log/*"))
-        data_files = sum(1 for _ in lake.root.rglob("*.parquet")) - sum(
-            1 for _ in lake.root.rglob("_delta_log/*.parquet")
-        )
+        logs = Counter(path.parent for path in Path(lake.root).rglob("_delta_log/*"))
+        data_files = sum("_delta_log" not in path.parts for path in Path(lake.root).rglob("*.parquet"))
         return cls(year.day, data_files, max(logs.values()), (year.now_s - min(times).timestamp()) / DAY_S, cpu_ms)
 
 

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Build tables, reports and advice from the journal, with Spark.")
 
 Folder = Annotated[
-    Path, typer.Option("--lake", envvar="ROTA_LAKE", metavar="DIR", help="The folder of the tables.", file_okay=False)
+    str,
+    typer.Option(
+        "--lake",
+        envvar="ROTA_LAKE",
+        metavar="DIR",
+        help="The folder of the tables, or s3://…, gs://…, abfss://… in an object store.",
+    ),
 ]
 Master = Annotated[
     str, typer.Option("--master", envvar="ROTA_SPARK_MASTER", help="Spark master; under spark-submit it is known.")
@@ -41,7 +47,7 @@ KeepDays = Annotated[
 ]
 SkipPruned = Annotated[bool, typer.Option(help="Go on behind lines that were pruned before they were read.")]
 
-LAKE, OUT = Path("rota-lake"), Path("rota-report")
+LAKE, OUT = "rota-lake", Path("rota-report")
 
 
 @app.command()
@@ -330,4 +336,4 @@ def submit(
         # The URL may hold a password: the shell that runs the line puts it in, and Spark is told not to show it.
         print(f'spark-submit {common} --conf spark.executorEnv.ROTA_STORE="$ROTA_STORE" \\')
         print("  --conf 'spark.redaction.regex=(?i)secret|password|token|ROTA_STORE' \\")
-        print(f"  environment/rota_main.py pipeline {step} --lake {shlex.quote(str(lake))}")
+        print(f"  environment/rota_main.py pipeline {step} --lake {shlex.quote(lake)}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rota.pipeline.tasks import Workers
 
 
-def checked(url: str, folder: Path, format_: str, *, skip_pruned: bool = False) -> tuple[Ingest, str]:
+def checked(url: str, folder: str, format_: str, *, skip_pruned: bool = False) -> tuple[Ingest, str]:
     """How to read the journal, and its incarnation. What can be known to fail fails here, before anything is made."""
     from rota.pipeline.bronze import Ingest, behind_pruned
     from rota.pipeline.journal import open_journal
@@ -35,14 +35,14 @@ def checked(url: str, folder: Path, format_: str, *, skip_pruned: bool = False) 
     journal = open_journal(url)
     check_schema(journal)
     heads = journal.heads()
-    made = (folder / "lake.json").is_file()
+    made = Lake.exists(folder)
     done = Lake.open(folder).ingested()[1] if made else Position(heads.incarnation, {})
     heads.check(behind_pruned(done, heads) if skip_pruned else done)
     refuse_other_lines(journal, heads, done, Lake.open(folder).last_lines() if made else {})
     return Ingest(journal, {"urlEnv": "ROTA_STORE"}, skip_pruned=skip_pruned), heads.incarnation
 
 
-def made(folder: Path, format_: str, incarnation: str) -> Lake:
+def made(folder: str, format_: str, incarnation: str) -> Lake:
     """The tables, made where there are none yet."""
     from rota.pipeline.lake import Lake
 
@@ -98,7 +98,7 @@ def report(
     print(paths[0])
 
 
-def existing(folder: Path, *, older: bool = False) -> Lake:
+def existing(folder: str, *, older: bool = False) -> Lake:
     from rota.pipeline.lake import Lake
 
     return Lake.open(folder, older=older)

@@ -46,7 +46,7 @@ def advise(spark: SparkSession, lake: Lake, *, strategies: Sequence[str] = STRAT
     """
     lines = sliced(spark, lake, 0, lake.bronze.batch).where(_READ)
     known = known_silences(spark, lake)
-    run = _replayer(str(lake.gold("advisor").path.parent), tuple(strategies), decoder, known)
+    run = _replayer(lake.gold("advisor").folder, tuple(strategies), decoder, known)
     written = [Written(*each) for each in by_group(lines).mapInArrow(run, ddl(WRITTEN)).collect()]
     for name in UNFOLDED:
         table = lake.gold(name)

@@ -22,6 +22,7 @@ from rota.pipeline.fold import GroupFold
 from rota.pipeline.gold import by_group, sliced
 from rota.pipeline.invariants import EpochSpan, Finding, GroupAudit, epochs_mixed
 from rota.pipeline.lake import FOLDS, Lake, Moment
+from rota.pipeline.spark_files import frame_of
 from rota.pipeline.tables import FOLDED, GOLD, UNFOLDED
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _impossible(spark: SparkSession, moment: Moment, table: str) -> list[Finding
         if broken:
             yield _batch(broken[:_MOST_FINDINGS])
 
-    found = spark.read.schema(ddl(schema)).parquet(*uris).mapInArrow(run, ddl(_FOUND)).collect()
+    found = frame_of(spark, uris, schema).mapInArrow(run, ddl(_FOUND)).collect()
     return [Finding(*row) for row in found]
 
 
@@ -156,7 +157,7 @@ def _stored(spark: SparkSession, moment: Moment, table: str) -> tuple[int, int]:
                 count, total = count + 1, (total + row_hash(values)) % 2**61
         yield _batch([(f"rows of {table}", count, "", "", total, "")])
 
-    rows = spark.read.schema(ddl(schema)).parquet(*uris).mapInArrow(run, ddl(_FOUND)).collect()
+    rows = frame_of(spark, uris, schema).mapInArrow(run, ddl(_FOUND)).collect()
     return _sums(iter(rows)).get(table, (0, 0))
 
 

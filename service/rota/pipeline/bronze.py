@@ -78,7 +78,7 @@ class Ingest:
     def _one(self, workers: Workers, lake: Lake, batch: int, start: Position, end: Position) -> float:
         lines_per_task = int(self.source.get("linesPerTask", LINES_PER_TASK))
         tasks = packed(spans_between(start, end), lines_per_task)
-        read = _reader(self.source, tasks, str(lake.bronze.path.parent), batch)
+        read = _reader(self.source, tasks, lake.bronze.folder, batch)
         # One task is done here, where its lines are in a table sooner than Spark has planned a job.
         written = run_tasks(workers, len(tasks), read)
         breakpoint_at("bronze: before the commit")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from rota.pipeline.failures import LakeBusy
 from rota.pipeline.files import File, Written
+from rota.pipeline.leases import LEASE
+from rota.pipeline.places import Place, is_remote, reached
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import CommitProperties, DeltaTable
 
 _WRITER = "rota-pipeline"
 
@@ -21,11 +25,17 @@ _SETTINGS = {"delta.logRetentionDuration": "interval 2 days", "delta.checkpointI
 
 
 class DeltaFiles:
-    """`Files` as a Delta table. The batch's number is in the commit of its files, as an application transaction."""
+    """`Files` as a Delta table. The batch's number is in the commit of its files, as an application transaction.
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
+    In an object store, so is the number of the writer's lease: a writer that lost its lease to another process raises
+    `LakeBusy` instead of committing.
+    """
+
+    def __init__(self, path: str, schema: pa.Schema, place: Place) -> None:
         self.path = path
+        self.folder = path.rpartition("/")[0]
         self.schema = schema
+        self._place = place
         self._known: DeltaTable | None = None
 
     @property
@@ -36,40 +46,74 @@ class DeltaFiles:
     def commit(
         self, written: Sequence[Written], batch: int, *, replace: bool = False, replaced: Sequence[str] = ()
     ) -> bool:
-        from deltalake import CommitProperties, Schema
-        from deltalake.transaction import Transaction, create_table_with_add_actions
+        from deltalake import Schema
 
         table = self._table()
         if table is not None and _batch(table) >= batch:
             return False
-        commit = CommitProperties(app_transactions=[Transaction(_WRITER, batch, _now_ms())])
+        commit = self._commit(batch)
         adds = [_added(each) for each in written]
-        if table is None:
-            self.path.mkdir(parents=True, exist_ok=True)
-            create_table_with_add_actions(
-                str(self.path),
-                Schema.from_arrow(self.schema),
-                adds,
-                "error",
-                configuration=_SETTINGS,
-                commit_properties=commit,
-            )
-        elif replace:
-            # The form of the rows may be another than that of the rows that go.
-            schema = Schema.from_arrow(self.schema)
-            table.create_write_transaction(
-                [_added(each) for each in written], "overwrite", schema, commit_properties=commit
-            )
-        else:
-            actions = [*adds, *map(_removed, replaced)]
-            table.create_write_transaction(actions, "append", table.schema(), commit_properties=commit)
+        with self._writing(table):
+            if table is None:
+                self._create(adds, commit)
+            elif replace:
+                # The form of the rows may be another than that of the rows that go.
+                schema = Schema.from_arrow(self.schema)
+                table.create_write_transaction(adds, "overwrite", schema, commit_properties=commit)
+            else:
+                actions = [*adds, *map(_removed, replaced)]
+                table.create_write_transaction(actions, "append", table.schema(), commit_properties=commit)
         return True
 
     def rewrite(self, removed: Sequence[str], written: Sequence[Written]) -> None:
         table = self._table()
         if table is not None and (removed or written):
             actions = [*map(_added, written), *map(_removed, removed)]
-            table.create_write_transaction(actions, "append", table.schema())
+            with self._writing(table):
+                table.create_write_transaction(actions, "append", table.schema(), commit_properties=self._commit())
+
+    def fence(self) -> None:
+        """Keep writers with an earlier lease from committing; a table that is not there yet is made, without rows."""
+        table = self._table()
+        with self._writing(table):
+            if table is None:
+                self._create([], self._commit())
+            else:
+                table.create_write_transaction([], "append", table.schema(), commit_properties=self._commit())
+
+    def _commit(self, batch: int = 0) -> CommitProperties:
+        from deltalake import CommitProperties
+        from deltalake.transaction import Transaction
+
+        numbers = {_WRITER: batch, LEASE: self._place.lease}
+        return CommitProperties(
+            app_transactions=[Transaction(name, number, _now_ms()) for name, number in numbers.items() if number]
+        )
+
+    def _create(self, adds: list[Any], commit: CommitProperties) -> None:
+        from deltalake import Schema
+        from deltalake.transaction import create_table_with_add_actions
+
+        if not is_remote(self.path):
+            Path(self.path).mkdir(parents=True, exist_ok=True)
+        schema = Schema.from_arrow(self.schema)
+        create_table_with_add_actions(
+            self.path, schema, adds, "error", configuration=_SETTINGS, commit_properties=commit
+        )
+
+    @contextmanager
+    def _writing(self, table: DeltaTable | None) -> Iterator[None]:
+        """Raise `LakeBusy` if another process has taken the lease since, be it while this commit is under way."""
+        from deltalake.exceptions import CommitFailedError
+
+        busy = f"another process has taken over the tables: {self.path} was not changed"
+        if table is not None and (table.transaction_version(LEASE) or 0) > self._place.lease:
+            raise LakeBusy(busy)
+        try:
+            with reached(self.path):
+                yield
+        except CommitFailedError as error:
+            raise LakeBusy(busy) from error
 
     def files(self, upto: int | None = None) -> list[File]:
         table = self._as_of(upto)
@@ -82,7 +126,8 @@ class DeltaFiles:
         before = len(self.uris())
         table = self._table()
         if table is not None and before > 1:
-            table.optimize.compact()
+            with self._writing(table):
+                table.optimize.compact(commit_properties=self._commit())
         return before, len(self.uris())
 
     def vacuum(self, hours: float) -> int:
@@ -96,10 +141,11 @@ class DeltaFiles:
         """The table as it stands. One that is known reads only the commits since it was read."""
         from deltalake import DeltaTable
 
-        if self._known is not None:
-            self._known.update_incremental()
-        elif DeltaTable.is_deltatable(str(self.path)):
-            self._known = DeltaTable(str(self.path))
+        with reached(self.path):
+            if self._known is not None:
+                self._known.update_incremental()
+            elif DeltaTable.is_deltatable(self.path):
+                self._known = DeltaTable(self.path)
         return self._known
 
     def _as_of(self, upto: int | None) -> DeltaTable | None:
@@ -109,7 +155,7 @@ class DeltaFiles:
         table = self._table()
         while table is not None and upto is not None and _batch(table) > upto:
             version = table.version() - 1
-            table = DeltaTable(str(self.path), version=version) if version >= 0 else None
+            table = DeltaTable(self.path, version=version) if version >= 0 else None
         return table
 
 
@@ -133,9 +179,9 @@ def _removed(name: str) -> Any:
     return RemoveAction(name, True, _now_ms())
 
 
-def _files(table: DeltaTable, folder: Path) -> Iterator[File]:
+def _files(table: DeltaTable, folder: str) -> Iterator[File]:
     for row in pa.table(table.get_add_actions(flatten=True)).to_pylist():
         least = {name[4:]: value for name, value in row.items() if name.startswith("min.") and value is not None}
         greatest = {name[4:]: value for name, value in row.items() if name.startswith("max.") and value is not None}
-        uri = str(folder / row["path"])
+        uri = f"{folder}/{row['path']}"
         yield File(uri, row["path"], row["size_bytes"], row["num_records"] or 0, least, greatest)

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 from rota.pipeline.failures import PipelineFailed
 from rota.pipeline.java import find_java
@@ -27,7 +26,7 @@ class Checked:
     found: str
 
 
-def examine(store_url: str, lake_folder: Path) -> Iterator[Checked]:
+def examine(store_url: str, lake_folder: str) -> Iterator[Checked]:
     """One check after the other; each is made, whatever the ones before say."""
     yield _try("Java", lambda: "{0.release}, from {0.origin} ({0.home})".format(find_java(cache_folder())))
     for package in _PACKAGES:
@@ -78,8 +77,8 @@ def _readable(store_url: str) -> str:
     return f"{lines} lines of {len(spans)} shards were read"
 
 
-def _tables(store_url: str, folder: Path) -> str:
-    if not (folder / "lake.json").is_file():
+def _tables(store_url: str, folder: str) -> str:
+    if not Lake.exists(folder):
         return f"none yet in {folder}"
     lake = Lake.open(folder)
     batch, position = lake.ingested()

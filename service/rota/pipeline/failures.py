@@ -6,6 +6,7 @@ PipelineFailed
 ├── JournalRefused         it answers, but not to us: no rights, another schema
 ├── WrongIncarnation       another journal than the one that was read before
 ├── LinesMissing           lines were pruned, or are gone
+├── LakeUnreachable        the object store of the tables does not answer
 ├── LakeRefused            the folder of tables is not ours, or was made by a later release
 │   └── LakeBusy           another process is writing to it
 └── NothingFound           the tables do not have what was asked for
@@ -36,6 +37,10 @@ class WrongIncarnation(PipelineFailed):
 
 class LinesMissing(PipelineFailed):
     """A journal is gapless: what is missing was pruned before it was read, or was deleted behind its back."""
+
+
+class LakeUnreachable(PipelineFailed):
+    """The object store that has the tables cannot be reached; it may answer later."""
 
 
 class LakeRefused(PipelineFailed):

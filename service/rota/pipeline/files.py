@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from rota.pipeline.places import finished_size, is_remote, sink
 
 WRITTEN = pa.schema([("table", pa.string()), ("path", pa.string()), ("size", pa.int64()), ("stats", pa.string())])
 """What a task tells of each file that it wrote; Spark carries it to the driver."""
@@ -56,7 +57,10 @@ class File(NamedTuple):
 class Files(Protocol):
     """One table. `batch` is what makes writing exact: a batch is in it once, whoever tries again."""
 
-    path: Path
+    path: str
+    """The table's folder, or its prefix in an object store."""
+    folder: str
+    """The one above it, below which tasks write."""
     schema: pa.Schema
 
     @property
@@ -70,6 +74,9 @@ class Files(Protocol):
 
     def rewrite(self, removed: Sequence[str], written: Sequence[Written]) -> None:
         """The same rows in other files, or rows less. This is no batch."""
+
+    def fence(self) -> None:
+        """Keep a writer that lost its lock from committing. Where the lock is a file there is none."""
 
     def files(self, upto: int | None = None) -> list[File]:
         """The files of the table as it stands, or as it stood before the first batch above `upto`."""
@@ -87,7 +94,8 @@ class Files(Protocol):
 @dataclass(slots=True)
 class _Open:
     writer: pq.ParquetWriter
-    path: Path
+    sink: Any
+    uri: str
     rows: int = 0
 
 
@@ -98,7 +106,7 @@ class TableWriter:
     _MOST_BYTES = 256 * 1024 * 1024
 
     def __init__(self, folder: str, schemas: dict[str, pa.Schema], name: str) -> None:
-        self._folder = Path(folder)
+        self._folder = folder
         self._schemas = schemas
         self._name = name
         self._rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in schemas}
@@ -135,21 +143,23 @@ class TableWriter:
 
     def _opened(self, table: str) -> _Open:
         if table not in self._open:
-            path = self._folder / table / f"part-{self._name}-{uuid.uuid4().hex}.parquet"
-            path.parent.mkdir(parents=True, exist_ok=True)
+            uri = f"{self._folder}/{table}/part-{self._name}-{uuid.uuid4().hex}.parquet"
+            if not is_remote(uri):
+                Path(uri).parent.mkdir(parents=True, exist_ok=True)
             # Payloads are hardly ever equal: to look for those that are takes longer than to write them all.
             names = [name for name in self._schemas[table].names if name not in ("payload", "state", "offsets")]
             names += ["offsets.list.element.topic"] if "offsets" in self._schemas[table].names else []
-            writer = pq.ParquetWriter(path, self._schemas[table], compression="zstd", use_dictionary=names)
-            self._open[table] = _Open(writer, path)
+            to = sink(uri)
+            writer = pq.ParquetWriter(to, self._schemas[table], compression="zstd", use_dictionary=names)
+            self._open[table] = _Open(writer, to, uri)
             self._stats[table] = _Stats(self._schemas[table])
         return self._open[table]
 
     def _finish(self, table: str, out: _Open) -> Written:
         out.writer.close()
-        with out.path.open("rb") as handle:
-            os.fsync(handle.fileno())
-        return Written(table, out.path.name, out.path.stat().st_size, self._stats[table].encode(out.rows))
+        out.sink.close()
+        name = out.uri.rpartition("/")[2]
+        return Written(table, name, finished_size(out.uri), self._stats[table].encode(out.rows))
 
 
 class _Stats:

@@ -1,7 +1,8 @@
 """Following a journal: copy what is new every few seconds, fold it every minute, and look after the files every hour.
 
 It runs for as long as its machine does. Each step takes the lock of the tables for itself, so other commands come in
-between. While the store cannot be reached, or another process holds the lock, it tries again, less and less often.
+between. While the store or the tables cannot be reached, or another process holds the lock, it tries again, less and
+less often.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
 from rota.pipeline.bronze import Ingest
-from rota.pipeline.failures import JournalUnreachable, LakeBusy, PipelineFailed
+from rota.pipeline.failures import JournalUnreachable, LakeBusy, LakeUnreachable, PipelineFailed
 from rota.pipeline.gold import refresh
 from rota.pipeline.journal import Journal
 from rota.pipeline.lake import Lake
@@ -111,7 +112,7 @@ class Follower:
                     yield from (Look(0, 0.0, message) for message in messages)
             except Exception as error:
                 failure = error if isinstance(error, PipelineFailed) else failure_of(error)
-                if not isinstance(failure, JournalUnreachable | LakeBusy):
+                if not isinstance(failure, JournalUnreachable | LakeBusy | LakeUnreachable):
                     raise
                 self.meters.failed()
                 if not tries:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from rota.pipeline.events import ddl
 from rota.pipeline.fold import GroupFold
 from rota.pipeline.lake import Lake, Moment
+from rota.pipeline.spark_files import frame_of
 from rota.pipeline.tables import CARRY, GOLD
 
 if TYPE_CHECKING:
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 
 def closed(spark: SparkSession, lake: Lake | Moment, table: str) -> DataFrame:
     """The rows that will never change; none where the table is not there yet."""
-    uris, schema = lake.fact_files(table), ddl(GOLD[table].schema)
-    return spark.read.schema(schema).parquet(*uris) if uris else spark.createDataFrame([], schema)
+    return frame_of(spark, lake.fact_files(table), GOLD[table].schema)
 
 
 def opened(spark: SparkSession, lake: Lake | Moment, table: str) -> DataFrame:
@@ -30,13 +30,12 @@ def opened(spark: SparkSession, lake: Lake | Moment, table: str) -> DataFrame:
     uris, schema = lake.fact_files("carry"), GOLD[table].schema
     if not uris:
         return spark.createDataFrame([], ddl(schema))
-    carried = spark.read.schema(ddl(CARRY.schema)).parquet(*uris)
+    carried = frame_of(spark, uris, CARRY.schema)
     return carried.mapInArrow(_still_open(table), ddl(schema))
 
 
 def _open_offsets(spark: SparkSession, lake: Lake | Moment) -> DataFrame:
-    uris, schema = lake.fact_files("current_offsets"), ddl(GOLD["offsets"].schema)
-    return spark.read.schema(schema).parquet(*uris) if uris else spark.createDataFrame([], schema)
+    return frame_of(spark, lake.fact_files("current_offsets"), GOLD["offsets"].schema)
 
 
 def everything(spark: SparkSession, lake: Lake | Moment, table: str) -> DataFrame:

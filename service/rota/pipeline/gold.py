@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from rota.pipeline.breakpoints import breakpoint_at
 from rota.pipeline.committed import COMMITS
@@ -30,8 +29,10 @@ from rota.pipeline.failures import LakeRefused
 from rota.pipeline.files import TableWriter, Written
 from rota.pipeline.fold import GroupFold, Key
 from rota.pipeline.lake import FOLDS, LAKE_VERSION, RESUMED, Lake
+from rota.pipeline.places import read_file
 from rota.pipeline.slices import BUCKETS, Slice, bucket_of, in_order
-from rota.pipeline.tables import CARRY, CURRENT, CURRENT_OFFSETS, FOLDED, GOLD, OFFSETS, Table
+from rota.pipeline.spark_files import frame_of
+from rota.pipeline.tables import BRONZE, CARRY, CURRENT, CURRENT_OFFSETS, FOLDED, GOLD, OFFSETS, Table
 from rota.pipeline.tasks import Task, Workers, run_tasks, session_of
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ GROUP = ("shard_id", "namespace", "group_id")
 Carried = Mapping[str, Mapping[int, str]]
 """By table and bucket: the file of what is carried."""
 
+_INGESTED = pa.schema([*EVENTS, BRONZE.schema.field("ingest_batch")])
 FEW_LINES = 50_000
 """So many are folded in this process, sooner than Spark has planned a job."""
 _MOST_LINES = 4_000_000
@@ -124,7 +126,7 @@ def first_lines(lake: Lake) -> dict[int, int]:
     """The number of each shard's first line that is still in bronze."""
     first: dict[int, int] = {}
     for uri in lake.bronze.uris():
-        lines = pq.read_table(uri, columns=["shard_id", "seq"])
+        lines = read_file(uri, columns=["shard_id", "seq"])
         found = lines.group_by("shard_id").aggregate([("seq", "min")]).to_pydict()
         for shard_id, seq in zip(found["shard_id"], found["seq_min"], strict=True):
             first[shard_id] = min(seq, first.get(shard_id, seq))
@@ -152,7 +154,7 @@ def _fold_once(workers: Workers, lake: Lake, fold: int, plan: Mapping[str, Any])
     carried = {table: {} for table in (*CURRENT, "carry")} if plan["anew"] else _by_bucket(lake, fold - 1)
     workers = workers if lines.most_lines > FEW_LINES else None
     parts = _parts(lines.buckets, 1 if workers is None else _task_count(session_of(workers)))
-    task = _folder(lines, carried, parts, str(lake.root / "gold"), fold, plan["decoder"])
+    task = _folder(lines, carried, parts, lake.gold("carry").folder, fold, plan["decoder"])
     written = run_tasks(workers, len(parts), task)
     changed = {_bucket(each.path) for each in written if each.table == "carry"}
     rows = {}
@@ -318,16 +320,16 @@ def ends_of(others: pa.Table) -> Ends:
 
 
 def _table(uri: str | None, schema: pa.Schema) -> pa.Table:
-    return schema.empty_table() if uri is None else pq.read_table(uri, schema=schema)
+    return schema.empty_table() if uri is None else read_file(uri, schema=schema)
 
 
 def _states(uri: str) -> dict[Key, tuple[int, str]]:
-    table = pq.read_table(uri)
+    table = read_file(uri)
     rows = zip(*(table.column(name).to_pylist() for name in CARRY.schema.names), strict=True)
     return {(shard_id, namespace, group_id): (seq, state) for shard_id, namespace, group_id, seq, state in rows}
 
 
-# --- the lines for Spark, for those who look at them in other ways ----------------------------------
+# --- the lines for Spark: the audit and the advice read them so ------------------------------------------
 
 
 def sliced(spark: SparkSession, lake: Lake, after_batch: int, to_batch: int) -> DataFrame:
@@ -337,7 +339,7 @@ def sliced(spark: SparkSession, lake: Lake, after_batch: int, to_batch: int) -> 
     lines = Slice.of(lake, after_batch, to_batch)
     if not lines.files:
         return spark.createDataFrame([], ddl(EVENTS))
-    bronze = spark.read.schema(ddl(lake.bronze.schema)).parquet(*(each.uri for each in lines.files))
+    bronze = frame_of(spark, [each.uri for each in lines.files], _INGESTED)
     wanted = (F.col("ingest_batch") > after_batch) & (F.col("ingest_batch") <= to_batch)
     return bronze.where(wanted).select(*EVENTS.names)
 

@@ -13,7 +13,6 @@ then.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,18 +21,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rota.pipeline.atomic import write_atomically
 from rota.pipeline.delta import DeltaFiles
-from rota.pipeline.failures import LakeBusy, LakeRefused
+from rota.pipeline.failures import LakeRefused
 from rota.pipeline.files import Files
 from rota.pipeline.parquet import ParquetFiles
+from rota.pipeline.places import is_remote, place_at
 from rota.pipeline.positions import Position
 from rota.pipeline.tables import BRONZE, CARRY, CURRENT, FOLDED, GOLD, Table
 
 LAKE_VERSION = 5
 """Goes up when tables or carried states change their form: older tables are then built anew from bronze."""
 RESUMED = frozenset({4})
-"""Earlier forms whose tables can be added to as they are, and whose carried states this release goes on from."""
+"""Earlier forms: this release adds to their tables as they are, and goes on from their carried states."""
 
 _TABLES = {**GOLD, **CURRENT, "carry": CARRY}
 _OF_FOLDS = {*FOLDED, *CURRENT, "carry"}
@@ -44,28 +43,30 @@ FORMATS = ("delta", "parquet")
 FOLDS = "gold"
 """The job whose plans are those of the facts."""
 
+_DESCRIBED = "lake.json"
 _KEPT_PLANS = 10
 """Of each job: only that of the last batch is read again. Its first plan stays, too: it says where bronze began."""
 
 
 class Lake:
-    """The tables below one folder, of one journal. Local or mounted: the lock and the pointers are files."""
+    """The tables at one place, of one journal: below a folder, or a prefix in an object store."""
 
-    def __init__(self, root: Path, format_: str, incarnation: str, version: int = LAKE_VERSION) -> None:
-        self.root = root
+    def __init__(self, root: str | Path, format_: str, incarnation: str, version: int = LAKE_VERSION) -> None:
+        self.place = place_at(root)
+        self.root = self.place.url
         self.format = format_
         self.incarnation = incarnation
         self.version = version
         """The form that the tables have."""
-        self._tables: dict[Path, Files] = {}
+        self._tables: dict[str, Files] = {}
 
     @classmethod
-    def open(cls, root: Path, *, older: bool = False) -> Lake:
+    def open(cls, root: str | Path, *, older: bool = False) -> Lake:
         """The tables that are there; `LakeRefused` if there are none, or of another release: `older` allows one."""
-        described = root / "lake.json"
-        if not described.is_file():
+        described = place_at(root).read(_DESCRIBED)
+        if described is None:
             raise LakeRefused(f"there are no tables in {root}: run `rota pipeline ingest` first")
-        document = json.loads(described.read_text())
+        document = json.loads(described)
         if document["version"] > LAKE_VERSION:
             raise LakeRefused(
                 f"the tables in {root} were made by a later release (form {document['version']}, "
@@ -76,47 +77,52 @@ class Lake:
         return cls(root, document["format"], document["incarnation"], document["version"])
 
     @classmethod
-    def create(cls, root: Path, format_: str, incarnation: str) -> Lake:
+    def exists(cls, root: str | Path) -> bool:
+        """Whether there are tables."""
+        return place_at(root).read(_DESCRIBED) is not None
+
+    @classmethod
+    def create(cls, root: str | Path, format_: str, incarnation: str) -> Lake:
         """The same, made where there are none yet."""
-        described = root / "lake.json"
-        if not described.is_file():
-            root.mkdir(parents=True, exist_ok=True)
-            if any(each.name != "lock" for each in root.iterdir()):
+        if not cls.exists(root):
+            if not place_at(root).is_empty():
                 raise LakeRefused(f"{root} holds something else: name an empty folder")
+            if is_remote(str(root)) and format_ != "delta":
+                raise LakeRefused("plain files need a folder: in an object store, tables are Delta tables")
             cls(root, format_, incarnation).describe()
         return cls.open(root)
 
     def describe(self) -> None:
         """Say that the tables have this release's form."""
         document = {"version": LAKE_VERSION, "format": self.format, "incarnation": self.incarnation}
-        write_atomically(self.root / "lake.json", document)
+        self.place.write(_DESCRIBED, json.dumps(document))
         self.version = LAKE_VERSION
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Be the only process that writes here; `LakeBusy` while another one does."""
-        with open(self.root / "lock", "w") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise LakeBusy(f"another process is writing to the tables in {self.root}") from error
+        with self.place.locked() as overtakes:
+            if overtakes:
+                for table in (self.bronze, *map(self.gold, _TABLES)):
+                    table.fence()
             yield
 
     # --- tables ---------------------------------------------------------------------------------
 
     @property
     def bronze(self) -> Files:
-        return self._files(self.root / "bronze" / "events", BRONZE)
+        return self._files(f"{self.root}/bronze/events", BRONZE)
 
     def gold(self, table: str) -> Files:
         """A table of facts, or `carry`."""
-        return self._files(self.root / "gold" / table, _TABLES[table])
+        return self._files(f"{self.root}/gold/{table}", _TABLES[table])
 
-    def _files(self, path: Path, table: Table) -> Files:
+    def _files(self, path: str, table: Table) -> Files:
         # A Delta table that is known reads only what has been committed since.
         if path not in self._tables:
-            made = DeltaFiles if self.format == "delta" else ParquetFiles
-            self._tables[path] = made(path, table.schema)
+            delta = self.format == "delta"
+            made = DeltaFiles(path, table.schema, self.place) if delta else ParquetFiles(path, table.schema)
+            self._tables[path] = made
         return self._tables[path]
 
     def fact_files(self, table: str) -> list[str]:
@@ -133,25 +139,25 @@ class Lake:
 
     def remove_builds(self) -> None:
         """Delete the facts of releases that kept them in `gold/build-7/`."""
-        for folder in (self.root / "gold").glob("build-*"):
+        if is_remote(self.root):
+            return
+        root = Path(self.root)
+        for folder in (root / "gold").glob("build-*"):
             shutil.rmtree(folder)
-            shutil.rmtree(self.root / "plans" / folder.name, ignore_errors=True)
-        (self.root / "gold" / "CURRENT").unlink(missing_ok=True)
+            shutil.rmtree(root / "plans" / folder.name, ignore_errors=True)
+        (root / "gold" / "CURRENT").unlink(missing_ok=True)
 
     # --- plans ------------------------------------------------------------------------------------
 
     def plan(self, job: str, number: int) -> dict[str, Any] | None:
         """What this batch was meant to read; None if it is not there."""
-        path = self._plan_path(job, number)
-        return json.loads(path.read_text()) if path.is_file() else None
+        written = self.place.read(_plan_name(job, number))
+        return None if written is None else json.loads(written)
 
     def write_plan(self, job: str, number: int, plan: Mapping[str, Any]) -> None:
-        write_atomically(self._plan_path(job, number), plan)
+        self.place.write(_plan_name(job, number), json.dumps(plan))
         if number - _KEPT_PLANS > 1:
-            self._plan_path(job, number - _KEPT_PLANS).unlink(missing_ok=True)
-
-    def _plan_path(self, job: str, number: int) -> Path:
-        return self.root / "plans" / job / f"{number}.json"
+            self.place.remove(_plan_name(job, number - _KEPT_PLANS))
 
     def began(self) -> Position:
         """Where the first batch of bronze began."""
@@ -174,8 +180,7 @@ class Lake:
 
     def read_at(self) -> float | None:
         """When the last batch was read, in seconds since 1970; None before the first."""
-        path = self._plan_path("ingest", self.bronze.batch)
-        return path.stat().st_mtime if path.is_file() else None
+        return self.place.written_s(_plan_name("ingest", self.bronze.batch))
 
     def ingested(self) -> tuple[int, Position]:
         """The number of the last batch that is in bronze, and how far the journal was read with it."""
@@ -186,6 +191,10 @@ class Lake:
         if plan is None:
             raise LakeRefused(f"the plan of batch {batch} is gone from {self.root}: restore the whole folder")
         return batch, Position.decode(plan["end"])
+
+
+def _plan_name(job: str, number: int) -> str:
+    return f"plans/{job}/{number}.json"
 
 
 @dataclass(frozen=True, slots=True)

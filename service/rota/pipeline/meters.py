@@ -84,7 +84,7 @@ class Meters:
         bronze, at_us = len(lake.bronze.files()), int(at_s * 1_000_000)
         table = lake.gold(STEPS.name)
         batch = table.batch + 1
-        writer = TableWriter(str(table.path.parent), {STEPS.name: STEPS.schema}, f"{batch:06}")
+        writer = TableWriter(table.folder, {STEPS.name: STEPS.schema}, f"{batch:06}")
         for name, each in sorted(self._sums.items()):
             lag_s = each.lag_s if name == INGEST else None
             writer.add(STEPS.name, (at_us, name, each.times, each.seconds, each.lines, lag_s, bronze))

@@ -27,9 +27,11 @@ _SMALL_BYTES = 64 * 1024 * 1024
 class ParquetFiles:
     """`Files` as plain Parquet."""
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
+    def __init__(self, path: str, schema: pa.Schema) -> None:
         self.path = path
+        self.folder = path.rpartition("/")[0]
         self.schema = schema
+        self._path = Path(path)
 
     @property
     def batch(self) -> int:
@@ -50,6 +52,9 @@ class ParquetFiles:
         if removed or written:
             self._switch(state, [*_without(state["files"], removed), *map(_entry, written)], state["batch"])
 
+    def fence(self) -> None:
+        """The lock of a folder ends with its process."""
+
     def files(self, upto: int | None = None) -> list[File]:
         state = self._state()
         while upto is not None and state["batch"] > upto:
@@ -63,13 +68,13 @@ class ParquetFiles:
         files = self.files()
         small = [each for each in files if each.size < _SMALL_BYTES]
         if len(small) > 1:
-            merged = self.path / f"part-compacted-{uuid.uuid4().hex}.parquet"
+            merged = self._path / f"part-compacted-{uuid.uuid4().hex}.parquet"
             with pq.ParquetWriter(merged, self.schema, compression="zstd") as writer:
                 for each in small:
                     for batch in pq.ParquetFile(each.uri).iter_batches():
                         writer.write_batch(batch)
             stats = json.dumps({"numRecords": sum(each.rows for each in small), "minValues": {}, "maxValues": {}})
-            written = Written(self.path.name, merged.name, merged.stat().st_size, stats)
+            written = Written(self._path.name, merged.name, merged.stat().st_size, stats)
             self.rewrite([each.name for each in small], [written])
         return len(files), len(self.uris())
 
@@ -79,7 +84,7 @@ class ParquetFiles:
         # A state ended when the next one was written: its files are in use until then, however old they are.
         kept = [n for n in self._numbers() if n >= number or self._manifest(n + 1).stat().st_mtime >= before]
         used = {entry["path"] for n in kept for entry in self._numbered(n)["files"]}
-        unused = [p for p in self.path.glob("*.parquet") if p.name not in used and p.stat().st_mtime < before]
+        unused = [p for p in self._path.glob("*.parquet") if p.name not in used and p.stat().st_mtime < before]
         for path in unused:
             path.unlink()
         for old in set(self._numbers()) - set(kept):
@@ -87,7 +92,7 @@ class ParquetFiles:
         return len(unused)
 
     def _state(self) -> dict[str, Any]:
-        pointer = self.path / "CURRENT"
+        pointer = self._path / "CURRENT"
         return self._numbered(int(pointer.read_text().strip().removesuffix(".json")) if pointer.is_file() else 0)
 
     def _numbered(self, number: int) -> dict[str, Any]:
@@ -99,13 +104,13 @@ class ParquetFiles:
         return state
 
     def _numbers(self) -> list[int]:
-        return sorted(int(each.stem) for each in (self.path / "manifests").glob("[0-9]*.json"))
+        return sorted(int(each.stem) for each in (self._path / "manifests").glob("[0-9]*.json"))
 
     def _manifest(self, number: int) -> Path:
-        return self.path / "manifests" / f"{number:06}.json"
+        return self._path / "manifests" / f"{number:06}.json"
 
     def _file(self, entry: dict[str, Any]) -> File:
-        path = self.path / entry["path"]
+        path = self._path / entry["path"]
         if "stats" not in entry:
             return File(str(path), path.name, path.stat().st_size, pq.read_metadata(path).num_rows, {}, {})
         stats = entry["stats"]
@@ -119,7 +124,7 @@ class ParquetFiles:
     def _switch(self, state: dict[str, Any], files: list[dict[str, Any]], batch: int) -> None:
         number = state["number"] + 1
         write_atomically(self._manifest(number), {"number": number, "batch": batch, "files": files})
-        write_atomically(self.path / "CURRENT", self._manifest(number).name)
+        write_atomically(self._path / "CURRENT", self._manifest(number).name)
 
 
 def _entry(written: Written) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from rota.pipeline.committed import COMMITS
 from rota.pipeline.files import File
 from rota.pipeline.lake import Lake
+from rota.pipeline.places import read_file, rows_of
 from rota.pipeline.tables import BRONZE
 
 BUCKETS = 64
@@ -77,7 +77,7 @@ class Slice:
         wanted &= ds.field("kind") == COMMITS if commits else ds.field("kind") != COMMITS
         if len(buckets) < BUCKETS:
             wanted &= ds.field("shard_id").isin(self._shards(buckets))
-        lines = ds.dataset([each.uri for each in self.files], schema=BRONZE.schema, format="parquet")
+        lines = rows_of([each.uri for each in self.files], BRONZE.schema)
         return lines.to_table(columns=list(columns), filter=wanted, use_threads=False)
 
     def _shards(self, buckets: Collection[int]) -> list[int]:
@@ -86,7 +86,7 @@ class Slice:
             first, last = each.least.get("shard_id"), each.greatest.get("shard_id")
             if first is None or last is None:
                 # A file that was written without statistics.
-                column = pq.read_table(each.uri, columns=["shard_id"]).column("shard_id")
+                column = read_file(each.uri, columns=["shard_id"]).column("shard_id")
                 found |= set(column.unique().to_pylist())
             else:
                 found |= set(range(first, last + 1))

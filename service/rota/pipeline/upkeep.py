@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, time, timedelta
 
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from rota.pipeline.bronze import LinesWriter
 from rota.pipeline.files import File, Written
 from rota.pipeline.lake import Lake
+from rota.pipeline.places import read_file, rows_of
 from rota.pipeline.tables import BRONZE, CURRENT, GOLD
 
 _SMALL_BYTES = 64 * 1024 * 1024
@@ -82,7 +82,7 @@ def _days(files: Sequence[File]) -> list[datetime]:
         day, last = (_midnight(at) for at in (_least_at(each), _greatest_at(each)))
         # A clock that is years off makes a file of few lines look as if it had a thousand days.
         if (last - day) > 40 * _DAY:
-            days |= {_midnight(at) for at in pq.read_table(each.uri, columns=["at"]).column("at").to_pylist()}
+            days |= {_midnight(at) for at in read_file(each.uri, columns=["at"]).column("at").to_pylist()}
             continue
         while day <= last:
             days.add(day)
@@ -99,8 +99,8 @@ def _write_day(
     if before is not None:
         wanted &= (ds.field("at") >= before) | (ds.field("ingest_batch") > folded_to)
     of_day.sort(key=lambda each: (each.least.get("ingest_batch", 0), each.name))
-    lines = ds.dataset([each.uri for each in of_day], schema=BRONZE.schema, format="parquet")
-    writer = LinesWriter(str(lake.bronze.path.parent), f"{day:%Y%m%d}")
+    lines = rows_of([each.uri for each in of_day], BRONZE.schema)
+    writer = LinesWriter(lake.bronze.folder, f"{day:%Y%m%d}")
     for batch in lines.to_batches(filter=wanted, batch_size=_BATCH_ROWS):
         if batch.num_rows:
             writer.add(batch)
@@ -121,5 +121,5 @@ def _greatest_at(file: File) -> datetime:
 
 def _extreme(file: File) -> tuple[datetime, datetime]:
     """Of a file that came without statistics: an earlier release merged it."""
-    times = pq.read_table(file.uri, columns=["at"]).column("at").to_pylist()
+    times = read_file(file.uri, columns=["at"]).column("at").to_pylist()
     return min(times), max(times)
