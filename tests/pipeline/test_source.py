@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.types import StructType
 
 from rota.pipeline.bronze import Ingest
-from rota.pipeline.failures import LakeRefused, WrongIncarnation
+from rota.pipeline.failures import LakeRefused, PipelineFailed, WrongIncarnation
 from rota.pipeline.journal import open_journal
 from rota.pipeline.lake import LAKE_VERSION, Lake
+from rota.pipeline.source import JournalSource
 from rota.pipeline.spark_errors import message_of_spark
 from tests.pipeline.journals import INCARNATION, simulated, sqlite_store
 
@@ -56,6 +59,18 @@ def test_it_reads_where_spark_is_told_to_push_nothing(spark: SparkSession, postg
         spark.conf.set(setting, "true")
 
     assert found == expected > 0
+
+
+@pytest.mark.parametrize(
+    ("lacking", "needs"),
+    [("rota.pipeline.stream_source", "Spark 4.2"), ("rota.pipeline.filtering_source", "Spark 4.1")],
+)
+def test_a_spark_that_is_too_old_is_named(lacking: str, needs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, lacking, None)
+    source, schema = JournalSource({"pushFilters": "true"}), StructType()
+
+    with pytest.raises(PipelineFailed, match=needs):
+        source.streamReader(schema) if "stream" in lacking else source.reader(schema)
 
 
 @pytest.mark.slow

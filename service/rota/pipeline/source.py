@@ -8,22 +8,14 @@ Options: `url` or, because options are shown in Spark's plans, `urlEnv`: the env
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    EqualTo,
-    Filter,
-    In,
-    InputPartition,
-)
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from rota.pipeline.events import EVENTS, ddl
+from rota.pipeline.failures import PipelineFailed
 from rota.pipeline.journal import Journal, Wanted, journal_at
 from rota.pipeline.positions import LINES_PER_TASK, Position, Span, packed, spans_between
 
@@ -43,10 +35,20 @@ class JournalSource(DataSource):
     def reader(self, schema: Any) -> DataSourceReader:
         # Spark fails for a reader that has `pushFilters` where the setting is off, so not every reader has it.
         pushes = self.options.get("pushFilters", "").lower() == "true"
-        kind = FilteringReader if pushes else BatchReader
-        return kind(self.options, tuple(schema.fieldNames()))
+        columns = tuple(schema.fieldNames())
+        if not pushes:
+            return BatchReader(self.options, columns)
+        try:
+            from rota.pipeline.filtering_source import FilteringReader
+        except ImportError as error:
+            raise PipelineFailed("pushFilters needs Spark 4.1 or later: leave the option out") from error
+        return FilteringReader(self.options, columns)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        try:
+            from rota.pipeline.stream_source import StreamReader
+        except ImportError as error:
+            raise PipelineFailed("a stream of the journal needs Spark 4.2 or later; batches do not") from error
         return StreamReader(self.options, tuple(schema.fieldNames()))
 
 
@@ -57,7 +59,7 @@ class Spans(InputPartition):
     spans: tuple[Span, ...]
 
 
-class _Reader:
+class Reader:
     """What batches and streams have in common. Travels to the executors, so it holds plain values only."""
 
     def __init__(self, options: Mapping[str, str], columns: tuple[str, ...]) -> None:
@@ -78,7 +80,7 @@ class _Reader:
         yield from self._journal().batches(partition.spans, self._wanted)
 
 
-class BatchReader(_Reader, DataSourceReader):
+class BatchReader(Reader, DataSourceReader):
     """All lines between two positions; from the first that is there to the last, where none is named."""
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -88,60 +90,6 @@ class BatchReader(_Reader, DataSourceReader):
         heads.check(start)
         heads.check(end)
         return self._tasks(start, end)
-
-
-class FilteringReader(BatchReader):
-    """The same, with `kind`, `group_id` and `namespace` compared by the store where that is simple."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take conditions on `kind`; Spark looks at the others itself."""
-        for each in filters:
-            match each:
-                case _ if self._wanted.kinds:
-                    yield each
-                case EqualTo(("kind",), str(kind)):
-                    self._wanted = replace(self._wanted, kinds=(kind,))
-                case In(("kind",), values) if all(isinstance(value, str) for value in values):
-                    self._wanted = replace(self._wanted, kinds=tuple(values))
-                case _:
-                    yield each
-
-
-class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Micro-batches. Their ends are one moment in all shards, so that none runs ahead of the others' time."""
-
-    _available: Position | None = None
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        self._available = self._journal().heads().end
-
-    def initialOffset(self) -> dict[str, Any]:
-        heads = self._journal().heads()
-        return (Position.decode(self._from) if self._from else heads.start).encode()
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._lines_per_batch)
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        journal, done = self._journal(), Position.decode(start)
-        heads = journal.heads()
-        heads.check(done)
-        end = self._available or heads.end
-        if isinstance(limit, ReadAllAvailable):
-            return end.encode()
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._lines_per_batch
-        return journal.up_to(done, end, most).encode()
-
-    def reportLatestOffset(self) -> dict[str, Any]:
-        return self._journal().heads().end.encode()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        done = Position.decode(start)
-        self._journal().heads().check(done)
-        return self._tasks(done, Position.decode(end))
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Spark says so a batch late, so it is no measure of what was read: bookmarks are the reader's own business."""
 
 
 def _groups(text: str) -> tuple[tuple[str, str], ...]:
