@@ -44,6 +44,7 @@ ELSEWHERE = {
     "docs/how-to/console.md": "tests/docs/test_console_how_to.py",
     "docs/how-to/kubernetes.md": "tests/docs/test_kubernetes_how_to.py",
     "docs/how-to/pipeline.md": "tests/pipeline/test_commands.py",
+    "docs/how-to/query-the-lake.md": "tests/docs/test_query_how_to.py",
     "docs/how-to/security.md": "tests/docs/test_security_how_to.py",
     "docs/how-to/topics.md": "tests/docs/test_topics_how_to.py",
     "docs/how-to/plan.md": "tests/docs/test_plan_how_to.py",

@@ -27,7 +27,7 @@ def environment_with(release: str, folder: Path) -> Path:
     """Its Python: Spark of that release, and all else as here."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     python = folder / "bin" / "python"
-    command = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", f"pyspark=={release}.*"]
+    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", f"pyspark=={release}.*"]
     subprocess.run([*command, "--disable-pip-version-check"], check=True)
     [packages] = (folder / "lib").glob("python*/site-packages")
     (packages / "others.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
@@ -39,7 +39,7 @@ def test_batches_work_on_an_older_spark(release: str, tmp_path: Path) -> None:
     python = environment_with(release, tmp_path / "venv")
     version = [python, "-c", "import pyspark; print(pyspark.__version__)"]
     # Warnings about sockets that this Spark leaves open are its own.
-    command = [python, "-m", "pytest", "-q", "-o", "filterwarnings=default", "-m", "slow or thorough"]
+    command = [str(python), "-m", "pytest", "-q", "-o", "filterwarnings=default", "-m", "slow or thorough"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "SPARK_"))}
 
     found = subprocess.run(version, capture_output=True, text=True, check=True).stdout

@@ -80,7 +80,7 @@ def test_the_report_tells_every_cause_and_is_one_file(spark: SparkSession, lake:
 def last_line_us(lake: Lake) -> int:
     """When the journal's last line was written, from the files themselves."""
     times = [pq.read_table(uri, columns=["at"]).column("at").cast("int64").to_pylist() for uri in lake.bronze.uris()]
-    return max(at for of_file in times for at in of_file)
+    return max(int(at) for of_file in times for at in of_file)
 
 
 def lines_of_kind(lake: Lake, kind: str) -> int:

@@ -165,10 +165,13 @@ class TableWriter:
 class _Stats:
     """The least and the greatest of the columns by which files are skipped."""
 
-    _OF = ("shard_id", "seq", "at", "ingest_batch", "started_at", "from_at", "joined_at", "hour")
+    _OF = ("shard_id", "seq", "at", "ingest_batch", "started_at", "ended_at", "from_at", "to_at", "joined_at", "hour")
+    _NAMES = ("namespace", "group_id")
+    """Of facts only: a file of the journal's lines has those of all groups."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._columns = [name for name in self._OF if name in schema.names]
+        names = self._OF if "payload" in schema.names else (*self._OF, *self._NAMES)
+        self._columns = [name for name in names if name in schema.names]
         self._least: dict[str, Any] = {}
         self._greatest: dict[str, Any] = {}
 
