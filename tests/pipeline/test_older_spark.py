@@ -37,7 +37,7 @@ def environment_with(release: str, folder: Path) -> Path:
 @pytest.mark.parametrize("release", RELEASES)
 def test_batches_work_on_an_older_spark(release: str, tmp_path: Path) -> None:
     python = environment_with(release, tmp_path / "venv")
-    version = [python, "-c", "import pyspark; print(pyspark.__version__)"]
+    version = [str(python), "-c", "import pyspark; print(pyspark.__version__)"]
     # Warnings about sockets that this Spark leaves open are its own.
     command = [str(python), "-m", "pytest", "-q", "-o", "filterwarnings=default", "-m", "slow or thorough"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "SPARK_"))}
