@@ -126,7 +126,9 @@ async def test_the_pipeline_carries_what_was_done_to_tokens(store: tuple[str, Sq
         (NO_SHARD, 1, "administered"),
         (NO_SHARD, 2, "administered"),
     ]
-    assert [list(rows) for _, _, rows in fold_lines(lines)] == [[]]
+    rows = [row for _, _, folded in fold_lines(lines) for row in folded]
+    assert [row.table for row in rows] == ["administered", "administered"]
+    assert [row.values[6] for row in rows] == ["CreateToken", "RevokeToken"]
     assert list(findings_of(lines)) == []
 
 
