@@ -18,7 +18,7 @@ from rota.server.bootstrap import Services, open_services
 from rota.server.settings import Address, Settings
 from tests.console.conftest import HOST, Site
 
-NAMESPACE, GROUP = "team-a", "indexers"
+NAMESPACE, GROUP, TOPIC = "team-a", "indexers", "documents"
 ROLES_HERE = ("viewer", "member", "operator", "admin")
 SAME_ORIGIN = {"sec-fetch-site": "same-origin"}
 
@@ -77,6 +77,7 @@ async def guarded(folder: Path, access: str = "", store: str = "") -> AsyncItera
         async with httpx.AsyncClient(transport=transport, base_url=HOST, trust_env=False, headers=headers) as http:
             if not store:
                 await Site(http, NAMESPACE).stable(GROUP)
+                await http.put(f"/v1/namespaces/{NAMESPACE}/topics/{TOPIC}", json={"partitions": 2})
             yield Doors(services, http, tokens, settings)
 
 

@@ -11,11 +11,11 @@ from starlette.routing import Route
 
 from rota.access.actions import ROLES
 from rota.access.proxies import Proxies, parse_networks
-from rota.console.app import GROUP_PATH, TOKEN_PATH
+from rota.console.app import GROUP_PATH, TOKEN_PATH, TOPIC_PATH
 from rota.server.proxies import TrustedProxies
 from tests.access.guarded import bearer
 from tests.console.conftest import HOST
-from tests.console.doors import GROUP, NAMESPACE, ROLES_HERE, SAME_ORIGIN, Doors, guarded
+from tests.console.doors import GROUP, NAMESPACE, ROLES_HERE, SAME_ORIGIN, TOPIC, Doors, guarded
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -24,6 +24,11 @@ DESCRIBE, ADMINISTER, METRICS, TOKENS, NOTHING = "describe", "administer", "metr
 PAGES = {
     ("GET", "/"): DESCRIBE,
     ("GET", "/groups"): DESCRIBE,
+    ("GET", "/members"): DESCRIBE,
+    ("GET", "/leaders"): DESCRIBE,
+    ("GET", "/topics"): DESCRIBE,
+    ("GET", TOPIC_PATH): DESCRIBE,
+    ("GET", "/search"): DESCRIBE,
     ("GET", "/shards"): METRICS,
     ("GET", "/quotas"): DESCRIBE,
     ("GET", "/tokens"): TOKENS,
@@ -31,6 +36,7 @@ PAGES = {
     ("POST", f"{TOKEN_PATH}/revoke"): TOKENS,
     ("GET", GROUP_PATH): DESCRIBE,
     ("GET", f"{GROUP_PATH}/leader"): DESCRIBE,
+    ("GET", f"{GROUP_PATH}/offsets"): DESCRIBE,
     ("GET", f"{GROUP_PATH}/timeline"): DESCRIBE,
     ("GET", f"{GROUP_PATH}/journal.json"): DESCRIBE,
     ("GET", f"{GROUP_PATH}/live"): DESCRIBE,
@@ -43,6 +49,7 @@ PAGES = {
     ("GET", "/static/{name}"): NOTHING,
 }
 """What each route of the console asks for."""
+OF_A_NAMESPACE = ("/groups", "/members", "/leaders", "/topics")
 PASSED = {200, 303, 422}
 
 
@@ -53,7 +60,8 @@ async def doors(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Doors
 
 
 def url_of(path: str, token_id: str = "") -> str:
-    return path.format(namespace=NAMESPACE, group_id=GROUP, action="rebalance", name="console.css", token_id=token_id)
+    names = {"namespace": NAMESPACE, "group_id": GROUP, "topic": TOPIC, "token_id": token_id}
+    return path.format(**names, action="rebalance", name="console.css")
 
 
 async def test_every_route_of_the_console_is_in_the_table(doors: Doors) -> None:
@@ -77,7 +85,7 @@ async def test_who_gets_in_where(doors: Doors, role: str) -> None:
     got = {}
     async with doors.browser(role) as browser:
         for method, path in sorted(asked, key=lambda place: place[1] == "/signout"):
-            url = url_of(path, token_id) + (f"?namespace={NAMESPACE}" if path == "/groups" else "")
+            url = url_of(path, token_id) + (f"?namespace={NAMESPACE}" if path in OF_A_NAMESPACE else "")
             answer = await browser.request(method, url, data=FORM if method == "POST" else None)
             got[(method, path)] = answer.status_code
 

@@ -15,6 +15,7 @@ from rota.api.access.guard import Guard, behind
 from rota.api.http.draining import Draining
 from rota.api.http.streams import PING_SECONDS, EventStream
 from rota.api.ports import ServedCoordinator
+from rota.console.across import leaders_page, members_page, search_page, topics_page
 from rota.console.actions import ACTIONS, Form, act, action_named, action_page
 from rota.console.browsing import PAGE_HEADERS, check_origin, fields_of
 from rota.console.desk import Desk
@@ -25,6 +26,7 @@ from rota.console.manual import manual_page
 from rota.console.overview import overview
 from rota.console.owners import shards_page
 from rota.console.ports import ConsoleStore
+from rota.console.progress import offsets_page, topic_page
 from rota.console.quotas import quotas_page
 from rota.console.rendering import query, render, segment, static_file
 from rota.console.tokens import revoke, revoke_page, tokens_page
@@ -36,6 +38,7 @@ from rota.wire.routes import decode_path
 from rota.wire.status import STATUS
 
 GROUP_PATH = "/groups/{namespace}/{group_id}"
+TOPIC_PATH = "/topics/{namespace}/{topic}"
 TOKEN_PATH = "/tokens/{token_id}"
 _FOR_EVER = "public, max-age=31536000, immutable"
 _OPERATION = "console"
@@ -70,6 +73,11 @@ class Console:
         shown: dict[str, Show] = {
             "/": self._overview,
             "/groups": self._list,
+            "/members": self._members,
+            "/leaders": self._leaders,
+            "/topics": self._topics,
+            TOPIC_PATH: self._topic,
+            "/search": self._search,
             "/shards": self._shards,
             "/quotas": self._quotas,
             "/tokens": self._tokens,
@@ -77,6 +85,7 @@ class Console:
             f"{TOKEN_PATH}/revoke": self._ask_to_revoke,
             GROUP_PATH: self._group,
             f"{GROUP_PATH}/leader": self._leader,
+            f"{GROUP_PATH}/offsets": self._offsets,
             f"{GROUP_PATH}/timeline": self._timeline,
             f"{GROUP_PATH}/journal.json": self._journal,
             f"{GROUP_PATH}/live": self._live,
@@ -120,6 +129,22 @@ class Console:
     async def _list(self, http: Request) -> Response:
         return self._page(http, "groups.html", await list_page(self._desk, http.query_params))
 
+    async def _members(self, http: Request) -> Response:
+        return self._page(http, "members.html", await members_page(self._desk, http.query_params))
+
+    async def _leaders(self, http: Request) -> Response:
+        return self._page(http, "leaders.html", await leaders_page(self._desk, http.query_params))
+
+    async def _topics(self, http: Request) -> Response:
+        return self._page(http, "topics.html", await topics_page(self._desk, http.query_params))
+
+    async def _topic(self, http: Request) -> Response:
+        namespace, topic = _named(http, "topic")
+        return self._page(http, "topic.html", await topic_page(self._desk, namespace, topic, http.query_params))
+
+    async def _search(self, http: Request) -> Response:
+        return self._page(http, "search.html", await search_page(self._desk, http.query_params))
+
     async def _shards(self, http: Request) -> Response:
         self._entrance.check_server()
         return self._page(http, "shards.html", await shards_page(self._desk))
@@ -145,11 +170,16 @@ class Console:
         return self._page(http, "leader.html", await leader_page(self._desk, *_named(http), _base_url(http)))
 
     async def _timeline(self, http: Request) -> Response:
-        return self._page(http, "timeline.html", await timeline_page(self._desk, *_named(http), _base_url(http)))
+        shown = await timeline_page(self._desk, *_named(http), _base_url(http), http.query_params)
+        return self._page(http, "timeline.html", shown)
+
+    async def _offsets(self, http: Request) -> Response:
+        shown = await offsets_page(self._desk, *_named(http), _base_url(http), http.query_params)
+        return self._page(http, "offsets.html", shown)
 
     async def _journal(self, http: Request) -> Response:
         namespace, group_id = _named(http)
-        shown = await timeline_page(self._desk, namespace, group_id, _base_url(http))
+        shown = await timeline_page(self._desk, namespace, group_id, _base_url(http), http.query_params)
         document: dict[str, Any] = {"namespace": namespace, "group_id": group_id, "events": as_lines(shown["events"])}
         if shown["first_revision"]:
             document["first_revision"] = shown["first_revision"]
@@ -242,9 +272,10 @@ class Console:
         return self._page(http, "refused.html", {"code": code, "detail": detail, "status": status}, status)
 
 
-def _named(http: Request) -> tuple[str, str]:
-    path = decode_path({name: http.path_params[name] for name in ("namespace", "group_id")})
-    return path["namespace"], path["group_id"]
+def _named(http: Request, name: str = "group_id") -> tuple[str, str]:
+    """The namespace of a path, and the group or topic in it."""
+    path = decode_path({each: http.path_params[each] for each in ("namespace", name)})
+    return path["namespace"], path[name]
 
 
 def _after(namespace: str, group_id: str, action: str) -> str:

@@ -36,8 +36,8 @@ from rota.replica.ports import JournalEvent, ShardOwner
 MOST_GROUPS = 5_000
 """Of a namespace; beyond that the list says that it is not whole."""
 _WINDOWS = (1_000, 4_000, 16_000, 64_000)
-_QUIET = frozenset({"offsets_committed", "session_stats"})
-"""Lines that change nothing which a page shows."""
+QUIET = frozenset({"offsets_committed", "session_stats"})
+"""Lines that change nothing which a page of generations shows."""
 _AT_ONCE = 16
 
 
@@ -129,18 +129,23 @@ class Desk:
         found = await asyncio.gather(*(one(group_id) for group_id in group_ids))
         return {each.group.group_id: each for each in found if each is not None}
 
-    async def history(self, described: Described, lines: int) -> History:
+    async def history(
+        self, described: Described, lines: int, *, before: int | None = None, but_for: frozenset[str] = frozenset()
+    ) -> History:
         """The group's latest lines of the journal, `lines` or more where there are so many, the oldest first.
 
-        A shard's journal is read forward only, so ever larger pieces of its end are read, up to a bound.
+        Those below the revision `before`, if given, and not of the kinds `but_for`. A shard's journal is read forward
+        only, so ever larger pieces of its end are read, up to a bound.
         """
+        last = described.revision if before is None else min(described.revision, before - 1)
         namespace, group_id = described.namespace, described.group.group_id
         shard_id = shard_of(namespace, group_id, self.shard_count)
         found, first_revision = list[JournalEvent](), 0
         for window in _WINDOWS:
-            after = max(0, described.revision - window)
+            after = max(0, last - window)
             names = {"namespace": namespace, "group_id": group_id}
-            found, first_revision = await self._lines_left(shard_id, after, window, **names)
+            read, first_revision = await self._lines_left(shard_id, after, window, **names)
+            found = [event for event in read if event.seq <= last and event.kind not in but_for]
             if len(found) >= lines or not after or first_revision:
                 break
         return History([_as_json(event) for event in found], first_revision)
@@ -181,7 +186,7 @@ class Desk:
 async def _changes(events: AsyncIterator[JournalEvent]) -> AsyncIterator[JournalEvent]:
     async with aclosing(events):  # type: ignore[type-var]  # the coordinators' watches are generators
         async for event in events:
-            if event.kind not in _QUIET:
+            if event.kind not in QUIET:
                 yield replace(event, kind="changed", reason="", payload={})
 
 

@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.datastructures import QueryParams
+
+from rota.console.axis import axis_of
 from rota.console.commands import commands_of
-from rota.console.desk import Described, Desk
+from rota.console.desk import QUIET, Described, Desk
 from rota.console.drawing import draw
 from rota.console.rendering import utc
 from rota.console.shares import in_words, moves, share_map, units_of
@@ -76,9 +79,9 @@ async def group_page(
     shares, former = _latest_shares(group, story)
     drawn = share_map(group.protocol_type, shares, former)
     return {
-        **_common(desk, described, now_ms, base_url),
+        **common_values(desk, described, now_ms, base_url),
         "told": explain(group, now_ms, events, utc),
-        "seats": [_seat(group, member, now_ms) for member in _seated(group, show_all=show_all)],
+        "seats": [seat_of(group, member, now_ms) for member in _seated(group, show_all=show_all)],
         "map": drawn,
         "drawing": draw(drawn) if drawn is not None and drawn.units else None,
         "in_words": in_words,
@@ -87,15 +90,31 @@ async def group_page(
     }
 
 
-async def timeline_page(desk: Desk, namespace: str, group_id: str, base_url: str) -> dict[str, Any]:
+async def timeline_page(
+    desk: Desk, namespace: str, group_id: str, base_url: str, parameters: QueryParams
+) -> dict[str, Any]:
+    """The generations and the lines of the journal, the latest first; below the revision `before`, if the URL has one.
+
+    Commits and statistics of heartbeats are left out unless the URL asks for them: they would hide all else.
+    """
     described = await desk.describe(namespace, group_id)
-    history = await desk.history(described, _ALL_LINES)
+    commits, text = "commits" in parameters, parameters.get("before", "")
+    before = int(text) if text.isdecimal() and len(text) < 19 else None
+    but_for = frozenset[str]() if commits else QUIET
+    history = await desk.history(described, _ALL_LINES, before=before, but_for=but_for)
     events, now_ms = history.events, desk.now_ms()
+    story = generations(events)
+    shown = list(reversed(events))[:_LINES]
+    is_last = len(shown) == len(events) and len(events) < _ALL_LINES
     return {
-        **_common(desk, described, now_ms, base_url),
-        "chapters": chapters(described.group.protocol_type, generations(events), now_ms),
-        "events": list(reversed(events))[:_LINES],
+        **common_values(desk, described, now_ms, base_url),
+        "chapters": chapters(described.group.protocol_type, story, now_ms),
+        "axis": axis_of(story, now_ms) if before is None else None,
+        "events": shown,
         "first_revision": history.first_revision,
+        "commits": commits,
+        "newer": before is not None,
+        "older_than": shown[-1]["revision"] if shown and not is_last else None,
     }
 
 
@@ -107,8 +126,8 @@ async def leader_page(desk: Desk, namespace: str, group_id: str, base_url: str) 
     leader = next((member for member in group.members if member.member_id == group.leader_id), None)
     current = told_of[0] if told_of and leader and told_of[0].leader_id == leader.member_id else None
     return {
-        **_common(desk, described, now_ms, base_url),
-        "leader": leader and _seat(group, leader, now_ms),
+        **common_values(desk, described, now_ms, base_url),
+        "leader": leader and seat_of(group, leader, now_ms),
         "reign": current,
         "waiting": [member for member in group.members if member is not leader][:MOST_SEATS],
         "reigns": told_of,
@@ -157,7 +176,7 @@ def _ended(reign: Reign, at_ms: int) -> Reign:
     return Reign(reign.leader_id, reign.first_generation, reign.last_generation, reign.since_ms, at_ms, reign.why)
 
 
-def _common(desk: Desk, described: Described, now_ms: int, base_url: str) -> dict[str, Any]:
+def common_values(desk: Desk, described: Described, now_ms: int, base_url: str) -> dict[str, Any]:
     namespace, group = described.namespace, described.group
     return {
         "namespace": namespace,
@@ -199,7 +218,7 @@ def _seated(group: DescribeReply, *, show_all: bool) -> Sequence[DescribedMember
     return sorted(group.members, key=urgency)[:MOST_SEATS]
 
 
-def _seat(group: DescribeReply, member: DescribedMember, now_ms: int) -> Seat:
+def seat_of(group: DescribeReply, member: DescribedMember, now_ms: int) -> Seat:
     deadline_ms = member.session_deadline_ms
     units = units_of(group.protocol_type, member.assignment)
     return Seat(

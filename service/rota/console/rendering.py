@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
+from starlette.datastructures import QueryParams
 
 from rota.observability.explanation import count, duration
 from rota.observability.timeline import what_happened
@@ -118,6 +119,12 @@ def query(**values: Any) -> str:
     """A query string of the given values; empty without any."""
     given = {name: value for name, value in values.items() if value not in (None, "", [], ())}
     return "?" + urlencode(given, doseq=True) if given else ""
+
+
+def page_number(parameters: QueryParams, lines: int, size: int) -> tuple[int, int]:
+    """The page that a URL names, of so many. Nonsense in it is the first page, and too high a number the last."""
+    text, pages = parameters.get("page", ""), max(1, -(-lines // size))
+    return (min(pages, max(1, int(text))) if text.isdecimal() and len(text) < 7 else 1), pages
 
 
 def _shortened(found: re.Match[str]) -> str:

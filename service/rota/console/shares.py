@@ -75,7 +75,7 @@ def share_map(
     if not now or any(units is None for units in now.values()):
         return None
     held = {member_id: set(units or ()) for member_id, units in now.items()}
-    units = sorted({unit for each in held.values() for unit in each}, key=_order)
+    units = sorted({unit for each in held.values() for unit in each}, key=unit_order)
     number_of = {unit: number for number, unit in enumerate(units)}
     before = holders(protocol_type, former or {})
     rows = []
@@ -117,7 +117,7 @@ def units_of(protocol_type: str, share: bytes) -> list[Unit] | None:
 def in_words(units: Sequence[Unit]) -> str:
     """`orders 0-3, 7 · audit 1`."""
     by_topic: dict[str, list[int]] = {}
-    for topic, number in sorted(units, key=_order):
+    for topic, number in sorted(units, key=unit_order):
         by_topic.setdefault(topic, []).append(number)
     return " · ".join(f"{topic} {_ranges(numbers)}" for topic, numbers in by_topic.items())
 
@@ -139,6 +139,6 @@ def _topics(units: Sequence[Unit]) -> tuple[Topic, ...]:
     return tuple(Topic(name, numbers[0], len(numbers)) for name, numbers in found.items())
 
 
-def _order(unit: Unit) -> tuple[list[tuple[int, str]], int]:
+def unit_order(unit: Unit) -> tuple[list[tuple[int, str]], int]:
     """Topics as people count: `t2` before `t10`."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in _NUMBERS.split(unit[0])], unit[1]

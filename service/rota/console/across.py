@@ -1,0 +1,176 @@
+"""Pages across groups: topics, members and leaders of a namespace, and a search over all namespaces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.datastructures import QueryParams
+
+from rota.console.desk import Described, Desk
+from rota.console.group import Seat, seat_of
+from rota.console.rendering import page_number
+from rota.protocol.errors import RejectedRequest
+from rota.protocol.ids import check_namespace
+from rota.protocol.messages import ListedGroup, ListTopics, ListTopicsReply, TopicReply
+
+PAGE = 50
+MOST_DESCRIBED = 200
+"""Groups that one page reads whole; beyond that it says that it has not read all."""
+MOST_TOPICS = 10_000
+MOST_FOUND = 100
+_MOST_NAMESPACES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A member in its group."""
+
+    described: Described
+    seat: Seat
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A group or topic with the searched name, in a namespace."""
+
+    namespace: str
+    name: str
+    group: ListedGroup | None = None
+    """None for a topic."""
+
+
+def namespace_of(parameters: QueryParams) -> str:
+    namespace = parameters.get("namespace") or "default"
+    check_namespace(namespace)
+    return namespace
+
+
+def _needle(parameters: QueryParams) -> str:
+    return parameters.get("q", "").strip()[:249]
+
+
+async def topics_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
+    """The registered topics of a namespace."""
+    namespace, search = namespace_of(parameters), _needle(parameters)
+    topics = await _topics(desk, namespace)
+    chosen = [topic for topic in topics if search.lower() in topic.topic.lower()]
+    page, pages = page_number(parameters, len(chosen), PAGE)
+    return {
+        "namespace": namespace,
+        "search": search,
+        "topics": chosen[(page - 1) * PAGE : page * PAGE],
+        "found": len(chosen),
+        "total": len(topics),
+        "page": page,
+        "pages": pages,
+    }
+
+
+async def members_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
+    """The members of all groups of a namespace: which process is in which groups, and what it holds."""
+    namespace, search = namespace_of(parameters), _needle(parameters)
+    listing = await desk.list_groups(namespace)
+    occupied = [group.group_id for group in listing.groups if group.members]
+    described = await desk.describe_each(namespace, occupied[:MOST_DESCRIBED])
+    places = [place for each in described.values() for place in _places(each, desk.now_ms())]
+    chosen = sorted((place for place in places if _is_like(place, search.lower())), key=_by_process)
+    page, pages = page_number(parameters, len(chosen), PAGE)
+    return {
+        "namespace": namespace,
+        "search": search,
+        "places": chosen[(page - 1) * PAGE : page * PAGE],
+        "found": len(chosen),
+        "total": len(places),
+        "unread": max(0, len(occupied) - MOST_DESCRIBED) if listing.whole else None,
+        "page": page,
+        "pages": pages,
+        "now_ms": desk.now_ms(),
+    }
+
+
+async def leaders_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
+    """The elections of a namespace with their leaders, those without a leader first."""
+    namespace, search = namespace_of(parameters), _needle(parameters)
+    listing = await desk.list_groups(namespace)
+    elections = [group.group_id for group in listing.groups if group.protocol_type == "leader"]
+    chosen = [group_id for group_id in elections if search.lower() in group_id.lower()]
+    described = await desk.describe_each(namespace, chosen[:MOST_DESCRIBED])
+    lines = [(each, _leader(each, desk.now_ms())) for each in described.values()]
+    lines.sort(key=lambda line: (line[1] is not None, line[0].group.group_id))
+    page, pages = page_number(parameters, len(lines), PAGE)
+    return {
+        "namespace": namespace,
+        "search": search,
+        "lines": lines[(page - 1) * PAGE : page * PAGE],
+        "leaderless": sum(leader is None for _, leader in lines),
+        "found": len(lines),
+        "total": len(elections),
+        "unread": max(0, len(chosen) - MOST_DESCRIBED) if listing.whole else None,
+        "page": page,
+        "pages": pages,
+        "now_ms": desk.now_ms(),
+    }
+
+
+async def search_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
+    """Groups and topics of all namespaces that the caller may read, by a part of their names."""
+    search = _needle(parameters)
+    found: list[Found] = []
+    refused: RejectedRequest | None = None
+    has_read = False
+    # A caller without any permission gets an error, also where it searches for nothing.
+    for namespace in (await desk.namespaces())[:_MOST_NAMESPACES] or ["default"]:
+        try:
+            found += await _found(desk, namespace, search.lower())
+        except RejectedRequest as rejected:
+            refused = rejected
+        else:
+            has_read = True
+    if refused is not None and not has_read:
+        raise refused
+    found.sort(key=lambda each: (each.name.lower() != search.lower(), each.name, each.namespace))
+    return {"search": search, "results": found[:MOST_FOUND], "more": max(0, len(found) - MOST_FOUND)}
+
+
+async def _found(desk: Desk, namespace: str, needle: str) -> list[Found]:
+    groups = (await desk.list_groups(namespace)).groups
+    if not needle:
+        return []
+    found = [Found(namespace, group.group_id, group) for group in groups if needle in group.group_id.lower()]
+    topics = await _topics(desk, namespace)
+    return found + [Found(namespace, topic.topic) for topic in topics if needle in topic.topic.lower()]
+
+
+async def _topics(desk: Desk, namespace: str) -> list[TopicReply]:
+    topics: list[TopicReply] = []
+    while len(topics) < MOST_TOPICS:
+        page = await desk.call(ListTopics(namespace, after=topics[-1].topic if topics else ""))
+        assert isinstance(page, ListTopicsReply)
+        topics += page.topics
+        if not page.more:
+            break
+    return topics
+
+
+def _places(described: Described, now_ms: int) -> Iterator[Place]:
+    for member in described.group.members:
+        yield Place(described, seat_of(described.group, member, now_ms))
+
+
+def _is_like(place: Place, needle: str) -> bool:
+    member = place.seat.member
+    names = (member.member_id, member.client_id, member.host, member.group_instance_id or "")
+    return any(needle in name.lower() for name in names)
+
+
+def _by_process(place: Place) -> tuple[str, str, str]:
+    member = place.seat.member
+    return member.host, member.client_id, place.described.group.group_id
+
+
+def _leader(described: Described, now_ms: int) -> Seat | None:
+    group = described.group
+    leader = next((member for member in group.members if member.member_id == group.leader_id), None)
+    return None if leader is None else seat_of(group, leader, now_ms)

@@ -1,0 +1,125 @@
+"""Progress: the offsets of one group, and of all groups that read a topic."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.datastructures import QueryParams
+
+from rota.console.desk import Described, Desk
+from rota.console.group import common_values
+from rota.console.rendering import page_number
+from rota.console.shares import Unit, holders, unit_order
+from rota.protocol.messages import FetchedOffset, FetchOffsets, FetchReply, GetTopic, ListGroups, ListReply, TopicReply
+
+PAGE = 100
+"""Partitions on one page."""
+MOST_GROUPS = 20
+"""Groups on the page of a topic: beyond that the page says that there are more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One partition of one group. `behind`: by so much less than the group that is farthest; None without an offset."""
+
+    topic: str
+    partition: int
+    committed: FetchedOffset | None
+    holders: tuple[str, ...]
+    behind: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A group that subscribes to a topic, with its lines of that topic."""
+
+    described: Described
+    lines: tuple[Line, ...]
+
+    @property
+    def behind(self) -> int:
+        """Over the partitions shown."""
+        return sum(line.behind or 0 for line in self.lines)
+
+
+async def offsets_page(
+    desk: Desk, namespace: str, group_id: str, base_url: str, parameters: QueryParams
+) -> dict[str, Any]:
+    """The committed offsets of a group, and which of its members holds each partition."""
+    described = await desk.describe(namespace, group_id)
+    topic = parameters.get("topic", "")
+    offsets = await _offsets(desk, namespace, group_id)
+    held = _holders(described)
+    units = sorted({*offsets, *held}, key=unit_order)
+    topics = list(dict.fromkeys(name for name, _ in units))
+    chosen = [unit for unit in units if topic in ("", unit[0])]
+    page, pages = page_number(parameters, len(chosen), PAGE)
+    return {
+        **common_values(desk, described, desk.now_ms(), base_url),
+        "lines": [_line(unit, offsets, held) for unit in chosen[(page - 1) * PAGE : page * PAGE]],
+        "found": len(chosen),
+        "topics": topics,
+        "topic": topic,
+        "page": page,
+        "pages": pages,
+    }
+
+
+async def topic_page(desk: Desk, namespace: str, topic: str, parameters: QueryParams) -> dict[str, Any]:
+    """A topic with the groups that subscribe to it, and how far each of them is, partition by partition."""
+    facts = await desk.call(GetTopic(namespace, topic))
+    assert isinstance(facts, TopicReply)
+    listed = await desk.call(ListGroups(namespace, topic=topic, limit=MOST_GROUPS))
+    assert isinstance(listed, ListReply)
+    described = await desk.describe_each(namespace, [group.group_id for group in listed.groups])
+    page, pages = page_number(parameters, facts.partitions, PAGE)
+    numbers = range((page - 1) * PAGE, min(page * PAGE, facts.partitions))
+    offsets = await asyncio.gather(*(_offsets(desk, namespace, group_id) for group_id in described))
+    farthest = {
+        number: max((each[topic, number].offset for each in offsets if (topic, number) in each), default=-1)
+        for number in numbers
+    }
+    return {
+        "namespace": namespace,
+        "topic": facts,
+        "readers": [
+            Reader(each, tuple(_lines(topic, numbers, of_group, _holders(each), farthest)))
+            for each, of_group in zip(described.values(), offsets, strict=True)
+        ],
+        "more_groups": listed.more,
+        "page": page,
+        "pages": pages,
+        "now_ms": desk.now_ms(),
+    }
+
+
+async def _offsets(desk: Desk, namespace: str, group_id: str) -> dict[Unit, FetchedOffset]:
+    reply = await desk.call(FetchOffsets(namespace, group_id))
+    assert isinstance(reply, FetchReply)
+    return {(each.topic, each.partition): each for each in reply.offsets if each.offset >= 0}
+
+
+def _holders(described: Described) -> dict[Unit, tuple[str, ...]]:
+    shares = {member.member_id: member.assignment for member in described.group.members}
+    found = holders(described.group.protocol_type, shares)
+    return {unit: tuple(sorted(member_ids)) for unit, member_ids in found.items()}
+
+
+def _lines(
+    topic: str,
+    numbers: Sequence[int],
+    offsets: Mapping[Unit, FetchedOffset],
+    held: Mapping[Unit, tuple[str, ...]],
+    farthest: Mapping[int, int],
+) -> Iterable[Line]:
+    for number in numbers:
+        line = _line((topic, number), offsets, held)
+        behind = None if line.committed is None else farthest[number] - line.committed.offset
+        yield Line(line.topic, line.partition, line.committed, line.holders, behind)
+
+
+def _line(unit: Unit, offsets: Mapping[Unit, FetchedOffset], held: Mapping[Unit, tuple[str, ...]]) -> Line:
+    return Line(*unit, offsets.get(unit), held.get(unit, ()))
