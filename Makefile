@@ -21,7 +21,7 @@ TORTURE = ROTA_MINUTES=$(MINUTES) $(BIN)/python -m pytest -o faulthandler_timeou
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all coverage sim model mutants torture fuzz bench lint docs images proto locks clean
+.PHONY: help run test test-all coverage sim model mutants torture fuzz bench peers lint docs images proto locks clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -60,8 +60,10 @@ torture: .venv/dev.stamp .venv/pgbouncer.stamp .venv/network.stamp .venv/operati
 fuzz: .venv/dev.stamp ## Attack each thing that takes bytes, about MINUTES=10 in all; SEED=4711 and ARGS=http1 repeat a run of one
 	GRPC_VERBOSITY=NONE $(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-bench: .venv/dev.stamp ## Measure, beside the floor and the peers, in one run
+bench: .venv/dev.stamp .venv/peers.stamp ## Measure, beside the floor and the peers, in one run
 	$(BIN)/python bench/run.py $(ARGS)
+
+peers: .venv/peers.stamp ## Build and fetch the systems that `make bench ARGS=race` runs beside Rota; needs Go, Maven and Java 17
 
 lint: .venv/dev.stamp ## Style, types, the layers of the architecture, and the wire contract
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports --no-logo
@@ -128,6 +130,11 @@ $(BIN)/python:
 # What the tests of pages look with.
 .venv/browser.stamp: tests/support/debian_package.py tests/support/browser.py | .venv/dev.stamp
 	$(BIN)/python -m tests.support.browser
+	@touch $@
+
+# The systems of the race, in build/peers, with pinned checksums. Those that cannot be installed are skipped by name.
+.venv/peers.stamp: $(wildcard bench/race/peers/*) bench/race/install.py | .venv/dev.stamp
+	$(BIN)/python -m bench.race.install
 	@touch $@
 
 # The model checker of docs/model, with a pinned checksum.

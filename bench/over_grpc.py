@@ -213,14 +213,14 @@ async def _kb_of_a_member(server: Server, path: str, streams: int, members: int)
         opened, grown = [], []
         for wave in range(WAVES):
             before = server.resident_kb()
-            opened += await _idle_streams(channel, path, f"idle-{wave}", streams, members)
+            opened += await idle_streams(channel, path, f"idle-{wave}", streams, members)
             grown.append(server.resident_kb() - before)
         for stream in opened:
             stream.cancel()
         return sum(grown[WARM_UP_WAVES:]) / (streams * members * (WAVES - WARM_UP_WAVES))
 
 
-async def _idle_streams(
+async def idle_streams(
     channel: grpc.aio.Channel, path: str, group_id: str, streams: int, members: int
 ) -> list[grpc.aio.StreamStreamCall[bytes, bytes]]:
     """Streams with members of a Stable group, or, at the bare server, with the same messages."""

@@ -38,6 +38,8 @@ BENCHES = (
     "takeover",
     "stopping",
     "pipeline",
+    "idle",
+    "race",
 )
 MODULES = {name: f"bench.{name}" for name in BENCHES} | {"http": "bench.over_http", "grpc": "bench.over_grpc"}
 

@@ -103,9 +103,17 @@ class MemberStream:
 class StreamCrowd:
     """The members of one group, spread over streams. Knows which generation each of them holds a share of."""
 
-    def __init__(self, group_id: str, streams: Sequence[MemberStream], *, protocol_type: str = "worker") -> None:
+    def __init__(
+        self,
+        group_id: str,
+        streams: Sequence[MemberStream],
+        *,
+        protocol_type: str = "worker",
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    ) -> None:
         self.group_id = group_id
         self.protocol_type = protocol_type
+        self.session_timeout_ms = session_timeout_ms
         self.members: list[StreamMember] = []
         self._streams = streams
         self._holding: Counter[int] = Counter()
@@ -123,9 +131,11 @@ class StreamCrowd:
         """Return when every member has its share of the same generation; raise what ended a stream."""
         agreed = asyncio.ensure_future(self._agreed.wait())
         ends = [asyncio.ensure_future(stream.until_over()) for stream in self._streams]
-        await asyncio.wait((agreed, *ends), timeout=DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
-        for task in (agreed, *ends):
-            task.cancel()
+        try:
+            await asyncio.wait((agreed, *ends), timeout=DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (agreed, *ends):
+                task.cancel()
         for ended in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(ended, Exception):
                 raise ended
@@ -173,7 +183,7 @@ class StreamMember:
             client_id="crowd",
             protocol_type=self._crowd.protocol_type,
             protocols=[pb.Protocol(name="range", metadata=METADATA)],
-            session_timeout_ms=SESSION_TIMEOUT_MS,
+            session_timeout_ms=self._crowd.session_timeout_ms,
             wait_ms=WAIT_MS,
         )
         self._stream.send(self._on_joined, join=request)

@@ -31,7 +31,7 @@ CRASH_AIM_MS = 10.0
 HAND_OVER_AIM_MS = 1.5
 HAND_OVERS, CRASHES = 20, 3
 COMMITS = 3
-"""Of an agreement: who is gone, the new generation, its assignment. Each waits for the one before."""
+"""Of an agreement: the leave, the new generation, its assignment. Each waits for the one before."""
 SETTLE_S = 0.2
 MESSAGES_OF_A_MEMBER = 2
 """The join and the sync. That a rebalance began is pushed, so the floor's answers are as many as ours."""
@@ -135,7 +135,7 @@ async def _hand_overs(group_id: str, server: Server, times: int) -> float:
 async def _a_crash(group_id: str, server: Server, directory: Path) -> tuple[float, float]:
     """Until the next one leads, and until a plain connection of the same process ends: its kernel frees memory first.
 
-    The leader is another process, whose members leave when its stream is lost.
+    The leader is another process; its members leave when its stream is lost.
     """
     ended = asyncio.get_running_loop().create_future()
     listener = await asyncio.get_running_loop().create_server(lambda: _Ending(ended), HOST)
