@@ -33,7 +33,7 @@ FOLDER = Path("build/bench")
 
 def run(effort: Effort) -> list[Figure]:
     """All systems take turns at each row. A system that cannot is named, with the reason."""
-    result = Result(environment("python -m bench.run race"))
+    result = Result(environment(f"python -m bench.run {' '.join(sys.argv[1:])}"))
     with (
         tempfile.TemporaryDirectory(prefix="rota-race-") as name,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,

@@ -95,7 +95,14 @@ class RotaStreams(RotaHttp):
 
     async def sessions(self, count: int) -> Sequence[Session]:
         members = await stable_members(self.rota, count)
-        return [_Stream(await Grpc.open(self.rota.grpc_port), *each) for each in members]
+
+        async def open_one(number: int) -> Session:
+            session = _Stream(await Grpc.open(self.rota.grpc_port), *members[number])
+            # Connections that had not called yet were reset while many more were opened.
+            await session.keep_alive()
+            return session
+
+        return await opened(count, open_one)
 
     async def batch(self) -> Batch:
         members = await stable_members(self.rota, ON_A_STREAM)
