@@ -32,7 +32,7 @@ def head(length: int, *headers: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("count", [FEW, MANY])
-async def test_bodies_that_lack_their_last_byte_take_a_bounded_part_of_the_memory(count: int, target: Target) -> None:
+async def test_unfinished_bodies_take_a_bounded_part_of_the_memory(count: int, target: Target) -> None:
     """Each is as large as a body may be. Those that are too much are asked to come back, and small calls pass."""
     all_but_one = b"x" * (8 * MIB - 1)
     async with target.unharmed(most_mib=MOST_MIB, what=f"{count} bodies of 8 MiB that lack a byte"):

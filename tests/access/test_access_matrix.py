@@ -219,7 +219,7 @@ def test_every_kind_of_caller_has_its_credentials(world: tuple[Service, dict[str
     assert set(world[1]) == set(CALLERS)
 
 
-def test_the_document_asks_for_a_proof_exactly_where_the_server_does(world: tuple[Service, dict[str, Any]]) -> None:
+def test_the_document_asks_for_proof_where_the_server_does(world: tuple[Service, dict[str, Any]]) -> None:
     document = world[0].api.openapi()
     proofs: list[dict[str, list[str]]] = [{name: []} for name in document["components"]["securitySchemes"]]
 
@@ -254,7 +254,7 @@ async def test_who_gets_in_over_grpc(world: tuple[Service, dict[str, Any]], kind
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_where_only_probes_are_answered_not_even_an_administrator_gets_more(
+async def test_a_port_for_probes_gives_administrators_nothing_else(
     world: tuple[Service, dict[str, Any]],
 ) -> None:
     service, headers = world

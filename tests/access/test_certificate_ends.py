@@ -79,9 +79,7 @@ def test_metrics_tell_of_the_certificate_that_is_shown_now(authority: Authority)
 
 
 @pytest.mark.thorough
-async def test_doctor_warns_of_a_certificate_that_should_have_been_renewed(
-    tmp_path: Path, authority: Authority
-) -> None:
+async def test_doctor_warns_of_a_certificate_overdue_for_renewal(tmp_path: Path, authority: Authority) -> None:
     shown, own = authority.issue("rota"), authority.issue("doctor", common_name="doctor")
     port = free_port()
     settings = Settings(

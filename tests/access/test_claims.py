@@ -65,7 +65,7 @@ def test_a_review_names_the_account_and_its_pod() -> None:
 
 
 @pytest.mark.parametrize("exp", [1_000, 1_000.9, "1000"])
-def test_a_caller_is_proven_until_the_token_runs_out_whatever_way_it_says_so(exp: float | str) -> None:
+def test_a_caller_is_proven_until_its_token_expires(exp: float | str) -> None:
     """As the check of the token itself reads it."""
     assert caller_of_claims({"sub": "a", "exp": exp}, OIDC).expires_at_ms == (1_000 + OIDC.leeway_s) * 1_000
 

@@ -175,7 +175,7 @@ async def test_quotas_hold_for_reads_on_the_fast_path(guarded: Guarded) -> None:
     assert guarded.both.fast.ordinary == 2  # the first one, whose token is new, and the last one
 
 
-async def test_callers_without_credentials_or_with_two_are_refused_alike(guarded: Guarded) -> None:
+async def test_missing_and_doubled_credentials_are_rejected_alike(guarded: Guarded) -> None:
     member = guarded.as_("member")
     for headers in ((), (member, member), (member, "Authorization: Basic eA=="), ("Authorization:",)):
         answer, fast = await compare(guarded.both, guarded.heartbeat(*headers))

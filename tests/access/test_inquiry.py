@@ -117,7 +117,7 @@ async def test_groups_of_people_count_as_the_issuer_says(service: Service) -> No
     assert (await over_http(service, "/v1/can-i", token, {"action": "journal"}))["rule"] == "admins"
 
 
-async def test_who_shows_nothing_is_anonymous_and_hears_what_that_is_worth(service: Service) -> None:
+async def test_a_caller_without_proof_is_anonymous_and_told_its_rights(service: Service) -> None:
     told = await over_http(service, "/v1/whoami", "")
 
     asked = {"action": "describe", "namespace": "lobby", "group_id": GROUP}
@@ -157,7 +157,7 @@ async def test_a_question_that_makes_no_sense_is_refused(
     assert complaint in told["detail"]
 
 
-async def test_without_rules_everybody_hears_that_they_may_do_everything(service: Service) -> None:
+async def test_without_rules_every_caller_may_do_everything(service: Service) -> None:
     async with serving(create_app(service.coordinator)) as http:
         who = (await http.get("/v1/whoami")).json()
         may = (await http.get("/v1/can-i", params={"action": "administer", "namespace": "any"})).json()

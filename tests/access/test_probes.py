@@ -49,7 +49,7 @@ def strict(folder: Path, authority: Authority, probes: Address, **more: int) -> 
     )
 
 
-async def test_probes_are_answered_in_the_clear_where_all_else_wants_a_certificate(tmp_path: Path) -> None:
+async def test_probes_are_answered_in_the_clear_beside_mutual_tls(tmp_path: Path) -> None:
     authority, probes = Authority(tmp_path), Address("127.0.0.1", free_port())
     settings = strict(tmp_path, authority, probes)
 

@@ -56,7 +56,7 @@ def test_a_meter_tells_what_its_namespace_takes_by_now() -> None:
     assert a_meter(max_groups=1).taken(0) == Taken()
 
 
-def test_one_request_larger_than_the_bucket_goes_through_and_the_next_ones_wait_for_it() -> None:
+def test_one_large_request_passes_and_the_next_ones_wait() -> None:
     bucket = Bucket(10, 0)
 
     assert bucket.take(50, 0)
@@ -120,7 +120,7 @@ ROADS = pytest.mark.parametrize("road", ["from memory", "by a call", "repeated"]
 
 
 @ROADS
-def test_heartbeats_at_their_own_pace_pass_whatever_else_is_asked(road: str) -> None:
+def test_heartbeats_in_time_pass_whatever_else_is_asked(road: str) -> None:
     beating = Beating(road=road)
     refused = [beating.describe() for _ in range(50)]
 
@@ -150,7 +150,7 @@ def test_heartbeats_with_invented_ids_take_part_in_the_rate(road: str, size: int
 
 
 @ROADS
-def test_a_member_that_heartbeats_without_a_pause_takes_part_in_the_rate(road: str) -> None:
+def test_a_member_that_heartbeats_in_a_loop_shares_the_rate(road: str) -> None:
     beating = Beating(road=road)
     beating.beat("a")
     beating.clock.now_ms = 400
@@ -164,7 +164,7 @@ def test_a_member_that_heartbeats_without_a_pause_takes_part_in_the_rate(road: s
 
 
 @ROADS
-def test_several_heartbeats_in_a_message_pass_while_one_is_in_time(road: str) -> None:
+def test_several_heartbeats_in_a_message_pass_if_one_is_in_time(road: str) -> None:
     beating = Beating(1, road=road)
     beating.beat("a"), beating.beat("b")
     beating.clock.now_ms = 2_000
@@ -203,7 +203,7 @@ def test_the_id_of_anothers_member_does_not_change_its_pace(road: str) -> None:
     assert beating.beat("a", caller="owner") == ""
 
 
-def test_members_that_expire_all_at_once_come_back_within_seconds() -> None:
+def test_members_that_expire_at_once_return_within_seconds() -> None:
     """Their process learns it by one message, and joins again at another replica."""
     beating = Beating(road="by a call")
     beating.beat(*(f"old{n}" for n in range(1_000)), error=UNKNOWN)
@@ -247,7 +247,7 @@ def test_a_noisy_caller_leaves_a_calm_one_its_share_of_the_rate() -> None:
     assert sum(passed.values()) <= 10 * (60 + BURST_S) + 2 * BURST_S * 10 / 2
 
 
-def test_a_noisy_caller_leaves_a_calm_one_its_share_of_what_is_parked() -> None:
+def test_a_noisy_caller_leaves_room_for_parked_calls_of_others() -> None:
     meter, parked = a_meter(max_parked=20), {"noisy": 0, "calm": 0}
 
     def park(caller: str) -> str:
@@ -348,7 +348,7 @@ def test_bytes_are_those_that_are_kept_or_handed_on() -> None:
     assert meter.refusal_of("c", a_join(size=1), 1_000) == "bytes_per_s"
 
 
-def test_a_namespace_without_a_quota_of_its_own_has_that_of_the_star() -> None:
+def test_a_namespace_without_a_quota_has_that_of_the_star() -> None:
     own, general = Quota(max_groups=1), Quota(max_groups=9)
 
     assert quota_of({"a": own, "*": general}, "a") is own
@@ -367,7 +367,7 @@ class Changing:
         self.document = AccessDocument(quotas={"n": Quota(requests_per_s=requests_per_s)})
 
 
-def test_a_changed_file_gives_nothing_back_where_the_quota_is_as_before() -> None:
+def test_a_changed_file_refills_no_quota_that_stays_the_same() -> None:
     now_s, policy = [0.0], Changing()
     meters = Meters(policy, Limits(), clock=lambda: now_s[0])
 
@@ -409,7 +409,7 @@ def test_the_log_names_the_caller_that_a_quota_refuses(caplog: pytest.LogCapture
     ]
 
 
-def test_a_callers_quota_holds_in_all_namespaces_and_for_that_caller() -> None:
+def test_a_callers_quota_holds_in_all_namespaces() -> None:
     meters, counted = meters_for(requests_per_s=5), list[tuple[str, str]]()
     meters.refused = lambda scope, quota: counted.append((scope, quota))
 
@@ -434,7 +434,7 @@ def test_what_a_caller_has_open_is_bounded(quota: str, kind: tuple[str, ...], te
     assert meters.refusal_of_opening("token:noisy", kind, "n") == ""
 
 
-def test_what_a_caller_has_made_counts_until_the_store_has_it_no_more() -> None:
+def test_a_callers_makings_count_until_the_store_drops_them() -> None:
     meters = meters_for(max_groups=2, max_topics=1)
 
     def make(request: m.Request) -> str:

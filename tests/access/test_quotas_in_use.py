@@ -54,9 +54,7 @@ async def join(service: Service, headers: dict[str, str], namespace: str, group_
     return await service.http.post(path(namespace, group_id, "join"), json=body, headers=headers)
 
 
-async def test_a_noisy_namespace_is_held_back_and_its_neighbours_are_not(
-    service: Service, headers: dict[str, str]
-) -> None:
+async def test_a_noisy_namespace_is_throttled_alone(service: Service, headers: dict[str, str]) -> None:
     member = (await join(service, headers, "noisy", "g", group_instance_id="i1")).json()["member_id"]
     beat = {"member_id": member, "generation_id": 1}
 
@@ -79,9 +77,7 @@ async def test_a_noisy_namespace_is_held_back_and_its_neighbours_are_not(
     assert refusal.json()["detail"] == "the quota of namespace noisy: more than 20 requests a second"
 
 
-async def test_a_noisy_caller_does_not_starve_a_calm_one_of_its_namespace(
-    service: Service, headers: dict[str, str]
-) -> None:
+async def test_a_noisy_caller_does_not_starve_a_calm_one(service: Service, headers: dict[str, str]) -> None:
     calm = bearer(service.secrets.a_token("calm", "operator", "*"))
 
     noise = [asyncio.create_task(join(service, headers, "noisy", f"n{n}")) for n in range(300)]
@@ -92,9 +88,7 @@ async def test_a_noisy_caller_does_not_starve_a_calm_one_of_its_namespace(
     assert loud[429] > 150
 
 
-async def test_heartbeats_with_invented_ids_are_held_back_and_those_of_members_are_not(
-    service: Service, headers: dict[str, str]
-) -> None:
+async def test_heartbeats_with_invented_ids_are_throttled(service: Service, headers: dict[str, str]) -> None:
     honest = bearer(service.secrets.a_token("honest", "operator", "*"))
     member = (await join(service, honest, "noisy", "g", group_instance_id="i2")).json()["member_id"]
     batch = {"members": [{"member_id": f"m{n}", "generation_id": 1} for n in range(100)]}

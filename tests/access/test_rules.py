@@ -70,7 +70,7 @@ def test_a_rule_that_denies_wins_over_what_a_token_carries() -> None:
         ({"actions": ROLES["viewer"]}, False),
     ],
 )
-def test_a_rule_is_about_its_subjects_namespaces_groups_and_actions(fields: dict[str, object], allowed: bool) -> None:
+def test_a_rule_has_subjects_namespaces_groups_and_actions(fields: dict[str, object], allowed: bool) -> None:
     assert decide((a_rule(**fields),), WORKER, Action.JOIN, BILLING).allowed is allowed  # type: ignore[arg-type]
 
 
@@ -96,9 +96,7 @@ def test_the_server_itself_is_for_rules_about_every_namespace() -> None:
 
 @pytest.mark.parametrize("named", [{"groups": ["bill*"]}, {"topics": ["documents"]}, {"groups": ["*"]}])
 @pytest.mark.parametrize("action", [Action.JOURNAL, Action.METRICS, Action.TOKENS])
-def test_a_rule_about_some_groups_or_topics_says_nothing_of_the_server(
-    named: dict[str, list[str]], action: Action
-) -> None:
+def test_a_rule_about_groups_or_topics_grants_no_server_action(named: dict[str, list[str]], action: Action) -> None:
     everything, server = a_rule("everything", actions=ROLES["admin"]), Resource(Kind.SERVER)
     some = {"name": "some", "subjects": ["sa:team-a/*"], "actions": ["*"], **named}
     allowed, denied = read_rule(some), read_rule({**some, "effect": "deny"})
@@ -176,9 +174,7 @@ def test_issuers_that_would_give_the_same_names_are_refused(first: str, second: 
         ({"bind_members_to_callers": 1}, "bind_members_to_callers must be true or false"),
     ],
 )
-def test_a_file_that_says_something_else_is_refused_with_where_and_why(
-    document: dict[str, object], message: str
-) -> None:
+def test_a_file_of_another_kind_is_rejected_with_its_reason(document: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidAccess, match=message.replace("*", r"\*")):
         read_document(document)
 

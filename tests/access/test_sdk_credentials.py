@@ -104,7 +104,7 @@ async def test_a_token_file_is_read_again_when_it_has_changed(service: Service, 
 
 
 @pytest.mark.parametrize("scheme", TRANSPORTS)
-async def test_a_client_shows_its_certificate_and_believes_its_own_authority(service: Service, scheme: str) -> None:
+async def test_a_client_presents_its_certificate_and_trusts_its_own_ca(service: Service, scheme: str) -> None:
     authority = service.secrets.authority
     shown = authority.issue("client", uri=WORKER)
     credentials = Credentials(ca_file=authority.file, cert_file=shown.cert, key_file=shown.key)
@@ -114,9 +114,7 @@ async def test_a_client_shows_its_certificate_and_believes_its_own_authority(ser
             await member.wait_assigned()
 
 
-async def test_a_renewed_certificate_is_shown_by_the_next_connection_over_http(
-    service: Service, tmp_path: Path
-) -> None:
+async def test_a_renewed_certificate_is_used_by_the_next_connection(service: Service, tmp_path: Path) -> None:
     credentials = a_worker_with_files(service, tmp_path)
     context = credentials.ssl_context()
 
@@ -128,7 +126,7 @@ async def test_a_renewed_certificate_is_shown_by_the_next_connection_over_http(
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "grpc+stream"])
-async def test_a_renewed_certificate_is_shown_by_the_next_call_over_grpc(
+async def test_a_renewed_certificate_is_used_by_the_next_grpc_call(
     service: Service, scheme: str, tmp_path: Path
 ) -> None:
     credentials = a_worker_with_files(service, tmp_path)
@@ -143,7 +141,7 @@ async def test_a_renewed_certificate_is_shown_by_the_next_call_over_grpc(
             await client.list_groups()
 
 
-async def test_a_renewed_certificate_replaces_a_channel_whose_calls_go_on(service: Service, tmp_path: Path) -> None:
+async def test_a_renewed_certificate_replaces_a_channel_in_use(service: Service, tmp_path: Path) -> None:
     """A process that lives for a year, with certificates that live for an hour, keeps one channel for an address."""
     url = url_of(service, "grpc", tls=True)
     channels = Channels([url], None, a_worker_with_files(service, tmp_path))

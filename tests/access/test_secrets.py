@@ -119,7 +119,7 @@ async def test_a_secret_in_the_wrong_file_is_not_quoted(tmp_path: Path, setting:
     assert "planted" not in error["msg"]
 
 
-async def test_files_that_turn_bad_while_a_server_runs_are_not_quoted_either(tmp_path: Path) -> None:
+async def test_files_that_turn_bad_under_a_server_are_not_quoted(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("planted-secret = 'x")
 

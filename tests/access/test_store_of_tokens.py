@@ -67,7 +67,7 @@ async def test_a_token_is_revoked_once_and_then_forgotten(store: tuple[str, SqlS
     assert await running.read_tokens() == []
 
 
-async def test_the_journal_tells_who_did_what_to_a_token_and_holds_no_secret(store: tuple[str, SqlStore]) -> None:
+async def test_the_journal_names_authors_of_tokens_and_no_secret(store: tuple[str, SqlStore]) -> None:
     url, running = store
     table = TokenTable(url)
 
@@ -92,7 +92,7 @@ async def test_the_journal_tells_who_did_what_to_a_token_and_holds_no_secret(sto
     assert RECORD.digest not in str(lines)
 
 
-async def test_acts_at_one_moment_count_up_without_a_gap_and_what_fails_leaves_none(
+async def test_audit_entries_count_up_and_failures_leave_none(
     store: tuple[str, SqlStore],
 ) -> None:
     url, running = store
@@ -202,7 +202,7 @@ class Table:
         self.records = [replace(each, last_used_at_ms=used_at_ms[each.token_id]) for each in self.records]
 
 
-async def test_an_unknown_token_makes_a_server_look_at_once_but_not_again_and_again() -> None:
+async def test_an_unknown_token_refreshes_at_once_but_not_repeatedly() -> None:
     table = Table(RECORD)
     tokens = StoredTokens(table)
 
@@ -213,7 +213,7 @@ async def test_an_unknown_token_makes_a_server_look_at_once_but_not_again_and_ag
     assert table.looks == 2
 
 
-async def test_a_token_made_right_after_a_look_is_known_to_its_first_call() -> None:
+async def test_a_token_made_after_a_refresh_is_known_at_its_first_call() -> None:
     table = Table()
     tokens = StoredTokens(table)
     await tokens.look_again("id1")

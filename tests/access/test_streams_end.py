@@ -43,9 +43,7 @@ async def test_a_stream_is_sent_elsewhere_before_its_token_runs_out(service: Ser
     await client.close()
 
 
-async def test_a_stream_hears_that_the_pod_is_gone_whose_token_opened_it(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stream_ends_for_a_pod_that_is_gone(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authenticator, "GOOD_FOR_S", 0.0)
     token = service.secrets.reviewed.token(sub="gone")
     reviewer = service.secrets.reviewer

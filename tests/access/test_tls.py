@@ -88,7 +88,7 @@ async def test_plain_tls_needs_no_certificate_of_the_client(
         await service.over_grpc(authority.channel_credentials())
 
 
-async def test_mutual_tls_lets_only_those_speak_whom_the_authority_signed(
+async def test_mutual_tls_admits_signed_certificates_only(
     tmp_path: Path, authority: Authority, server_certificate: Certificate
 ) -> None:
     files = TlsFiles(server_certificate.cert, server_certificate.key, authority.file)
@@ -106,7 +106,7 @@ async def test_mutual_tls_lets_only_those_speak_whom_the_authority_signed(
                 await service.over_grpc(authority.channel_credentials(refused))
 
 
-async def test_a_certificate_that_may_be_left_out_is_checked_where_it_is_shown(
+async def test_an_optional_certificate_is_checked_where_presented(
     tmp_path: Path, authority: Authority, server_certificate: Certificate
 ) -> None:
     files = TlsFiles(server_certificate.cert, server_certificate.key, authority.file, client_optional=True)
@@ -120,7 +120,7 @@ async def test_a_certificate_that_may_be_left_out_is_checked_where_it_is_shown(
             await service.over_http(authority.client_context(stranger))
 
 
-async def test_new_connections_are_shown_the_certificate_that_the_files_hold_by_then(
+async def test_new_connections_get_the_current_certificate(
     authority: Authority, server_certificate: Certificate
 ) -> None:
     async with a_tls_service(TlsFiles(server_certificate.cert, server_certificate.key)) as service:
@@ -157,7 +157,7 @@ BOTH_VERSIONS = pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.
 
 
 @BOTH_VERSIONS
-async def test_an_earlier_session_does_not_outlive_the_trust_in_its_certificate(
+async def test_a_session_does_not_outlive_trust_in_its_certificate(
     tmp_path: Path, authority: Authority, server_certificate: Certificate, version: ssl.TLSVersion
 ) -> None:
     """A client that resumes a session shows no certificate again: the server remembers it."""
@@ -241,7 +241,7 @@ async def test_what_is_no_tls_hurts_nobody_else(authority: Authority, server_cer
         await service.over_http(authority.client_context())
 
 
-def test_files_that_do_not_fit_together_are_refused_without_quoting_them(authority: Authority) -> None:
+def test_files_that_do_not_match_are_rejected_unquoted(authority: Authority) -> None:
     one, other = authority.issue("one"), authority.issue("other")
 
     with pytest.raises(UnusableCertificate) as refused:

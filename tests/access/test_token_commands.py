@@ -50,7 +50,7 @@ def rota() -> Rota:
 
 
 @pytest.mark.slow
-def test_a_token_is_made_used_and_revoked_while_a_server_runs_on_the_store(
+def test_a_token_is_made_and_revoked_under_a_running_server(
     processes: Processes, tmp_path: Path, access_file: Path
 ) -> None:
     store = f"sqlite:///{tmp_path / 'rota.db'}"
@@ -132,7 +132,7 @@ def parked_calls(server: Server, rota: Rota, store: str) -> int:
     return sum(int(float(line.rpartition(" ")[2])) for line in found)
 
 
-def test_the_journal_remembers_who_made_and_revoked_a_token_after_it_is_forgotten(rota: Rota, tmp_path: Path) -> None:
+def test_the_journal_keeps_the_authors_of_forgotten_tokens(rota: Rota, tmp_path: Path) -> None:
     at = ("--store", f"sqlite:///{tmp_path / 'rota.db'}")
     rota("db", "upgrade", *at)
     token = rota("token", "create", "ci", "--note", "for CI", *at).out.strip()
@@ -260,9 +260,7 @@ def test_can_i_names_the_rule_that_decides(rota: Rota, access_file: Path) -> Non
     assert "no rule allows it" in json.loads(nothing.out)["detail"]
 
 
-def test_without_as_it_is_a_server_that_is_asked_and_it_knows_who_asks(
-    processes: Processes, tmp_path: Path, access_file: Path, rota: Rota
-) -> None:
+def test_a_guarded_server_knows_its_caller(processes: Processes, tmp_path: Path, access_file: Path, rota: Rota) -> None:
     tokens = str(tmp_path / "tokens.json")
     token = rota("token", "create", "viewer", "--file", tokens, "--expires-in", "90d").out.strip()
     options = ("--access-file", str(access_file), "--access-tokens-file", tokens)
@@ -296,7 +294,7 @@ def test_an_access_file_is_asked_of_somebody(rota: Rota, access_file: Path) -> N
     assert "a server answers only for the caller itself" in nothing.err
 
 
-def test_a_wrong_access_file_is_found_before_a_server_is_told_to_use_it(rota: Rota, tmp_path: Path) -> None:
+def test_a_wrong_access_file_is_found_before_a_server_uses_it(rota: Rota, tmp_path: Path) -> None:
     file = tmp_path / "access.toml"
     file.write_text('[[rules]]\nname = "r"\nsubjects = ["*"]\nactions = ["fly"]\n')
 

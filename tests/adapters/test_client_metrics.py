@@ -90,7 +90,7 @@ async def test_opentelemetry_reads_the_same_numbers_as_prometheus() -> None:
 
 
 @in_virtual_time
-async def test_opentelemetry_shows_sums_for_what_only_grows_and_forgets_gauges_of_a_closed_client() -> None:
+async def test_opentelemetry_forgets_the_gauges_of_a_closed_client() -> None:
     exported = Exported()
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
@@ -108,7 +108,7 @@ async def test_opentelemetry_shows_sums_for_what_only_grows_and_forgets_gauges_o
 
 
 @pytest.mark.thorough
-def test_the_provider_that_a_program_sets_later_gets_each_instrument_once() -> None:
+def test_a_provider_set_later_gets_each_instrument_once() -> None:
     done = subprocess.run([sys.executable, "-c", OF_PROCESS], capture_output=True, text=True, check=True)
 
     scope, *names = done.stdout.split()

@@ -49,7 +49,7 @@ def test_it_has_all_that_kazoo_s_has() -> None:
     assert list(inspect.signature(Kazoos).parameters)[1:3] == list(inspect.signature(SetPartitioner).parameters)[1:3]
 
 
-def test_two_members_divide_the_set_and_one_that_finishes_leaves_its_part(server: Server) -> None:
+def test_two_members_divide_the_set_and_one_leaves_its_part(server: Server) -> None:
     first = SetPartitioner(server.url, "/divide", QUEUES)
     assert first.wait_for_acquire(DEADLINE_S)
     alone = set(first)
@@ -76,7 +76,7 @@ def test_two_members_divide_the_set_and_one_that_finishes_leaves_its_part(server
     assert (first.failed, list(first)) == (True, [])
 
 
-def test_a_member_that_does_not_release_in_time_fails_and_the_others_go_on(server: Server) -> None:
+def test_a_slow_release_fails_one_member_and_the_others_go_on(server: Server) -> None:
     stubborn = SetPartitioner(server.url, "/stubborn", QUEUES, release_timeout_ms=1_000)
     assert stubborn.wait_for_acquire(DEADLINE_S)
 

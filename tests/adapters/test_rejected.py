@@ -131,7 +131,7 @@ def test_a_rejected_set_partitioner_fails(server: Server, name: str, caplog: pyt
     partitioner.finish()
 
 
-def test_a_rejected_member_of_tooz_is_an_error_of_tooz_and_the_driver_stops(server: Server) -> None:
+def test_a_rejected_tooz_member_is_a_tooz_error_and_stops(server: Server) -> None:
     driver = coordination.get_coordinator(f"rota://{server.url.removeprefix('http://')}", b"host-1")
     driver.start()
     driver.create_group(b"g").get()
@@ -159,7 +159,7 @@ def test_a_candidacy_whose_client_is_closed_ends(server: Server, name: str, capl
     candidacy.stop()
 
 
-def test_a_wait_to_be_elected_ends_where_the_candidacy_is_stopped(server: Server, name: str) -> None:
+def test_a_wait_to_be_elected_ends_with_the_candidacy(server: Server, name: str) -> None:
     with sync.connect(server.url) as client, Candidacy(client, name) as leader:
         assert leader.wait_elected(DEADLINE_S)
         second = Candidacy(client, name)

@@ -57,7 +57,7 @@ def start_scheduler(stack: ExitStack, guard: SingletonGuard, jobs: Jobs, who: st
     return scheduler
 
 
-def test_one_apscheduler_runs_jobs_and_the_other_when_the_first_stops(server: Server, stack: ExitStack) -> None:
+def test_one_apscheduler_runs_jobs_then_the_other(server: Server, stack: ExitStack) -> None:
     jobs = Jobs()
     first, second = a_guard(server, "apscheduler"), a_guard(server, "apscheduler")
     stack.enter_context(first)
@@ -107,9 +107,7 @@ def tick_until(beat: LeaderScheduler, sent: Jobs, who: str) -> None:
         time.sleep(0.01)
 
 
-def test_one_celery_beat_sends_and_the_other_when_the_first_closes(
-    server: Server, tmp_path: Path, sent: Jobs, stack: ExitStack
-) -> None:
+def test_one_celery_beat_sends_then_the_other(server: Server, tmp_path: Path, sent: Jobs, stack: ExitStack) -> None:
     first, second = a_beat(server, tmp_path, "a"), a_beat(server, tmp_path, "b")
     tick_until(first, sent, "a")
     stack.callback(second.close)

@@ -70,7 +70,7 @@ def drivers(server: Server) -> Iterator[list[RotaDriver]]:
         driver.stop()
 
 
-def test_a_waiting_lock_is_granted_when_it_is_free_with_a_higher_token(drivers: list[RotaDriver]) -> None:
+def test_a_waiting_lock_is_granted_with_a_higher_token(drivers: list[RotaDriver]) -> None:
     first, second = (driver.get_lock(b"nightly") for driver in drivers)
     assert isinstance(first, RotaLock)
     assert isinstance(second, RotaLock)

@@ -56,7 +56,7 @@ def alive_in_session(session_id: int) -> list[psutil.Process]:
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_the_demo_loses_a_worker_and_finishes_all_work_exactly_once(processes: Processes, some_files: Path) -> None:
+def test_the_demo_loses_a_worker_and_finishes_exactly_once(processes: Processes, some_files: Path) -> None:
     demo = start_demo(processes, some_files, "--rounds", "6")
 
     exit_code = demo.wait_for_exit(90)
@@ -106,7 +106,7 @@ def test_a_demo_that_is_terminated_cleans_up(processes: Processes, some_files: P
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_too_little_work_to_lose_anybody_in_is_a_failure_that_says_so(processes: Processes, tmp_path: Path) -> None:
+def test_too_little_work_to_lose_a_member_is_a_failure(processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "one.txt").write_text("one")
 
@@ -119,7 +119,7 @@ def test_too_little_work_to_lose_anybody_in_is_a_failure_that_says_so(processes:
 # --- the parts ---------------------------------------------------------------------------------------
 
 
-def test_a_result_of_an_older_generation_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_result_of_an_older_generation_changes_nothing(tmp_path: Path) -> None:
     with Results.create(tmp_path / "results.db", 1) as results:
         results.take(0, 1)
         results.add(0, 0, "a", 5, "worker-1", 1)
@@ -131,7 +131,7 @@ def test_a_result_of_an_older_generation_is_refused_and_changes_nothing(tmp_path
         assert results.totals() == (1, 5)
 
 
-def test_every_file_is_in_one_partition_and_the_same_one_each_time(some_files: Path) -> None:
+def test_every_file_is_in_one_partition_every_time(some_files: Path) -> None:
     work = Work.of_folder(some_files, 12, rounds=2)
 
     names = [name for partition in work.partitions for name in partition]
@@ -167,7 +167,7 @@ class Journal:
         return self.tell("offsets_committed", member_id=f"{name}-{UUID}", offsets=[["words", partition, offset]])
 
 
-def test_the_board_tells_who_takes_over_what_and_sees_a_commit_that_comes_too_late() -> None:
+def test_the_board_shows_takeovers_and_late_commits() -> None:
     board = Board(Work("", (("a", "b", "c"), ("d", "e", "f"), ("g",)), rounds=1))
     journal = Journal(board)
     told = journal.generation(1, {"worker-1": [0, 1], "worker-2": [2]})

@@ -168,7 +168,7 @@ def test_a_call_to_no_server_says_so(rota: Rota, command: str, arguments: str) -
 
 
 @pytest.mark.parametrize(("command", "arguments"), [*REMOTE.items(), *MEMBERS.items()])
-def test_a_path_in_the_address_that_the_server_does_not_have_is_named(rota: Rota, command: str, arguments: str) -> None:
+def test_a_missing_path_of_the_address_is_named(rota: Rota, command: str, arguments: str) -> None:
     done = rota(*words_of(command, arguments), ROTA_URL=f"{rota.url}/v1")
 
     if command == "doctor":

@@ -19,7 +19,7 @@ from rota.protocol.errors import ErrorCode, RejectedRequest
     ],
     ids=["refused by the rules", "unreachable", "a wrong name"],
 )
-def test_a_failure_of_members_in_task_groups_is_one_line_with_its_code(error: Exception, exit_code: Exit) -> None:
+def test_failed_members_in_task_groups_are_one_line_with_a_code(error: Exception, exit_code: Exit) -> None:
     wrapped = ExceptionGroup("unhandled errors in a TaskGroup", [ExceptionGroup("and another", [error])])
 
     assert [failed and failed.exit_code for failed in map(failure_of, (error, wrapped))] == [exit_code] * 2

@@ -96,9 +96,7 @@ def wrongly_held(members: list[Running], partitions: dict[str, int], copies: int
 @in_virtual_time
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "server:range"])
 @pytest.mark.parametrize("partitions", [2, 8])
-async def test_topics_that_change_while_members_give_up_are_assigned_as_they_are_then(
-    strategy: str, partitions: int
-) -> None:
+async def test_topics_changed_during_a_revocation_are_assigned_anew(strategy: str, partitions: int) -> None:
     async with a_coordinator() as coordinator:
         admin = Client(Cable(coordinator))
         await admin.put_topic("t", 4)
@@ -134,7 +132,7 @@ async def test_members_with_other_patterns_each_get_what_matches(strategy: str) 
 
 
 @in_virtual_time
-async def test_counts_are_the_leader_s_and_it_warns_of_topics_that_it_cannot_count(
+async def test_counts_are_the_leaders_and_missing_ones_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with a_coordinator() as coordinator:

@@ -87,7 +87,7 @@ async def test_offsets_are_read_without_a_membership() -> None:
 
 
 @in_virtual_time
-async def test_offsets_are_set_and_deleted_while_nobody_is_in_the_group() -> None:
+async def test_offsets_are_set_and_deleted_in_an_empty_group() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         client = worker.client
@@ -195,7 +195,7 @@ DESCRIBE = DescribeGroup("default", "g")
 
 
 @in_virtual_time
-async def test_a_call_is_repeated_while_the_coordinator_may_still_come_back() -> None:
+async def test_a_call_is_retried_while_the_coordinator_may_return() -> None:
     script = Script(None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.THROTTLED, ErrorCode.NONE)
     await Caller(script, jitter=lambda: 1.0).ask(DESCRIBE, DescribeReply)
     assert script.answers == []
@@ -269,7 +269,7 @@ def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["group_id", "group_instance_id"])
-def test_a_name_that_no_coordinator_accepts_is_refused_before_a_call(place: str) -> None:
+def test_an_unacceptable_name_is_rejected_before_a_call(place: str) -> None:
     client = rota.connect("http://127.0.0.1:9")
     names = {"group_id": "g", place: "a b"}
     with pytest.raises(CoordinatorError, match=f"{place} must be"):
@@ -282,7 +282,7 @@ def test_everything_that_is_exported_is_there_and_documented() -> None:
     assert [thing for thing in offered if isinstance(thing, type | FunctionType) and not thing.__doc__] == []
 
 
-def test_importing_the_package_brings_nothing_along_and_the_sdk_nothing_of_the_server() -> None:
+def test_importing_the_sdk_brings_nothing_of_the_server() -> None:
     script = """
 import sys, rota
 assert "rota.client" not in sys.modules and "httpx" not in sys.modules

@@ -56,7 +56,7 @@ async def committed(worker: Worker) -> dict[int, int]:
 
 
 @in_virtual_time
-async def test_an_earlier_commit_that_is_repeated_does_not_overwrite_a_later_one() -> None:
+async def test_a_repeated_earlier_commit_overwrites_no_later_one() -> None:
     async with a_coordinator() as coordinator:
         worker = a_busy_worker(coordinator)
         outcomes: list[int] = []
@@ -75,7 +75,7 @@ async def test_an_earlier_commit_that_is_repeated_does_not_overwrite_a_later_one
 
 
 @in_virtual_time
-async def test_commits_in_the_background_are_sent_before_the_group_is_left() -> None:
+async def test_background_commits_are_sent_before_the_leave() -> None:
     async with a_coordinator() as coordinator:
         worker = a_busy_worker(coordinator)
         published: list[CoordinatorError | None] = []
@@ -90,7 +90,7 @@ async def test_commits_in_the_background_are_sent_before_the_group_is_left() -> 
 
 
 @in_virtual_time
-async def test_an_offset_that_was_stored_before_a_commit_is_not_sent_after_it() -> None:
+async def test_an_offset_stored_before_a_commit_is_not_sent_after_it() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         async with a_consumer(worker, auto_commit_ms=100) as consumer:
@@ -103,7 +103,7 @@ async def test_an_offset_that_was_stored_before_a_commit_is_not_sent_after_it() 
 
 @in_virtual_time
 @pytest.mark.parametrize("offset", [-1, 2**63, 1.5, "7"])
-async def test_an_offset_that_no_coordinator_accepts_is_refused_where_it_is_stored(offset: object) -> None:
+async def test_an_unacceptable_offset_is_rejected_where_it_is_stored(offset: object) -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         async with a_consumer(worker, auto_commit_ms=100) as consumer:
@@ -118,7 +118,7 @@ async def test_an_offset_that_no_coordinator_accepts_is_refused_where_it_is_stor
 
 
 @in_virtual_time
-async def test_one_offset_that_is_refused_does_not_hold_back_the_others() -> None:
+async def test_one_rejected_offset_does_not_hold_back_the_others() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         async with a_consumer(worker) as consumer:
@@ -132,7 +132,7 @@ async def test_one_offset_that_is_refused_does_not_hold_back_the_others() -> Non
 
 
 @in_virtual_time
-async def test_an_error_of_the_function_that_learns_the_outcome_ends_the_member_in_order() -> None:
+async def test_an_error_in_the_outcomes_function_ends_the_member() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         lost: list[object] = []
@@ -171,7 +171,7 @@ async def test_a_commit_of_before_a_loss_is_not_sent_after_it() -> None:
 
 
 @in_virtual_time
-async def test_on_revoked_may_wait_for_a_commit_that_has_to_be_repeated_while_the_group_rebalances_again() -> None:
+async def test_on_revoked_may_wait_for_a_commit_that_is_retried() -> None:
     async with a_coordinator() as coordinator:
         worker = a_busy_worker(coordinator)
         worker.cable.code = ErrorCode.REBALANCE_IN_PROGRESS  # type: ignore[attr-defined]

@@ -60,7 +60,7 @@ def run_all(workers: Sequence[ConnectWorker], configured: Sequence[WorkItem] = W
 
 
 @in_virtual_time
-async def test_what_a_worker_keeps_goes_on_while_a_newcomer_gets_its_share() -> None:
+async def test_kept_work_goes_on_while_a_newcomer_gets_its_share() -> None:
     diary = Diary()
     async with a_coordinator() as coordinator, connect_worker(coordinator, "a", diary) as first:
         await until(lambda: run_all([first]))
@@ -75,7 +75,7 @@ async def test_what_a_worker_keeps_goes_on_while_a_newcomer_gets_its_share() -> 
 
 
 @in_virtual_time
-async def test_the_work_of_who_left_waits_for_its_return_and_nobody_else_is_disturbed() -> None:
+async def test_the_work_of_a_leaver_waits_and_disturbs_no_other() -> None:
     diary = Diary()
     async with a_coordinator() as coordinator, connect_worker(coordinator, "a", diary) as stays:
         async with connect_worker(coordinator, "b") as leaves:
@@ -91,7 +91,7 @@ async def test_the_work_of_who_left_waits_for_its_return_and_nobody_else_is_dist
 
 
 @in_virtual_time
-async def test_after_the_delay_the_others_take_over_although_nobody_comes_or_goes() -> None:
+async def test_after_the_delay_others_take_over_without_a_change() -> None:
     async with a_coordinator() as coordinator, connect_worker(coordinator, "a") as stays:
         async with connect_worker(coordinator, "b") as leaves:
             await until(lambda: run_all([stays, leaves]))
@@ -103,7 +103,7 @@ async def test_after_the_delay_the_others_take_over_although_nobody_comes_or_goe
 
 
 @in_virtual_time
-async def test_who_falls_silent_is_waited_for_from_the_end_of_its_session() -> None:
+async def test_a_silent_member_is_awaited_from_its_sessions_end() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         stays = await stack.enter_async_context(connect_worker(coordinator, "a"))
         doomed = a_worker(coordinator, "b")
@@ -135,7 +135,7 @@ async def test_a_connector_that_is_added_or_removed_is_picked_up() -> None:
 
 
 @in_virtual_time
-async def test_a_static_worker_that_is_replaced_while_it_should_stop_something_blocks_nobody() -> None:
+async def test_a_replaced_static_worker_that_must_stop_blocks_no_other() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         doomed = a_worker(coordinator, "a")
         former = doomed.client.connect_worker(
@@ -153,7 +153,7 @@ async def test_a_static_worker_that_is_replaced_while_it_should_stop_something_b
 
 
 @in_virtual_time
-async def test_a_replaced_worker_that_should_stop_all_it_ran_asks_once_for_a_round() -> None:
+async def test_a_replaced_worker_that_must_stop_all_asks_for_one_round() -> None:
     """Its metadata is the same before and after that, for its former process ran the work."""
     configured = [WorkItem("sink", 0), WorkItem("sink", 1)]
     options: dict[str, Any] = {"configured": lambda: configured, "refresh_ms": 500}
@@ -190,7 +190,7 @@ async def _for_ever(_removed: tuple[WorkItem, ...]) -> None:
 
 
 @in_virtual_time
-async def test_work_that_cannot_be_read_fails_the_generation_and_not_its_leader(
+async def test_unreadable_work_fails_the_generation_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     calls = 0
@@ -221,7 +221,7 @@ async def put_sink(coordinator: LocalCoordinator, tasks: int) -> None:
 
 
 @in_virtual_time
-async def test_workers_whose_server_assigns_share_registered_connectors() -> None:
+async def test_workers_share_registered_connectors_of_the_server() -> None:
     diary = Diary()
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         await put_sink(coordinator, 6)
@@ -237,7 +237,7 @@ async def test_workers_whose_server_assigns_share_registered_connectors() -> Non
 
 
 @in_virtual_time
-async def test_the_server_waits_for_a_leader_that_leaves_and_then_gives_out_its_work() -> None:
+async def test_the_server_waits_for_a_leaver_then_assigns_its_work() -> None:
     async with a_coordinator() as coordinator, served_worker(coordinator, "b") as second:
         await put_sink(coordinator, 6)
         async with served_worker(coordinator, "a") as first:
@@ -253,7 +253,7 @@ async def test_the_server_waits_for_a_leader_that_leaves_and_then_gives_out_its_
 
 
 @in_virtual_time
-async def test_a_leader_reads_its_configuration_as_far_as_any_worker_has() -> None:
+async def test_a_leader_reads_its_configuration_as_far_as_any_worker() -> None:
     read = {"a": 3, "b": 3}
     listed = {3: WORK[:3], 7: WORK}
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
@@ -286,7 +286,7 @@ async def test_a_leader_that_does_not_read_on_fails_the_generation(caplog: pytes
     assert "this leader has read its configuration up to 3, another worker up to 7" in caplog.text
 
 
-def test_a_worker_has_either_its_work_or_connectors_of_the_server() -> None:
+def test_a_worker_has_its_own_work_or_the_servers_connectors() -> None:
     for options in ({"configured": None}, {"configured": WORK, "connectors": ("sink",)}):
         with pytest.raises(ValueError, match="either the work that is configured, or the names of connectors"):
             WorkRole(**options)

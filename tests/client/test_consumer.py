@@ -99,7 +99,7 @@ async def test_partitions_that_do_not_move_never_pause() -> None:
 
 
 @in_virtual_time
-async def test_callbacks_are_told_what_was_added_and_what_was_removed_and_by_when_to_be_done() -> None:
+async def test_callbacks_receive_additions_removals_and_deadlines() -> None:
     async with a_coordinator() as coordinator:
         diary = Diary()
         async with a_consumer(coordinator, diary) as first:
@@ -116,7 +116,7 @@ async def test_callbacks_are_told_what_was_added_and_what_was_removed_and_by_whe
 
 
 @in_virtual_time
-async def test_nobody_is_given_a_partition_before_its_holder_has_stopped_work_on_it() -> None:
+async def test_no_partition_is_granted_before_its_holder_stops() -> None:
     async with a_coordinator() as coordinator:
         slow = Diary()
         slow.drain_s = 20
@@ -133,7 +133,7 @@ async def test_nobody_is_given_a_partition_before_its_holder_has_stopped_work_on
 
 
 @in_virtual_time
-async def test_a_group_moves_from_range_to_cooperative_in_two_rolling_restarts() -> None:
+async def test_a_group_moves_from_range_to_cooperative_in_two_restarts() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         eager = await stack.enter_async_context(AsyncExitStack())
         old = [await eager.enter_async_context(a_consumer(coordinator, strategy="range")) for _ in range(2)]
@@ -179,7 +179,7 @@ async def held_open(consumer: Consumer) -> None:
 
 
 @in_virtual_time
-async def test_a_commit_that_races_a_resync_is_made_in_the_new_generation() -> None:
+async def test_a_commit_during_a_resync_counts_in_the_new_generation() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         counts = {"work": 12}
         options: dict[str, Any] = {"partitions_per_topic": lambda topics: dict(counts), "topics_refresh_ms": 1_000}
@@ -202,7 +202,7 @@ async def test_a_commit_that_races_a_resync_is_made_in_the_new_generation() -> N
 
 
 @in_virtual_time
-async def test_a_commit_that_races_a_rebalance_is_made_if_its_partition_stays_and_refused_if_it_moves() -> None:
+async def test_a_commit_during_a_rebalance_follows_its_partition() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         async with worker.client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS) as first:
@@ -224,7 +224,7 @@ def commits_of(worker: Worker) -> list[CommitOffsets]:
 
 
 @in_virtual_time
-async def test_what_is_stored_is_committed_now_and_then_and_when_it_is_revoked() -> None:
+async def test_stored_progress_is_committed_regularly_and_at_revokes() -> None:
     async with a_coordinator() as coordinator:
         async with a_consumer(coordinator, auto_commit_ms=1_000) as consumer:
             await consumer.wait_assigned()
@@ -265,7 +265,7 @@ async def test_only_what_is_held_can_be_stored() -> None:
 
 
 @in_virtual_time
-async def test_who_heartbeats_but_gets_nothing_done_gives_its_share_to_others_until_it_does() -> None:
+async def test_a_stalled_member_gives_its_share_up_until_it_works() -> None:
     async with a_coordinator() as coordinator:
         diary = Diary()
         async with a_consumer(coordinator, diary, max_processing_interval_ms=10_000) as stuck:
@@ -301,7 +301,7 @@ async def test_progress_keeps_the_watchdog_quiet() -> None:
 
 
 @in_virtual_time
-async def test_a_pattern_subscribes_to_what_is_registered_and_to_what_comes_to_be() -> None:
+async def test_a_pattern_subscribes_to_present_and_future_topics() -> None:
     async with a_coordinator() as coordinator:
         client = a_worker(coordinator).client
         await client.put_topic("logs-a", 2)
@@ -342,7 +342,7 @@ async def test_growth_that_takes_nothing_from_anybody_revokes_nothing() -> None:
 
 
 @in_virtual_time
-async def test_a_changed_subscription_gives_up_the_old_and_takes_up_the_new() -> None:
+async def test_a_changed_subscription_swaps_old_for_new() -> None:
     async with a_coordinator() as coordinator:
         diary = Diary()
         async with a_consumer(coordinator, diary, topics={"work": 2}) as consumer:
@@ -363,7 +363,7 @@ async def test_the_environment_may_make_a_member_static(monkeypatch: pytest.Monk
 
 
 @in_virtual_time
-async def test_a_rolling_restart_of_twenty_static_members_is_no_rebalance() -> None:
+async def test_a_rolling_restart_of_twenty_static_members_is_quiet() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         pods = [AsyncExitStack() for _ in range(20)]
         for pod in pods:

@@ -66,7 +66,7 @@ async def ended(task: asyncio.Task[None]) -> None:
 
 
 @in_virtual_time
-async def test_the_only_candidate_leads_with_its_generation_as_the_token() -> None:
+async def test_the_only_candidate_leads_with_its_generation() -> None:
     async with a_coordinator() as coordinator, Candidate(coordinator, "a").election() as election:
         async for term in election.terms():
             async with term:
@@ -77,7 +77,7 @@ async def test_the_only_candidate_leads_with_its_generation_as_the_token() -> No
 
 
 @in_virtual_time
-async def test_a_term_goes_on_while_candidates_come_and_go_and_its_token_grows() -> None:
+async def test_a_terms_token_grows_while_candidates_come_and_go() -> None:
     async with a_coordinator() as coordinator, Candidate(coordinator, "a").election() as election:
         term = await anext(election.terms())
         async with term:
@@ -106,7 +106,7 @@ async def test_a_deposed_leader_never_reads_its_successors_token() -> None:
 
 
 @in_virtual_time
-async def test_a_leader_that_is_cut_off_ends_its_body_before_anybody_else_leads() -> None:
+async def test_a_cut_off_leader_ends_its_body_before_the_next_leads() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         first, second = Candidate(coordinator, "first"), Candidate(coordinator, "second")
         await first.campaign(stack)
@@ -121,7 +121,7 @@ async def test_a_leader_that_is_cut_off_ends_its_body_before_anybody_else_leads(
 
 
 @in_virtual_time
-async def test_the_body_of_a_lost_term_is_cancelled_and_the_block_says_why() -> None:
+async def test_a_lost_terms_body_is_cancelled_with_the_reason() -> None:
     async with a_coordinator() as coordinator:
         candidate = Candidate(coordinator, "a")
         async with candidate.election() as election:
@@ -142,7 +142,7 @@ async def be_cut_off(term: Term, cable: Cable) -> None:
 
 
 @in_virtual_time
-async def test_a_leader_that_comes_back_after_an_outage_begins_a_new_term_with_a_higher_token() -> None:
+async def test_a_leader_back_from_an_outage_has_a_higher_token() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         candidate = Candidate(coordinator, "a")
         await candidate.campaign(stack)
@@ -170,7 +170,7 @@ async def test_a_short_outage_does_not_end_a_term() -> None:
 
 
 @in_virtual_time
-async def test_resigning_ends_the_body_first_and_the_next_candidate_leads_at_once() -> None:
+async def test_resigning_ends_the_body_and_the_next_one_leads() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         first, second = Candidate(coordinator, "first"), Candidate(coordinator, "second")
         first.ending_s = 0.5
@@ -190,7 +190,7 @@ async def test_resigning_ends_the_body_first_and_the_next_candidate_leads_at_onc
 
 @in_virtual_time
 @pytest.mark.parametrize("for_good", [True, False])
-async def test_leadership_that_comes_while_it_is_given_up_is_not_taken_up(for_good: bool) -> None:
+async def test_leadership_that_comes_during_a_resignation_is_declined(for_good: bool) -> None:
     """As where the group is about to agree on its next generation: nothing would end the term that it begins."""
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         first, second = Candidate(coordinator, "first"), Candidate(coordinator, "second")

@@ -65,7 +65,7 @@ def a_member(client: Client, lost: asyncio.Event | None = None) -> Member[Partit
     return client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS, on_lost=lambda _: lost.set() if lost else None)
 
 
-async def test_three_members_split_the_work_one_falls_silent_and_the_rest_take_over() -> None:
+async def test_three_members_share_and_two_take_over_from_a_silent_one() -> None:
     lost = asyncio.Event()
     async with a_server() as url, AsyncExitStack() as stack, asyncio.timeout(60):
         wire = Wire()
@@ -82,7 +82,7 @@ async def test_three_members_split_the_work_one_falls_silent_and_the_rest_take_o
         assert len(await client.offsets(GROUP)) == 4
 
 
-async def test_a_member_that_leaves_in_order_is_replaced_without_waiting_for_its_session() -> None:
+async def test_a_leaving_member_is_replaced_without_waiting() -> None:
     async with a_server() as url, rota.connect(url) as client, asyncio.timeout(60):
         async with client.consumer(GROUP, TOPICS, session_timeout_ms=60_000) as stays:
             async with client.consumer(GROUP, TOPICS, session_timeout_ms=60_000) as leaves:

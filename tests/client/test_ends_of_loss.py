@@ -159,7 +159,7 @@ async def test_a_failed_member_leaves_though_its_session_is_over() -> None:
 
 
 @in_virtual_time
-async def test_two_interruptions_leave_both_last_callbacks_their_time_and_order() -> None:
+async def test_two_interruptions_keep_time_and_order_of_callbacks() -> None:
     notes: list[str] = []
     queue = CallbackQueue(1, lambda error: notes.append(repr(error)))
 
@@ -182,7 +182,7 @@ async def test_two_interruptions_leave_both_last_callbacks_their_time_and_order(
 
 
 @in_virtual_time
-async def test_what_work_does_at_its_end_is_interrupted_by_no_second_cancellation() -> None:
+async def test_works_last_steps_survive_a_second_cancellation() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         ends: list[int] = []
@@ -208,7 +208,7 @@ async def test_what_work_does_at_its_end_is_interrupted_by_no_second_cancellatio
 
 
 @in_virtual_time
-async def test_commits_under_way_at_a_loss_fail_at_once_as_what_they_are() -> None:
+async def test_commits_under_way_at_a_loss_fail_at_once() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         async with worker.client.consumer(GROUP, {"work": 2}, session_timeout_ms=SESSION_MS) as member:
@@ -229,7 +229,7 @@ async def test_commits_under_way_at_a_loss_fail_at_once_as_what_they_are() -> No
 
 
 @in_virtual_time
-async def test_an_exception_of_one_commit_s_function_hides_no_other_outcome() -> None:
+async def test_an_exception_of_one_commits_function_hides_no_outcome() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         outcomes: list[int] = []
@@ -254,7 +254,7 @@ async def test_an_exception_of_one_commit_s_function_hides_no_other_outcome() ->
 # --- work in threads ----------------------------------------------------------------------------
 
 
-def test_a_body_in_a_thread_is_waited_for_however_often_it_is_cancelled() -> None:
+def test_a_body_in_a_thread_is_awaited_despite_cancellations() -> None:
     """By the sync SDK: work in a thread ends when it checks its assignment, and not before."""
 
     async def main() -> list[str]:
@@ -350,7 +350,7 @@ async def test_a_member_that_ends_while_it_steps_aside_blocks_no_loop() -> None:
 
 
 @in_virtual_time
-async def test_a_commit_that_may_have_been_made_is_not_followed_by_a_lower_one() -> None:
+async def test_an_uncertain_commit_is_not_followed_by_a_lower_one() -> None:
     """Its first try was made, but its answer was lost; the second came too late for its generation."""
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)

@@ -22,7 +22,7 @@ AWAY_S = 30
 
 
 @in_virtual_time
-async def test_while_the_coordinator_is_away_a_leader_steps_down_before_its_session_is_over_there() -> None:
+async def test_a_leader_without_coordinator_stops_before_its_session() -> None:
     async with a_coordinator() as coordinator:
         worker, onlooker = a_worker(coordinator), a_worker(coordinator)
         async with worker.client.leader("writer", session_timeout_ms=SESSION_MS) as election:
@@ -40,7 +40,7 @@ async def test_while_the_coordinator_is_away_a_leader_steps_down_before_its_sess
 
 @in_virtual_time
 @pytest.mark.parametrize("lost", [[JoinGroup], [JoinGroup, JoinGroup], [SyncGroup], [JoinGroup, SyncGroup, Heartbeat]])
-async def test_lost_answers_delay_a_member_and_leave_no_other_in_its_place(lost: list[type]) -> None:
+async def test_lost_answers_delay_a_member_and_add_no_other(lost: list[type]) -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         worker.cable.lost_answers = list(lost)
@@ -54,7 +54,7 @@ async def test_lost_answers_delay_a_member_and_leave_no_other_in_its_place(lost:
 
 
 @in_virtual_time
-async def test_a_commit_whose_answer_is_lost_is_repeated_and_counts_once() -> None:
+async def test_a_commit_without_an_answer_is_retried_and_counts_once() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         async with worker.client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS) as consumer:
@@ -104,9 +104,7 @@ async def block(term: Term, seconds: float) -> None:
         await asyncio.Event().wait()
 
 
-async def test_a_blocked_loop_costs_the_term_and_the_program_is_told_why(
-    url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_blocked_loop_ends_the_term_with_the_reason(url: str, caplog: pytest.LogCaptureFixture) -> None:
     async with rota.connect(url) as client, client.leader("writer", session_timeout_ms=1_000) as election:
         term = await anext(election.terms())
         async with rota.connect(url) as other, other.leader("writer", session_timeout_ms=60_000):
@@ -116,7 +114,7 @@ async def test_a_blocked_loop_costs_the_term_and_the_program_is_told_why(
         assert "the event loop was blocked for" in caplog.text
 
 
-async def test_heartbeats_from_their_own_thread_keep_the_term_of_a_blocked_loop(url: str) -> None:
+async def test_heartbeats_of_a_thread_keep_a_blocked_loops_term(url: str) -> None:
     async with rota.connect(url, heartbeat_thread=True) as client:
         async with client.leader("writer", session_timeout_ms=2_000) as election:
             term = await anext(election.terms())
@@ -128,7 +126,7 @@ async def test_heartbeats_from_their_own_thread_keep_the_term_of_a_blocked_loop(
         assert client.lag.worst_ms >= 2_000
 
 
-async def test_a_leader_whose_assign_blocks_for_longer_than_its_session_is_kept_alive_too(url: str) -> None:
+async def test_an_assign_that_blocks_past_the_session_is_kept_alive(url: str) -> None:
     def slow(topics: Sequence[str]) -> dict[str, int]:
         time.sleep(2.5 * BLOCKED_MS / 1000)  # What a blocking call to a database would be.
         return dict.fromkeys(topics, 4)

@@ -136,7 +136,7 @@ async def test_what_needs_the_block_says_so_before_it_is_entered(call: str) -> N
 
 
 @in_virtual_time
-async def test_nothing_is_stored_or_committed_in_the_background_before_the_block() -> None:
+async def test_nothing_is_stored_or_committed_before_the_block() -> None:
     async with a_coordinator() as coordinator:
         consumer = KINDS["Consumer"](a_worker(coordinator).client)
         with pytest.raises(RuntimeError, match="is not open yet"):
@@ -146,7 +146,7 @@ async def test_nothing_is_stored_or_committed_in_the_background_before_the_block
 
 
 @in_virtual_time
-async def test_a_task_for_run_that_was_created_just_before_counts_as_open() -> None:
+async def test_a_task_created_just_before_run_counts_as_open() -> None:
     async with a_coordinator() as coordinator:
         client = a_worker(coordinator).client
         consumer, pool = KINDS["Consumer"](client), KINDS["WorkerPool"](client)

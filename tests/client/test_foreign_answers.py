@@ -71,7 +71,7 @@ async def test_an_answer_of_another_program_counts_as_no_answer(request_: Reques
     assert IS_THIS_ROTA in failure.detail
 
 
-async def test_the_cause_names_the_status_the_address_and_where_a_redirect_leads() -> None:
+async def test_the_cause_names_status_address_and_redirect() -> None:
     failure = await failure_of(replying(FOREIGN["a redirect"]))
     assert failure.detail == (
         "HTTP status 308 from http://proxy.example (a redirect to https://elsewhere.example/v1)"
@@ -101,7 +101,7 @@ async def test_an_answer_that_cannot_be_decoded_counts_as_none(encoding: str) ->
     assert "cannot be decoded" in failure.detail
 
 
-async def test_a_compressed_answer_of_any_size_is_read_in_bounded_memory() -> None:
+async def test_a_compressed_answer_is_read_in_bounded_memory() -> None:
     packed, chunks = gzip.compress(bytes(MAX_PROBLEM_BYTES * 2)), 0
 
     async def body() -> AsyncIterator[bytes]:
@@ -137,7 +137,7 @@ async def test_an_exception_that_nobody_expected_counts_as_no_answer(error: Exce
     assert type(error).__name__ in failure.detail
 
 
-async def test_after_an_answer_of_another_program_the_next_call_goes_to_another_address() -> None:
+async def test_after_a_foreign_answer_the_next_call_goes_elsewhere() -> None:
     seen: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

@@ -122,7 +122,7 @@ def test_plain_functions_that_return_an_awaitable_are_work(work: Any) -> None:
 
 
 @in_virtual_time
-async def test_run_and_worker_pool_reject_a_plain_function_before_it_is_called() -> None:
+async def test_run_and_worker_pool_reject_a_plain_function() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         with pytest.raises(TypeError, match="plain is no async function"):
@@ -132,7 +132,7 @@ async def test_run_and_worker_pool_reject_a_plain_function_before_it_is_called()
 
 
 @in_virtual_time
-async def test_work_that_returns_no_awaitable_is_an_error_with_its_name() -> None:
+async def test_work_without_an_awaitable_is_an_error_with_its_name() -> None:
     def seven(subject: object) -> int:
         return 7
 
@@ -197,7 +197,7 @@ STRAY = pytest.mark.parametrize("work", [awaits_what_is_cancelled, raises_it])
 
 @STRAY
 @in_virtual_time
-async def test_a_pool_fails_where_its_work_raises_a_cancellation_of_its_own(work: Any) -> None:
+async def test_a_pool_fails_where_its_work_raises_a_cancellation(work: Any) -> None:
     async with a_coordinator() as coordinator:
         client = a_worker(coordinator).client
         with pytest.raises(RuntimeError, match=f"{work.__name__} raised CancelledError, but was not cancelled"):
@@ -207,14 +207,14 @@ async def test_a_pool_fails_where_its_work_raises_a_cancellation_of_its_own(work
 
 @STRAY
 @in_virtual_time
-async def test_an_election_fails_where_its_work_raises_a_cancellation_of_its_own(work: Any) -> None:
+async def test_an_election_fails_where_its_work_raises_a_cancellation(work: Any) -> None:
     async with a_coordinator() as coordinator:
         with pytest.raises(RuntimeError, match=f"{work.__name__} raised CancelledError, but was not cancelled"):
             await an_election(a_worker(coordinator)).run(work)
 
 
 @in_virtual_time
-async def test_an_election_that_retries_campaigns_again_after_such_a_cancellation() -> None:
+async def test_an_election_that_retries_campaigns_after_a_cancellation() -> None:
     begun = []
 
     async def work(term: Term) -> str:
@@ -250,7 +250,7 @@ async def test_work_that_a_loss_cancels_has_not_failed() -> None:
 
 @in_virtual_time
 @pytest.mark.parametrize("place", ["on_assigned", "on_revoked", "partitions_per_topic", "then"])
-async def test_a_callback_that_raises_a_cancellation_of_its_own_has_failed(place: str) -> None:
+async def test_a_callback_that_raises_its_own_cancellation_has_failed(place: str) -> None:
     async def stray(*_: object) -> None:
         raise asyncio.CancelledError
 

@@ -104,7 +104,7 @@ async def test_what_is_no_answer_of_a_coordinator_counts_as_none(body: bytes) ->
         await transport.send(BEAT, timeout_ms=1_000)
 
 
-async def test_an_address_that_refuses_connections_is_passed_over_within_the_call() -> None:
+async def test_an_address_that_refuses_connections_is_skipped() -> None:
     transport = a_transport(refusing_connections, answering(200, BEATING))
     assert (await transport.send(BEAT, timeout_ms=1_000)).reply.error is ErrorCode.NONE
 
@@ -115,7 +115,7 @@ async def test_when_all_addresses_refuse_each_is_named() -> None:
         await transport.send(BEAT, timeout_ms=1_000)
 
 
-async def test_a_call_that_breaks_off_is_not_sent_twice_but_the_next_goes_elsewhere() -> None:
+async def test_a_broken_call_is_not_resent_but_the_next_goes_elsewhere() -> None:
     transport = a_transport(breaking_off, answering(200, BEATING))
     with pytest.raises(CoordinatorUnreachable):
         await transport.send(BEAT, timeout_ms=1_000)
@@ -126,7 +126,7 @@ async def test_a_call_that_breaks_off_is_not_sent_twice_but_the_next_goes_elsewh
     "code",
     [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS],
 )
-async def test_after_an_address_that_cannot_help_the_next_call_goes_elsewhere(code: ErrorCode) -> None:
+async def test_after_a_useless_address_the_next_call_goes_elsewhere(code: ErrorCode) -> None:
     transport = a_transport(refusing(code), answering(200, BEATING))
     assert (await transport.send(BEAT, timeout_ms=1_000)).reply.error is code
     assert (await transport.send(BEAT, timeout_ms=1_000)).reply.error is ErrorCode.NONE
@@ -222,7 +222,7 @@ async def test_an_owner_that_is_gone_is_passed_over_within_the_call() -> None:
 
 
 @in_virtual_time
-async def test_an_owner_that_is_found_while_another_replica_is_silent_is_gone_to_next() -> None:
+async def test_an_owner_found_beside_a_silent_replica_is_used_next() -> None:
     replicas = Replicas(3)
     replicas.hand_over_to(2)
 
@@ -239,7 +239,7 @@ async def test_an_owner_that_is_found_while_another_replica_is_silent_is_gone_to
     assert await replicas.asked(transport) == 2
 
 
-async def test_an_address_that_was_not_given_is_gone_to_only_if_that_was_said() -> None:
+async def test_an_unlisted_address_is_used_only_where_allowed() -> None:
     replicas = Replicas(2)
     replicas.hand_over_to(1)
     by_the_first, direct = replicas.transport(0), replicas.transport(0, direct=True)
@@ -248,7 +248,7 @@ async def test_an_address_that_was_not_given_is_gone_to_only_if_that_was_said() 
 
 
 @pytest.mark.parametrize("address", ["https://replica-1", "http://replica-9", "", "replica-1"])
-async def test_an_owner_that_cannot_be_reached_from_here_is_left_to_the_others(address: str) -> None:
+async def test_an_unreachable_owner_is_left_to_the_others(address: str) -> None:
     replicas = Replicas(2)
     replicas.down.add(9)
     replicas.addresses[1] = address
@@ -258,7 +258,7 @@ async def test_an_owner_that_cannot_be_reached_from_here_is_left_to_the_others(a
 
 
 @in_virtual_time
-async def test_who_may_join_but_not_ask_who_the_owner_is_does_not_ask_all_the_time() -> None:
+async def test_a_joiner_without_rights_to_locate_does_not_keep_asking() -> None:
     replicas = Replicas(2)
     replicas.denies = True
     transport = replicas.transport(0, 1)
@@ -286,7 +286,7 @@ STREAM = (
 )
 
 
-async def test_watching_yields_events_and_passes_over_what_concerns_the_stream() -> None:
+async def test_watching_yields_events_without_those_of_the_stream() -> None:
     seen: list[httpx.URL] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

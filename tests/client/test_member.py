@@ -63,7 +63,7 @@ async def test_three_members_split_twelve_partitions() -> None:
 
 
 @in_virtual_time
-async def test_when_a_member_is_cut_off_it_lets_go_before_the_others_take_over() -> None:
+async def test_a_cut_off_member_lets_go_before_others_take_over() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         workers = [a_worker(coordinator, f"w{index}") for index in range(3)]
         members = [await stack.enter_async_context(worker.member()) for worker in workers]
@@ -76,7 +76,7 @@ async def test_when_a_member_is_cut_off_it_lets_go_before_the_others_take_over()
 
 
 @in_virtual_time
-async def test_a_coordinator_that_goes_silent_costs_no_more_than_the_session() -> None:
+async def test_a_silent_coordinator_costs_at_most_the_session() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         async with worker.member() as member:
@@ -92,7 +92,7 @@ async def test_a_coordinator_that_goes_silent_costs_no_more_than_the_session() -
 
 
 @in_virtual_time
-async def test_a_member_whose_task_is_cancelled_stops_work_leaves_and_is_replaced_at_once() -> None:
+async def test_a_cancelled_member_stops_work_leaves_and_is_replaced() -> None:
     async with a_coordinator() as coordinator:
         doomed, heir = a_worker(coordinator, "doomed", drain_s=0.5), a_worker(coordinator, "heir")
 
@@ -113,7 +113,7 @@ async def test_a_member_whose_task_is_cancelled_stops_work_leaves_and_is_replace
 
 
 @in_virtual_time
-async def test_slow_work_is_waited_for_while_heartbeats_and_commits_go_on() -> None:
+async def test_slow_work_is_awaited_while_heartbeats_go_on() -> None:
     """The rebalance timeout bounds the work, not the session: a live worker is not evicted for being slow."""
     async with a_coordinator() as coordinator:
         slow, newcomer = a_worker(coordinator, "slow", drain_s=20), a_worker(coordinator, "new")
@@ -130,7 +130,7 @@ async def test_slow_work_is_waited_for_while_heartbeats_and_commits_go_on() -> N
 
 
 @in_virtual_time
-async def test_work_that_outlasts_the_rebalance_timeout_is_lost_before_anybody_else_gets_it() -> None:
+async def test_work_past_the_rebalance_timeout_is_lost_first() -> None:
     async with a_coordinator() as coordinator:
         stuck, newcomer = a_worker(coordinator, "stuck", drain_s=3_600), a_worker(coordinator, "new")
         async with stuck.member(rebalance_timeout_ms=10_000) as member:
@@ -144,7 +144,7 @@ async def test_work_that_outlasts_the_rebalance_timeout_is_lost_before_anybody_e
 
 
 @in_virtual_time
-async def test_the_rebalance_is_learnt_at_once_and_not_at_the_next_interval() -> None:
+async def test_the_rebalance_is_received_before_the_next_interval() -> None:
     async with a_coordinator() as coordinator, a_worker(coordinator).member(session_timeout_ms=45_000) as member:
         await member.wait_assigned()
         await asyncio.sleep(5)
@@ -227,7 +227,7 @@ async def test_a_commit_can_be_fetched() -> None:
 
 
 @in_virtual_time
-async def test_a_commit_is_repeated_while_the_coordinator_is_away_for_a_moment() -> None:
+async def test_a_commit_is_retried_during_a_short_outage() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         async with worker.member() as member:
@@ -240,7 +240,7 @@ async def test_a_commit_is_repeated_while_the_coordinator_is_away_for_a_moment()
 
 
 @in_virtual_time
-async def test_a_commit_that_cannot_be_delivered_in_time_says_that_nobody_answered() -> None:
+async def test_an_undeliverable_commit_reports_that_no_answer_came() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         async with worker.member() as member:
@@ -253,7 +253,7 @@ async def test_a_commit_that_cannot_be_delivered_in_time_says_that_nobody_answer
 
 
 @in_virtual_time
-async def test_a_partition_with_too_much_metadata_is_named_and_the_others_are_committed() -> None:
+async def test_a_partition_with_too_much_metadata_fails_alone() -> None:
     async with a_coordinator() as coordinator, a_worker(coordinator).member() as member:
         await member.wait_assigned()
         with pytest.raises(OffsetMetadataTooLarge, match="work/1"):
@@ -280,7 +280,7 @@ async def test_the_fence_holds_in_the_current_generation_only() -> None:
 
 
 @in_virtual_time
-async def test_an_exception_of_the_leader_is_news_for_all_and_the_next_try_succeeds() -> None:
+async def test_an_exception_of_the_leader_reaches_all_and_is_retried() -> None:
     async with a_coordinator() as coordinator:
         tries = []
 
@@ -300,7 +300,7 @@ async def test_an_exception_of_the_leader_is_news_for_all_and_the_next_try_succe
 
 
 @in_virtual_time
-async def test_a_leader_that_thinks_longer_than_its_session_stays_alive() -> None:
+async def test_a_leader_that_assigns_past_its_session_stays_alive() -> None:
     async with a_coordinator() as coordinator:
 
         async def assign(generation: Generation) -> dict[str, bytes]:
@@ -341,7 +341,7 @@ async def test_leaving_the_block_stops_work_first_and_then_leaves() -> None:
 
 
 @in_virtual_time
-async def test_who_leaves_before_it_knows_its_name_keeps_nobody_waiting() -> None:
+async def test_a_leave_before_the_first_id_keeps_no_other_waiting() -> None:
     async with a_coordinator() as coordinator:
         stays, hasty = a_worker(coordinator), a_worker(coordinator)
         hasty.cable.naming_s = 1.0
@@ -365,7 +365,7 @@ async def test_closing_does_not_hang_when_nobody_answers() -> None:
 
 
 @in_virtual_time
-async def test_an_exception_in_the_block_comes_out_as_it_is_after_an_orderly_leave() -> None:
+async def test_an_exception_in_the_block_comes_out_unchanged() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         with pytest.raises(ZeroDivisionError):
@@ -381,7 +381,7 @@ async def fail_in_a_block(worker: Worker) -> None:
 
 
 @in_virtual_time
-async def test_an_exception_in_a_callback_ends_the_block_after_work_was_stopped_and_the_group_left() -> None:
+async def test_an_exception_in_a_callback_ends_the_block_in_order() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         stopped: list[Partitions] = []
@@ -398,7 +398,7 @@ async def test_an_exception_in_a_callback_ends_the_block_after_work_was_stopped_
 
 
 @in_virtual_time
-async def test_a_member_whose_instance_id_is_taken_over_is_told_and_ended() -> None:
+async def test_a_member_whose_instance_is_taken_over_ends() -> None:
     async with a_coordinator() as coordinator:
         old, new = a_worker(coordinator, "old"), a_worker(coordinator, "new")
 
@@ -416,7 +416,7 @@ async def test_a_member_whose_instance_id_is_taken_over_is_told_and_ended() -> N
 
 
 @in_virtual_time
-async def test_a_static_member_comes_back_to_its_share_without_a_rebalance() -> None:
+async def test_a_static_member_returns_to_its_share_unrebalanced() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         workers = [a_worker(coordinator, f"w{index}") for index in range(3)]
         others = [await stack.enter_async_context(worker.member()) for worker in workers[:2]]
@@ -430,7 +430,7 @@ async def test_a_static_member_comes_back_to_its_share_without_a_rebalance() -> 
 
 
 @in_virtual_time
-async def test_a_member_that_shares_no_protocol_with_the_group_is_refused() -> None:
+async def test_a_member_without_a_common_protocol_is_rejected() -> None:
     async with a_coordinator() as coordinator, a_worker(coordinator).member() as member:
         await member.wait_assigned()
         with pytest.raises(InconsistentGroupProtocol):
@@ -451,7 +451,7 @@ async def test_no_task_outlives_its_block() -> None:
 
 
 @in_virtual_time
-async def test_lost_is_told_though_the_revocation_refuses_to_be_cancelled() -> None:
+async def test_on_lost_is_called_though_on_revoked_defies_cancellation() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         lost = asyncio.Event()

@@ -49,7 +49,7 @@ async def test_calls_of_no_member_are_counted_with_their_retries() -> None:
 
 
 @in_virtual_time
-async def test_clients_of_one_registry_are_added_up_and_a_counter_never_falls() -> None:
+async def test_clients_of_one_registry_add_up_and_counters_never_fall() -> None:
     async with a_coordinator() as coordinator:
         first, second = a_worker(coordinator), a_worker(coordinator, "x")
         scrape = Scrape(first.client, second.client, first.client)
@@ -81,7 +81,7 @@ async def test_a_client_that_is_unregistered_leaves_its_counters() -> None:
 
 
 @in_virtual_time
-async def test_a_program_with_ever_new_groups_has_a_bounded_number_of_series() -> None:
+async def test_ever_new_groups_have_a_bounded_number_of_series() -> None:
     async with a_coordinator() as coordinator:
         client = a_worker(coordinator).client
         scrape = Scrape(client)
@@ -94,7 +94,7 @@ async def test_a_program_with_ever_new_groups_has_a_bounded_number_of_series() -
 
 
 @in_virtual_time
-async def test_a_program_with_a_client_for_each_of_many_groups_has_a_bounded_number_of_series_too() -> None:
+async def test_clients_of_many_groups_have_a_bounded_number_of_series() -> None:
     async with a_coordinator() as coordinator:
         scrape = Scrape()
         for number in range(MOST_GROUPS + 20):
@@ -131,7 +131,7 @@ async def test_every_metric_of_the_table_is_shown_and_no_other() -> None:
             assert {frozenset(sample.labels) for sample in family.samples} == {frozenset(metric.labels)}, metric.name
 
 
-def test_a_registry_that_has_such_names_already_rejects_each_client_not_only_the_first() -> None:
+def test_a_registry_with_such_names_rejects_each_client() -> None:
     registry = CollectorRegistry()
     other = Gauge("rota_client_members", "Of the program.", registry=registry)
     client = rota.connect("http://localhost:1")
@@ -146,7 +146,7 @@ def test_a_registry_that_has_such_names_already_rejects_each_client_not_only_the
 # --- threads --------------------------------------------------------------------------------------
 
 
-def test_clients_that_several_threads_register_at_once_share_a_collector() -> None:
+def test_clients_registered_by_threads_at_once_share_a_collector() -> None:
     clients = [rota.connect("http://localhost:1") for _ in range(2)]
     registry = SlowRegistry()
 
@@ -161,7 +161,7 @@ def test_clients_that_several_threads_register_at_once_share_a_collector() -> No
     assert registry.registered == 1
 
 
-def test_the_sync_twin_is_registered_alike_and_scraped_while_its_members_work(url: str) -> None:
+def test_the_sync_twin_is_registered_and_scraped_at_work(url: str) -> None:
     with sync.connect(url) as client:
         scrape = Scrape(client)
         with client.leader("writer") as election:
@@ -173,7 +173,7 @@ def test_the_sync_twin_is_registered_alike_and_scraped_while_its_members_work(ur
     assert (scrape.of("calls_total", operation="LeaveGroup") or 0) >= 1
 
 
-async def test_scrapes_of_other_threads_never_meet_a_number_that_is_being_changed(url: str) -> None:
+async def test_scrapes_of_threads_never_meet_a_changing_number(url: str) -> None:
     errors: list[BaseException] = []
     done = threading.Event()
     async with rota.connect(url) as client:

@@ -72,7 +72,7 @@ async def test_stored_progress_keeps_its_age_while_its_commit_waits() -> None:
 
 
 @in_virtual_time
-async def test_progress_that_is_stored_during_a_failed_commit_is_as_old_as_what_the_commit_had() -> None:
+async def test_progress_stored_in_a_failed_commit_is_as_old_as_that() -> None:
     """A busy consumer always stores something meanwhile: else its lag would never grow, though no commit succeeds."""
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
@@ -93,7 +93,7 @@ async def test_progress_that_is_stored_during_a_failed_commit_is_as_old_as_what_
 
 
 @in_virtual_time
-async def test_a_commit_that_is_repeated_and_one_that_is_too_late_are_told_apart() -> None:
+async def test_repeated_and_late_commits_have_different_errors() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         scrape = Scrape(worker.client)
@@ -113,7 +113,7 @@ async def test_a_commit_that_is_repeated_and_one_that_is_too_late_are_told_apart
 
 
 @in_virtual_time
-async def test_a_commit_that_the_coordinator_rejects_ends_with_its_code() -> None:
+async def test_a_rejected_commit_ends_with_its_code() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         scrape = Scrape(worker.client)

@@ -60,7 +60,7 @@ async def test_the_counted_calls_are_those_that_were_sent() -> None:
 
 
 @in_virtual_time
-async def test_a_call_that_the_end_of_its_member_cancels_is_counted_too() -> None:
+async def test_a_call_cancelled_by_its_members_end_is_counted() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         scrape = Scrape(worker.client)
@@ -101,7 +101,7 @@ async def test_a_candidate_that_resigns_steps_aside() -> None:
 
 
 @in_virtual_time
-async def test_a_second_member_is_a_rebalance_of_the_first_by_the_group() -> None:
+async def test_a_second_member_rebalances_the_first() -> None:
     async with a_coordinator() as coordinator:
         worker, other = a_worker(coordinator), a_worker(coordinator, "x")
         scrape = Scrape(worker.client)
@@ -147,7 +147,7 @@ async def test_a_topic_that_grows_is_a_resync_where_no_join_is_needed(strategy: 
 
 
 @in_virtual_time
-async def test_a_rejoin_of_the_program_is_counted_as_requested_whatever_its_reason() -> None:
+async def test_a_rejoin_of_the_program_counts_as_requested() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         scrape = Scrape(worker.client)
@@ -210,7 +210,7 @@ async def test_an_outage_shows_as_it_lasts_and_when_it_ends() -> None:
 
 
 @in_virtual_time
-async def test_a_member_that_never_gets_in_has_been_without_a_heartbeat_since_its_start() -> None:
+async def test_a_rejected_newcomer_has_no_heartbeat_since_its_start() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         scrape = Scrape(worker.client)
@@ -225,7 +225,7 @@ async def test_a_member_that_never_gets_in_has_been_without_a_heartbeat_since_it
 
 
 @in_virtual_time
-async def test_a_first_join_that_is_not_answered_counts_as_time_without_a_heartbeat() -> None:
+async def test_an_unanswered_first_join_counts_as_time_of_silence() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         scrape = Scrape(worker.client)
@@ -237,7 +237,7 @@ async def test_a_first_join_that_is_not_answered_counts_as_time_without_a_heartb
 
 
 @in_virtual_time
-async def test_a_candidate_that_cannot_come_back_has_been_without_a_heartbeat_since_it_tried() -> None:
+async def test_a_shut_out_candidate_counts_time_since_its_first_try() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         scrape = Scrape(worker.client)
@@ -263,7 +263,7 @@ async def test_counters_of_units_begin_with_zero() -> None:
 
 
 @in_virtual_time
-async def test_units_are_not_held_past_the_deadline_though_the_loop_had_no_time_to_notice() -> None:
+async def test_units_are_not_held_past_the_deadline_by_a_busy_loop() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         scrape = Scrape(worker.client)
@@ -289,7 +289,7 @@ async def test_a_loop_that_was_blocked_shows_by_how_much() -> None:
 
 
 @in_virtual_time
-async def test_a_removed_member_and_a_fenced_one_have_causes_of_their_own() -> None:
+async def test_removed_and_fenced_members_have_causes_of_their_own() -> None:
     async with a_coordinator() as coordinator:
         worker, other = a_worker(coordinator), a_worker(coordinator, "x")
         scrape = Scrape(worker.client)
@@ -308,7 +308,7 @@ async def test_a_removed_member_and_a_fenced_one_have_causes_of_their_own() -> N
 
 
 @in_virtual_time
-async def test_a_member_without_progress_steps_out_and_shows_no_heartbeat_until_it_is_back() -> None:
+async def test_a_member_without_progress_steps_out_until_it_is_back() -> None:
     async with a_coordinator() as coordinator:
         client = a_worker(coordinator).client
         scrape = Scrape(client)

@@ -50,7 +50,7 @@ def said(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
 
 @in_virtual_time
 @pytest.mark.parametrize("strategy", STRATEGIES)
-async def test_leader_and_follower_warn_within_two_seconds_and_once_a_minute(
+async def test_leader_and_follower_warn_in_time_and_once_a_minute(
     strategy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -93,7 +93,7 @@ async def test_user_data_goes_to_the_leader_and_comes_back(cooperative: bool) ->
 
 
 @in_virtual_time
-async def test_what_a_strategy_raises_reaches_the_members_and_is_over_once_it_works() -> None:
+async def test_a_raising_strategy_reaches_members_until_it_works() -> None:
     own = ByCache(fails=True)
     register_strategy(own)
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:

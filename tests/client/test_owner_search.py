@@ -39,9 +39,7 @@ def network() -> Network:
 
 
 @pytest.mark.parametrize("at", ["http://localhost:80", "grpc+stream://[::1]:80", "https://host.example"])
-async def test_an_owner_beside_who_answers_is_gone_to_at_its_own_port_of_the_host_that_was_listed(
-    network: Network, at: str
-) -> None:
+async def test_an_owner_behind_a_listed_host_is_used_at_its_own_port(network: Network, at: str) -> None:
     own = at.removesuffix(":80") + ":8101"
     network.own_port, network.who = 8101, {at: "neighbour", own: "o"}
 
@@ -49,22 +47,20 @@ async def test_an_owner_beside_who_answers_is_gone_to_at_its_own_port_of_the_hos
 
 
 @pytest.mark.parametrize("there", [{}, {"http://a:8101": "somebody else"}])
-async def test_where_its_own_port_leads_elsewhere_the_shared_one_is_gone_to(
-    network: Network, there: dict[str, str]
-) -> None:
+async def test_a_misleading_own_port_falls_back_to_the_shared_one(network: Network, there: dict[str, str]) -> None:
     network.own_port, network.who = 8101, {"http://a:80": "neighbour", **there}
 
     assert await network.address("http://a:80") == "http://a:80"
 
 
-async def test_an_owner_that_answers_where_it_was_asked_is_gone_to_there(network: Network) -> None:
+async def test_an_owner_that_answers_where_it_was_asked_is_used_there(network: Network) -> None:
     network.who = {"http://a:80": "o"}
 
     assert await network.address("http://a:80") == "http://a:80"
     assert network.asked == ["http://a:80"]
 
 
-async def test_one_of_the_listed_addresses_is_found_whatever_it_advertises(network: Network) -> None:
+async def test_a_listed_address_is_found_whatever_it_advertises(network: Network) -> None:
     network.advertised = "grpc://inside:90"
     network.who = {"grpc://a:90": "x", "grpc://b:90": "y", "grpc://c:90": "o", "grpc://inside:90": "o"}
 
@@ -81,7 +77,7 @@ async def test_one_of_the_listed_addresses_is_found_whatever_it_advertises(netwo
         ("grpcs+stream://a:80", "grpcs://inside:80", "grpcs+stream://inside:80"),
     ],
 )
-async def test_what_an_owner_advertises_is_gone_to_where_anywhere_will_do(
+async def test_an_advertised_owner_is_used_where_any_address_will_do(
     network: Network, listed: str, advertised: str, gone_to: str
 ) -> None:
     network.advertised, network.who = advertised, {listed: "x", gone_to: "o"}
@@ -100,7 +96,7 @@ async def test_nothing_without_tls_is_gone_to_from_where_there_is_tls(network: N
     assert network.asked == ["https://a:80"]
 
 
-async def test_a_machine_of_workers_that_is_advertised_leads_to_the_one_that_owns_the_group(network: Network) -> None:
+async def test_an_advertised_machine_leads_to_the_owning_worker(network: Network) -> None:
     network.advertised = "http://b:80"
 
     async def ask(group: tuple[str, str], url: str) -> Told:

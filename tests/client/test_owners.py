@@ -21,9 +21,7 @@ DEADLINE_S = 60.0
 
 
 @pytest.mark.parametrize("scheme", ["http", "grpc", "grpc+stream"])
-async def test_a_members_calls_go_straight_to_the_owner_and_after_its_death_to_the_next(
-    processes: Processes, scheme: str
-) -> None:
+async def test_a_members_calls_go_to_the_owner_and_then_to_the_next(processes: Processes, scheme: str) -> None:
     async with Cluster(processes) as cluster:
         urls = cluster.urls if scheme == "http" else [f"{scheme}://{at}" for at in cluster.grpc_addresses]
         async with rota.connect(urls) as listed, rota.connect(urls[0], direct=True) as direct:

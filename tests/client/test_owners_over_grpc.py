@@ -102,7 +102,7 @@ async def a_consumer(client: Client, group_id: str) -> AsyncIterator[tuple[Consu
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "grpc+stream"])
-async def test_calls_follow_the_group_from_owner_to_owner_and_no_move_rebalances(scheme: str) -> None:
+async def test_calls_follow_the_group_and_no_move_rebalances(scheme: str) -> None:
     fleet, group_id = Fleet(), a_group_due_to("r2")
     async with AsyncExitStack() as stack:
         one = await stack.enter_async_context(fleet.replica("r1"))
@@ -120,7 +120,7 @@ async def test_calls_follow_the_group_from_owner_to_owner_and_no_move_rebalances
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "grpc+stream"])
-async def test_while_its_owner_cannot_be_reached_any_other_replica_passes_calls_on(scheme: str) -> None:
+async def test_an_unreachable_owners_calls_pass_through_any_replica(scheme: str) -> None:
     fleet, group_id = Fleet(), a_group_due_to("r2")
     async with AsyncExitStack() as stack:
         one, two = [await stack.enter_async_context(fleet.replica(name)) for name in NAMES]
@@ -158,7 +158,7 @@ async def test_who_does_not_forward_is_asked_for_the_owner(scheme: str) -> None:
                 pass
 
 
-async def test_members_of_groups_with_different_owners_are_each_on_a_stream_to_theirs() -> None:
+async def test_members_stream_to_the_owner_of_their_group() -> None:
     fleet = Fleet()
     async with AsyncExitStack() as stack:
         one, two = [await stack.enter_async_context(fleet.replica(name)) for name in NAMES]
@@ -183,7 +183,7 @@ async def test_members_that_leave_with_their_stream_stay_on_one() -> None:
             await until_asked(one, two, consumer)
 
 
-async def test_behind_one_address_it_is_not_asked_again_and_again_who_the_owner_is() -> None:
+async def test_one_address_alone_is_not_asked_for_the_owner_repeatedly() -> None:
     fleet, group_id = Fleet(), a_group_due_to("r2")
     async with AsyncExitStack() as stack:
         one, two = [await stack.enter_async_context(fleet.replica(name)) for name in NAMES]

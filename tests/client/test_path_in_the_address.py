@@ -46,7 +46,7 @@ async def test_a_member_works_behind_a_proxy_that_cuts_a_prefix_off() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1", "/v1/", "/rota"])
-async def test_a_path_that_the_server_does_not_have_is_named_with_the_address(path: str) -> None:
+async def test_a_missing_path_of_the_server_is_named_with_the_address(path: str) -> None:
     async with asyncio.timeout(DEADLINE_S), a_door("http") as url, rota.connect(url + path) as client:
         with pytest.raises(InvalidRequest) as ended:
             async with client.consumer("g", {"t": 2}) as consumer:
@@ -69,7 +69,7 @@ async def test_the_stream_of_events_names_the_address_too() -> None:
             await transport.close()
 
 
-async def test_a_missing_route_below_an_address_without_a_path_is_not_blamed_on_the_address() -> None:
+async def test_a_missing_route_is_not_blamed_on_a_bare_address() -> None:
     def answer(_request: httpx.Request) -> httpx.Response:
         return httpx.Response(404, json=problem_document(ErrorCode.INVALID_REQUEST, "no such route", 404))
 
@@ -80,7 +80,7 @@ async def test_a_missing_route_below_an_address_without_a_path_is_not_blamed_on_
 
 
 @pytest.mark.parametrize("url", ["http://host?x=1", "https://host/rota?", "http://host/#here", "http://host#"])
-def test_an_address_that_no_path_can_be_added_to_is_refused_at_once(url: str) -> None:
+def test_an_address_without_room_for_a_path_is_rejected(url: str) -> None:
     with pytest.raises(ValueError, match="it must have no"):
         rota.connect(url)
 
@@ -95,7 +95,7 @@ def test_an_address_that_no_path_can_be_added_to_is_refused_at_once(url: str) ->
         ("grpc://host:9090?leave_after_ms=0", "only grpc"),
     ],
 )
-def test_a_part_of_a_grpc_address_that_would_be_ignored_is_refused_at_once(url: str, says: str) -> None:
+def test_an_ignored_part_of_a_grpc_address_is_rejected(url: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         rota.connect(url)
 

@@ -32,7 +32,7 @@ async def hold(held: Permits, diary: list[str], name: str) -> None:
 
 
 @in_virtual_time
-async def test_members_share_the_permits_and_the_next_one_in_line_gets_the_one_that_is_given_back() -> None:
+async def test_members_share_permits_and_the_next_gets_a_released_one() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         first = await stack.enter_async_context(permits(a_worker(coordinator, "a"), 2))
         async with permits(a_worker(coordinator, "b"), 2) as second:
@@ -69,7 +69,7 @@ async def test_a_lock_is_held_by_one_and_its_tokens_rise() -> None:
 
 
 @in_virtual_time
-async def test_a_holder_that_is_cut_off_ends_its_body_before_the_next_one_begins() -> None:
+async def test_a_cut_off_holder_ends_its_body_before_the_next_begins() -> None:
     async with a_coordinator() as coordinator:
         diary: list[str] = []
         told: list[Permit] = []
@@ -102,7 +102,7 @@ async def test_on_lost_is_not_called_for_a_permit_that_is_given_back() -> None:
 
 
 @in_virtual_time
-async def test_one_that_waits_for_long_enough_gets_a_timeout_and_is_no_member_any_more() -> None:
+async def test_a_long_wait_ends_with_a_timeout_and_no_member() -> None:
     async with a_coordinator() as coordinator, permits(a_worker(coordinator, "a")):
         impatient = permits(a_worker(coordinator, "b"), wait_ms=2_000)
 
@@ -136,7 +136,7 @@ async def test_without_a_block_it_begins_and_ends_by_calls() -> None:
 
 
 @in_virtual_time
-async def test_run_holds_one_permit_after_the_other_until_its_work_returns() -> None:
+async def test_run_holds_permits_in_turn_until_its_work_returns() -> None:
     async with a_coordinator() as coordinator:
         worker, tokens = a_worker(coordinator, "a"), list[int]()
 
@@ -165,7 +165,7 @@ async def test_run_and_a_block_exclude_each_other() -> None:
 
 
 @in_virtual_time
-async def test_a_static_holder_that_is_started_again_has_its_permit_again_with_a_higher_token() -> None:
+async def test_a_restarted_static_holder_has_a_higher_token() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         former = a_worker(coordinator, "a")
         first = permits(former, group_instance_id="i")

@@ -128,7 +128,7 @@ def staying(plan: PlanReply) -> list[PlannedMember]:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @in_virtual_time
-async def test_the_plan_of_a_departure_is_what_happens_when_the_member_leaves(strategy: str) -> None:
+async def test_the_plan_of_a_departure_is_what_happens_then(strategy: str) -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         fleet = Fleet(coordinator, stack)
         for topic, partitions in TOPICS.items():
@@ -150,7 +150,7 @@ async def test_the_plan_of_a_departure_is_what_happens_when_the_member_leaves(st
 
 
 @in_virtual_time
-async def test_a_member_that_lists_an_eager_strategy_too_pauses_on_everything() -> None:
+async def test_a_member_that_also_lists_an_eager_strategy_pauses_fully() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         fleet = Fleet(coordinator, stack)
         for topic, partitions in TOPICS.items():
@@ -166,7 +166,7 @@ async def test_a_member_that_lists_an_eager_strategy_too_pauses_on_everything() 
 
 
 @in_virtual_time
-async def test_a_client_that_plans_for_a_member_that_is_not_there_is_told_the_nearest_one() -> None:
+async def test_a_plan_for_an_unknown_member_names_the_nearest_one() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         fleet = Fleet(coordinator, stack)
         for topic, partitions in TOPICS.items():
@@ -181,7 +181,7 @@ async def test_a_client_that_plans_for_a_member_that_is_not_there_is_told_the_ne
     "strategy", ["range", "sticky", "cooperative-sticky", "clockwise", "server:sticky", "server:range"]
 )
 @in_virtual_time
-async def test_the_plan_of_more_partitions_is_what_happens_when_the_topic_grows(strategy: str) -> None:
+async def test_the_plan_of_more_partitions_is_what_happens_then(strategy: str) -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         fleet = Fleet(coordinator, stack)
         for topic, partitions in TOPICS.items():

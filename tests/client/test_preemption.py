@@ -62,7 +62,7 @@ class Finishing(Ranked):
 
 
 @in_virtual_time
-async def test_a_better_candidate_leads_after_its_time_and_after_the_leaders_body() -> None:
+async def test_a_better_candidate_leads_after_the_leaders_body_ended() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         low, high = Ranked(coordinator, "low"), Ranked(coordinator, "high", 10)
         low.ending_s = 2.0
@@ -80,7 +80,7 @@ async def test_a_better_candidate_leads_after_its_time_and_after_the_leaders_bod
 
 
 @in_virtual_time
-async def test_work_may_go_on_for_its_drain_time_and_its_term_is_valid_meanwhile() -> None:
+async def test_work_may_drain_while_its_term_is_valid() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         low, high = Finishing(coordinator, "low"), Ranked(coordinator, "high", 10, hold_ms=0)
         low.drain_ms, low.takes_s = 30_000, 3 * SESSION_MS / 1000
@@ -96,7 +96,7 @@ async def test_work_may_go_on_for_its_drain_time_and_its_term_is_valid_meanwhile
 
 
 @in_virtual_time
-async def test_the_former_leader_is_a_candidate_again_and_leads_when_the_better_one_leaves() -> None:
+async def test_the_former_leader_leads_when_the_better_one_leaves() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         low, high = Ranked(coordinator, "low"), Ranked(coordinator, "high", 10)
         await low.campaign(stack)
@@ -109,7 +109,7 @@ async def test_the_former_leader_is_a_candidate_again_and_leads_when_the_better_
 
 
 @in_virtual_time
-async def test_a_candidate_of_the_same_priority_and_one_that_never_preempts_change_nothing() -> None:
+async def test_equal_priority_and_no_preemption_change_nothing() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         first, same = Ranked(coordinator, "first", 3), Ranked(coordinator, "same", 3)
         patient = Ranked(coordinator, "patient", 9, hold_ms=None)
@@ -124,7 +124,7 @@ async def test_a_candidate_of_the_same_priority_and_one_that_never_preempts_chan
 
 
 @in_virtual_time
-async def test_a_better_candidate_that_goes_while_the_leader_ends_its_work_leaves_it_the_leadership() -> None:
+async def test_a_better_candidate_that_leaves_keeps_the_leader() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         low, high = Ranked(coordinator, "low"), Ranked(coordinator, "high", 10)
         low.ending_s = 2.0
@@ -137,7 +137,7 @@ async def test_a_better_candidate_that_goes_while_the_leader_ends_its_work_leave
 
 
 @in_virtual_time
-async def test_a_leader_that_is_cut_off_while_it_hands_over_ends_by_its_deadline() -> None:
+async def test_a_leader_cut_off_in_a_hand_over_ends_by_its_deadline() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         low, high = Finishing(coordinator, "low"), Ranked(coordinator, "high", 10, hold_ms=0)
         low.drain_ms, low.takes_s = 600_000, 300.0

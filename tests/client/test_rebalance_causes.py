@@ -39,7 +39,7 @@ def test_a_loss_by_any_code_has_a_cause_of_the_table(code: ErrorCode) -> None:
     assert str(cause).startswith("lost_")
 
 
-def test_the_first_assignment_is_no_rebalance_and_one_that_follows_another_is_a_resync() -> None:
+def test_a_first_assignment_is_no_resync_and_a_later_one_is() -> None:
     causes = RebalanceCauses()
 
     assert [causes.cause_of(ASSIGNED) for _ in range(3)] == [None, "resync", "resync"]
@@ -54,7 +54,7 @@ def test_the_assignment_that_ends_a_rebalance_is_no_other_one(start: core.Event)
     assert causes.cause_of(ASSIGNED) is None
 
 
-def test_an_assignment_that_fails_counts_once_whether_or_not_a_share_was_held() -> None:
+def test_a_failed_assignment_counts_once() -> None:
     causes = RebalanceCauses()
     failed = core.AssignmentFailed(1, "no plan")
 

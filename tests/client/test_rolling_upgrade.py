@@ -168,7 +168,7 @@ async def disturbed(group: Group, strategies: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("is_static", [False, True], ids=["dynamic", "static"])
 @pytest.mark.parametrize("seed", SEEDS)
 @in_virtual_time
-async def test_at_each_step_of_an_upgrade_every_partition_has_one_holder(seed: int, is_static: bool) -> None:
+async def test_at_each_upgrade_step_every_partition_has_one_holder(seed: int, is_static: bool) -> None:
     async with a_group(seed, is_static=is_static) as group:
         for _ in range(3 + seed % 3):
             group.start(EAGER)
@@ -246,7 +246,7 @@ def given(group: Group, liar: Member[bytes]) -> list[TopicPartition]:
 
 @pytest.mark.parametrize("generation_id", [-1, 0, 1, 2, 5, 1_000])
 @in_virtual_time
-async def test_a_member_that_claims_what_it_was_not_given_cannot_keep_it_from_the_others(generation_id: int) -> None:
+async def test_a_false_claim_cannot_keep_a_partition_from_others(generation_id: int) -> None:
     async with a_group(1, is_static=False) as group:
         for _ in range(2):
             group.start(COOPERATIVE)
@@ -259,7 +259,7 @@ async def test_a_member_that_claims_what_it_was_not_given_cannot_keep_it_from_th
 
 
 @in_virtual_time
-async def test_what_a_member_claims_and_never_gives_up_is_assigned_without_another_change() -> None:
+async def test_a_claim_that_is_never_revoked_is_assigned_all_the_same() -> None:
     """It claims all when no member has anything: only the leader's own check can free the withheld partitions."""
     async with a_group(1, is_static=False) as group:
         leader = group.start(COOPERATIVE)
@@ -272,7 +272,7 @@ async def test_what_a_member_claims_and_never_gives_up_is_assigned_without_anoth
 
 
 @in_virtual_time
-async def test_a_static_claimant_that_restarts_while_it_revokes_leaves_nothing_behind() -> None:
+async def test_a_static_claimant_that_restarts_leaves_nothing_behind() -> None:
     async with a_group(1, is_static=True) as group:
         group.drain_s = 60
         first = group.start(COOPERATIVE)

@@ -28,7 +28,7 @@ async def test_reading_two_clocks_at_two_moments_is_not_sleep() -> None:
 
 
 @in_virtual_time
-async def test_a_share_is_over_when_the_machine_wakes_up_after_its_session() -> None:
+async def test_a_share_has_ended_when_the_machine_wakes_up_too_late() -> None:
     async with a_coordinator() as coordinator:
         worker, asleep_s = a_worker(coordinator), [0.0]
         async with worker.client as client, worker.member() as member:

@@ -34,7 +34,7 @@ class Recorder:
 
 
 @pytest.mark.parametrize("takes_batches", [True, False])
-async def test_calls_of_one_moment_go_in_one_message_where_the_server_takes_that(takes_batches: bool) -> None:
+async def test_calls_of_one_moment_share_a_message_where_possible(takes_batches: bool) -> None:
     recorder, server = Recorder(takes_batches=takes_batches), grpc.aio.server()
     handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(recorder.session)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(COORDINATOR, {"Session": handler}),))

@@ -124,7 +124,7 @@ async def test_growth_is_noticed_long_after_a_rolling_restart(strategy: str) -> 
 
 @in_virtual_time
 @pytest.mark.parametrize("strategy", STRATEGIES)
-async def test_growth_while_the_leader_is_away_is_one_rebalance_when_it_is_back(strategy: str) -> None:
+async def test_growth_during_a_leaders_absence_is_one_rebalance(strategy: str) -> None:
     async with pods(3, strategy=strategy) as (group, admin):
         leader, (before,) = group.leader, group.generations
         await group.stop(leader)
@@ -161,7 +161,7 @@ async def test_weights_that_changed_while_the_leader_was_away_count() -> None:
 
 @in_virtual_time
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "server:range"])
-async def test_a_topic_that_began_to_match_while_the_leader_was_away_is_shared_out(strategy: str) -> None:
+async def test_a_topic_matched_during_a_leaders_absence_is_assigned(strategy: str) -> None:
     async with pods(3, re.compile("t.*"), strategy=strategy, topics_refresh_ms=2_000) as (group, admin):
         leader = group.leader
         await group.stop(leader)
@@ -172,7 +172,7 @@ async def test_a_topic_that_began_to_match_while_the_leader_was_away_is_shared_o
 
 @in_virtual_time
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-async def test_a_leader_that_restarts_with_other_counts_assigns_by_them(strategy: str) -> None:
+async def test_a_restarted_leader_assigns_by_the_new_counts(strategy: str) -> None:
     async with pods(3, {"t": 6}, strategy=strategy) as (group, _):
         await group.restart(group.leader, topics={"t": 9})
         await group.have([3, 3, 3])
@@ -191,7 +191,7 @@ async def test_a_leader_that_restarts_with_other_topics_gets_those(strategy: str
 @in_virtual_time
 @pytest.mark.parametrize("counts", [None, {"t": 6, "u": 4}], ids=["registered", "fixed counts"])
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "server:sticky"])
-async def test_a_follower_that_restarts_with_other_topics_gets_those_in_the_end(
+async def test_a_restarted_follower_gets_its_other_topics_in_the_end(
     strategy: str, counts: dict[str, int] | None
 ) -> None:
     options: dict[str, Any] = {"strategy": strategy, "topics_refresh_ms": 2_000, "partitions_per_topic": counts}
@@ -207,7 +207,7 @@ async def test_a_follower_that_restarts_with_other_topics_gets_those_in_the_end(
 
 
 @in_virtual_time
-async def test_a_topic_that_only_a_follower_names_is_shared_out_when_it_is_registered() -> None:
+async def test_a_topic_of_a_follower_alone_is_assigned_once_registered() -> None:
     async with pods(2, strategy="range") as (group, admin):
         follower = 1 - group.leader
         await group.members[follower].subscribe(["t", "u"])
@@ -253,7 +253,7 @@ def running(members: Sequence[ConnectWorker]) -> list[WorkItem]:
 
 @in_virtual_time
 @pytest.mark.parametrize("is_function", [False, True], ids=["given", "asked for"])
-async def test_a_returning_leader_shares_out_other_work_and_leaves_the_same_work_alone(is_function: bool) -> None:
+async def test_a_returning_leader_assigns_only_changed_work_again(is_function: bool) -> None:
     def given(work: list[WorkItem]) -> Any:
         return (lambda: work) if is_function else work
 
@@ -271,7 +271,7 @@ async def test_a_returning_leader_shares_out_other_work_and_leaves_the_same_work
 
 
 @in_virtual_time
-async def test_work_that_is_added_long_after_the_leader_s_restart_is_shared_out() -> None:
+async def test_work_added_long_after_a_leaders_restart_is_assigned() -> None:
     work = list(WORK)
     async with workers(lambda: work) as (members, restart_leader):
         await restart_leader(lambda: work)

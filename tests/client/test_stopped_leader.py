@@ -52,9 +52,7 @@ async def a_fenced_resource() -> AsyncIterator[FencedResource]:
 
 
 @pytest.mark.thorough
-async def test_a_leader_stopped_past_its_session_writes_nothing_more_and_its_body_is_cancelled(
-    processes: Processes, tmp_path: Path
-) -> None:
+async def test_a_leader_stopped_past_its_session_writes_nothing_more(processes: Processes, tmp_path: Path) -> None:
     server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
     await asyncio.to_thread(server.start_and_wait)
     async with a_fenced_resource() as resource, rota.connect(server.url) as client:

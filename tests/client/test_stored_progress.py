@@ -78,7 +78,7 @@ async def test_what_the_work_of_a_pool_stores_is_committed_at_its_end(auto_commi
 
 
 @in_virtual_time
-async def test_an_explicit_commit_is_not_taken_back_by_what_was_stored_before() -> None:
+async def test_an_explicit_commit_is_not_undone_by_stored_progress() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         async with a_consumer(worker) as consumer:

@@ -131,7 +131,7 @@ def test_a_bad_url_leaves_no_thread_behind() -> None:
     assert threading.active_count() == before
 
 
-def test_a_lock_is_waited_for_and_given_back_at_the_end_of_its_block(url: str) -> None:
+def test_a_lock_waits_and_is_released_at_the_blocks_end(url: str) -> None:
     with a_client(url) as client:
         with client.lock("one", session_timeout_ms=60_000) as lock:
             assert (lock.number, lock.of, lock.is_valid) == (0, 1, True)

@@ -22,7 +22,7 @@ def works_until_stopped(begun: threading.Event) -> Callable[[Any], None]:
     return work
 
 
-def test_a_run_in_another_thread_ends_by_the_loss_when_the_block_is_left(url: str) -> None:
+def test_a_run_in_a_thread_ends_by_the_loss_at_the_blocks_end(url: str) -> None:
     begun = threading.Event()
     with ThreadPoolExecutor(1) as threads:
         with sync.connect(url) as client:
@@ -33,7 +33,7 @@ def test_a_run_in_another_thread_ends_by_the_loss_when_the_block_is_left(url: st
             running.result(PATIENCE_S)
 
 
-def test_a_run_in_another_thread_ends_by_the_loss_when_the_client_is_closed(url: str) -> None:
+def test_a_run_in_a_thread_ends_by_the_loss_at_the_clients_close(url: str) -> None:
     begun = threading.Event()
 
     def lead(client: Any) -> None:
@@ -48,7 +48,7 @@ def test_a_run_in_another_thread_ends_by_the_loss_when_the_client_is_closed(url:
             running.result(PATIENCE_S)
 
 
-def test_a_run_of_a_pool_in_another_thread_ends_in_order_when_the_client_is_closed(url: str) -> None:
+def test_a_pools_run_in_a_thread_ends_when_the_client_closes(url: str) -> None:
     begun = threading.Event()
     with ThreadPoolExecutor(1) as threads:
         with sync.connect(url) as client:
@@ -58,7 +58,7 @@ def test_a_run_of_a_pool_in_another_thread_ends_in_order_when_the_client_is_clos
         running.result(PATIENCE_S)
 
 
-def test_a_wait_without_end_in_another_thread_ends_when_the_client_is_closed(url: str) -> None:
+def test_an_endless_wait_in_a_thread_ends_with_the_client(url: str) -> None:
     with ThreadPoolExecutor(1) as threads:
         with sync.connect(url) as client:
             begun = threading.Event()

@@ -76,7 +76,7 @@ def test_work_may_resign_the_election_that_runs_it(url: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["callback", "work", "election"])
-def test_an_exit_of_the_program_in_a_thread_of_the_sdk_leaves_and_ends_the_program(url: str, place: str) -> None:
+def test_an_exit_in_a_thread_of_the_sdk_leaves_and_ends(url: str, place: str) -> None:
     def leave(*_: object) -> None:
         sys.exit(3)
 

@@ -42,7 +42,7 @@ async def test_work_in_a_thread_asks_whether_it_still_holds_its_shard() -> None:
         assert seen == [True, True]
 
 
-async def test_work_in_a_thread_learns_of_a_loss_that_the_loop_was_too_blocked_to_notice() -> None:
+async def test_work_in_a_thread_sees_a_loss_despite_a_blocked_loop() -> None:
     async with a_coordinator() as coordinator:
         worker, is_over = a_worker(coordinator), threading.Event()
         outcome: list[object] = []

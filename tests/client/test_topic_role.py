@@ -49,7 +49,7 @@ async def test_a_large_assignment_is_computed_off_the_event_loop(
     assert (threads == [threading.get_ident()]) is on_the_loop
 
 
-def test_members_say_what_they_hold_where_the_strategy_asks_for_it_whatever_its_options() -> None:
+def test_members_send_what_they_hold_where_the_strategy_asks() -> None:
     held = (TopicPartition("t", 3),)
     names = ("range", "sticky(prefer=stickiness)", "redundant(3)", "weighted(max_moves=5)")
     role = TopicRole(names, ("t",), {})
@@ -59,7 +59,7 @@ def test_members_say_what_they_hold_where_the_strategy_asks_for_it_whatever_its_
     assert said == {"range": (), names[1]: held, names[2]: held, names[3]: held}
 
 
-def test_an_eager_member_claims_nothing_under_a_cooperative_strategy() -> None:
+def test_an_eager_member_claims_nothing_when_cooperative() -> None:
     held = (TopicPartition("t", 3),)
     listed = ("cooperative-sticky", "sticky", "range")
 
@@ -71,7 +71,7 @@ def test_an_eager_member_claims_nothing_under_a_cooperative_strategy() -> None:
     assert claims("cooperative-sticky") == {"cooperative-sticky": held}
 
 
-def test_only_cooperative_strategies_let_members_hold_on_while_they_join() -> None:
+def test_only_cooperative_members_keep_shares_while_they_join() -> None:
     def is_cooperative(*names: str) -> bool:
         return TopicRole(names, ("t",), {}).is_cooperative
 
@@ -79,7 +79,7 @@ def test_only_cooperative_strategies_let_members_hold_on_while_they_join() -> No
     assert not is_cooperative("cooperative-sticky", "range")
 
 
-def test_a_server_s_strategy_says_what_the_same_one_of_the_client_says() -> None:
+def test_a_servers_strategy_assigns_like_the_clients() -> None:
     held = (TopicPartition("t", 3),)
     role = TopicRole(("server:sticky", "sticky", "server:range"), ("t",), {})
 
@@ -91,7 +91,7 @@ def test_a_server_s_strategy_says_what_the_same_one_of_the_client_says() -> None
         TopicRole(("server:cooperative-sticky",), ("t",), {})
 
 
-async def test_weights_and_racks_of_topics_and_what_members_carry_count() -> None:
+async def test_weights_racks_and_capacities_count() -> None:
     topics = {"t": TopicFacts(6, {"weights": "1,1,1,1,1,1", "racks": "a,a,b,b,c,c"})}
     small = TopicRole(("weighted", "rack-aware"), ("t",), topics, rack_id="a")
     large = TopicRole(("weighted", "rack-aware"), ("t",), topics, rack_id="b", capacity=2)
@@ -110,7 +110,7 @@ def test_a_member_must_carry_something(capacity: float) -> None:
         TopicRole(("weighted",), ("t",), {}, capacity=capacity)
 
 
-def test_an_option_that_does_not_exist_is_refused_before_anybody_joins() -> None:
+def test_an_unknown_option_is_rejected_before_a_member_joins() -> None:
     with pytest.raises(UnknownAssignor, match="redundant has no option"):
         TopicRole(("redundant(x=1)",), ("t",), {})
 
@@ -129,7 +129,7 @@ def test_strategies_that_no_group_could_use_are_refused_at_once(strategies: tupl
         rota.connect("http://127.0.0.1:9").consumer("g", "t", strategies)
 
 
-def test_partitions_of_topics_that_were_not_subscribed_to_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_partitions_of_unsubscribed_topics_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     given = (TopicPartition("t", 1), TopicPartition("u", 0), TopicPartition("u", 1))
     role = TopicRole(("range",), ("t",), {})
 

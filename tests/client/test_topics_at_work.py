@@ -129,7 +129,7 @@ async def test_a_deleted_topic_is_nobody_s_work(client: Client) -> None:
         await until(lambda: member.assignment == ())
 
 
-async def test_members_of_the_sdk_and_members_that_leave_all_to_the_server_share_one_group(client: Client) -> None:
+async def test_members_of_sdk_and_server_assignment_share_a_group(client: Client) -> None:
     await client.put_topic("t", 6)
     said = {"server:sticky": json.dumps({"topics": ["t"]}).encode()}
     thin: Member[bytes] = client.member("g", protocol_type="consumer", protocols=said, assign=_never)
@@ -145,7 +145,7 @@ async def test_members_of_the_sdk_and_members_that_leave_all_to_the_server_share
         await until(lambda: sizes([rich]) == [6])
 
 
-async def test_members_that_leave_all_to_the_server_subscribe_by_an_expression(client: Client) -> None:
+async def test_members_assigned_by_the_server_subscribe_by_expression(client: Client) -> None:
     await client.put_topic("audit-1", 1)
     said = {"server:range": json.dumps({"topic_regex": "audit-[0-9]+"}).encode()}
     member: Member[bytes] = client.member("g", protocol_type="consumer", protocols=said)

@@ -14,7 +14,7 @@ from tests.client.virtual_time import in_virtual_time
 
 
 @in_virtual_time
-async def test_the_cause_is_logged_within_two_seconds_then_once_a_minute_then_its_end() -> None:
+async def test_the_cause_is_logged_in_time_each_minute_and_at_its_end() -> None:
     with _lines() as handler:
         async with a_coordinator() as coordinator:
             worker = a_worker(coordinator)
@@ -32,7 +32,7 @@ async def test_the_cause_is_logged_within_two_seconds_then_once_a_minute_then_it
 
 
 @in_virtual_time
-async def test_a_server_that_accepts_calls_and_hangs_is_noticed_before_they_fail() -> None:
+async def test_a_server_that_accepts_calls_and_hangs_is_noticed() -> None:
     with _lines() as handler:
         async with a_coordinator() as coordinator:
             worker = a_worker(coordinator)
@@ -53,7 +53,7 @@ async def test_a_server_that_accepts_calls_and_hangs_is_noticed_before_they_fail
 
 
 @in_virtual_time
-async def test_a_hundred_members_behind_one_broken_address_are_one_line() -> None:
+async def test_a_hundred_members_behind_a_bad_address_are_one_log_line() -> None:
     with _lines() as handler:
         async with a_coordinator() as coordinator:
             worker = a_worker(coordinator)

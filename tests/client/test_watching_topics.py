@@ -26,7 +26,7 @@ async def client() -> AsyncIterator[Client]:
             yield client
 
 
-async def test_a_topic_is_watched_from_before_it_is_there_until_after_it_is_gone(client: Client) -> None:
+async def test_a_topic_is_watched_from_before_its_start_to_its_end(client: Client) -> None:
     seen: list[TopicReply | None] = []
 
     async with asyncio.timeout(DEADLINE_S):

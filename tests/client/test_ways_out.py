@@ -95,7 +95,7 @@ async def test_a_resignation_that_its_caller_gives_up_is_carried_out() -> None:
 
 
 @in_virtual_time
-async def test_run_raises_the_loss_of_another_election_and_gives_the_own_one_up() -> None:
+async def test_run_raises_another_elections_loss_and_resigns_its_own() -> None:
     async with a_coordinator() as coordinator:
         _, election = a_candidate(coordinator, "a")
         _, other = a_candidate(coordinator, "b")
@@ -111,7 +111,7 @@ async def test_run_raises_the_loss_of_another_election_and_gives_the_own_one_up(
 
 
 @in_virtual_time
-async def test_to_return_is_to_resign_and_to_run_again_is_to_campaign_again() -> None:
+async def test_to_return_is_to_resign_and_to_run_is_to_campaign() -> None:
     async with a_coordinator() as coordinator:
         _, first = a_candidate(coordinator, "first")
         _, second = a_candidate(coordinator, "second")
@@ -143,7 +143,7 @@ async def test_to_resign_after_run_has_ended_does_not_campaign_again() -> None:
 
 
 @in_virtual_time
-async def test_work_that_raises_is_tried_again_after_a_pause_where_that_was_asked_for() -> None:
+async def test_work_that_raises_is_retried_where_requested() -> None:
     async with a_coordinator() as coordinator:
         _, election = a_candidate(coordinator, "a")
         begun: list[float] = []
@@ -240,7 +240,7 @@ async def test_without_a_block_a_member_is_started_and_closed() -> None:
 
 
 @in_virtual_time
-async def test_a_client_closes_the_members_that_were_started_and_not_closed() -> None:
+async def test_a_client_closes_members_that_are_still_open() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         async with worker.client as client:
@@ -251,7 +251,7 @@ async def test_a_client_closes_the_members_that_were_started_and_not_closed() ->
 
 
 @in_virtual_time
-async def test_leaving_has_a_deadline_after_which_work_is_cancelled_and_lost() -> None:
+async def test_leaving_has_a_deadline_that_cancels_the_work() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         lost: list[Partitions] = []
@@ -280,7 +280,7 @@ async def test_a_program_without_on_lost_is_notified_by_on_revoked() -> None:
 
 
 @in_virtual_time
-async def test_the_bodys_own_exception_is_not_hidden_by_that_of_a_callback() -> None:
+async def test_the_bodys_exception_is_not_hidden_by_a_callbacks() -> None:
     async with a_coordinator() as coordinator:
 
         def broken(removed: Partitions) -> None:
@@ -298,7 +298,7 @@ async def test_the_bodys_own_exception_is_not_hidden_by_that_of_a_callback() -> 
 
 @in_virtual_time
 @pytest.mark.parametrize("place", ["on_assigned", "on_revoked", "assign"])
-async def test_an_exit_of_the_program_in_a_callback_leaves_the_group_first(place: str) -> None:
+async def test_an_exit_in_a_callback_leaves_the_group_first(place: str) -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
 
@@ -340,7 +340,7 @@ async def test_an_error_that_the_sdk_does_not_know_costs_no_share() -> None:
 
 
 @in_virtual_time
-async def test_a_pool_outlives_an_outage_that_its_work_meets_in_a_commit() -> None:
+async def test_a_pool_survives_an_outage_that_a_commit_meets() -> None:
     """The commit gives up a moment before the loss cancels the work: that is no failure of the work."""
     async with a_coordinator() as coordinator:
         worker, attempts = a_worker(coordinator), 0
@@ -403,7 +403,7 @@ async def test_a_static_member_that_makes_no_progress_keeps_its_seat() -> None:
 
 
 @in_virtual_time
-async def test_a_slow_assignment_of_a_former_generation_is_given_up_for_the_present_one() -> None:
+async def test_a_slow_assignment_is_cancelled_for_the_current_one() -> None:
     """Its outcome must not replace what the leader knows of the generation that the group works by."""
     async with a_coordinator() as coordinator:
         ends: list[str] = []

@@ -50,7 +50,7 @@ async def test_each_shard_is_worked_off_once() -> None:
 
 
 @in_virtual_time
-async def test_a_run_until_done_ends_and_leaves_once_all_work_has_returned() -> None:
+async def test_a_run_until_done_leaves_once_all_work_has_returned() -> None:
     async with a_coordinator() as coordinator:
         ledger, client = Ledger(), a_worker(coordinator).client
 
@@ -61,7 +61,7 @@ async def test_a_run_until_done_ends_and_leaves_once_all_work_has_returned() -> 
 
 
 @in_virtual_time
-async def test_a_stop_of_a_run_until_done_drains_work_that_ends_by_itself() -> None:
+async def test_a_stop_of_a_run_until_done_drains_work() -> None:
     finished = []
 
     async def work(shard: Shard) -> None:
@@ -83,7 +83,7 @@ async def test_a_stop_of_a_run_until_done_drains_work_that_ends_by_itself() -> N
 
 
 @in_virtual_time
-async def test_shards_move_to_newcomers_and_back_and_nobody_else_works_on_them_meanwhile() -> None:
+async def test_shards_move_to_newcomers_and_back_and_never_overlap() -> None:
     async with a_coordinator() as coordinator:
         ledger = Ledger()
         async with a_pool(a_worker(coordinator), ledger) as pool:
@@ -141,7 +141,7 @@ async def test_work_may_end_by_itself_while_it_drains() -> None:
 
 
 @in_virtual_time
-async def test_an_exception_of_the_work_ends_the_block_after_the_group_was_left() -> None:
+async def test_an_exception_of_the_work_ends_the_block_after_leaving() -> None:
     async with a_coordinator() as coordinator:
 
         async def work(shard: Shard) -> None:

@@ -44,7 +44,7 @@ def test_scenario(scenario: dict[str, Any], defaults: dict[str, Any]) -> None:
         assert not differences, "\n".join([scenario["title"], *differences])
 
 
-def test_every_departure_names_a_scenario_of_the_copy_in_the_repo() -> None:
+def test_every_departure_names_a_scenario_of_the_copy() -> None:
     known = {row["id"] for row in json.loads((HERE / "data" / "classic.json").read_text())["scenarios"]}
 
     assert set(departures()) <= known

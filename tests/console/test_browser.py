@@ -85,9 +85,7 @@ async def violations(page: Page) -> list[str]:
 # --- live ---------------------------------------------------------------------------------------------
 
 
-async def test_a_page_that_is_open_shows_a_killed_member_go_without_being_loaded_again(
-    browser: Browser, scene: Scene
-) -> None:
+async def test_an_open_page_shows_a_killed_member_without_a_reload(browser: Browser, scene: Scene) -> None:
     scene.add(WORKERS, "indexer-9", SHORT_SESSION_MS)
     scene.until_stable(WORKERS, 3)
     async with page_of(browser, scene.url + PAGES["group"]) as page:
@@ -128,7 +126,7 @@ async def test_a_server_that_goes_away_is_told_of_and_comes_back(browser: Browse
 
 @pytest.mark.slow
 @pytest.mark.parametrize("silence", ["killed", "frozen"])
-async def test_sessions_stand_still_while_the_server_is_silent_and_go_on_once_it_is_back(
+async def test_sessions_pause_while_the_server_is_silent(
     browser: Browser, processes: Processes, tmp_path: Path, silence: str
 ) -> None:
     server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
@@ -158,7 +156,7 @@ async def test_sessions_stand_still_while_the_server_is_silent_and_go_on_once_it
 
 
 @pytest.mark.slow
-async def test_what_a_proxy_says_of_a_server_that_is_away_takes_no_pages_place(browser: Browser, scene: Scene) -> None:
+async def test_a_proxys_answer_for_a_lost_server_replaces_no_page(browser: Browser, scene: Scene) -> None:
     async with page_of(browser, scene.url + PAGES["group"], own_time=True) as page:
         away = {"status": 502, "content_type": "text/html", "body": "<h1>502 Bad Gateway</h1>"}
         await page.route(f"**{PAGES['group']}", lambda route: route.fulfill(**away))
@@ -218,9 +216,7 @@ async def test_nothing_is_wider_than_a_small_screen(browser: Browser, scene: Sce
             assert await page.evaluate(_WIDTH_BEYOND_THE_SCREEN) == 0, name
 
 
-async def test_every_line_of_the_journal_is_read_on_a_small_screen_without_moving_it(
-    browser: Browser, scene: Scene
-) -> None:
+async def test_every_line_of_the_journal_fits_a_small_screen(browser: Browser, scene: Scene) -> None:
     async with page_of(browser, scene.url + PAGES["timeline"], size=SMALL) as page:
         table = page.locator("table.journal")
 

@@ -41,7 +41,7 @@ async def doors(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Doors
 # --- tokens -----------------------------------------------------------------------------------------
 
 
-async def test_tokens_are_listed_with_what_they_may_and_until_when_and_without_their_secrets(doors: Doors) -> None:
+async def test_tokens_are_listed_with_rights_and_end_without_secrets(doors: Doors) -> None:
     soon_ms = int(time.time() * 1000) + HOUR_MS
     token_id, text = await doors.store("nightly", 1, expires_at_ms=soon_ms)
     await doors.store("gone", 2, revoked_at_ms=1)
@@ -61,7 +61,7 @@ async def test_tokens_are_listed_with_what_they_may_and_until_when_and_without_t
     assert record.digest not in page
 
 
-async def test_a_token_is_revoked_by_who_means_it_and_refused_from_then_on(doors: Doors) -> None:
+async def test_a_revoked_token_is_rejected_from_then_on(doors: Doors) -> None:
     token_id, text = await doors.store("leaked", 3)
     path = f"/tokens/{token_id}/revoke"
     calls = doors.http.build_request("GET", f"/v1/namespaces/{NAMESPACE}/groups/{GROUP}", headers=bearer(text))
@@ -88,7 +88,7 @@ async def test_a_token_is_revoked_by_who_means_it_and_refused_from_then_on(doors
     assert ["token:admin" in told, "127.0.0.1" in told, "it was in a log" in told] == [True, True, True]
 
 
-async def test_what_was_done_to_tokens_is_read_over_http_by_who_may_read_the_journal(doors: Doors) -> None:
+async def test_tokens_history_is_read_over_http_by_journal_readers(doors: Doors) -> None:
     token_id, _ = await doors.store("read-over-http", 6)
     path = "/v1/events?shard=-1&limit=1000"
 
@@ -120,7 +120,7 @@ async def test_a_token_that_is_not_there_is_said_to_be_none(doors: Doors) -> Non
     assert "there is no such token" in answer.text
 
 
-async def test_where_nobody_is_asked_who_they_are_there_are_no_tokens_to_see(site: Site) -> None:
+async def test_without_identities_there_are_no_tokens_to_see(site: Site) -> None:
     seen = await site.http.get("/tokens")
     sent = await site.send("/tokens/0000000000/revoke", {"typed": "x", "note": "y"})
 
@@ -141,7 +141,7 @@ async def test_a_namespace_is_shown_beside_its_quota(doors: Doors) -> None:
     assert "team-b" not in page
 
 
-async def test_who_may_look_at_all_namespaces_sees_those_that_are_empty_too(doors: Doors) -> None:
+async def test_viewers_of_all_namespaces_see_empty_ones_too(doors: Doors) -> None:
     async with doors.browser("admin") as browser:
         page = (await browser.get("/quotas")).text
 
@@ -149,7 +149,7 @@ async def test_who_may_look_at_all_namespaces_sees_those_that_are_empty_too(door
     assert page.index("team-a") < page.index("team-b")
 
 
-async def test_what_a_namespace_takes_is_not_for_who_sees_some_of_its_groups(doors: Doors) -> None:
+async def test_a_namespaces_usage_is_hidden_from_partial_viewers(doors: Doors) -> None:
     _, text = await doors.store("narrow", 5)
 
     asked = doors.http.build_request("GET", "/quotas", headers=bearer(text))

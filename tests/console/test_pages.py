@@ -37,7 +37,7 @@ async def test_the_overview_counts_groups_and_names_those_to_look_at(site: Site)
     assert member_id not in text
 
 
-async def test_figures_of_several_namespaces_lead_to_the_groups_that_they_count(site: Site) -> None:
+async def test_figures_of_namespaces_link_to_the_groups_they_count(site: Site) -> None:
     """A list is of one namespace, so the figures of all link to the list that separates them."""
     await site.stable("indexers")
     await Site(site.http, f"{site.namespace}-b").stable("indexers")
@@ -49,7 +49,7 @@ async def test_figures_of_several_namespaces_lead_to_the_groups_that_they_count(
         assert f'href="/groups?namespace={namespace}&amp;state=Stable">1 Stable</a>' in text
 
 
-async def test_a_group_says_why_it_is_so_who_is_in_it_and_who_holds_what(site: Site) -> None:
+async def test_a_group_explains_itself_with_members_and_shares(site: Site) -> None:
     member_id = await site.stable("indexers", share=SHARE)
 
     text = await site.page(site.path("indexers"))
@@ -62,9 +62,7 @@ async def test_a_group_says_why_it_is_so_who_is_in_it_and_who_holds_what(site: S
     assert "its fencing token is 1048576, of generation 1" in text
 
 
-async def test_of_a_large_group_those_are_shown_whom_one_would_look_for(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_of_a_large_group_the_notable_members_are_shown(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group, "MOST_SEATS", 1)
     old_id = await site.stable("crowd")
     others = [await site.join("crowd", client_id=f"new-{number}", wait_ms=0) for number in range(2)]
@@ -80,7 +78,7 @@ async def test_of_a_large_group_those_are_shown_whom_one_would_look_for(
     assert "and 1 more" in of_leader
 
 
-async def test_of_many_who_came_at_once_some_are_named_and_the_others_counted(site: Site) -> None:
+async def test_of_many_simultaneous_joins_some_are_named(site: Site) -> None:
     await site.stable("crowd")
     await asyncio.gather(
         *(site.join("crowd", client_id=f"new-{number}", wait_ms=0) for number in range(MOST_NAMED + 2))
@@ -93,7 +91,7 @@ async def test_of_many_who_came_at_once_some_are_named_and_the_others_counted(si
     assert '<span class="came">+ 2 more</span>' in text
 
 
-async def test_what_somebody_holds_in_many_pieces_has_a_bound_and_is_all_there(site: Site) -> None:
+async def test_a_share_in_many_pieces_is_bounded_and_complete(site: Site) -> None:
     numbers = list(range(0, 400, 2))
     member_id = await site.stable("indexers", share=json.dumps({"topics": {"documents": numbers}}).encode())
 
@@ -104,7 +102,7 @@ async def test_what_somebody_holds_in_many_pieces_has_a_bound_and_is_all_there(s
 
 
 @pytest.mark.parametrize("name", ["leader", "timeline"])
-async def test_a_group_that_is_called_like_one_of_its_pages_is_on_one_page_at_a_time(site: Site, name: str) -> None:
+async def test_a_group_named_like_a_page_has_one_page_at_a_time(site: Site, name: str) -> None:
     await site.stable(name)
 
     for page in ((), ("leader",), ("timeline",)):
@@ -132,7 +130,7 @@ async def test_a_group_that_is_not_there_is_told_of_in_words(site: Site) -> None
     assert "Its name may be mistyped" in answer.text
 
 
-async def test_the_api_is_described_operation_by_operation_with_a_command_that_works(site: Site) -> None:
+async def test_the_api_describes_operations_with_working_commands(site: Site) -> None:
     text = await site.page("/docs")
     document = (await site.http.get("/openapi.json")).json()
 
@@ -180,7 +178,7 @@ async def test_links_of_the_list_keep_what_is_chosen_already(site: Site) -> None
     assert f'href="/groups?namespace={site.namespace}&amp;q=t"' in text  # the lit filter takes itself back
 
 
-async def test_the_timeline_tells_who_came_and_who_went_with_every_line_of_the_journal(site: Site) -> None:
+async def test_the_timeline_names_members_with_every_line(site: Site) -> None:
     first = await site.stable("indexers")
     await site.http.delete(f"/v1/namespaces/{site.namespace}/groups/indexers/members/{first}?reason=it+hangs")
 
@@ -195,9 +193,7 @@ async def test_the_timeline_tells_who_came_and_who_went_with_every_line_of_the_j
     assert journal["events"][0].keys() >= {"revision", "at_ms", "reason", "payload"}
 
 
-async def test_what_happened_long_ago_is_found_behind_what_others_did_since(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_old_event_is_found_behind_later_ones_of_others(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(desk, "_WINDOWS", (4, 16, 64))
     await site.stable("indexers")
     for number in range(40):
@@ -276,7 +272,7 @@ async def test_every_page_forbids_scripts_and_styles_that_are_not_ours(site: Sit
         assert INLINE_OR_FROM_ELSEWHERE.findall(answer.text) == [], url
 
 
-async def test_files_are_kept_for_ever_under_a_name_that_changes_with_them(site: Site) -> None:
+async def test_files_are_cached_under_names_that_change_with_them(site: Site) -> None:
     text = await site.page("/")
     (url,) = re.findall(r'href="(/static/console\.css\?v=\w+)"', text)
 

@@ -52,7 +52,7 @@ def test_nothing_moved_in_a_first_generation() -> None:
     assert (first.moved, moves("consumer", {"a": plain(t=[0])}, {})) == (0, None)
 
 
-def test_skew_is_the_largest_share_over_the_mean_and_idle_members_are_counted() -> None:
+def test_skew_is_largest_share_over_mean_with_idle_members() -> None:
     even = share_map("consumer", {"a": plain(t=[0, 1]), "b": plain(t=[2, 3])})
     uneven = share_map("consumer", {"a": plain(t=[0, 1, 2]), "b": plain(t=[3]), "c": b""})
 
@@ -85,7 +85,7 @@ def test_a_drawing_has_a_cell_for_each_unit_and_all_of_it_inside(units: int, cel
     assert max(one.y for one in drawing.cells) < drawing.height
 
 
-def test_thousands_of_units_are_stripes_of_a_pixel_each_with_what_moved_apart() -> None:
+def test_thousands_of_units_are_pixels_with_moved_ones_apart() -> None:
     before = {"a": plain(topic=list(range(1_000))), "b": plain(topic=list(range(1_000, 2_000)))}
     now = {"a": plain(topic=list(range(1_001))), "b": plain(topic=list(range(1_001, 2_000)))}
     drawn = share_map("consumer", now, before)
@@ -114,7 +114,7 @@ def generation(number: int, leader_id: str) -> Generation:
     return Generation(number, f"reason {number}", completed_at_ms=number * 1_000, leader_id=leader_id)
 
 
-def test_a_leader_reigns_over_all_generations_until_another_one_leads() -> None:
+def test_a_leader_leads_until_another_one_does() -> None:
     story = [generation(1, "a"), generation(2, "a"), generation(3, ""), generation(4, "b"), Generation(5)]
 
     told = reigns(story)
@@ -132,7 +132,7 @@ def test_shards_that_nobody_holds_stand_under_no_name() -> None:
     assert [(one.replica_id, [shard.shard_id for shard in one.shards]) for one in found] == [("r1", [0]), ("", [1, 2])]
 
 
-def test_ids_of_members_are_short_for_people_and_whole_for_who_points_at_them() -> None:
+def test_member_ids_are_short_for_people_and_whole_on_hover() -> None:
     member_id = "indexer-3-651eb0aa-1ea3-4486-b47c-9ec6fa5c332c"
 
     assert short(member_id) == "indexer-3-651eb0aa"

@@ -102,7 +102,7 @@ async def test_a_stream_of_changes_asks_first_who_listens(doors: Doors) -> None:
         assert (await nobody.get(url_of(f"{GROUP_PATH}/live"))).status_code == httpx.codes.UNAUTHORIZED
 
 
-async def test_a_refusal_names_the_rule_that_is_missing_and_leads_to_the_door(doors: Doors) -> None:
+async def test_a_refusal_names_the_missing_rule_and_the_sign_in_page(doors: Doors) -> None:
     async with doors.browser() as nobody, doors.browser("viewer") as viewer:
         asked = await nobody.get(url_of(GROUP_PATH))
         refused = await viewer.post(url_of(f"{GROUP_PATH}/act/{{action}}"), data=FORM)
@@ -112,7 +112,7 @@ async def test_a_refusal_names_the_rule_that_is_missing_and_leads_to_the_door(do
     assert "token:viewer" in refused.text
 
 
-async def test_the_token_is_kept_where_no_script_and_no_other_site_gets_at_it(doors: Doors) -> None:
+async def test_the_token_is_out_of_reach_of_scripts_and_other_sites(doors: Doors) -> None:
     async with doors.browser() as browser:
         answer = await browser.post("/signin", data={"token": doors.tokens["viewer"]})
 
@@ -135,7 +135,7 @@ async def test_the_token_is_kept_where_no_script_and_no_other_site_gets_at_it(do
         ("testclient", ["https"], False),
     ],
 )
-async def test_the_cookie_is_for_tls_only_where_a_trusted_proxy_says_that_the_browser_came_by_it(
+async def test_the_cookie_is_for_tls_only_behind_a_trusted_proxy(
     doors: Doors, peer: str, said: list[str], is_for_tls_only: bool
 ) -> None:
     trusting = TrustedProxies(doors.services.api, Proxies(parse_networks("10.0.0.0/8, 2001:db8::/32")))

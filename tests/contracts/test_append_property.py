@@ -101,9 +101,7 @@ def fresh(sqlite_template: bytes, tmp_path: Path) -> SqliteFiles:
 @pytest.mark.thorough
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(appends=APPENDS)
-def test_any_sequence_of_appends_leaves_the_same_in_memory_and_in_sqlite(
-    fresh: SqliteFiles, appends: list[Given]
-) -> None:
+def test_any_appends_leave_the_same_in_memory_and_in_sqlite(fresh: SqliteFiles, appends: list[Given]) -> None:
     in_memory = asyncio.run(outcome(MemoryStore(lambda: 0), appends))
 
     in_sqlite = asyncio.run(outcome(SqlStore(fresh.url()), appends))

@@ -20,7 +20,7 @@ PATH = f"/v1/namespaces/{NAMESPACE}/groups/g"
 
 
 @pytest.mark.parametrize("how", ["forwarded", "refused"])
-async def test_who_asks_for_the_coordinator_of_a_group_is_told_its_owner(how: str) -> None:
+async def test_a_request_for_the_coordinator_gets_the_owner(how: str) -> None:
     async with a_door(f"http {how}") as url, httpx.AsyncClient(base_url=url, trust_env=False) as client:
         over_http = (await client.get(f"{PATH}/coordinator")).json()
     async with a_door(f"grpc {how}") as url, grpc.aio.insecure_channel(urlsplit(url).netloc) as channel:
@@ -40,7 +40,7 @@ async def test_without_forwarding_http_misdirects_and_names_the_owner() -> None:
     assert answer.json()["owner"] == f"http://{OWNER}"
 
 
-async def test_without_forwarding_grpc_is_unavailable_and_names_the_owner() -> None:
+async def test_without_forwarding_grpc_names_the_owner() -> None:
     async with a_door("grpc refused") as url, grpc.aio.insecure_channel(urlsplit(url).netloc) as channel:
         failed = await refused(admin(channel).DescribeGroup(admin_pb2.DescribeGroupRequest(**G)))
 
@@ -48,7 +48,7 @@ async def test_without_forwarding_grpc_is_unavailable_and_names_the_owner() -> N
     assert failed.metadata["owner"] == f"http://{OWNER}"
 
 
-async def test_without_forwarding_a_stream_refuses_the_call_and_names_the_owner() -> None:
+async def test_without_forwarding_a_stream_names_the_owner() -> None:
     async with a_door("stream refused") as url, grpc.aio.insecure_channel(urlsplit(url).netloc) as channel:
         session = SessionClient(channel)
         try:

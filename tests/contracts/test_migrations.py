@@ -77,7 +77,7 @@ def primary_keys(connection: Connection) -> dict[str, list[str]]:
     }
 
 
-async def test_upgrading_makes_a_store_and_doing_it_again_changes_nothing(empty_url: str) -> None:
+async def test_upgrading_makes_a_store_and_repeats_harmlessly(empty_url: str) -> None:
     before = await check(empty_url)
 
     first, second = await upgrade(empty_url), await upgrade(empty_url)
@@ -87,7 +87,7 @@ async def test_upgrading_makes_a_store_and_doing_it_again_changes_nothing(empty_
     assert (first.current, first.up_to_date, first.is_newer) == (first.head, True, False)
 
 
-async def test_the_migrated_schema_is_the_one_that_statements_are_written_against(empty_url: str) -> None:
+async def test_the_migrated_schema_is_the_one_in_the_statements(empty_url: str) -> None:
     await upgrade(empty_url)
 
     async with connected(empty_url) as connection:
@@ -114,7 +114,7 @@ async def test_a_difference_between_model_and_schema_would_be_found(empty_url: s
     assert any("colour" in difference for difference in found)
 
 
-async def test_down_takes_every_table_away_and_up_makes_a_working_store_again(empty_url: str) -> None:
+async def test_down_removes_every_table_and_up_makes_a_store_again(empty_url: str) -> None:
     await upgrade(empty_url)
     await downgrade(empty_url)
 
@@ -146,14 +146,14 @@ async def test_a_migration_that_fails_leaves_nothing_behind(empty_url: str, monk
     assert (await upgrade(empty_url)).up_to_date
 
 
-async def test_a_store_without_the_schema_is_refused_with_the_command_that_makes_it(empty_url: str) -> None:
+async def test_a_store_without_schema_is_rejected_with_the_command(empty_url: str) -> None:
     store = SqlStore(empty_url)
 
     with pytest.raises(StoreRefused, match="rota db upgrade"):
         await store.open(SHARD_COUNT)
 
 
-async def test_a_schema_of_before_this_release_is_refused_and_one_of_a_later_release_accepted(empty_url: str) -> None:
+async def test_an_older_schema_is_rejected_and_a_later_one_accepted(empty_url: str) -> None:
     await upgrade(empty_url)
     await downgrade(empty_url)
     old = SqlStore(empty_url)
@@ -172,7 +172,7 @@ async def test_a_schema_of_before_this_release_is_refused_and_one_of_a_later_rel
     await new.close()
 
 
-async def test_replicas_that_upgrade_at_the_same_time_wait_for_one_another(postgres_dsn: str) -> None:
+async def test_replicas_that_upgrade_at_once_wait_for_one_another(postgres_dsn: str) -> None:
     statuses = await asyncio.gather(*(upgrade(postgres_dsn) for _ in range(4)))
 
     assert all(status.up_to_date for status in statuses)

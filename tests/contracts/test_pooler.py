@@ -68,7 +68,7 @@ async def test_a_store_leaves_nothing_in_the_session(store: SqlStore, url: str) 
     assert tuple(after) == tuple(before) == (["0", "0", "0", '"$user", public'], 0, 0, 0)
 
 
-async def test_a_store_minds_nothing_that_another_client_left_in_the_session(store: SqlStore, url: str) -> None:
+async def test_a_store_ignores_settings_left_in_the_session(store: SqlStore, url: str) -> None:
     (claim,) = await store.claim([0], "r-1", "http://one", 60_000)
     stranger = await asyncpg.connect(url, statement_cache_size=0)
     for left in ("search_path = pg_catalog", "default_transaction_read_only = on", "synchronous_commit = off"):

@@ -74,7 +74,7 @@ LIMITS = (
 )
 
 
-async def test_a_transaction_has_its_own_limits_and_the_session_keeps_those_of_a_write(postgres_url: str) -> None:
+async def test_a_transactions_limits_do_not_change_the_session(postgres_url: str) -> None:
     store = SqlStore(postgres_url, write_timeout_ms=1_000, read_timeout_ms=7_000)
     await store.open(SHARD_COUNT)
     async with store._reading() as connection:
@@ -87,7 +87,7 @@ async def test_a_transaction_has_its_own_limits_and_the_session_keeps_those_of_a
     assert pid == same_pid, "another connection tells nothing of this one"
 
 
-async def test_a_database_that_answers_before_it_is_durable_is_told_to_wait(
+async def test_a_database_that_answers_early_is_told_to_wait(
     postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     name = postgres_url.rpartition("/")[2]
@@ -102,9 +102,7 @@ async def test_a_database_that_answers_before_it_is_durable_is_told_to_wait(
     await store.close()
 
 
-async def test_an_append_that_waits_for_a_lock_is_given_up_in_time_and_does_not_land_later(
-    store: SqlStore, postgres_url: str
-) -> None:
+async def test_an_append_that_waits_for_a_lock_ends_and_never_lands(store: SqlStore, postgres_url: str) -> None:
     claim = await claim_one(store)
     other = SqlStore(postgres_url, write_timeout_ms=10_000)
     await other.open(SHARD_COUNT)
@@ -124,7 +122,7 @@ async def test_an_append_that_waits_for_a_lock_is_given_up_in_time_and_does_not_
 
 
 @pytest.mark.parametrize("table", ["shards", "side_commits"])
-async def test_a_read_that_leases_or_commits_wait_for_is_given_up_as_soon_as_a_write(
+async def test_a_read_before_commits_ends_as_soon_as_a_write_does(
     store: SqlStore, postgres_url: str, table: str
 ) -> None:
     prompt = SqlStore(postgres_url, write_timeout_ms=200)
@@ -137,9 +135,7 @@ async def test_a_read_that_leases_or_commits_wait_for_is_given_up_as_soon_as_a_w
     await prompt.close()
 
 
-async def test_an_owner_that_is_paused_in_mid_transaction_does_not_keep_its_shard_locked(
-    store: SqlStore, postgres_url: str
-) -> None:
+async def test_an_owner_paused_in_mid_transaction_locks_no_shard(store: SqlStore, postgres_url: str) -> None:
     old = await claim_one(store, "r-1")
     next_owner = SqlStore(postgres_url, write_timeout_ms=10_000)
     await next_owner.open(SHARD_COUNT)
@@ -157,7 +153,7 @@ async def test_an_owner_that_is_paused_in_mid_transaction_does_not_keep_its_shar
     await next_owner.close()
 
 
-async def test_cancelled_appends_land_whole_or_not_at_all_and_nobody_gets_anothers_answer(store: SqlStore) -> None:
+async def test_cancelled_appends_land_whole_or_not_with_their_answers(store: SqlStore) -> None:
     claim = await claim_one(store)
     cancelled = 0
     for steps in range(60):
@@ -191,7 +187,7 @@ def hang(server: PostgresServer, number: signal.Signals = signal.SIGSTOP) -> Non
 # --- a server that is away --------------------------------------------------------------------
 
 
-async def test_a_server_that_is_away_is_unavailable_and_serves_again_when_it_is_back(
+async def test_an_unavailable_store_serves_again_when_it_is_back(
     own_server: PostgresServer, own_store: SqlStore
 ) -> None:
     claim = await claim_one(own_store)
@@ -207,9 +203,7 @@ async def test_a_server_that_is_away_is_unavailable_and_serves_again_when_it_is_
     assert await own_store.append([a_batch(claim, after=1)]) == []
 
 
-async def test_an_append_after_a_restart_of_the_server_does_not_use_the_connection_that_broke(
-    own_server: PostgresServer, own_store: SqlStore
-) -> None:
+async def test_an_append_after_a_restart_uses_a_new_connection(own_server: PostgresServer, own_store: SqlStore) -> None:
     claim = await claim_one(own_store)
     await own_store.append([a_batch(claim)])
 
@@ -222,7 +216,7 @@ async def test_an_append_after_a_restart_of_the_server_does_not_use_the_connecti
     assert await own_store.append([a_batch(claim, after=1)]) == []
 
 
-async def test_a_server_that_hangs_is_unavailable_in_time_and_then_has_the_append_once_or_never(
+async def test_an_append_at_a_hanging_server_lands_once_or_never(
     own_server: PostgresServer, own_store: SqlStore
 ) -> None:
     claim = await claim_one(own_store)
@@ -239,7 +233,7 @@ async def test_a_server_that_hangs_is_unavailable_in_time_and_then_has_the_appen
     assert [event.seq for event in await own_store.read_events(0, 0, 9)] == list(range(1, again.last_seq + 1))
 
 
-async def test_nobody_listening_is_unavailable_and_a_wrong_database_refused(postgres_dsn: str) -> None:
+async def test_no_listener_is_unavailable_and_no_database_rejected(postgres_dsn: str) -> None:
     host = postgres_dsn.rpartition("/")[0]
 
     with pytest.raises(StoreRefused, match="does not exist"):
@@ -255,7 +249,7 @@ async def test_who_has_no_driver_is_told_what_to_install(monkeypatch: pytest.Mon
         await upgrade("postgresql://localhost/rota")
 
 
-async def test_values_that_postgres_cannot_hold_are_unavailability_and_leave_nothing(store: SqlStore) -> None:
+async def test_values_that_postgres_rejects_leave_nothing(store: SqlStore) -> None:
     claim = await claim_one(store)
 
     for batch in (
@@ -301,7 +295,7 @@ def day_of_the_server(ahead: int) -> str:
     return f"group_events_{datetime.now(UTC) + timedelta(days=ahead):%Y%m%d}"
 
 
-async def test_partitions_of_today_and_the_next_days_are_there_however_many_look_after_them(
+async def test_partitions_of_the_next_days_exist_for_every_upkeep(
     store: SqlStore,
 ) -> None:
     today, tomorrow = day_of_the_server(0), day_of_the_server(1)
@@ -314,7 +308,7 @@ async def test_partitions_of_today_and_the_next_days_are_there_however_many_look
     assert names == sorted({*(day_of_the_server(n) for n in range(4)), "group_events_default"})
 
 
-async def test_a_line_goes_to_the_partition_of_its_day_or_to_the_default_one(store: SqlStore) -> None:
+async def test_a_line_goes_to_the_partition_of_its_day_or_the_default(store: SqlStore) -> None:
     claim = await claim_one(store)
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
 
@@ -339,7 +333,7 @@ async def test_lines_of_a_day_whose_partition_comes_late_move_there(store: SqlSt
     assert await store.read_events(0, 0, 9) == before
 
 
-async def test_a_login_that_may_only_read_and_write_serves_without_making_partitions(
+async def test_a_restricted_login_serves_without_making_partitions(
     store: SqlStore, postgres_server: PostgresServer, postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     host, _, name = postgres_url.rpartition("/")

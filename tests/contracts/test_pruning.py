@@ -160,7 +160,7 @@ async def keep_writing(store: SqlStore) -> int:
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
-async def test_partitions_that_are_empty_are_dropped_but_nobody_waits_for_a_reader(url: str) -> None:
+async def test_empty_partitions_are_dropped_behind_waiting_readers(url: str) -> None:
     reader = await asyncpg.connect(url)
     transaction = reader.transaction(isolation="repeatable_read", readonly=True)
     await transaction.start()

@@ -22,13 +22,13 @@ async def test_a_new_store_has_no_owners_and_empty_shards(store: ShardStore) -> 
     assert await store.read_events(3, 0, 10) == []
 
 
-async def test_the_first_claim_of_a_shard_has_epoch_one_and_an_empty_journal(store: ShardStore) -> None:
+async def test_a_shards_first_claim_has_epoch_one_and_no_journal(store: ShardStore) -> None:
     claims = await store.claim([5, 2], "r-1", "http://one", A_MINUTE_MS)
 
     assert claims == [ShardClaim(2, 1, 0), ShardClaim(5, 1, 0)]
 
 
-async def test_owners_lists_every_claimed_shard_with_what_is_left_of_its_lease(store: ShardStore) -> None:
+async def test_owners_lists_claimed_shards_with_their_lease_time(store: ShardStore) -> None:
     await store.claim([1, 4], "r-1", "http://one", A_MINUTE_MS)
 
     owners = await store.owners()
@@ -49,7 +49,7 @@ async def test_a_shard_under_lease_is_not_given_to_another_replica(store: ShardS
     assert [(o.shard_id, o.replica_id) for o in await store.owners()] == [(1, "r-1"), (2, "r-2")]
 
 
-async def test_a_replica_that_claims_its_own_shard_again_gets_a_new_epoch(store: ShardStore) -> None:
+async def test_a_replica_that_claims_its_shard_again_has_a_new_epoch(store: ShardStore) -> None:
     first = await claim_one(store)
 
     again = await claim_one(store)
@@ -57,9 +57,7 @@ async def test_a_replica_that_claims_its_own_shard_again_gets_a_new_epoch(store:
     assert again.epoch == first.epoch + 1
 
 
-async def test_a_lease_that_is_over_lets_another_replica_in_with_a_new_epoch(
-    store: ShardStore, backing: Backing
-) -> None:
+async def test_an_ended_lease_admits_another_replica_with_a_new_epoch(store: ShardStore, backing: Backing) -> None:
     (old,) = await store.claim([0], "r-1", "http://one", backing.lease_ms)
     await backing.until_over(store, old)
 
@@ -69,9 +67,7 @@ async def test_a_lease_that_is_over_lets_another_replica_in_with_a_new_epoch(
     assert await store.renew([old], "r-1", A_MINUTE_MS) == []
 
 
-async def test_a_lease_that_is_over_can_be_renewed_as_long_as_nobody_took_the_shard(
-    store: ShardStore, backing: Backing
-) -> None:
+async def test_an_ended_lease_can_be_renewed_while_no_claim_followed(store: ShardStore, backing: Backing) -> None:
     (claim,) = await store.claim([0], "r-1", "http://one", backing.lease_ms)
     await backing.until_over(store, claim)
 
@@ -87,7 +83,7 @@ async def test_steal_takes_a_shard_whatever_its_lease_says(store: ShardStore) ->
     assert new.epoch == old.epoch + 1
 
 
-async def test_renewing_prolongs_only_what_is_still_ours_with_the_claims_epoch(store: ShardStore) -> None:
+async def test_renewals_extend_own_leases_at_the_claims_epoch_only(store: ShardStore) -> None:
     claims = await store.claim([0, 1, 2, 3], "r-1", "http://one", 20_000)
     await claim_one(store, 1, "r-1")
     await claim_one(store, 2, "r-2", steal=True)
@@ -103,7 +99,7 @@ async def test_renewing_in_another_replicas_name_does_nothing(store: ShardStore)
     assert await store.renew([claim], "r-2", A_MINUTE_MS) == []
 
 
-async def test_a_claim_takes_no_lease_that_began_since_its_owners_were_read(store: ShardStore) -> None:
+async def test_a_claim_takes_no_lease_begun_since_owners_were_read(store: ShardStore) -> None:
     await store.claim([0, 1], "r-1", "http://one", 0)
     await store.claim([0], "r-2", "http://two", 0)
 
@@ -114,7 +110,7 @@ async def test_a_claim_takes_no_lease_that_began_since_its_owners_were_read(stor
     assert [claim.shard_id for claim in again] == [0]
 
 
-async def test_an_append_of_another_replica_with_the_same_epoch_is_refused(store: ShardStore) -> None:
+async def test_an_append_of_another_replica_at_this_epoch_is_rejected(store: ShardStore) -> None:
     """Where the store went back, two replicas may have been given one epoch."""
     claim = await claim_one(store, 0, "r-1")
     batch = a_batch(claim)
@@ -147,7 +143,7 @@ async def test_a_released_shard_is_free_at_once(store: ShardStore) -> None:
     assert await store.claim([0, 1], "r-2", "http://two", A_MINUTE_MS) == [ShardClaim(0, 2, 0)]
 
 
-async def test_releasing_a_shard_that_was_claimed_again_since_does_nothing(store: ShardStore) -> None:
+async def test_releasing_a_shard_claimed_again_since_does_nothing(store: ShardStore) -> None:
     old = await claim_one(store)
     await claim_one(store)
 
@@ -165,7 +161,7 @@ async def test_asking_for_nothing_answers_nothing(store: ShardStore) -> None:
     await store.release([], "r-1")
 
 
-async def test_of_many_replicas_that_claim_at_once_each_shard_goes_to_one(store: ShardStore) -> None:
+async def test_of_many_replicas_that_claim_one_gets_each_shard(store: ShardStore) -> None:
     shard_ids = list(range(SHARD_COUNT))
 
     claims = await asyncio.gather(*(store.claim(shard_ids, f"r-{n}", "http://any", A_MINUTE_MS) for n in range(6)))

@@ -71,7 +71,7 @@ async def test_large_values_come_back_whole(store: ShardStore) -> None:
     assert (image.members, image.offsets) == ((member,), (offset,))
 
 
-async def test_names_sort_by_their_characters_whatever_the_databases_locale(store: ShardStore) -> None:
+async def test_names_sort_by_characters_whatever_the_locale(store: ShardStore) -> None:
     names = ["B", "_", "a", "a-b", "a.b", "ab", "b", "Z", "10", "9"]
     claim = await claim_one(store)
 
@@ -89,7 +89,7 @@ async def test_members_are_loaded_in_the_order_in_which_they_joined(store: Shard
     assert [row.image.member_id for row in (await image_of(store, 0)).members] == ["m-b", "m-c", "m-a"]
 
 
-async def test_a_row_that_is_written_again_replaces_the_one_before_in_all_its_columns(store: ShardStore) -> None:
+async def test_a_row_written_again_replaces_all_its_columns(store: ShardStore) -> None:
     claim = await claim_one(store)
     first = RowChanges(groups=[a_group()], members=[a_member()], offsets=[an_offset()], topics=[a_topic()])
     await store.append([a_batch(claim, rows=first)])
@@ -141,7 +141,7 @@ async def test_deleting_what_is_not_there_does_nothing(store: ShardStore) -> Non
     assert await image_of(store, 0) == ShardImage(0, 1)
 
 
-async def test_a_member_that_is_replaced_leaves_its_place_to_the_new_one_in_one_batch(store: ShardStore) -> None:
+async def test_a_replacement_takes_its_place_in_one_batch(store: ShardStore) -> None:
     claim = await claim_one(store)
     await store.append([a_batch(claim, rows=RowChanges(members=[a_member("old", position=5)]))])
 
@@ -151,7 +151,7 @@ async def test_a_member_that_is_replaced_leaves_its_place_to_the_new_one_in_one_
     assert (await image_of(store, 0)).members == (a_member("new", position=5),)
 
 
-async def test_a_row_that_is_deleted_and_written_in_one_batch_is_there_as_written(store: ShardStore) -> None:
+async def test_a_row_deleted_and_written_in_one_batch_is_written(store: ShardStore) -> None:
     claim = await claim_one(store)
     first = RowChanges(members=[a_member()], offsets=[an_offset()], topics=[a_topic()])
     await store.append([a_batch(claim, rows=first)])

@@ -26,7 +26,7 @@ from tests.contracts.conftest import SHARD_COUNT, Backing
 # --- the journal ------------------------------------------------------------------------------
 
 
-async def test_appended_lines_are_read_back_in_order_with_the_epoch_that_wrote_them(store: ShardStore) -> None:
+async def test_appended_lines_are_read_in_order_with_their_epoch(store: ShardStore) -> None:
     await claim_one(store)
     claim = await claim_one(store)
 
@@ -63,7 +63,7 @@ async def test_a_line_keeps_whatever_json_it_carries(store: ShardStore) -> None:
     )
 
 
-async def test_what_the_caller_does_to_a_payload_later_does_not_change_the_journal(store: ShardStore) -> None:
+async def test_a_payload_changed_later_does_not_change_the_journal(store: ShardStore) -> None:
     payload = {"members": ["m-1"]}
     claim = await claim_one(store)
     await store.append([a_batch(claim, an_event(1, payload=payload))])
@@ -75,7 +75,7 @@ async def test_what_the_caller_does_to_a_payload_later_does_not_change_the_journ
 
 
 @pytest.mark.parametrize("at_ms", [0, 1, AT_MS, 1_999_999_999_999, 4_102_444_799_999])
-async def test_a_line_keeps_its_time_to_the_millisecond_on_whatever_day(store: ShardStore, at_ms: int) -> None:
+async def test_a_line_keeps_its_time_to_the_millisecond(store: ShardStore, at_ms: int) -> None:
     claim = await claim_one(store)
 
     await store.append([a_batch(claim, an_event(1, at_ms=at_ms))])
@@ -176,7 +176,7 @@ async def test_shards_have_journals_of_their_own(store: ShardStore) -> None:
 # --- refusals ---------------------------------------------------------------------------------
 
 
-async def test_an_old_epoch_is_refused_and_nothing_of_it_written_while_other_shards_land(store: ShardStore) -> None:
+async def test_an_old_epoch_is_rejected_while_other_shards_land(store: ShardStore) -> None:
     old, other = await store.claim([0, 1], "r-1", "http://one", A_MINUTE_MS)
     await claim_one(store, 0, "r-2", steal=True)
     changes = RowChanges(groups=[a_group()], members=[a_member()], offsets=[an_offset()], topics=[a_topic()])
@@ -222,7 +222,7 @@ async def test_an_old_epochs_deletions_are_refused_too(store: ShardStore) -> Non
 
 
 @pytest.mark.parametrize("after", [0, 2, 5])
-async def test_a_batch_that_does_not_follow_the_journals_end_is_refused(store: ShardStore, after: int) -> None:
+async def test_a_batch_beyond_the_journals_end_is_rejected(store: ShardStore, after: int) -> None:
     claim = await claim_one(store)
     await store.append([a_batch(claim)])
 
@@ -238,7 +238,7 @@ async def test_a_shard_that_nobody_claimed_takes_no_batch(store: ShardStore) -> 
     assert await store.append([a_batch(ShardClaim(7, 0, 0))]) == [7]
 
 
-async def test_a_released_shard_still_takes_its_last_owners_batch_until_somebody_claims_it(store: ShardStore) -> None:
+async def test_a_released_shard_takes_its_owners_batch_until_a_claim(store: ShardStore) -> None:
     claim = await claim_one(store)
     await store.release([claim], "r-1")
 
@@ -247,7 +247,7 @@ async def test_a_released_shard_still_takes_its_last_owners_batch_until_somebody
     assert await store.append([a_batch(claim, after=1)]) == [0]
 
 
-async def test_a_batch_without_events_writes_its_rows_and_checks_the_epoch(store: ShardStore) -> None:
+async def test_a_batch_without_events_writes_rows_and_checks_the_epoch(store: ShardStore) -> None:
     old = await claim_one(store)
     silent = a_batch(old, rows=RowChanges(topics=[a_topic()]))
     silent = type(silent)(old.shard_id, old.epoch, 1, (), silent.rows)
@@ -260,7 +260,7 @@ async def test_a_batch_without_events_writes_its_rows_and_checks_the_epoch(store
     assert (image.last_seq, image.topics) == (0, (a_topic(),))
 
 
-async def test_two_writers_with_two_epochs_leave_the_journal_of_the_newer_one(store: ShardStore) -> None:
+async def test_two_writers_leave_the_journal_of_the_newer_epoch(store: ShardStore) -> None:
     old = await claim_one(store, 0, "r-1")
 
     async def write(claim: ShardClaim, name: str) -> int:
@@ -291,7 +291,7 @@ async def test_of_two_batches_for_the_same_place_one_lands(store: ShardStore) ->
     assert [event.group_id for event in await store.read_events(0, 0, 9)] == [f"g{answers.index([])}"]
 
 
-async def test_appends_of_many_shards_in_any_order_do_not_block_one_another_for_good(store: ShardStore) -> None:
+async def test_appends_of_many_shards_in_any_order_never_deadlock(store: ShardStore) -> None:
     claims = await store.claim(range(SHARD_COUNT), "r-1", "http://one", A_MINUTE_MS)
 
     async def race(order: list[ShardClaim], name: str) -> int:
@@ -304,7 +304,7 @@ async def test_appends_of_many_shards_in_any_order_do_not_block_one_another_for_
     assert [owner.last_seq for owner in await store.owners()] == [1] * SHARD_COUNT
 
 
-async def test_batches_that_contradict_themselves_are_a_bug_of_the_caller(store: ShardStore) -> None:
+async def test_contradictory_batches_are_a_bug_of_the_caller(store: ShardStore) -> None:
     claim = await claim_one(store)
     batch = a_batch(claim, an_event(1), an_event(2))
     with_a_gap = type(batch)(0, claim.epoch, 1, (an_event(1), an_event(3)), RowChanges())

@@ -40,9 +40,7 @@ async def claim_one(store: SqlStore) -> ShardClaim:
     return claim
 
 
-async def test_a_second_service_on_the_same_file_is_refused_until_the_first_has_closed(
-    store: SqlStore, sqlite_url: str
-) -> None:
+async def test_a_second_service_on_a_file_waits_for_the_firsts_close(store: SqlStore, sqlite_url: str) -> None:
     second = SqlStore(sqlite_url)
 
     with pytest.raises(StoreRefused, match="another service is using this store"):
@@ -63,9 +61,7 @@ async def test_another_name_of_the_same_file_meets_the_same_lock(
         await SqlStore(f"sqlite:///{link}").open(SHARD_COUNT)
 
 
-async def test_the_schema_cannot_be_changed_under_a_running_service_but_looked_at(
-    store: SqlStore, sqlite_url: str
-) -> None:
+async def test_the_schema_cannot_be_changed_under_a_running_service(store: SqlStore, sqlite_url: str) -> None:
     with pytest.raises(StoreRefused, match="another service"):
         await upgrade(sqlite_url)
 
@@ -110,7 +106,7 @@ async def test_commits_are_synced_to_a_write_ahead_log(store: SqlStore) -> None:
     assert pragmas == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
 
 
-async def test_a_file_that_somebody_else_keeps_locked_is_unavailable_and_then_available_again(
+async def test_a_locked_file_is_unavailable_until_it_is_unlocked(
     store: SqlStore, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim = await claim_one(store)
@@ -128,7 +124,7 @@ async def test_a_file_that_somebody_else_keeps_locked_is_unavailable_and_then_av
     assert await store.append([a_batch(claim)]) == []
 
 
-async def test_a_cancelled_append_lands_whole_or_not_at_all_and_the_next_one_works(store: SqlStore) -> None:
+async def test_a_cancelled_append_lands_whole_or_not_at_all(store: SqlStore) -> None:
     claim = await claim_one(store)
     cancelled = 0
     for steps in range(40):
@@ -149,7 +145,7 @@ async def test_a_cancelled_append_lands_whole_or_not_at_all_and_the_next_one_wor
     assert cancelled
 
 
-async def test_a_connection_whose_opening_was_cancelled_has_ended_when_the_store_is_closed(
+async def test_a_connection_whose_opening_was_cancelled_is_closed(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its thread would otherwise report to an event loop that may be gone by then."""
@@ -177,7 +173,7 @@ async def test_a_connection_whose_opening_was_cancelled_has_ended_when_the_store
     assert [thread.name for thread in threading.enumerate() if "_connection_worker_thread" in thread.name] == []
 
 
-async def test_a_value_that_the_engine_cannot_hold_is_unavailability_and_leaves_nothing(store: SqlStore) -> None:
+async def test_a_value_that_the_engine_rejects_leaves_nothing(store: SqlStore) -> None:
     claim = await claim_one(store)
 
     for metadata, offset in (("\ud800", 1), ("", 2**70)):
@@ -191,7 +187,7 @@ async def test_a_value_that_the_engine_cannot_hold_is_unavailability_and_leaves_
 @pytest.mark.parametrize(
     "url", ["", "sqlite://", "sqlite:///", "mysql://u:secret@h/db", "/var/rota.db", "postgresql://"]
 )
-def test_what_is_no_url_of_a_store_is_refused_without_repeating_it(url: str) -> None:
+def test_an_invalid_store_url_is_rejected_without_quoting_it(url: str) -> None:
     with pytest.raises(StoreRefused, match="URL is sqlite:///") as refused:
         SqlStore(url)
 
@@ -278,9 +274,7 @@ async def test_a_lock_that_a_cleaner_deleted_is_made_again(
         await SqlStore(sqlite_url).open(SHARD_COUNT)
 
 
-async def test_a_lock_that_another_process_held_meanwhile_still_names_the_store(
-    store: SqlStore, sqlite_url: str
-) -> None:
+async def test_a_lock_that_another_process_held_still_names_the_store(store: SqlStore, sqlite_url: str) -> None:
     path = path_of(sqlite_url)
     lock = path.with_name("rota.db.lock")
     note = lock.read_text()

@@ -72,9 +72,7 @@ async def test_each_day_of_a_copied_journal_has_its_partition(sqlite_url: str, p
     assert sorted(row["name"] for row in names) == [f"rota.group_events_2026010{day}" for day in (2, 3, 4)]
 
 
-async def test_nothing_is_copied_from_a_store_in_use_or_into_one_that_is_there(
-    sqlite_url: str, postgres_url: str
-) -> None:
+async def test_nothing_is_copied_from_a_used_store_or_over_another(sqlite_url: str, postgres_url: str) -> None:
     await an_embedded_store(sqlite_url)
     served = await opened(sqlite_url)
     with pytest.raises(StoreRefused, match="another service is using this store"):

@@ -33,7 +33,7 @@ async def test_a_read_of_the_owners_says_where_each_epoch_began(store: ShardStor
     assert (owner.epoch, owner.claimed_seq, owner.last_seq) == (again.epoch, 1, 2)
 
 
-async def test_a_read_of_the_owners_names_the_incarnation_of_the_journal(store: ShardStore) -> None:
+async def test_a_read_of_the_owners_names_the_journals_incarnation(store: ShardStore) -> None:
     await claim_one(store)
 
     (owner,) = await store.owners()
@@ -182,7 +182,7 @@ async def test_claims_of_another_timeline_say_so_until_a_renewal() -> None:
     assert third.epoch == second.epoch + 1
 
 
-async def test_postgres_claims_of_another_timeline_say_so_until_a_renewal(
+async def test_claims_of_another_timeline_are_named_until_a_renewal(
     postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     database = postgres_url.rpartition("/")[2]
@@ -244,7 +244,7 @@ async def test_postgres_shows_a_plain_role_its_timeline(postgres_server: Postgre
     assert (int(system) > 0, timeline, int(oid) > 0) == (True, "00000001", True)
 
 
-async def test_an_epoch_of_an_earlier_release_begins_at_an_unknown_line(backing: Backing, store: ShardStore) -> None:
+async def test_an_epoch_of_an_earlier_release_begins_at_no_known_line(backing: Backing, store: ShardStore) -> None:
     """It claims without the columns of this release, so what stands there is of an epoch before."""
     if not isinstance(store, SqlStore):
         return

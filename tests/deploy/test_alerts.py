@@ -103,7 +103,7 @@ def test_every_label_that_is_selected_by_is_one_of_its_metric() -> None:
 
 
 @pytest.mark.thorough
-def test_promtool_finds_the_alerts_right_and_each_fires_when_it_should() -> None:
+def test_promtool_accepts_the_alerts_and_each_fires_when_due() -> None:
     assert (checked := promtool("check", "rules", RULES)).returncode == 0, checked.stderr
     assert (played := promtool("test", "rules", *ALERT_TESTS)).returncode == 0, played.stdout + played.stderr
 
@@ -114,7 +114,7 @@ def test_promtool_finds_the_alerts_right_and_each_fires_when_it_should() -> None
     assert tested == alerts().keys()
 
 
-def test_the_alerts_on_members_that_the_how_to_shows_fire_when_they_should(tmp_path: Path) -> None:
+def test_the_how_tos_alerts_on_members_fire_when_they_should(tmp_path: Path) -> None:
     [rules] = [block.text for block in blocks_of(HOW_TO) if block.language == "yaml"]
     (tmp_path / "rules.yaml").write_text(rules)
     cases = yaml.safe_load(MEMBER_ALERTS.read_text())

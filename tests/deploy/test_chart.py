@@ -60,7 +60,7 @@ def test_a_strict_lint_finds_nothing(case: Path, major: str) -> None:
 
 
 @by_case
-def test_the_oldest_and_the_newest_kubernetes_take_what_is_rendered(case: Path) -> None:
+def test_oldest_and_newest_kubernetes_accept_the_charts_output(case: Path) -> None:
     for version, major in ((OLDEST, "3"), (NEWEST, "4")):
         manifests = render(case, version=version, major=major)
         assert [problem for one in manifests for problem in problems(one, version)] == []
@@ -76,7 +76,7 @@ def test_every_kubernetes_takes_what_both_helms_render(case: Path, version: str)
     assert manifests == render(case, version=version, major="3")
 
 
-def test_a_wrong_field_is_found_in_objects_of_kubernetes_and_of_operators() -> None:
+def test_a_wrong_field_is_found_in_kubernetes_objects() -> None:
     manifests = render(EVERYTHING)
     deployment, monitor = copy.deepcopy(find(manifests, "Deployment")), copy.deepcopy(find(manifests, "ServiceMonitor"))
     deployment["spec"]["template"]["spec"]["restartpolicy"] = "Always"
@@ -164,7 +164,7 @@ def test_wrong_values_are_refused_with_what_is_wrong(values: dict[str, Any], sai
     assert said in str(refused.value)
 
 
-def test_a_chart_above_this_one_may_have_globals_and_switch_it_off(tmp_path: Path) -> None:
+def test_a_parent_chart_may_have_globals_and_disable_it(tmp_path: Path) -> None:
     umbrella = tmp_path / "umbrella"
     (umbrella / "charts").mkdir(parents=True)
     (umbrella / "charts" / "rota").symlink_to(CHART)

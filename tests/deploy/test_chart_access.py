@@ -93,7 +93,7 @@ def test_probes_have_a_port_of_their_own_where_it_is_wanted(case: Path, chosen: 
     assert ([{"port": "probes", "protocol": "TCP"}] in let_in) is is_own
 
 
-def test_the_ingress_that_servers_are_told_to_trust_is_one_that_they_can() -> None:
+def test_the_suggested_ingress_can_be_trusted() -> None:
     (server,) = find(render(EVERYTHING), "Deployment")["spec"]["template"]["spec"]["containers"]
     (told,) = (one["value"] for one in server["env"] if one["name"] == "ROTA_TRUSTED_PROXIES")
 
@@ -101,7 +101,7 @@ def test_the_ingress_that_servers_are_told_to_trust_is_one_that_they_can() -> No
 
 
 @pytest.mark.slow
-def test_the_rendered_release_asks_for_certificates_and_heeds_its_rules(
+def test_the_rendered_release_asks_for_certificates_by_its_rules(
     processes: Processes, postgres_dsn: str, tmp_path: Path
 ) -> None:
     """Two servers as they stand but for ports and paths, with secrets as cert-manager makes them."""
@@ -145,7 +145,7 @@ def test_the_rendered_release_asks_for_certificates_and_heeds_its_rules(
 
 
 @pytest.mark.slow
-def test_kubelets_hear_whether_a_server_is_ready_that_wants_to_see_certificates(
+def test_kubelets_see_readiness_of_a_server_with_client_certs(
     processes: Processes, postgres_dsn: str, tmp_path: Path
 ) -> None:
     authority, peers = Authority(tmp_path), Authority(tmp_path, "peers")

@@ -32,7 +32,7 @@ from tests.deploy.kubernetes import (
 pytestmark = pytest.mark.thorough
 
 
-def test_one_says_where_postgres_is_and_has_three_servers_that_are_replaced_one_by_one() -> None:
+def test_three_listed_servers_are_replaced_one_by_one() -> None:
     manifests = render(MINIMAL)
     spec = find(manifests, "Deployment")["spec"]
 
@@ -60,7 +60,7 @@ def test_an_autoscaler_has_the_replicas_to_itself() -> None:
 
 
 @by_case
-def test_whatever_selects_or_names_servers_means_the_pods_and_ports_there_are(case: Path) -> None:
+def test_selectors_and_names_match_pods_and_ports(case: Path) -> None:
     manifests = render(case)
     pod = find(manifests, "Deployment")["spec"]["template"]
     labels, ports = pod["metadata"]["labels"], {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
@@ -83,7 +83,7 @@ def test_whatever_selects_or_names_servers_means_the_pods_and_ports_there_are(ca
 
 
 @by_case
-def test_every_pod_meets_the_restricted_standard_and_writes_nowhere_but_to_its_volumes(case: Path) -> None:
+def test_every_pod_meets_the_restricted_standard(case: Path) -> None:
     for maker, pod in pod_templates(render(case)):
         spec = pod["spec"]
         assert spec["securityContext"]["runAsNonRoot"], maker
@@ -101,7 +101,7 @@ def test_every_pod_meets_the_restricted_standard_and_writes_nowhere_but_to_its_v
             assert mounted <= {volume["name"] for volume in spec.get("volumes", ())}, maker
 
 
-def test_what_is_to_be_hidden_stands_in_the_secret_of_the_release_alone() -> None:
+def test_hidden_values_are_in_the_secret_of_the_release_alone() -> None:
     own = CHART / "ci" / "own-secrets-values.yaml"
     manifests = render(own)
     (secret,) = (one for one in manifests if one["kind"] == "Secret")
@@ -121,7 +121,7 @@ def test_nothing_but_the_secret_depends_on_what_it_holds() -> None:
     assert [each["kind"] for each, changed in zip(one, other, strict=True) if each != changed] == ["Secret"]
 
 
-def test_an_upgrade_replaces_servers_whose_secrets_the_release_holds() -> None:
+def test_an_upgrade_replaces_servers_with_secrets_of_the_release() -> None:
     values = {"peer": {"existingSecret": "", "secret": "a" * 32}}
 
     assert _annotations(find(render(MINIMAL, values=values), "Deployment")) == {"rota/release-revision": "1"}
@@ -155,7 +155,7 @@ def _find_policy(manifests: list[Manifest], *, of_jobs: bool = False) -> Manifes
     return found
 
 
-def test_every_way_of_migrating_has_its_upgrade_before_its_servers() -> None:
+def test_every_migration_upgrades_before_its_servers_start() -> None:
     first = {mode: _first_commands(render(MINIMAL, values={"migrations": {"mode": mode}})) for mode in _modes()}
 
     assert first == {
@@ -167,7 +167,7 @@ def test_every_way_of_migrating_has_its_upgrade_before_its_servers() -> None:
 
 
 @pytest.mark.parametrize("mode", ["init", "job"])
-def test_a_file_that_the_stores_url_names_is_there_for_whoever_is_told_that_url(mode: str) -> None:
+def test_a_password_file_in_the_stores_url_works_for_each_reader(mode: str) -> None:
     values: dict[str, Any] = {
         "migrations": {"mode": mode},
         "extraVolumes": [{"name": "postgres", "secret": {"secretName": "postgres"}}],
@@ -229,7 +229,7 @@ def test_a_job_of_the_next_release_of_the_chart_is_another_job(tmp_path: Path) -
     assert len(names) == 2
 
 
-def test_who_wants_all_servers_replaced_at_once_says_no_more_than_that() -> None:
+def test_replacing_all_servers_at_once_needs_no_more_settings() -> None:
     """Kubernetes takes no rollingUpdate beside it, and Helm keeps the chart's own unless the values replace it."""
     deployment = find(render(MINIMAL, values={"strategy": {"type": "Recreate"}}), "Deployment")
 
@@ -263,7 +263,7 @@ def test_alerts_and_dashboards_are_those_of_the_files() -> None:
     assert dashboards == {path.name: path.read_text() for path in (CHART / "files" / "dashboards").glob("*.json")}
 
 
-def test_the_network_policy_lets_in_clients_peers_and_helms_test_alone() -> None:
+def test_the_network_policy_admits_clients_peers_and_the_test() -> None:
     manifests = render(EVERYTHING)
     clients, peers, *_ = _find_policy(manifests)["spec"]["ingress"]
     tester = find(manifests, "Pod")["metadata"]["labels"]
@@ -277,7 +277,7 @@ def test_the_network_policy_lets_in_clients_peers_and_helms_test_alone() -> None
     assert not peers["from"][0]["podSelector"]["matchLabels"].items() <= tester.items()
 
 
-def test_the_network_policy_lets_out_to_what_the_servers_are_told_of_alone() -> None:
+def test_the_network_policy_lets_out_to_configured_services() -> None:
     reached = {
         case.name: [_ports(rule) for rule in _find_policy(render(case))["spec"]["egress"]]
         for case in (EVERYTHING, CERTIFICATES)

@@ -76,7 +76,7 @@ def test_hadolint_has_nothing_to_say_of_the_dockerfile() -> None:
     assert checked.returncode == 0, checked.stdout
 
 
-def test_the_image_has_no_root_no_shell_and_all_that_it_copies_is_there() -> None:
+def test_the_image_has_no_root_no_shell_and_existing_files() -> None:
     lines = (DEPLOY / "Dockerfile").read_text().splitlines()
     last_stage = lines[max(number for number, line in enumerate(lines) if line.startswith("FROM ")) :]
 
@@ -193,7 +193,7 @@ def test_compose_asks_for_tokens_where_one_says_so(tmp_path: Path, monkeypatch: 
         assert not settings.allow_anonymous
 
 
-def test_compose_mounts_what_is_there_publishes_loopback_only_and_pins_images() -> None:
+def test_compose_publishes_loopback_only_and_pins_images() -> None:
     for service in compose()["services"].values():
         for source, _, _ in (volume.partition(":") for volume in service.get("volumes", ())):
             assert not source.startswith(".") or (DEPLOY / source).exists(), source
@@ -201,14 +201,14 @@ def test_compose_mounts_what_is_there_publishes_loopback_only_and_pins_images() 
         assert service["image"] == "rota" or re.search(r":v?\d", service["image"])
 
 
-def test_everybody_in_front_and_beside_names_the_replicas_of_compose() -> None:
+def test_proxies_and_prometheus_name_the_replicas_of_compose() -> None:
     names = set(replicas())
 
     for path in ("proxy/nginx.conf", "proxy/haproxy.cfg", "proxy/Caddyfile", "prometheus/prometheus.yaml"):
         assert set(re.findall(r"\b(rota-\d):8080", (DEPLOY / path).read_text())) == names, path
 
 
-def test_rota_understands_every_command_of_compose_the_image_and_the_unit() -> None:
+def test_rota_understands_commands_of_compose_image_and_unit() -> None:
     """Parsed, not run: `--help` comes after whatever is wrong."""
     (default,) = re.findall(r"^CMD (.*)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
     commands = [
@@ -226,7 +226,7 @@ def test_rota_understands_every_command_of_compose_the_image_and_the_unit() -> N
         assert parsed.exit_code == 0, f"{command}: {parsed.output}"
 
 
-def test_the_unit_sets_only_what_the_server_knows_and_waits_for_its_drain() -> None:
+def test_the_unit_sets_known_options_and_waits_for_its_drain() -> None:
     unit = (DEPLOY / "systemd" / "rota.service").read_text()
     settings = dict(re.findall(r"^Environment=ROTA_(\w+)=(.*)$", unit, re.MULTILINE))
     (stop_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
@@ -254,7 +254,7 @@ def test_the_unit_is_guarded_where_it_is_reachable(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.slow
-def test_a_store_is_upgraded_and_served_through_the_sample_of_pgbouncer(
+def test_a_store_is_upgraded_and_served_through_pgbouncer(
     postgres_server: PostgresServer, postgres_dsn: str, processes: Processes
 ) -> None:
     """All of the sample but its addresses and logins."""

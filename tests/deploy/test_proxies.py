@@ -181,7 +181,7 @@ JOIN = b'{"protocol_type": "leader", "protocols": [{"name": "single"}], "group_i
 
 @pytest.mark.parametrize("name", PROXIES)
 @pytest.mark.parametrize("place", ["header", "trailer"])
-async def test_no_header_and_no_trailer_forges_a_source_through_a_proxy(
+async def test_no_header_or_trailer_forges_a_source_through_a_proxy(
     place: str, name: str, server: Server, processes: Processes, tmp_path: Path
 ) -> None:
     proxy = Proxy(name, processes, tmp_path, http=server.http, grpc=server.grpc)

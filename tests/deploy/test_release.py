@@ -105,7 +105,7 @@ def test_workflows_run_what_is_there() -> None:
     assert [name for name in named if not (REPOSITORY / name).exists()] == []
 
 
-def test_the_release_names_its_images_and_needs_no_token_of_the_index() -> None:
+def test_the_release_names_its_images_and_needs_no_index_token() -> None:
     jobs = yaml.safe_load((GITHUB / "workflows" / "release.yml").read_text())["jobs"]
 
     files = [each["file"] for each in jobs["images"]["strategy"]["matrix"]["include"]]

@@ -114,7 +114,7 @@ def test_every_option_becomes_one_of_rota_sidecar(chart: Path) -> None:
     assert container["resources"] == {"limits": {"memory": "128Mi"}}
 
 
-def test_names_reach_the_sidecar_as_they_are_whatever_yaml_makes_of_them(chart: Path) -> None:
+def test_names_reach_the_sidecar_unchanged_by_yaml(chart: Path) -> None:
     manifests = rendered(
         chart, {"work": "orders:", "topics": ["a:", "b"], "strategy": "sticky: #1", "audience": "a, b"}
     )
@@ -132,7 +132,7 @@ def test_names_reach_the_sidecar_as_they_are_whatever_yaml_makes_of_them(chart: 
     assert projected["sources"][0]["serviceAccountToken"]["audience"] == "a, b"
 
 
-def test_it_has_what_it_shows_to_rota_and_the_program_has_the_status_alone(chart: Path) -> None:
+def test_it_has_rotas_credentials_and_the_program_its_status(chart: Path) -> None:
     pod = find(rendered(chart, WORKS), "Deployment", "app")["spec"]["template"]["spec"]
     sidecar, program = pod["initContainers"][0], pod["containers"][0]
     mounted = {mount["mountPath"] for mount in sidecar["volumeMounts"]}
@@ -166,9 +166,7 @@ def test_what_would_not_run_is_refused(chart: Path, options: dict[str, Any], ver
 
 
 @pytest.mark.slow
-def test_two_pods_sidecars_run_as_rendered_and_one_leads_after_the_other(
-    chart: Path, processes: Processes, tmp_path: Path
-) -> None:
+def test_two_pods_sidecars_lead_one_after_the_other(chart: Path, processes: Processes, tmp_path: Path) -> None:
     server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
     server.start_and_wait()
     template = find(rendered(chart, {**LEADS, "file": "status.json"}), "Deployment", "app")["spec"]["template"]

@@ -87,7 +87,7 @@ def test_the_wheel_has_its_types_migrations_and_licences(wheel: Path) -> None:
     assert said["License-Expression"] == "Apache-2.0"
 
 
-def test_the_wheel_names_its_repository_and_has_links_that_work_elsewhere(wheel: Path) -> None:
+def test_the_wheel_names_its_repository_with_working_links(wheel: Path) -> None:
     said = metadata_of(wheel)
 
     urls = dict(line.split(", ") for line in said.get_all("Project-URL") or ())

@@ -61,7 +61,7 @@ def cluster(server: Server, tmp_path: Path) -> Path:
     return cluster
 
 
-def test_clusters_take_the_plain_manifest_and_the_values_of_the_page(tmp_path: Path) -> None:
+def test_clusters_accept_the_manifest_and_the_pages_values(tmp_path: Path) -> None:
     for language, text in BLOCK.findall(PAGE):
         if language == "yaml":
             _save(tmp_path, text)
@@ -77,7 +77,7 @@ def test_clusters_take_the_plain_manifest_and_the_values_of_the_page(tmp_path: P
 
 
 @pytest.mark.slow
-def test_what_the_page_makes_is_whole_and_its_sidecars_lead_and_share(
+def test_the_pages_release_is_complete_and_its_sidecars_lead(
     cluster: Path, server: Server, processes: Processes, tmp_path: Path
 ) -> None:
     everything = [one for path in sorted(cluster.iterdir()) for one in yaml.safe_load_all(path.read_text()) if one]

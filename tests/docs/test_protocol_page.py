@@ -20,7 +20,7 @@ def a_join(member_id: str = "") -> JoinGroup:
 
 
 @in_virtual_time
-async def test_a_pending_id_does_not_hold_the_first_phase_of_an_empty_group_open() -> None:
+async def test_a_pending_id_does_not_delay_the_first_generation() -> None:
     async with a_coordinator() as coordinator:
         cable = a_worker(coordinator).cable
         asked = [(await cable.send(a_join(), timeout_ms=30_000)).reply for _ in range(2)]

@@ -54,7 +54,7 @@ def test_every_block_does_what_the_text_says(processes: Processes, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_the_blocks_about_the_pipeline_make_a_report_of_a_history_that_holds_together(tmp_path: Path) -> None:
+def test_the_pages_pipeline_blocks_make_a_consistent_report(tmp_path: Path) -> None:
     [(language, text)] = BLOCK.findall(PIPELINE)
 
     printed = _run(language, text.replace("/tmp/fleet", str(tmp_path / "fleet")), "", os.environ["PATH"])

@@ -41,7 +41,7 @@ def test_the_check_names_a_page_that_is_missing_or_old(tmp_path: Path) -> None:
     assert generator.out_of_date(tmp_path) == ["errors.md", "states.md"]
 
 
-def test_the_events_of_the_reference_are_those_of_members_and_are_exported() -> None:
+def test_the_references_events_are_exported_events_of_members() -> None:
     """One name for one thing: `rota.client.NAME` is the class whose objects `member.events()` gives."""
     told = (DOCS / "reference" / "sdk.md").read_text().partition("## What members tell")[2].partition("\n## ")[0]
     kinds = {(get_origin(kind) or kind).__name__: get_origin(kind) or kind for kind in get_args(MemberEvent)}

@@ -22,7 +22,7 @@ def build(docs: Path, site: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_the_site_is_built_strictly_and_says_nothing_of_this_machine(tmp_path: Path) -> None:
+def test_the_site_builds_strictly_and_names_no_machine(tmp_path: Path) -> None:
     built = build(DOCS, tmp_path)
 
     assert built.returncode == 0, built.stderr

@@ -38,7 +38,7 @@ def test_the_script_leads_follows_and_takes_over(processes: Processes, server: S
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_a_script_that_waits_in_a_call_leaves_at_once_at_a_signal(
+def test_a_script_that_waits_in_a_call_leaves_at_a_signal(
     processes: Processes, server: Server, number: signal.Signals
 ) -> None:
     """Its heartbeat would wait for 20 s."""

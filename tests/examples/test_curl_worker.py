@@ -33,9 +33,7 @@ def runs(worker: Process, pattern: str) -> dict[str, list[int]]:
     return share
 
 
-def test_workers_by_curl_share_work_and_take_over_from_a_leader_that_leaves(
-    processes: Processes, server: Server
-) -> None:
+def test_workers_by_curl_take_over_from_a_leader_that_leaves(processes: Processes, server: Server) -> None:
     put = ("topics", "put", "orders", "-p", "4", "--attribute", "weights=3,1,1,1")
     assert processes.rota(*put, env={"ROTA_URL": server.url}).wait_for_exit() == 0
     leader = start(processes, server, "worker-1")

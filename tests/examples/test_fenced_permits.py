@@ -27,9 +27,7 @@ def held(process: Process) -> tuple[int, int]:
 
 
 @pytest.mark.thorough
-def test_a_holder_that_was_paused_changes_nothing_and_waits_in_line_again(
-    processes: Processes, server: Server, tmp_path: Path
-) -> None:
+def test_a_paused_holder_changes_nothing_and_waits_again(processes: Processes, server: Server, tmp_path: Path) -> None:
     database = tmp_path / "downloads.db"
     paused = start(processes, server, database)
     number, token = held(paused)

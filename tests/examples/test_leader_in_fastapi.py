@@ -53,7 +53,7 @@ def until_it_leads(url: str) -> dict[str, Any]:
 
 
 @pytest.mark.thorough
-def test_one_replica_leads_and_another_takes_over_when_it_is_killed(processes: Processes, server: Server) -> None:
+def test_one_replica_leads_and_another_after_its_kill(processes: Processes, server: Server) -> None:
     first, first_url = start(processes, server)
     before = until_it_leads(first_url)
     second, second_url = start(processes, server)
@@ -81,7 +81,7 @@ def test_a_replica_that_is_ended_hands_over_at_once(processes: Processes, server
 
 
 @pytest.mark.thorough
-def test_a_replica_whose_work_fails_stays_a_candidate_and_says_why(processes: Processes, server: Server) -> None:
+def test_a_replica_whose_work_fails_stays_a_candidate(processes: Processes, server: Server) -> None:
     process, url = start(processes, server, app="tests.examples.failing_billing:app")
 
     until(

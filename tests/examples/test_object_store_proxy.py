@@ -49,7 +49,7 @@ async def a_term_s_token(client: Client, group_id: str = "billing") -> str:
 
 
 @pytest.mark.thorough
-async def test_the_leader_writes_and_a_former_one_is_refused_also_after_a_restart_of_the_proxy(
+async def test_a_former_leader_is_rejected_after_a_proxys_restart(
     client: Client, proxy: httpx.AsyncClient, server: Server, tmp_path: Path
 ) -> None:
     old = await a_term_s_token(client)
@@ -69,9 +69,7 @@ async def test_the_leader_writes_and_a_former_one_is_refused_also_after_a_restar
 
 
 @pytest.mark.thorough
-async def test_no_token_another_group_s_token_and_a_forged_one_open_nothing(
-    client: Client, proxy: httpx.AsyncClient
-) -> None:
+async def test_no_foreign_or_forged_token_opens_anything(client: Client, proxy: httpx.AsyncClient) -> None:
     token = await a_term_s_token(client, "reports")
 
     assert await put(proxy, "", b"x") == 401
@@ -81,7 +79,7 @@ async def test_no_token_another_group_s_token_and_a_forged_one_open_nothing(
 
 
 @pytest.mark.thorough
-async def test_a_token_is_signed_for_those_who_hold_the_generation_only(client: Client, server: Server) -> None:
+async def test_a_token_is_signed_for_its_holder_only(client: Client, server: Server) -> None:
     async with client.leader("billing") as election:
         async for _ in election.terms():
             generation_id, member_id = election.member.generation_id, election.member.member_id

@@ -42,7 +42,7 @@ def arcs(server: Server, member: dict[str, Any]) -> list[list[int]]:
 
 
 @pytest.mark.thorough
-def test_the_server_assigns_a_type_that_came_with_another_package(
+def test_the_server_assigns_a_type_of_another_package(
     installed: Path, processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(installed))

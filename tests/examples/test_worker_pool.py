@@ -56,7 +56,7 @@ async def until_counted(database: asyncpg.Connection, documents: int) -> None:
 
 
 @pytest.mark.thorough
-async def test_each_row_counts_once_although_one_worker_is_killed_and_one_paused_past_its_session(
+async def test_each_row_counts_once_despite_a_kill_and_a_pause(
     database: asyncpg.Connection, workers: list[Process]
 ) -> None:
     killed, paused, _ = workers

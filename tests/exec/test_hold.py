@@ -26,7 +26,7 @@ def permit_of(process: Process) -> tuple[int, int]:
     return int(told["ROTA_PERMIT"]), int(told["ROTA_FENCING_TOKEN"])
 
 
-def test_two_commands_hold_two_permits_and_the_third_gets_the_one_that_is_given_back(wrappers: Wrappers) -> None:
+def test_two_commands_hold_permits_and_a_third_gets_the_next(wrappers: Wrappers) -> None:
     first = holder(wrappers, permits=2)
     number, token = permit_of(first)
     second = holder(wrappers, permits=2)
@@ -44,14 +44,14 @@ def test_two_commands_hold_two_permits_and_the_third_gets_the_one_that_is_given_
     assert second.running
 
 
-def test_it_ends_with_the_exit_code_of_its_command_and_is_a_lock_by_default(wrappers: Wrappers) -> None:
+def test_it_exits_like_its_command_and_is_a_lock_by_default(wrappers: Wrappers) -> None:
     lock = holder(wrappers, f"{PRINT_ENVIRONMENT}; raise SystemExit(7)")
 
     assert permit_of(lock)[0] == 0
     assert lock.wait_for_exit() == 7
 
 
-def test_a_command_is_dead_before_the_next_one_begins_where_its_wrapper_is_killed(wrappers: Wrappers) -> None:
+def test_a_command_is_dead_before_the_next_when_its_wrapper_dies(wrappers: Wrappers) -> None:
     short = wrappers.soon_lost()
     killed = short.hold(sys.executable, "-c", STUBBORN)
     child = pid_of("child", killed)

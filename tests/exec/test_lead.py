@@ -75,7 +75,7 @@ def test_arguments_arrive_as_they_are_for_there_is_no_shell(wrappers: Wrappers) 
 
 
 @pytest.mark.slow
-def test_the_command_knows_its_token_and_the_next_leader_has_a_higher_one(wrappers: Wrappers) -> None:
+def test_the_command_knows_its_token_and_the_next_is_higher(wrappers: Wrappers) -> None:
     first, second = (wrappers.lead_python(PRINT_ENVIRONMENT) for _ in range(2))
 
     tokens = sorted(int(environment_of(lead)["ROTA_FENCING_TOKEN"]) for lead in (first, second))
@@ -91,7 +91,7 @@ def test_the_command_knows_its_token_and_the_next_leader_has_a_higher_one(wrappe
 
 
 @pytest.mark.thorough
-def test_the_pipe_tells_of_a_token_that_grows_and_ends_with_the_leadership(wrappers: Wrappers) -> None:
+def test_the_pipe_reports_rising_tokens_and_ends_with_the_term(wrappers: Wrappers) -> None:
     lead = wrappers.lead_python(
         """
         import os, signal
@@ -123,7 +123,7 @@ def hangups_heeded() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("hangups_heeded")
-def test_every_signal_reaches_the_command_and_its_answer_is_the_exit_code(wrappers: Wrappers) -> None:
+def test_every_signal_reaches_the_command_and_sets_the_exit_code(wrappers: Wrappers) -> None:
     lead = wrappers.lead_python(TELLS_SIGNALS)
     lead.wait_for_line("^ready")
 
@@ -149,7 +149,7 @@ def test_a_signal_reaches_the_whole_process_group(wrappers: Wrappers) -> None:
 
 
 @pytest.mark.thorough
-def test_candidates_wait_and_the_next_leads_as_soon_as_the_command_has_ended(wrappers: Wrappers) -> None:
+def test_candidates_wait_and_lead_when_the_command_has_ended(wrappers: Wrappers) -> None:
     first = wrappers.lead("sleep", "60")
     first.wait_for_line("elected")
     impatient = wrappers.lead("echo", "never", options=("--wait", "3"))
@@ -165,7 +165,7 @@ def test_candidates_wait_and_the_next_leads_as_soon_as_the_command_has_ended(wra
     assert "never" not in waiting.output() + impatient.output()
 
 
-def test_what_the_command_leaves_behind_may_finish_within_the_grace(wrappers: Wrappers) -> None:
+def test_the_commands_leftovers_may_finish_within_the_grace(wrappers: Wrappers) -> None:
     """It receives TERM and prints that, which it could not if it was killed at once."""
     heeds = "lambda *_: (print('finished', flush=True), os._exit(0))"
     lead = wrappers.lead_python(LEAVES_A_GRANDCHILD.format(at_term=heeds), "--grace-ms", str(SESSION_MS // 4))
@@ -178,7 +178,7 @@ def test_what_the_command_leaves_behind_may_finish_within_the_grace(wrappers: Wr
 
 
 @pytest.mark.thorough
-def test_what_the_command_leaves_behind_ends_before_the_next_leads(wrappers: Wrappers) -> None:
+def test_the_commands_leftovers_end_before_the_next_leads(wrappers: Wrappers) -> None:
     lead = wrappers.lead_python(LEAVES_A_GRANDCHILD.format(at_term="signal.SIG_IGN"))
     grandchild = pid_of("grandchild", lead)
     waiting = wrappers.lead("true")
@@ -208,7 +208,7 @@ def test_nothing_survives_a_kill_9(wrappers: Wrappers, victim: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_lost_leadership_ends_with_74_or_is_campaigned_for_again(wrappers: Wrappers) -> None:
+def test_a_lost_leadership_ends_with_74_or_campaigns_again(wrappers: Wrappers) -> None:
     wrappers = wrappers.soon_lost()
     once = wrappers.lead_python(STUBBORN)
     pids = [pid_of(who, once) for who in ("child", "grandchild")]
@@ -228,7 +228,7 @@ def test_a_lost_leadership_ends_with_74_or_is_campaigned_for_again(wrappers: Wra
 
 
 @pytest.mark.slow
-def test_a_signal_that_comes_before_the_program_is_there_is_not_lost(wrappers: Wrappers) -> None:
+def test_a_signal_before_the_program_starts_is_not_lost(wrappers: Wrappers) -> None:
     """The command ignores nothing, so that whenever it comes, TERM ends it."""
     leads = [wrappers.of(str(number)).lead("sleep", "60") for number in range(4)]
     for lead in leads:

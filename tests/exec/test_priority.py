@@ -27,7 +27,7 @@ print(json.dumps({"began": time.time(), "token": os.environ["ROTA_FENCING_TOKEN"
 """
 
 
-def test_a_better_candidate_takes_over_when_the_command_has_ended(wrappers: Wrappers) -> None:
+def test_a_better_candidate_takes_over_when_the_command_ends(wrappers: Wrappers) -> None:
     low = wrappers.lead(sys.executable, "-c", ENDS_SLOWLY, options=("--again", "--priority", "1"))
     low.wait_for_line("at work")
 

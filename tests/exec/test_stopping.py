@@ -41,7 +41,7 @@ def test_a_renewal_puts_both_off() -> None:
     assert stopping.due(12_000) is Step.TERM
 
 
-def test_a_renewal_after_term_comes_too_late_for_more_than_the_grace() -> None:
+def test_a_renewal_after_term_is_too_late_beyond_the_grace() -> None:
     stopping = running()
     stopping.due(7_000)
 
@@ -89,7 +89,7 @@ def test_a_grace_that_does_not_fit_into_the_session_is_refused() -> None:
 
 
 @given(session_ms=st.integers(1_000, 1_800_000), grace=st.floats(0, 1))
-def test_a_healthy_member_is_never_told_to_stop_between_two_heartbeats(session_ms: int, grace: float) -> None:
+def test_a_healthy_member_never_stops_between_two_heartbeats(session_ms: int, grace: float) -> None:
     """The longest between two answers is a parked heartbeat, which parks for a third of the remaining time at most."""
     times = StopTimes.for_session(session_ms, int(session_ms // 4 * grace))
     settings = MembershipSettings("default", "g", "leader", (Protocol("single", b""),), session_ms, session_ms)

@@ -47,7 +47,7 @@ def started_on(wrapper: Process, count: int) -> str:
 
 
 @pytest.mark.slow
-def test_the_command_knows_its_share_and_its_exit_code_is_the_answer(wrappers: Wrappers) -> None:
+def test_the_command_knows_its_share_and_sets_the_exit_code(wrappers: Wrappers) -> None:
     wrappers.put_topic(wrappers.group_id, 3)
 
     work = wrappers.work(wrappers.group_id, "python3", "-c", PRINT_ENVIRONMENT + "; raise SystemExit(9)")
@@ -117,7 +117,7 @@ def test_nothing_runs_where_nothing_is_assigned(wrappers: Wrappers) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_was_paused_is_dead_before_its_share_moves_and_comes_back(wrappers: Wrappers) -> None:
+def test_a_paused_worker_is_dead_before_its_share_moves(wrappers: Wrappers) -> None:
     wrappers.put_topic(wrappers.group_id, 1)
     wrappers = wrappers.soon_lost()
     paused = wrappers.work(wrappers.group_id, "python3", "-c", STUBBORN)

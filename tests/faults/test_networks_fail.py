@@ -38,9 +38,7 @@ async def test_nobody_is_evicted_and_nothing_lost_when_a_link_is_cut(cluster: Cl
     cluster.verify()
 
 
-async def test_nobody_is_evicted_and_nothing_lost_when_postgres_and_peers_are_slow(
-    processes: Processes, seed: int
-) -> None:
+async def test_slow_postgres_and_peers_evict_no_member(processes: Processes, seed: int) -> None:
     network = ProxiedNetwork()
     async with Cluster(processes, network=network) as cluster:
         load = Load(cluster.urls, cluster.shard_count, seed)

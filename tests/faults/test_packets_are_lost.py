@@ -35,7 +35,7 @@ async def cluster(processes: Processes, network: NamespacedNetwork) -> AsyncIter
 
 
 @pytest.mark.slow
-async def test_an_owner_cut_from_postgres_beyond_its_lease_writes_nothing_and_claims_nothing_once_healed(
+async def test_an_owner_cut_off_beyond_its_lease_writes_nothing(
     cluster: Cluster, network: NamespacedNetwork, seed: int
 ) -> None:
     load = Load(cluster.urls, cluster.shard_count, seed, Crowd(groups=3, workers=2))
@@ -67,7 +67,7 @@ async def test_an_owner_cut_from_postgres_beyond_its_lease_writes_nothing_and_cl
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hurt", PACKETS)
-async def test_nobody_is_evicted_and_nothing_lost_when_a_link_loses_all_packets(
+async def test_a_dead_link_evicts_no_member_and_loses_nothing(
     cluster: Cluster, network: NamespacedNetwork, seed: int, hurt: str
 ) -> None:
     load = Load(cluster.urls, cluster.shard_count, seed, PATIENT)
@@ -86,7 +86,7 @@ async def test_nobody_is_evicted_and_nothing_lost_when_a_link_loses_all_packets(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hurt", LOSSES)
-async def test_nobody_is_evicted_and_nothing_lost_when_some_packets_are(
+async def test_some_lost_packets_evict_no_member_and_lose_nothing(
     cluster: Cluster, network: NamespacedNetwork, seed: int, hurt: str
 ) -> None:
     load = Load(cluster.urls, cluster.shard_count, seed)

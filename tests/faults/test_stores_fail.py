@@ -24,9 +24,7 @@ FACTS = 150
 
 @pytest.mark.slow
 @pytest.mark.parametrize("away_s", [0.0, 3.0])
-async def test_nothing_is_lost_when_postgres_is_shut_down_at_once_and_restarted(
-    cluster: Cluster, seed: int, away_s: float
-) -> None:
+async def test_an_immediate_shutdown_of_postgres_loses_nothing(cluster: Cluster, seed: int, away_s: float) -> None:
     load = Load(cluster.urls, cluster.shard_count, seed)
     async with load.running():
         await load.until_all_hold()

@@ -34,9 +34,7 @@ LONGEST_S = 1.2 * SESSION_MS / 1_000
 """So long that a member without heartbeats would expire."""
 
 
-async def test_nothing_is_lost_and_nobody_evicted_whatever_happens_to_a_cluster(
-    processes: Processes, seed: int
-) -> None:
+async def test_no_fault_of_a_cluster_loses_or_evicts_anything(processes: Processes, seed: int) -> None:
     started, chance = monotonic(), random.Random(seed)
     faults: Counter[str] = Counter()
     verdicts: list[Verdict] = []

@@ -52,7 +52,7 @@ def test_a_run_in_which_nothing_is_wrong_is_clean(record: Record) -> None:
     assert found(record, a_journal(*a_group_of_one(), at_ms=record.clock.now_ms())) == []
 
 
-def test_an_acknowledged_commit_that_is_not_in_the_journal_is_lost(record: Record) -> None:
+def test_an_acknowledged_commit_missing_in_the_journal_is_lost(record: Record) -> None:
     commit = record.marked("c", CommitOffsets("default", GROUP, -1, (OffsetToCommit("t", 0, 7),)))
     record.answered(record.sent("c", commit), Received(CommitReply(), revision=3, epoch=1))
 

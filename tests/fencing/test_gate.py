@@ -152,7 +152,7 @@ async def test_an_advisory_lock_of_the_gate_is_terminated(dsn: str, teller: asyn
     assert teller.is_closed()
 
 
-async def test_a_server_without_the_right_says_which_role_is_in_the_way(
+async def test_a_server_without_the_right_names_the_role_in_the_way(
     dsn: str, teller: asyncpg.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     admin = await asyncpg.connect(dsn)

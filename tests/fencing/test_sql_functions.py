@@ -97,7 +97,7 @@ async def test_a_stale_call_fails_at_once_and_says_why(
     assert [e.value.sqlstate for e in (stale, fenced, missing)] == ["RT001", "RT002", "RT003"]
 
 
-async def test_no_door_accepts_a_commit_of_a_member_that_has_only_joined_the_next_generation(
+async def test_no_entry_accepts_a_commit_of_the_next_generation(
     coordinator: LocalCoordinator, teller: asyncpg.Connection
 ) -> None:
     me = await joined(coordinator)
@@ -150,7 +150,7 @@ async def test_offsets_that_are_none_are_refused(
         await teller.execute(COMMIT_MANY, me.generation_id, me.member_id, json.dumps(offsets))
 
 
-async def test_many_offsets_in_one_call_and_the_last_of_a_partition_holds(
+async def test_many_offsets_in_one_call_keep_the_last_of_a_partition(
     coordinator: LocalCoordinator, teller: asyncpg.Connection
 ) -> None:
     me = await joined(coordinator)
@@ -267,7 +267,7 @@ async def test_those_who_commit_do_not_starve_a_rebalance(coordinator: LocalCoor
     assert {task.result() for task in committers} <= {"RT001", "RT002"}
 
 
-async def test_the_public_may_not_call_the_functions_and_a_granted_user_may_not_touch_the_tables(
+async def test_the_public_may_not_call_functions_nor_users_use_tables(
     coordinator: LocalCoordinator, teller: asyncpg.Connection
 ) -> None:
     me = await joined(coordinator)

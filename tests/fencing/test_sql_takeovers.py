@@ -30,7 +30,7 @@ async def both(coordinator: LocalCoordinator) -> tuple[JoinReply, JoinReply]:
     return old, new
 
 
-async def test_a_generation_without_a_member_is_not_enough_after_a_takeover(
+async def test_a_takeover_is_fenced_by_generation_and_member(
     coordinator: LocalCoordinator, teller: asyncpg.Connection
 ) -> None:
     old = await joined(coordinator)
@@ -59,7 +59,7 @@ async def test_the_token_of_a_predecessor_passes_no_fence(
     await teller.execute(TOKEN, third.fencing_token, None)
 
 
-async def test_a_token_that_is_none_or_of_another_generation_is_rejected(
+async def test_an_invalid_or_foreign_token_is_rejected(
     coordinator: LocalCoordinator, teller: asyncpg.Connection
 ) -> None:
     me = await joined(coordinator)
@@ -75,7 +75,7 @@ async def test_a_token_that_is_none_or_of_another_generation_is_rejected(
 
 @pytest.mark.parametrize("isolation", ["read_committed", "repeatable_read", "serializable"])
 @pytest.mark.parametrize("fence", ["token", "generation", "member"])
-async def test_a_member_that_is_taken_over_in_mid_transaction_cannot_commit(
+async def test_a_member_taken_over_in_mid_transaction_cannot_commit(
     coordinator: LocalCoordinator, teller: asyncpg.Connection, isolation: str, fence: str
 ) -> None:
     old = await joined(coordinator)

@@ -36,7 +36,7 @@ def a_fence(ring: KeyRing, highest: dict[str, int] | None = None) -> Fence:
     return Fence(lambda: ring.public, highest=highest, clock=lambda: NOW)
 
 
-def test_what_was_signed_is_read_again_with_the_published_keys_alone(ring: KeyRing) -> None:
+def test_signed_tokens_are_read_with_published_keys_alone(ring: KeyRing) -> None:
     published = json.loads(json.dumps(ring.jwks()))
 
     assert verify(sign(TOKEN, ring), public_keys(published), now=NOW) == TOKEN
@@ -114,7 +114,7 @@ def test_a_fence_keeps_what_it_has_seen_where_it_is_told(ring: KeyRing) -> None:
     assert highest == {"default/billing": fencing_token(8), "default/billing/writer": fencing_token(8)}
 
 
-def test_a_fence_refuses_a_predecessor_and_admits_the_members_beside_it(ring: KeyRing) -> None:
+def test_a_fence_rejects_a_predecessor_and_admits_other_members(ring: KeyRing) -> None:
     fence = a_fence(ring)
     beside = replace(TOKEN, member_id="other-1", group_instance_id="other")
     dynamic = replace(TOKEN, member_id="dynamic", group_instance_id=None)
@@ -161,7 +161,7 @@ def test_keys_rotate_without_a_token_that_nobody_can_check(tmp_path: Path) -> No
     assert verify(before, read_keys([first, second]).public, now=NOW) == TOKEN
 
 
-def test_a_file_that_is_half_written_leaves_the_keys_as_they_were(tmp_path: Path) -> None:
+def test_a_half_written_file_leaves_the_keys_unchanged(tmp_path: Path) -> None:
     path = a_key(tmp_path)
     files = Reread([path], lambda: read_keys([path]), look_every_s=0)
     before = files.content.signing_id

@@ -43,7 +43,7 @@ def sync_sessions(dsn: str) -> Iterator[sessionmaker[Session]]:
     engine.dispose()
 
 
-async def test_a_decorated_function_commits_its_work_and_progress_while_it_is_current(
+async def test_a_decorated_function_commits_while_it_is_current(
     coordinator: LocalCoordinator, sessions: async_sessionmaker[AsyncSession]
 ) -> None:
     me = await joined(coordinator)
@@ -94,7 +94,7 @@ async def test_a_sync_function_is_fenced_as_well(
     assert first == 1
 
 
-async def test_what_postgres_wants_to_be_repeated_is_repeated_and_other_failures_are_not(
+async def test_only_retriable_failures_of_postgres_are_retried(
     coordinator: LocalCoordinator, sync_sessions: sessionmaker[Session]
 ) -> None:
     me = await joined(coordinator)

@@ -28,7 +28,7 @@ def _seed_that_finds(plant: Plant) -> int | None:
 
 
 @pytest.mark.parametrize("name", PLANTS)
-def test_a_planted_defect_is_found_by_a_seed_that_is_else_in_order(name: str) -> None:
+def test_a_planted_defect_is_found_by_a_seed_without_violations(name: str) -> None:
     seed = _seed_that_finds(PLANTS[name])
 
     assert seed is not None, f"none of {WITHIN} seeds reports {PLANTS[name].rule}"

@@ -27,7 +27,7 @@ from tests.runtime.conftest import until
 # --- membership -----------------------------------------------------------------------------------
 
 
-async def test_a_dynamic_member_gets_its_id_with_the_error_and_joins_with_it(channel: Channel) -> None:
+async def test_a_dynamic_member_joins_with_the_id_from_the_error(channel: Channel) -> None:
     first = await refused(stub(channel).JoinGroup(a_join(None, client_id="me")))
 
     assert (first.status, first.code) == (grpc.StatusCode.FAILED_PRECONDITION, "MEMBER_ID_REQUIRED")
@@ -68,7 +68,7 @@ async def test_every_answer_says_where_in_history_it_stands(channel: Channel) ->
     assert (int(gone.metadata["revision"]), gone.metadata["epoch"]) == (synced.revision, "1")
 
 
-async def test_many_members_heartbeat_in_one_message_and_only_trouble_is_told(channel: Channel) -> None:
+async def test_batched_heartbeats_are_answered_with_trouble_alone(channel: Channel) -> None:
     one = await a_stable_member(channel)
     beats = [pb.MemberHeartbeat(member_id=m, generation_id=1) for m in (one.member_id, "stranger")]
     groups = [

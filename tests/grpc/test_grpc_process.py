@@ -54,9 +54,7 @@ async def test_a_group_is_the_same_over_http_and_grpc(processes: Processes, tmp_
     assert (described["state"], described["leader_id"]) == ("Stable", joined.member_id)
 
 
-async def test_sigterm_answers_who_waits_over_grpc_and_sends_streams_elsewhere(
-    processes: Processes, tmp_path: Path
-) -> None:
+async def test_sigterm_answers_parked_rpcs_and_sends_streams_elsewhere(processes: Processes, tmp_path: Path) -> None:
     server = Server(processes, tmp_path)
     async with grpc.aio.insecure_channel(server.grpc) as channel:
         await a_stable_member(channel)
@@ -80,9 +78,7 @@ async def test_sigterm_answers_who_waits_over_grpc_and_sends_streams_elsewhere(
 
 
 @pytest.mark.thorough
-async def test_while_it_drains_both_say_so_and_still_answer_and_then_both_end_together(
-    processes: Processes, tmp_path: Path
-) -> None:
+async def test_while_draining_both_ports_answer_then_end_together(processes: Processes, tmp_path: Path) -> None:
     server = Server(processes, tmp_path, "--drain-delay-ms", "2000")
     http = httpx.AsyncClient(base_url=f"http://{server.http}", timeout=30, trust_env=False)
     async with http, grpc.aio.insecure_channel(server.grpc) as channel:

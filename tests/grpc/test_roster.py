@@ -82,7 +82,7 @@ async def member_ids(coordinator: LocalCoordinator) -> list[str]:
 
 
 @in_virtual_time
-async def test_a_stream_that_joins_in_anothers_name_gives_the_seat_back() -> None:
+async def test_a_stream_that_joins_in_anothers_name_releases_the_place() -> None:
     async with a_coordinator() as coordinator:
         roster, own, thief = Roster(coordinator), Deaf(), Deaf()
         former = roster.seat(own, KEY, "m", "i")

@@ -90,9 +90,7 @@ asyncio.run(hold_a_share())
 """
 
 
-async def test_a_process_that_dies_is_replaced_as_soon_as_its_stream_breaks(
-    server: GrpcServer, processes: Processes
-) -> None:
+async def test_a_dead_process_is_replaced_when_its_stream_breaks(server: GrpcServer, processes: Processes) -> None:
     url = f"grpc+stream://{server.address}?leave_after_ms=0"
     # Far less than the session: what ends the membership of the dead is its stream.
     async with rota.connect(url) as client, a_member(client) as survivor, asyncio.timeout(LONG_SESSION_MS / 2_000):

@@ -228,7 +228,7 @@ async def test_a_number_that_is_open_already_is_refused(session: SessionClient, 
     assert (await session.answer_to(parked)).error.code == "INVALID_REQUEST"
 
 
-async def test_a_call_that_is_given_up_is_not_answered_and_waits_no_more(
+async def test_an_abandoned_call_is_not_answered_and_stops_waiting(
     session: SessionClient, channel: Channel, coordinator: LocalCoordinator
 ) -> None:
     member = await a_stable_member(channel)
@@ -246,7 +246,7 @@ async def test_a_call_that_is_given_up_is_not_answered_and_waits_no_more(
 
 
 @pytest.mark.parametrize("batching", [True, False])
-async def test_requests_of_one_message_are_answered_each_and_together_only_to_who_asked_for_it(
+async def test_requests_of_a_message_are_batched_only_if_asked_for(
     session: SessionClient, channel: Channel, batching: bool
 ) -> None:
     member = await a_stable_member(channel)
@@ -284,7 +284,7 @@ async def test_requests_that_cannot_be_told_apart_end_the_stream(
 # --- losing the stream ----------------------------------------------------------------------------
 
 
-async def test_losing_the_stream_counts_as_leaving_where_that_was_asked_for(
+async def test_a_lost_stream_counts_as_a_leave_where_requested(
     channel: Channel, other: SessionClient, coordinator: LocalCoordinator
 ) -> None:
     lost = SessionClient(channel)
@@ -376,7 +376,7 @@ async def test_a_grace_out_of_bounds_is_refused(session: SessionClient, leave_af
 # --- going away -----------------------------------------------------------------------------------
 
 
-async def test_a_drain_is_pushed_ends_the_stream_and_nobody_leaves_by_it(
+async def test_a_drain_is_pushed_and_removes_no_member(
     channel: Channel, server: GrpcServer, coordinator: LocalCoordinator
 ) -> None:
     session = SessionClient(channel)

@@ -285,7 +285,7 @@ async def test_headers_that_drip_are_cut_off(client: httpx.AsyncClient, monkeypa
     assert await exchange(client, b"GET /healthz HTTP/1.1\r\n", b"Host: localhost\r\n") == b""
 
 
-async def test_a_caller_that_hangs_up_in_the_middle_of_a_body_disturbs_nobody(
+async def test_a_caller_that_hangs_up_mid_body_disturbs_no_other(
     scripted: ScriptedCoordinator, client: httpx.AsyncClient
 ) -> None:
     address = urlsplit(str(client.base_url))
@@ -298,7 +298,7 @@ async def test_a_caller_that_hangs_up_in_the_middle_of_a_body_disturbs_nobody(
     assert scripted.requests == []
 
 
-async def test_requests_in_a_row_on_one_connection_are_answered_in_order(client: httpx.AsyncClient) -> None:
+async def test_requests_in_a_row_on_a_connection_are_answered_in_order(client: httpx.AsyncClient) -> None:
     first = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     last = b"GET /v1/nothing HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     answer = await exchange(client, first * 3 + last)

@@ -229,7 +229,7 @@ async def test_a_shard_that_is_none_is_refused(client: httpx.AsyncClient) -> Non
     assert (response.status_code, response.json()["detail"]) == (400, "shard must be from 0 to 3")
 
 
-async def test_a_store_that_is_gone_is_503_and_a_bug_of_ours_500_and_both_are_problems(
+async def test_a_lost_store_is_503_and_a_bug_of_ours_is_500(
     scripted: ScriptedCoordinator, client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     scripted.reply = StoreUnavailable("password=secret")

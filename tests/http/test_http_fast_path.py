@@ -205,7 +205,7 @@ async def test_what_is_broken_is_refused_alike(name: str, both: Both) -> None:
     assert answer.count(b"HTTP/1.1 ") <= 2
 
 
-async def test_a_request_is_answered_before_the_bytes_behind_it_are_refused(both: Both) -> None:
+async def test_a_request_is_answered_before_later_bytes_are_rejected(both: Both) -> None:
     answer = await both.fast.exchange(a_request(BEAT + BEAT, length=str(len(BEAT))))
 
     assert re.findall(rb"HTTP/1.1 (\d+)", answer) == [b"200", b"400"]

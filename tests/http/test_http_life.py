@@ -33,7 +33,7 @@ async def posted(client: httpx.AsyncClient, path: str, body: dict[str, Any], sta
     return document
 
 
-async def test_a_group_of_two_lives_from_the_first_join_to_its_deletion(real_client: httpx.AsyncClient) -> None:
+async def test_a_group_of_two_lives_from_first_join_to_deletion(real_client: httpx.AsyncClient) -> None:
     alone = await posted(real_client, "life/join", join_body("pod-0", member_id=""))
     assert (alone["status"], alone["generation_id"], alone["leader_id"]) == ("joined", 1, alone["member_id"])
 
@@ -163,7 +163,7 @@ async def test_a_drain_ends_the_wait_for_a_leader() -> None:
             await waiting
 
 
-async def test_an_embedded_server_that_was_killed_serves_all_shards_once_it_is_ready_again() -> None:
+async def test_a_killed_embedded_server_serves_all_shards_when_ready() -> None:
     clock = SystemClock()
     store = MemoryStore(clock.monotonic_ms)
     await store.open(16)

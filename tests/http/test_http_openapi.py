@@ -49,7 +49,7 @@ async def test_the_committed_document_is_current() -> None:
     assert COMMITTED.read_text() == dump_openapi()
 
 
-async def test_every_route_is_documented_and_every_documented_route_exists(
+async def test_every_route_is_documented_and_exists(
     api: HttpApi, document: dict[str, Any], client: httpx.AsyncClient
 ) -> None:
     served = {

@@ -109,7 +109,7 @@ async def permit(client: httpx.AsyncClient, group: str, joined: dict[str, Any]) 
     return told
 
 
-async def test_a_permit_passes_on_with_a_higher_token_when_its_holder_leaves(real_client: httpx.AsyncClient) -> None:
+async def test_a_released_permit_passes_on_with_a_higher_token(real_client: httpx.AsyncClient) -> None:
     first = await posted(real_client, "seats/join", {**wishing(1), "group_instance_id": "a"})
     held = await permit(real_client, "seats", first)
     second = asyncio.create_task(posted(real_client, "seats/join", {**wishing(1), "group_instance_id": "b"}))
@@ -165,7 +165,7 @@ async def test_a_leader_is_asked_to_hand_over_and_does(real_client: httpx.AsyncC
     assert leads["leader_id"] == (await gives)["leader_id"] == high["member_id"]
 
 
-async def test_a_frozen_group_turns_newcomers_away_and_drains_no_member(real_client: httpx.AsyncClient) -> None:
+async def test_a_frozen_group_rejects_newcomers_and_drains_no_member(real_client: httpx.AsyncClient) -> None:
     first = await posted(real_client, "ice/join", candidate("a", 0, holding=False))
     frozen = await posted(real_client, "ice/freeze", {"for_ms": 600_000, "reason": "a deploy"})
     described = (await real_client.get(f"{NAMESPACE}/groups/ice")).json()

@@ -61,7 +61,7 @@ async def test_a_parked_call_is_cancelled_when_its_caller_hangs_up(
     await scripted.until_cancelled(1)
 
 
-async def test_a_parked_call_is_answered_the_moment_there_is_something_to_say(
+async def test_a_parked_call_is_answered_when_there_is_news(
     scripted: ScriptedCoordinator, client: httpx.AsyncClient
 ) -> None:
     scripted.reply = None
@@ -71,7 +71,7 @@ async def test_a_parked_call_is_answered_the_moment_there_is_something_to_say(
     assert (await calling).json()["generation_id"] == 8
 
 
-async def test_a_batch_parks_all_its_members_and_answers_at_the_first_news(
+async def test_a_parked_batch_is_answered_at_the_first_change(
     scripted: ScriptedCoordinator, client: httpx.AsyncClient
 ) -> None:
     stable = HeartbeatReply(generation_id=7, state="Stable")
@@ -120,7 +120,7 @@ async def test_a_stream_brings_what_happened_and_then_what_happens(
     assert (data["revision"], data["kind"], data["reason"]) == (4, "member_left", "line\nbreak ü")
 
 
-async def test_a_stream_goes_on_behind_the_last_event_that_the_browser_saw(
+async def test_a_stream_resumes_after_the_browsers_last_event(
     scripted: ScriptedCoordinator, client: httpx.AsyncClient
 ) -> None:
     await scripted.append(event(1), event(2), event(3))
@@ -129,7 +129,7 @@ async def test_a_stream_goes_on_behind_the_last_event_that_the_browser_saw(
         assert (await anext(frames(response)))["id"] == "3"
 
 
-async def test_a_silent_stream_is_pinged_and_a_closed_one_lets_go_of_the_journal(
+async def test_a_silent_stream_is_pinged_and_a_closed_one_is_released(
     scripted: ScriptedCoordinator, client: httpx.AsyncClient
 ) -> None:
     async with client.stream("GET", f"{GROUP}/events") as response:
@@ -140,7 +140,7 @@ async def test_a_silent_stream_is_pinged_and_a_closed_one_lets_go_of_the_journal
     await scripted.until_watched(0)
 
 
-async def test_a_stream_says_when_the_journal_cannot_be_followed_any_more(
+async def test_a_stream_reports_a_journal_that_cannot_be_followed(
     scripted: ScriptedCoordinator, client: httpx.AsyncClient
 ) -> None:
     async with client.stream("GET", f"{GROUP}/events") as response:

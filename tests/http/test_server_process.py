@@ -116,7 +116,7 @@ def test_a_store_that_is_in_use_is_told(processes: Processes, tmp_path: Path) ->
 
 
 @pytest.mark.thorough
-def test_an_empty_postgres_is_refused_with_the_command_that_helps(processes: Processes, postgres_dsn: str) -> None:
+def test_an_empty_postgres_is_rejected_with_the_command(processes: Processes, postgres_dsn: str) -> None:
     server = processes.rota("serve", "--store", postgres_dsn, "--http", f"127.0.0.1:{free_port()}")
     assert server.wait_for_exit() == 1
     assert "rota db upgrade" in server.output()

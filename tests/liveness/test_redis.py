@@ -41,7 +41,7 @@ def news(*names: MemberName, shard_id: int = 3, ms_ago: int = 0) -> list[ShardNe
     return [ShardNews(shard_id, dict.fromkeys(names, ms_ago), ())]
 
 
-async def test_there_is_one_key_for_each_shard_in_one_slot_of_a_cluster_each(
+async def test_each_shard_has_one_key_in_one_slot_of_a_cluster(
     liveness: RedisLiveness, valkey_server: ValkeyServer
 ) -> None:
     await liveness.tell([*news(A, shard_id=3), *news(A, shard_id=4)])
@@ -115,7 +115,7 @@ async def test_a_server_that_is_not_there_is_unavailable_at_once(valkey_server: 
     await liveness.close()
 
 
-async def test_a_server_that_does_not_answer_is_given_up_in_time_and_its_late_answer_goes_to_nobody(
+async def test_a_late_answer_of_a_silent_server_reaches_no_call(
     valkey_server: ValkeyServer,
 ) -> None:
     async with Link(valkey_server.port) as link:
@@ -190,7 +190,7 @@ async def test_over_tls_with_a_password(tmp_path: Path) -> None:
                 await store.close()
 
 
-async def test_a_server_that_stops_for_a_while_expires_nobody_who_heartbeats(
+async def test_a_server_that_pauses_expires_no_live_member(
     valkey_server: ValkeyServer,
 ) -> None:
     store = MemoryStore(SystemClock().monotonic_ms)

@@ -47,7 +47,7 @@ async def test_a_member_that_only_another_replica_hears_is_not_expired() -> None
 
 
 @in_virtual_time
-async def test_who_answers_for_an_owner_that_it_cannot_reach_tells_no_state_of_the_group() -> None:
+async def test_a_replica_without_the_owner_reports_no_state() -> None:
     """A member takes a state for the word of a replica that would know of a rebalance."""
     fleet = Fleet()
     async with owner_and_other(fleet) as (owner, other):
@@ -63,7 +63,7 @@ async def test_who_answers_for_an_owner_that_it_cannot_reach_tells_no_state_of_t
 
 
 @in_virtual_time
-async def test_without_a_liveness_store_it_is_told_to_try_again_and_expires() -> None:
+async def test_without_a_liveness_store_a_retry_is_asked_then_expiry() -> None:
     fleet = Fleet(shares=False)
     async with owner_and_other(fleet) as (owner, other):
         worker = await a_worker(owner)
@@ -76,7 +76,7 @@ async def test_without_a_liveness_store_it_is_told_to_try_again_and_expires() ->
 
 
 @in_virtual_time
-async def test_a_silent_member_is_expired_when_its_session_is_over_and_not_later() -> None:
+async def test_a_silent_member_expires_at_its_sessions_end() -> None:
     fleet = Fleet()
     async with owner_and_other(fleet) as (owner, _):
         worker = await a_worker(owner)
@@ -86,7 +86,7 @@ async def test_a_silent_member_is_expired_when_its_session_is_over_and_not_later
 
 
 @in_virtual_time
-async def test_a_member_that_fell_silent_at_another_replica_is_expired_after_its_whole_session() -> None:
+async def test_a_member_silent_elsewhere_has_its_whole_session() -> None:
     fleet = Fleet()
     async with owner_and_other(fleet) as (owner, other):
         worker = await a_worker(owner)
@@ -114,7 +114,7 @@ async def test_members_that_left_or_expired_are_forgotten() -> None:
 
 
 @in_virtual_time
-async def test_while_nobody_owns_the_shard_any_replica_keeps_its_members_alive() -> None:
+async def test_without_an_owner_any_replica_keeps_members_alive() -> None:
     fleet = Fleet(lease_s=3 * SESSION_S)
     async with owner_and_other(fleet) as (owner, other):
         worker = await a_worker(owner)
@@ -145,7 +145,7 @@ async def test_who_is_not_known_is_told_to_try_again() -> None:
 
 
 @in_virtual_time
-async def test_a_heartbeat_that_would_wait_is_not_answered_at_once_to_be_sent_again_at_once() -> None:
+async def test_a_heartbeat_that_would_wait_is_not_answered_at_once() -> None:
     fleet = Fleet(lease_s=3 * SESSION_S)
     async with owner_and_other(fleet) as (owner, other):
         worker = await a_worker(owner)
@@ -208,7 +208,7 @@ async def test_an_outage_of_everything_expires_nobody() -> None:
 
 
 @in_virtual_time
-async def test_after_an_outage_a_second_owner_that_dies_at_once_expires_nobody_either() -> None:
+async def test_two_owners_that_die_after_an_outage_expire_no_member() -> None:
     fleet = Fleet()
     async with owner_and_other(fleet) as (owner, other):
         worker = await a_worker(owner)
@@ -228,7 +228,7 @@ async def test_after_an_outage_a_second_owner_that_dies_at_once_expires_nobody_e
 
 
 @in_virtual_time
-async def test_a_member_that_was_parked_has_a_whole_session_after_a_take_over() -> None:
+async def test_a_parked_member_has_a_whole_session_after_a_takeover() -> None:
     fleet = Fleet(lease_s=2.0)
     async with owner_and_other(fleet) as (owner, other):
         leader, follower = Worker("leader"), Worker("follower")
@@ -268,7 +268,7 @@ async def test_what_the_liveness_store_forgets_it_is_told_again() -> None:
 
 
 @in_virtual_time
-async def test_nobody_who_heartbeats_is_expired_while_the_liveness_store_forgets_all_the_time() -> None:
+async def test_a_forgetful_liveness_store_expires_no_live_member() -> None:
     fleet = Fleet()
     assert fleet.liveness is not None
     async with owner_and_other(fleet) as (owner, other):
@@ -285,7 +285,7 @@ async def test_nobody_who_heartbeats_is_expired_while_the_liveness_store_forgets
 
 
 @in_virtual_time
-async def test_a_liveness_store_that_is_away_for_minutes_changes_nothing_for_who_heartbeats() -> None:
+async def test_a_long_liveness_outage_expires_no_live_member() -> None:
     fleet = Fleet()
     assert fleet.liveness is not None
     async with owner_and_other(fleet) as (owner, _):
@@ -302,7 +302,7 @@ async def test_a_liveness_store_that_is_away_for_minutes_changes_nothing_for_who
 
 
 @in_virtual_time
-async def test_who_heartbeated_while_the_liveness_store_was_away_survives_its_owner() -> None:
+async def test_a_heartbeat_in_a_liveness_outage_survives_the_owner() -> None:
     fleet = Fleet(lease_s=2.0)
     assert fleet.liveness is not None
     async with owner_and_other(fleet) as (owner, other):
@@ -320,7 +320,7 @@ async def test_who_heartbeated_while_the_liveness_store_was_away_survives_its_ow
 
 
 @in_virtual_time
-async def test_what_was_heard_while_the_liveness_store_was_away_it_is_told_when_it_is_back() -> None:
+async def test_heartbeats_of_an_outage_reach_the_store_afterwards() -> None:
     fleet = Fleet(lease_s=2.0)
     assert fleet.liveness is not None
     async with owner_and_other(fleet) as (owner, other):
@@ -337,7 +337,7 @@ async def test_what_was_heard_while_the_liveness_store_was_away_it_is_told_when_
 
 
 @in_virtual_time
-async def test_a_silent_member_is_expired_in_time_while_the_liveness_store_is_away() -> None:
+async def test_a_silent_member_expires_without_the_liveness_store() -> None:
     fleet = Fleet()
     assert fleet.liveness is not None
     async with owner_and_other(fleet) as (owner, _):

@@ -36,7 +36,7 @@ def test_every_rule_has_a_planted_bug_and_the_page_names_it() -> None:
     assert set(planted) == RULES
 
 
-def test_every_check_that_the_page_names_exists_and_names_the_rule() -> None:
+def test_every_check_on_the_page_exists_and_names_its_rule() -> None:
     for rule, (names, _) in table().items():
         sources = [_source(name) for name in names]
         assert any(re.search(rf"\b{rule}\b", source) for source in sources), f"{names} do not check {rule}"

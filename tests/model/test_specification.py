@@ -41,7 +41,7 @@ def test_planted_bug_is_found_by_its_rule(planted: Planted) -> None:
 
 
 @pytest.mark.parametrize("rule", LIVENESS_RULES)
-def test_member_that_never_expires_is_found_by_the_rules_of_liveness(rule: str) -> None:
+def test_a_member_that_never_expires_breaks_a_liveness_rule(rule: str) -> None:
     verdict = check("Rota", STUCK.fair_configuration(rule))
 
     assert verdict.violated == "temporal", verdict.output

@@ -211,7 +211,7 @@ def story(core: Core) -> list[Generation]:
     return generations(history(core))
 
 
-def test_each_generation_tells_who_came_who_went_and_who_got_what() -> None:
+def test_each_generation_names_joins_leaves_and_shares() -> None:
     core = a_stable_group(members=2)
     core.ask(a_leave("m1"))
     core.send(a_join("m0"))
@@ -246,7 +246,7 @@ def test_an_assignment_that_failed_says_why() -> None:
     assert running.cause == "assignment_failed"
 
 
-def test_a_changed_assignment_is_a_generation_without_a_join_phase() -> None:
+def test_a_changed_assignment_needs_no_join_phase() -> None:
     core = a_stable_group(members=2)
     core.advance(1_000)
     assigned(core, m0=b"other")
@@ -258,7 +258,7 @@ def test_a_changed_assignment_is_a_generation_without_a_join_phase() -> None:
     assert again.assignments["m0"] == b"other"
 
 
-def test_a_group_that_becomes_empty_ends_its_story_without_members() -> None:
+def test_an_emptied_group_ends_its_history_without_members() -> None:
     last = story(an_empty_group())[-1]
 
     assert (last.generation_id, last.member_ids, last.cause) == (2, (), "member_left")
@@ -298,7 +298,7 @@ def test_long_lists_of_names_end_early() -> None:
     assert listed(names) == "m0, m1, m2 and 4 others"
 
 
-def test_a_group_with_permits_names_their_holders_and_who_is_next() -> None:
+def test_a_group_with_permits_names_holders_and_the_next() -> None:
     wish: Listed = ((permits.PROTOCOL_NAME, permits.encode_wish(permits.Wish(1))),)
     told = explained(a_served_group(wish, 3, permits.PROTOCOL_TYPE))
 
@@ -306,7 +306,7 @@ def test_a_group_with_permits_names_their_holders_and_who_is_next() -> None:
     assert said(told, "line") == ["2 members in line; m1 gets the next permit."]
 
 
-def test_an_election_names_the_priorities_and_the_hand_over_that_is_due() -> None:
+def test_an_election_names_priorities_and_the_due_hand_over() -> None:
     core = a_race(1, 5)
     told = explained(core)
     assert said(told, "priorities") == ["m1 has 5, m0 has 1."]

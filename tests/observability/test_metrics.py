@@ -102,7 +102,7 @@ async def test_an_expired_member_shows_how_late_that_was(observed: Observed) -> 
     assert 0 <= observed.value("rota_expiry_lateness_seconds_sum") < 1
 
 
-async def test_a_store_that_does_not_answer_is_counted_and_costs_shards(observed: Observed) -> None:
+async def test_a_store_without_answers_is_counted_and_costs_shards(observed: Observed) -> None:
     observed.store.away = True
 
     await observed.until_value(1, "rota_store_failures_total", operation="leases")

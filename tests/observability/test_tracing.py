@@ -116,7 +116,7 @@ async def test_a_commit_is_linked_to_the_calls_that_it_makes_durable(traces: Tra
     assert decided in {link.context.span_id for commit in commits for link in commit.links}
 
 
-async def test_heartbeats_that_travel_together_are_linked_to_their_calls(traces: Traces) -> None:
+async def test_batched_heartbeats_are_linked_to_their_calls(traces: Traces) -> None:
     async with a_transport("http forwarded") as sender:
         namespace = next(namespaces())
         member = await joined(sender, namespace)

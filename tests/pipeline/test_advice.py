@@ -77,7 +77,7 @@ def test_a_crash_moves_the_units_of_the_dead_member_once() -> None:
     assert group.advice("sticky") == {"sticky": sums(2, 2, 2, 12), ACTUAL: sums(2, 2, 2, 2)}
 
 
-def test_a_pause_beyond_the_session_timeout_moves_units_there_and_back() -> None:
+def test_a_pause_past_the_session_moves_units_twice() -> None:
     # The first join; the expiry, 2 units go; the return, 2 come back, which takes two join phases: 1 + 1 + 2.
     group = HandMade(COOPERATIVE, 6).start(0, 1, 2).pause(1, 15).wait(30)
 
@@ -105,7 +105,7 @@ def test_two_members_that_come_at_once_are_one_step() -> None:
     assert group.advice("sticky") == {"sticky": sums(4, 4, 2, 12), ACTUAL: sums(4, 4, 3, 4)}
 
 
-def test_a_member_that_is_replaced_by_another_moves_twice_its_share() -> None:
+def test_a_replaced_member_moves_twice_its_share() -> None:
     # 8 units: 3 + 3 + 2, a fourth member gets 2, the first leaves and its 2 go on: 1 + 2 + 1 join phases.
     group = HandMade(COOPERATIVE, 8).start(0, 1, 2).start(3).stop(0)
 
@@ -163,7 +163,7 @@ def test_the_only_unit_of_a_topic_moves_once() -> None:
     assert [(each.number, each.change.moves, each.change.revoked) for each in rounds] == [(1, 0, 1), (2, 1, 0)]
 
 
-def test_units_of_a_topic_that_was_deleted_are_new_when_it_returns() -> None:
+def test_units_of_a_deleted_topic_are_new_when_it_returns() -> None:
     holders = Holders()
     holders.assign({"a": ["t/0", "u/0"], "b": ["u/1"]}, COOPERATIVE)
     for _ in range(2):  # the members give them up, and join once more, which hands nothing on

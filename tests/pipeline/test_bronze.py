@@ -17,7 +17,7 @@ from rota.pipeline.lake import Lake
 from tests.pipeline.journals import INCARNATION, simulated, sqlite_store
 
 
-def test_committed_offsets_stand_apart_from_all_else_in_a_file_that_has_every_line_once(tmp_path: Path) -> None:
+def test_committed_offsets_have_columns_apart_from_the_rest(tmp_path: Path) -> None:
     lines = simulated(1)
 
     write_lines(batches(lines, rows=100), str(tmp_path), 7)
@@ -41,7 +41,7 @@ def test_committed_offsets_stand_apart_from_all_else_in_a_file_that_has_every_li
     }
 
 
-def test_tasks_read_the_store_and_write_each_line_once_without_spark(tmp_path: Path) -> None:
+def test_tasks_read_the_store_once_without_spark(tmp_path: Path) -> None:
     lines = simulated(1)
     url = sqlite_store(tmp_path / "rota.db", lines)
     lake = Lake.create(tmp_path / "lake", "delta", INCARNATION)

@@ -100,7 +100,7 @@ def test_without_a_java_the_doctor_says_how_to_get_one(
         (["DROP TABLE group_events", "DROP TABLE shards"], "rota db upgrade"),
     ],
 )
-def test_a_journal_that_cannot_be_read_whole_is_refused_before_anything_is_written(
+def test_an_incomplete_journal_is_rejected_before_any_write(
     pipeline: Run, store: str, tmp_path: Path, statements: list[str], says: str
 ) -> None:
     change(store, *statements)

@@ -13,7 +13,7 @@ from tests.pipeline.journals import ordered, simulated
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_an_epoch_that_is_raised_on_a_groups_last_line_is_found_where_the_shard_goes_on_with_its_own(seed: int) -> None:
+def test_an_epoch_raised_on_a_groups_last_line_is_found(seed: int) -> None:
     journal = simulated(seed)
     last_of_groups = {(line.shard_id, line.namespace, line.group_id): line for line in ordered(journal)}.values()
 

@@ -87,9 +87,7 @@ def test_lines_that_are_gone_are_named(sqlite_url: str) -> None:
         read_all(open_journal(sqlite_url))
 
 
-def test_lines_that_are_gone_are_named_where_many_shards_are_read_together(
-    postgres_url: str, postgres_server: PostgresServer
-) -> None:
+def test_missing_lines_are_named_where_many_shards_are_read(postgres_url: str, postgres_server: PostgresServer) -> None:
     journal = open_journal(postgres_url)
     whole = spans_between(journal.heads().start, journal.heads().end)
     spans = [Span(shard_id, 5, last - 1) for shard_id, _, last in map(astuple, reversed(whole))]
@@ -237,9 +235,7 @@ def test_the_password_is_in_the_file_that_the_url_names(postgres_server: Postgre
         journal.heads()
 
 
-def test_a_cut_is_one_moment_in_all_shards_and_all_cuts_together_are_everything(
-    sqlite_url: str, postgres_url: str
-) -> None:
+def test_a_cut_is_one_moment_in_all_shards(sqlite_url: str, postgres_url: str) -> None:
     for url in (sqlite_url, postgres_url):
         journal = open_journal(url)
         heads = journal.heads()
@@ -294,7 +290,7 @@ WRITERS, SHARDS, WRITES = 16, 16, 40
 
 
 @pytest.mark.thorough
-def test_a_cursor_over_ids_overlooks_lines_of_slow_writers_and_ours_none(postgres_dsn: str) -> None:
+def test_an_id_cursor_misses_lines_of_slow_writers_and_ours_none(postgres_dsn: str) -> None:
     """A serial number is drawn before its transaction commits; our numbers are drawn under the shard's lock."""
     asyncio.run(upgrade(postgres_dsn))
     asyncio.run(_with_serial_numbers(postgres_dsn))

@@ -120,7 +120,7 @@ def test_a_partition_stalls_from_its_last_commit_to_its_next() -> None:
     assert found == Stalls(1, 1, 63_000, "orders/0")
 
 
-def test_a_partition_with_commits_in_the_rebalance_does_not_stall() -> None:
+def test_a_partition_with_commits_meanwhile_does_not_stall() -> None:
     kept = commits(*range(0, 120, 5), partition=1)
     found = stalls(in_order([*commits(0, 5, 10, 15, 78, 83), *kept]), 20_000, 75_000, 200_000)
 

@@ -130,7 +130,7 @@ def test_rebalances_began_for_what_the_line_before_says(seed: int) -> None:
         assert Counter((row["started_at"] // 1000, row["cause"]) for row in rows) == oracle.causes(of_group)
 
 
-def test_rebalances_of_these_worlds_end_in_every_way_that_there_is() -> None:
+def test_rebalances_of_these_worlds_end_in_every_possible_way() -> None:
     rows = [row for seed in ENDINGS for told in facts(seed) for row in told["rebalances"]]
 
     assert {row["outcome"] for row in rows if row["ended_at"]} == OUTCOMES.keys() - {DELETED}
@@ -183,7 +183,7 @@ def flapping_rows(told: Facts) -> Counter[tuple[Any, ...]]:
     )
 
 
-def test_where_an_autoscaler_changes_its_mind_members_flap_and_timeouts_are_advised_day_by_day() -> None:
+def test_a_wavering_autoscaler_gets_daily_timeout_advice() -> None:
     plan = draw_group(5, seed=7)
     world = ShardWorld(0, [plan], seed=7, starts_at_ms=UNTIL_MS - 5 * HOUR_MS)
     lines = ordered([Line(*row) for row in world.run(UNTIL_MS)])

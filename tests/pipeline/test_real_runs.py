@@ -234,7 +234,7 @@ async def test_a_server_that_is_killed_while_members_come_and_go(processes: Proc
     assert len({line.epoch for line in lines}) > 3
 
 
-async def test_a_fleet_in_which_replicas_are_killed_while_members_come_and_go(
+async def test_a_fleet_survives_killed_replicas_while_members_change(
     spark: SparkSession, processes: Processes, tmp_path: Path
 ) -> None:
     async with Cluster(processes) as cluster:

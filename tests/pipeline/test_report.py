@@ -89,9 +89,7 @@ def lines_of_kind(lake: Lake, kind: str) -> int:
     )
 
 
-def test_the_audit_finds_nothing_in_a_true_history_and_whatever_is_tampered_with(
-    spark: SparkSession, lake: Lake
-) -> None:
+def test_the_audit_finds_tampering_and_nothing_in_a_true_history(spark: SparkSession, lake: Lake) -> None:
     advise(spark, lake)
     clean = audit(spark, lake)
     advisor = lake.gold("advisor").uris()[0]
@@ -113,7 +111,7 @@ def test_the_audit_finds_nothing_in_a_true_history_and_whatever_is_tampered_with
     assert {"S1", "S14"} & {found.check for found in lines.findings}
 
 
-def test_the_audit_of_lines_whose_beginning_was_dropped_looks_at_what_is_left(spark: SparkSession, lake: Lake) -> None:
+def test_the_audit_of_a_shortened_journal_checks_the_rest(spark: SparkSession, lake: Lake) -> None:
     first = min(lake.bronze.files())
 
     lake.bronze.rewrite([first.name], [])
@@ -126,7 +124,7 @@ def test_the_audit_of_lines_whose_beginning_was_dropped_looks_at_what_is_left(sp
     assert {found.check for found in tampered.findings} == {"S1"}
 
 
-def test_the_audit_finds_an_epoch_that_no_group_shows_to_be_raised(spark: SparkSession, lake: Lake) -> None:
+def test_the_audit_finds_an_epoch_raised_without_a_group(spark: SparkSession, lake: Lake) -> None:
     tables = {uri: pq.read_table(uri) for uri in lake.bronze.uris()}
     lines = [
         (row["seq"], row["group_id"], uri, n)
@@ -175,9 +173,7 @@ def rewrite(path: str, column: str, values: list[Any]) -> None:
     pq.write_table(table.set_column(place, field, pa.array(values, field.type)), path)
 
 
-def test_compacting_changes_no_row_and_what_is_dropped_was_folded(
-    spark: SparkSession, lake: Lake, tmp_path: Path
-) -> None:
+def test_compacting_changes_no_row_and_drops_folded_lines(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     before = spark.read.parquet(*lake.bronze.uris()).count()
     (Path(lake.bronze.path) / "part-left-behind.parquet").write_bytes(b"half a file")
 

@@ -74,9 +74,7 @@ def test_a_spark_that_is_too_old_is_named(lacking: str, needs: str, monkeypatch:
 
 
 @pytest.mark.slow
-def test_a_stream_that_is_stopped_and_started_gives_every_line_once(
-    spark: SparkSession, tmp_path: Path, postgres_url: str
-) -> None:
+def test_a_restarted_stream_gives_every_line_once(spark: SparkSession, tmp_path: Path, postgres_url: str) -> None:
     source = spark.readStream.format("rota").option("url", postgres_url).option("linesPerBatch", "300")
     out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
     ends = []
@@ -99,7 +97,7 @@ def test_a_stream_that_is_stopped_and_started_gives_every_line_once(
 
 
 @pytest.mark.slow
-def test_a_line_that_is_missing_fails_the_job_and_leaves_no_trace(
+def test_a_missing_line_fails_the_job_and_leaves_no_trace(
     spark: SparkSession, tmp_path: Path, lake_folder: Path
 ) -> None:
     url = sqlite_store(tmp_path / "rota.db", [line for line in simulated(1) if (line.shard_id, line.seq) != (1, 30)])
@@ -126,7 +124,7 @@ def test_another_journal_is_not_mixed_into_the_tables(spark: SparkSession, tmp_p
     assert lake.ingested() == (read.batch, read.position)
 
 
-def test_tables_of_a_later_release_and_foreign_folders_are_refused(lake_folder: Path, tmp_path: Path) -> None:
+def test_tables_of_a_later_release_are_rejected(lake_folder: Path, tmp_path: Path) -> None:
     Lake.create(lake_folder, "parquet", INCARNATION)
     with Lake.open(lake_folder).locked(), pytest.raises(LakeRefused, match="another process"):
         with Lake.open(lake_folder).locked():

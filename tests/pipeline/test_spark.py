@@ -66,7 +66,7 @@ def rows_in(uris: Sequence[str], table: str) -> Counter[str]:
 @pytest.mark.parametrize(
     "format_", [pytest.param("delta", marks=pytest.mark.thorough), pytest.param("parquet", marks=pytest.mark.slow)]
 )
-def test_increments_end_with_the_rows_of_one_pass_and_so_does_a_backfill(
+def test_increments_and_backfills_end_with_the_rows_of_one_pass(
     spark: SparkSession, tmp_path: Path, lake_folder: Path, format_: str
 ) -> None:
     journal = simulated(1)

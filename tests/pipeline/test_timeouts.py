@@ -43,7 +43,7 @@ def paused(session_timeout_ms: int, seconds: float) -> HandMade:
     return group.wait(1_200).stop(0).stop(1)
 
 
-def test_pauses_that_end_sessions_count_as_gaps_beyond_the_timeout() -> None:
+def test_pauses_that_end_sessions_count_as_long_gaps() -> None:
     found = the_advice(paused(1_000, 3))
 
     # Heartbeats are 0.4 s apart, so a pause of 3 s is a silence of 3.0 to 3.4 s: each of the 20 ends a session. Its
@@ -56,7 +56,7 @@ def test_pauses_that_end_sessions_count_as_gaps_beyond_the_timeout() -> None:
     assert found["detection_saved_ms"] == -4_500
 
 
-def test_the_same_pauses_end_no_session_where_the_timeout_is_longer() -> None:
+def test_the_same_pauses_end_no_session_under_a_longer_timeout() -> None:
     found = the_advice(paused(10_000, 3))
 
     # Heartbeats are 4 s apart. A pause lets one of them out where it falls into it: no gap is above 8 s.
@@ -71,7 +71,7 @@ def test_a_member_that_is_dead_was_not_late() -> None:
     assert (found["late"], found["false_expiries_per_day"]) == ([], 0)
 
 
-def test_a_client_that_is_back_long_after_its_expiry_was_not_late() -> None:
+def test_a_client_back_long_after_its_expiry_was_not_late() -> None:
     group = HandMade("range", 6, session_timeout_ms=1_000).start(0, 1).wait(300).crash(1)
 
     # It expires after 1 s; 10 s after that a return is no longer soon.
@@ -104,7 +104,7 @@ def test_an_expiry_of_a_member_that_no_line_names_is_passed_over() -> None:
 # --- numbers --------------------------------------------------------------------------------------------------------
 
 
-def test_a_gap_within_the_timeout_is_not_longer_though_its_class_is() -> None:
+def test_a_gap_within_the_timeout_is_not_longer_than_it() -> None:
     found = silences({2_000: 5_000, 9_800: 50})
 
     # 9.8 s and 10 s fall into the class from 8,192 to 10,239 ms, whose gaps ended by 9.8 s.
@@ -143,7 +143,7 @@ def test_some_false_expiries_may_be_allowed() -> None:
     assert advice.false_expiries_per_day == pytest.approx(1.3)
 
 
-def test_a_few_gaps_say_nothing_unless_a_session_ended_for_nothing() -> None:
+def test_a_few_gaps_prove_nothing_without_a_needless_expiry() -> None:
     assert recommend(silences({4_000: 499}), 10_000).recommended_ms is None
     assert recommend(silences({4_000: 500}), 10_000).recommended_ms == 6_500  # 1.5 * 4,001 ms
     assert recommend(silences({4_000: 10}, late={12_000: 1}), 10_000).recommended_ms == 19_000  # 1.5 * 12,001 ms

@@ -25,7 +25,7 @@ def about(unit_ms: int) -> object:
     return pytest.approx(unit_ms + ON_THE_WAY_MS, abs=ON_THE_WAY_MS)
 
 
-def test_a_rolling_restart_of_static_members_takes_no_rebalance_but_units_wait() -> None:
+def test_a_static_rolling_restart_pauses_units_without_rebalance() -> None:
     found = HandMade(COOPERATIVE, 6).start(0).start(1).start(2).restart(0, 1, 2).what_ifs()
 
     # As in test_advice: nine steps. Static members restart without one, so the three starts are left: 1 + 2 + 2 join
@@ -36,7 +36,7 @@ def test_a_rolling_restart_of_static_members_takes_no_rebalance_but_units_wait()
     assert found[STATIC]["waiting_unit_ms"] == about(30_000)
 
 
-def test_an_eager_strategy_stops_all_units_for_as_long_as_rebalances_take() -> None:
+def test_an_eager_strategy_stops_all_units_in_rebalances() -> None:
     group = HandMade("range", 6).start(0).start(1).start(2).restart(0, 1, 2)
 
     # Each rebalance stops all six units from when it begins until there is an assignment.
@@ -47,7 +47,7 @@ def test_an_eager_strategy_stops_all_units_for_as_long_as_rebalances_take() -> N
     assert found[f"strategy {COOPERATIVE}"]["paused_unit_ms"] < 2 * agreed_ms
 
 
-def test_units_of_a_dead_member_wait_as_long_as_the_session_timeout_says() -> None:
+def test_units_of_a_dead_member_wait_for_the_session_timeout() -> None:
     found = HandMade(COOPERATIVE, 6).start(0, 1, 2).crash(1).wait(20).what_ifs()
 
     # It had 2 units: 2 * 10 s. With another timeout they wait for that; the rebalances are the same.
@@ -58,7 +58,7 @@ def test_units_of_a_dead_member_wait_as_long_as_the_session_timeout_says() -> No
     assert {counts(row) for change, row in found.items() if change in waits} == {(2, 2, 2)}
 
 
-def test_a_timeout_above_a_pause_saves_the_rebalances_there_and_back() -> None:
+def test_a_timeout_above_a_pause_saves_both_rebalances() -> None:
     found = HandMade(COOPERATIVE, 6).start(0, 1, 2).pause(1, 15).wait(30).what_ifs()
 
     # The join; the expiry, which moves 2 units; the return in two join phases, which moves 2 units. With a timeout of
@@ -70,7 +70,7 @@ def test_a_timeout_above_a_pause_saves_the_rebalances_there_and_back() -> None:
     assert found["session timeout 25000"]["waiting_unit_ms"] == pytest.approx(31_000, abs=1_000)
 
 
-def test_a_timeout_below_gaps_that_were_kept_ends_sessions_for_nothing() -> None:
+def test_a_timeout_below_harmless_gaps_ends_sessions_in_vain() -> None:
     # Heartbeats are 4 s apart, and one falls into the pause: a gap of 8 s, which the timeout of 10 s allows.
     found = HandMade("range", 6).start(0, 1).pause(1, 5).wait(1_300).what_ifs()
 
@@ -80,7 +80,7 @@ def test_a_timeout_below_gaps_that_were_kept_ends_sessions_for_nothing() -> None
     assert found["session timeout 5000"]["waiting_unit_ms"] == 3 * 5_000
 
 
-def test_a_static_member_that_crashes_is_replaced_before_it_expires() -> None:
+def test_a_crashed_static_member_is_replaced_before_it_expires() -> None:
     found = HandMade(COOPERATIVE, 6).start(0, 1, 2).crash(1).wait(3).start(1).wait(20).what_ifs()
 
     # Its new process joins while the old member is still one, so both are waited for: one more step, and its 2 units
@@ -99,7 +99,7 @@ def test_a_static_member_that_stays_away_expires_later() -> None:
     assert (found[NO_CHANGE]["waiting_unit_ms"], found[STATIC]["waiting_unit_ms"]) == (0, 20_000)
 
 
-def test_another_member_may_come_while_a_static_one_is_waited_for() -> None:
+def test_another_member_may_join_while_a_static_one_is_awaited() -> None:
     found = HandMade("sticky", 12).start(0, 1, 2).stop(2).start(3).wait(20).what_ifs()
 
     # Dynamic: 4 + 4 + 4; the third leaves, its 4 move; another comes, 4 move. Static: the other comes while the third
@@ -109,7 +109,7 @@ def test_another_member_may_come_while_a_static_one_is_waited_for() -> None:
     assert found[STATIC]["waiting_unit_ms"] == 40_000
 
 
-def test_the_only_member_of_a_group_may_restart_without_a_rebalance() -> None:
+def test_the_only_member_may_restart_without_a_rebalance() -> None:
     found = HandMade("range", 6).start(0).restart(0).wait(20).what_ifs()
 
     # Dynamic: the group is empty in between. Static: 6 units wait for 5 s.

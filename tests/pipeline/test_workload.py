@@ -41,7 +41,7 @@ def rows_of(lines: list[Line], table: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.thorough
-def test_a_generated_history_keeps_the_promises_and_has_troubles_of_many_kinds() -> None:
+def test_a_generated_history_keeps_the_promises_and_has_troubles() -> None:
     lines = generated()
 
     causes = Counter(row["cause"] for row in rows_of(lines, "rebalances"))
@@ -53,7 +53,7 @@ def test_a_generated_history_keeps_the_promises_and_has_troubles_of_many_kinds()
 
 
 @pytest.mark.thorough
-def test_of_lines_whose_beginning_was_pruned_only_what_they_tell_is_judged() -> None:
+def test_of_a_pruned_beginning_only_known_facts_are_judged() -> None:
     left = [line for line in ordered(generated()) if line.seq > 500]
     repeated = next(line for line in left if line.kind == "generation_completed")
 
@@ -79,7 +79,7 @@ def sums_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[int, ...]]:
     return sums
 
 
-def test_sticky_moves_no_more_than_it_must_and_the_advisor_knows_what_really_happened() -> None:
+def test_sticky_moves_least_and_the_advisor_knows_the_real_moves() -> None:
     lines = generated()
     names = [column.name for column in ADVISOR.columns]
 
@@ -99,7 +99,7 @@ async def verified(url: str) -> list[str]:
     return [difference async for report in verify(url) for difference in report.differences]
 
 
-def test_shards_that_are_written_at_the_same_moment_do_not_keep_each_other_out(tmp_path: Path) -> None:
+def test_shards_written_at_once_do_not_block_each_other(tmp_path: Path) -> None:
     wanted = Wanted(f"sqlite:///{tmp_path / 'rota.db'}", groups=1, days=0.01, seed=7, until_ms=UNTIL_MS, shard_count=32)
 
     assert generate(wanted, processes=4).lines > 0

@@ -34,7 +34,7 @@ def seed() -> int:
 
 
 @pytest.mark.parametrize("kills", [pytest.param(2, marks=pytest.mark.thorough), TORTURE])
-async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_on_sqlite(
+async def test_a_killed_server_on_sqlite_loses_nothing_acknowledged(
     processes: Processes, tmp_path: Path, kills: int | None
 ) -> None:
     server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}", lease_ms=LEASE_MS)
@@ -45,7 +45,7 @@ async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_on_sqlite(
 
 
 @pytest.mark.parametrize("kills", [pytest.param(2, marks=pytest.mark.slow), TORTURE])
-async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_on_postgres(
+async def test_a_killed_server_on_postgres_loses_nothing_acknowledged(
     processes: Processes, postgres_dsn: str, kills: int | None
 ) -> None:
     server = Server(processes, postgres_dsn, lease_ms=LEASE_MS)

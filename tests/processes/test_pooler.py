@@ -53,9 +53,7 @@ def take_owner(servers: list[Server]) -> Server:
 
 
 @pytest.mark.slow
-def test_what_a_killed_and_a_stopped_replica_owned_goes_to_the_others_as_it_was(
-    processes: Processes, store: str
-) -> None:
+def test_shards_of_killed_and_stopped_replicas_move_unchanged(processes: Processes, store: str) -> None:
     servers = [Server(processes, store, lease_ms=LEASE_MS) for _ in range(3)]
     for server in servers:
         server.start()

@@ -48,9 +48,7 @@ def http() -> Iterator[httpx.Client]:
         yield client
 
 
-def test_a_fenced_resource_sees_one_holder_a_term_across_a_restore(
-    copy: Copy, processes: Processes, http: httpx.Client
-) -> None:
+def test_one_holder_a_term_across_a_restore(copy: Copy, processes: Processes, http: httpx.Client) -> None:
     run(processes, "db", "upgrade", "--store", copy.url)
     server, resource = Server(processes, copy.url, lease_ms=LEASE_MS), Resource()
     server.start_and_wait()

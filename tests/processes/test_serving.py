@@ -52,7 +52,7 @@ def test_port_0_takes_any_free_port_and_says_which(processes: Processes, tmp_pat
 
 
 @pytest.mark.thorough
-def test_without_a_store_it_keeps_a_file_in_the_data_folder_of_its_user(processes: Processes, tmp_path: Path) -> None:
+def test_without_a_store_a_file_in_the_data_folder_is_used(processes: Processes, tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data")}
     serving = processes.rota("serve", "--http", "127.0.0.1:0", env=home)
 
@@ -87,7 +87,7 @@ async def test_sigterm_answers_every_parked_call_and_ends(server: Server, http: 
 
 
 @pytest.mark.thorough
-async def test_while_it_drains_it_is_not_ready_and_a_second_signal_ends_it_at_once(
+async def test_while_draining_it_is_unready_and_a_second_signal_ends(
     processes: Processes, tmp_path: Path, http: httpx.AsyncClient
 ) -> None:
     options = ("--store", f"sqlite:///{tmp_path / 'rota.db'}", "--http", "127.0.0.1:0", "--drain-delay-ms", "600000")
@@ -105,7 +105,7 @@ async def test_while_it_drains_it_is_not_ready_and_a_second_signal_ends_it_at_on
 
 
 @pytest.mark.thorough
-def test_a_second_server_on_the_same_file_refuses_and_the_first_goes_on(server: Server, processes: Processes) -> None:
+def test_a_second_server_on_a_file_refuses_to_start(server: Server, processes: Processes) -> None:
     server.start_and_wait()
 
     second = processes.rota("serve", "--store", server.store_url, "--http", "127.0.0.1:0")
@@ -134,9 +134,7 @@ def test_a_store_with_another_number_of_shards_is_refused(server: Server, proces
 
 
 @pytest.mark.thorough
-def test_a_postgres_without_our_schema_is_refused_with_the_command_that_makes_it(
-    processes: Processes, postgres_dsn: str
-) -> None:
+def test_a_postgres_without_schema_is_rejected_with_the_command(processes: Processes, postgres_dsn: str) -> None:
     serving = processes.rota("serve", "--store", postgres_dsn, "--http", "127.0.0.1:0")
 
     assert_refuses(serving, "rota db upgrade")

@@ -85,7 +85,7 @@ def group(shared_server: Server, processes: Processes, tmp_path: Path) -> Group:
 
 @pytest.mark.parametrize("program", ["candidate", "sync_candidate"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_a_leader_that_gets_a_signal_leaves_and_the_next_one_leads(
+def test_a_leader_that_gets_a_signal_leaves_and_the_next_leads(
     group: Group, program: str, number: signal.Signals
 ) -> None:
     first = group.start(program)

@@ -77,9 +77,7 @@ def joined(url: str, group: str) -> dict[str, object]:
 
 
 @pytest.mark.thorough
-def test_a_worker_that_is_killed_is_started_again_and_requests_are_answered_all_the_while(
-    processes: Processes, store: str
-) -> None:
+def test_a_killed_worker_is_restarted_while_requests_are_served(processes: Processes, store: str) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     serving = serve(processes, store, port, "--workers", "2")
@@ -128,9 +126,7 @@ def test_with_a_redis_no_heartbeat_fails_when_a_worker_is_killed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["http", "grpc", "grpc+stream"])
-async def test_members_speak_to_the_worker_that_owns_their_group_past_the_shared_port_and_outlive_it(
-    processes: Processes, store: str, scheme: str
-) -> None:
+async def test_members_reach_their_groups_worker_and_outlive_it(processes: Processes, store: str, scheme: str) -> None:
     ports = {"http": free_port(), "grpc": free_port()}
     grpc = ("--grpc", f"127.0.0.1:{ports['grpc']}")
     serving = serve(processes, store, ports["http"], "--workers", "2", *grpc, "--lease-ms", "5000")
@@ -192,7 +188,7 @@ def test_workers_end_when_their_supervisor_is_killed(processes: Processes, store
 
 
 @pytest.mark.slow
-def test_the_workers_share_http_grpc_and_probes_and_nobody_else_gets_in(
+def test_workers_share_http_grpc_and_probes_and_admit_no_other(
     processes: Processes, store: str, valkey_server: ValkeyServer
 ) -> None:
     http, grpc, probes = free_port(), free_port(), free_port()

@@ -98,7 +98,7 @@ async def test_topics_of_all_replicas_are_assigned(tables: MemoryTables) -> None
     assert len(json.loads(reply.assignment)["topics"]) == 12
 
 
-async def test_a_group_is_assigned_what_another_replica_has_registered_without_being_looked_at_again(
+async def test_a_topic_registered_elsewhere_is_assigned_unpolled(
     tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assigning, "REFRESH_MS", 3_600_000)
@@ -162,9 +162,7 @@ async def test_a_new_owner_assigns_what_its_former_one_left_waiting(tables: Memo
     assert json.loads(reply.assignment) == {"topics": {"t": [0, 1, 2]}}
 
 
-async def test_a_large_group_is_assigned_off_the_event_loop_and_a_small_one_on_it(
-    store: FaultyStore, watched: list[bool]
-) -> None:
+async def test_only_a_large_group_is_assigned_off_the_event_loop(store: FaultyStore, watched: list[bool]) -> None:
     async with LocalCoordinator(store, shard_count=2, limits=NOW) as coordinator:
         await coordinator.wait_until_ready()
         await coordinator.call(PutTopic("default", "t", 10, ()))

@@ -61,9 +61,7 @@ async def test_a_read_waits_for_the_facts_it_would_show(coordinator: LocalCoordi
     await commit
 
 
-async def test_what_comes_in_while_a_transaction_is_on_its_way_goes_out_in_one(
-    coordinator: LocalCoordinator, store: FaultyStore
-) -> None:
+async def test_requests_during_a_transaction_go_out_in_one(coordinator: LocalCoordinator, store: FaultyStore) -> None:
     store.open_gate.clear()
     first = asyncio.create_task(coordinator.call(a_commit(0)))
     await store.waiting.wait()
@@ -77,9 +75,7 @@ async def test_what_comes_in_while_a_transaction_is_on_its_way_goes_out_in_one(
     assert store.appends == [1, 100]
 
 
-async def test_each_answer_of_a_batch_carries_the_revision_of_what_it_shows(
-    coordinator: LocalCoordinator, store: FaultyStore
-) -> None:
+async def test_each_answer_of_a_batch_carries_its_revision(coordinator: LocalCoordinator, store: FaultyStore) -> None:
     store.open_gate.clear()
     first = asyncio.create_task(coordinator.call(a_commit(0)))
     await store.waiting.wait()
@@ -92,7 +88,7 @@ async def test_each_answer_of_a_batch_carries_the_revision_of_what_it_shows(
     assert revisions == list(range(revisions[0], revisions[0] + 4))
 
 
-async def test_a_write_that_failed_is_answered_with_a_retriable_error_and_changed_nothing(
+async def test_a_failed_write_is_retriable_and_changed_nothing(
     coordinator: LocalCoordinator, store: FaultyStore
 ) -> None:
     await coordinator.call(a_commit(1))
@@ -121,7 +117,7 @@ async def test_an_unknown_outcome_makes_the_owner_claim_the_shard_anew(
     assert await fetched(coordinator) == 2, "it had landed, and the reload finds it"
 
 
-async def test_a_write_of_unknown_outcome_is_not_for_the_next_owner_although_the_replica_stops(
+async def test_an_uncertain_write_is_not_sent_to_the_next_owner(
     coordinator: LocalCoordinator, store: FaultyStore
 ) -> None:
     store.open_gate.clear()
@@ -140,7 +136,7 @@ async def test_a_write_of_unknown_outcome_is_not_for_the_next_owner_although_the
     assert as_moved(refused).reply.error is ErrorCode.NOT_COORDINATOR, "nothing was decided for this one"
 
 
-async def test_an_owner_that_was_overtaken_writes_nothing_and_drops_the_shard(
+async def test_an_overtaken_owner_writes_nothing_and_drops_the_shard(
     coordinator: LocalCoordinator, store: FaultyStore, tables: MemoryTables
 ) -> None:
     await coordinator.call(a_commit(1))
@@ -183,7 +179,7 @@ async def test_the_generation_goes_on_after_a_leave_and_a_restart(tables: Memory
 
 
 @in_virtual_time
-async def test_a_lease_that_ran_out_while_the_store_was_away_starts_every_session_afresh() -> None:
+async def test_a_lease_lost_in_an_outage_gives_full_sessions() -> None:
     clock = LoopClock()
     store = FaultyStore(MemoryTables(clock.monotonic_ms))
     await store.open(2)

@@ -46,7 +46,7 @@ async def test_a_fence_is_not_confirmed_where_another_owns_the_shard(
     assert heartbeat.error is not ErrorCode.NONE
 
 
-async def test_only_a_store_without_other_owners_lets_a_fence_be_answered_at_once(tables: MemoryTables) -> None:
+async def test_only_a_sole_owners_store_lets_a_fence_answer_at_once(tables: MemoryTables) -> None:
     """Where other replicas may own the shard, the store is asked first; a leader is answered by the lease."""
     for alone in (False, True):
         store = FaultyStore(tables)

@@ -86,7 +86,7 @@ class StuckStore(MemoryStore):
 
 
 @in_virtual_time
-async def test_a_load_without_an_answer_is_given_up_with_the_lease_that_it_is_for() -> None:
+async def test_a_load_without_answer_ends_with_its_lease() -> None:
     clock = LoopClock()
     store = StuckStore(clock.monotonic_ms)
     await store.open(SHARDS)
@@ -98,7 +98,7 @@ async def test_a_load_without_an_answer_is_given_up_with_the_lease_that_it_is_fo
 
 
 @pytest.mark.parametrize("dies_within_a_round", [False, True])
-def test_what_a_dead_replica_held_is_taken_the_moment_its_leases_end(dies_within_a_round: bool) -> None:
+def test_a_dead_replicas_shards_are_claimed_at_its_leases_end(dies_within_a_round: bool) -> None:
     """Also if it had renewed its registration, and then died before it renewed its leases."""
 
     @in_virtual_time

@@ -106,7 +106,7 @@ def test_peers_beyond_loopback_need_a_secret(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "short", f"{SECRET}\nshort", "sécret de beaucoup"])
-def test_a_file_without_a_proper_secret_is_refused_without_quoting_it(tmp_path: Path, content: str | None) -> None:
+def test_a_file_without_a_secret_is_rejected_without_quoting_it(tmp_path: Path, content: str | None) -> None:
     file = tmp_path / "secrets"
     if content is not None:
         file.write_text(content)
@@ -157,7 +157,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_heartbeats_of_one_moment_travel_in_one_message_and_each_gets_its_own_answer() -> None:
+async def test_heartbeats_of_one_moment_share_a_message() -> None:
     wire = Wire()
     collected = CollectedHeartbeats(wire.send)
     asked = asyncio.gather(*(collected.ask(a_heartbeat(number)) for number in range(3)))
@@ -169,7 +169,7 @@ async def test_heartbeats_of_one_moment_travel_in_one_message_and_each_gets_its_
     assert wire.members() == [["m0", "m1", "m2"]]
 
 
-async def test_what_comes_while_two_messages_are_under_way_waits_for_the_first_of_them() -> None:
+async def test_later_requests_wait_for_the_first_of_two_messages() -> None:
     wire = Wire()
     collected = CollectedHeartbeats(wire.send)
     asked = []
@@ -189,7 +189,7 @@ async def test_what_comes_while_two_messages_are_under_way_waits_for_the_first_o
     assert after == [["m0"], ["m1"], ["m2", "m3"]]
 
 
-async def test_one_that_nobody_waits_for_any_more_is_not_sent_and_spoils_nothing() -> None:
+async def test_an_unawaited_request_is_not_sent_and_harms_no_other() -> None:
     wire = Wire()
     collected = CollectedHeartbeats(wire.send)
     gone, stays = (asyncio.ensure_future(collected.ask(a_heartbeat(number))) for number in range(2))

@@ -19,7 +19,7 @@ def test_nobody_should_own_more_than_its_share(count: int) -> None:
     assert max(owned.values()) == -(-SHARDS // count)
 
 
-def test_every_replica_finds_the_same_in_whatever_order_it_sees_the_others() -> None:
+def test_every_replica_finds_the_same_in_any_order() -> None:
     owners = preferred_owners(REPLICAS, SHARDS)
     assert preferred_owners(reversed(REPLICAS), SHARDS) == owners
     for name in REPLICAS:

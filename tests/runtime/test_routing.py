@@ -123,7 +123,7 @@ async def test_each_replica_holds_a_share_and_no_shard_has_two_owners(fleet: lis
     assert sorted(held) == list(range(SHARDS))
 
 
-async def test_a_newcomer_gets_its_share_at_once_however_long_the_lease_is(tables: MemoryTables) -> None:
+async def test_a_newcomer_gets_its_share_however_long_the_lease(tables: MemoryTables) -> None:
     async with a_replica(tables, "r1", lease_ms=LONG_MS) as first:
         await first.local.wait_until_ready()
 
@@ -159,7 +159,7 @@ async def test_a_parked_call_is_forwarded_too(fleet: list[RunningReplica]) -> No
     assert joined.generation_id == rejoined.generation_id == leader.generation_id + 1
 
 
-async def test_a_forwarded_client_that_hangs_up_is_unparked_at_the_owner(fleet: list[RunningReplica]) -> None:
+async def test_a_forwarded_client_that_hangs_up_is_unparked(fleet: list[RunningReplica]) -> None:
     first, second, _ = fleet
     group = a_group_of(first)
     await a_stable_member(first.routed, group)  # type: ignore[arg-type]
@@ -171,7 +171,7 @@ async def test_a_forwarded_client_that_hangs_up_is_unparked_at_the_owner(fleet: 
     await until(lambda: first.local.parked() == 0)
 
 
-async def test_a_replica_that_drains_keeps_nobody_waiting_for_what_is_parked_at_a_peer(
+async def test_a_draining_replica_ends_calls_parked_at_a_peer(
     fleet: list[RunningReplica],
 ) -> None:
     first, second, _ = fleet
@@ -205,7 +205,7 @@ async def has_not_seen(replica: RunningReplica, other: str) -> Callable[[], None
     return lambda: setattr(directory, "peers", known)
 
 
-async def test_a_listing_waits_for_the_shards_of_a_replica_that_is_not_known_yet(
+async def test_a_listing_waits_for_shards_of_an_unknown_replica(
     fleet: list[RunningReplica], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forwarding, "MOVE_MS", SOON_S * 1000)
@@ -276,7 +276,7 @@ async def _synced(replica: RunningReplica, joining: JoinGroup) -> SyncReply:
     return synced
 
 
-async def test_a_replica_that_stops_costs_its_groups_no_generation_and_its_clients_no_error(
+async def test_a_stopped_replica_costs_no_generation_and_no_error(
     tables: MemoryTables,
 ) -> None:
     async with a_replica(tables, "r2") as staying:
@@ -295,7 +295,7 @@ async def test_a_replica_that_stops_costs_its_groups_no_generation_and_its_clien
     assert described.generation_id == leader.generation_id  # type: ignore[union-attr]
 
 
-async def test_the_shards_of_a_replica_that_died_are_taken_when_its_leases_are_over(tables: MemoryTables) -> None:
+async def test_a_dead_replicas_shards_are_claimed_after_its_leases(tables: MemoryTables) -> None:
     async with a_replica(tables, "r2", lease_ms=2_000) as staying:
         async with a_replica(tables, "r1", lease_ms=2_000) as dying:
             await settled([dying, staying])

@@ -24,7 +24,7 @@ def a_leave(member: JoinReply) -> LeaveGroup:
     return LeaveGroup("default", "g", (LeavingMember(member.member_id),))
 
 
-async def test_a_listener_is_told_what_its_group_does_before_the_answer_is(coordinator: LocalCoordinator) -> None:
+async def test_a_listener_is_notified_before_the_answer_is_sent(coordinator: LocalCoordinator) -> None:
     told: list[str] = []
     coordinator.subscribe("default", "g", lambda event: told.append(event.kind))
     coordinator.subscribe("default", "other", lambda event: told.append("not ours"))
@@ -76,7 +76,7 @@ async def test_a_listener_that_fails_harms_nobody(coordinator: LocalCoordinator)
     assert "assignment_synced" in told
 
 
-async def test_many_heartbeats_are_answered_on_the_spot_unless_a_write_is_under_way(
+async def test_batched_heartbeats_are_answered_at_once_between_writes(
     coordinator: LocalCoordinator, store: FaultyStore
 ) -> None:
     member = await a_stable_member(coordinator)

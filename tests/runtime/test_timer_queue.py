@@ -36,7 +36,7 @@ def test_timers_ring_in_the_order_in_which_they_are_due() -> None:
     assert queue.next_at_ms() == 1_040
 
 
-def test_a_process_that_slept_holds_its_timers_back_for_as_long_as_it_slept() -> None:
+def test_a_process_that_slept_delays_its_timers_as_long() -> None:
     clock, rung, late = HandClock(), list[Timer](), list[int]()
     queue = TimerQueue(clock, late.append)
     queue.set(a_timer(1_010), rung.append)
@@ -67,7 +67,7 @@ def test_a_backlog_of_expiries_is_worked_off_without_a_pause() -> None:
     assert late == []
 
 
-def test_a_process_that_sleeps_in_the_middle_of_a_backlog_holds_the_rest_back() -> None:
+def test_a_process_asleep_in_a_backlog_holds_the_rest_back() -> None:
     clock, rung, late = HandClock(), list[Timer](), list[int]()
     queue = TimerQueue(clock, late.append)
     for _ in range(2 * BATCH):

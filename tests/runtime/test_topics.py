@@ -35,7 +35,7 @@ async def parked(coordinator: LocalCoordinator, version: str) -> asyncio.Task[To
     return task
 
 
-async def test_growth_attributes_and_deletion_are_told_when_they_happen(coordinator: LocalCoordinator) -> None:
+async def test_growth_attributes_and_deletion_are_reported(coordinator: LocalCoordinator) -> None:
     first = await put(coordinator, 4)
 
     waiting = await parked(coordinator, first.version)
@@ -59,7 +59,7 @@ async def test_a_topic_that_is_not_there_can_be_waited_for(coordinator: LocalCoo
     assert (await waiting).partitions == 4
 
 
-async def test_who_knows_an_older_one_is_answered_at_once_and_who_knows_this_one_when_the_wait_is_over(
+async def test_a_watch_answers_old_versions_at_once_and_others_later(
     coordinator: LocalCoordinator,
 ) -> None:
     old = await put(coordinator, 4)
@@ -125,7 +125,7 @@ async def waiting_for_news(replica: LocalCoordinator | RunningReplica) -> asynci
     return task
 
 
-async def test_who_does_not_know_yet_which_shards_are_its_own_does_not_say_that_there_is_nothing(
+async def test_a_replica_of_unknown_shards_does_not_report_emptiness(
     tables: MemoryTables, coordinator: LocalCoordinator
 ) -> None:
     """The leader would assign nothing to any member: a rolling restart would stop the work of a group."""
@@ -141,7 +141,7 @@ async def test_who_does_not_know_yet_which_shards_are_its_own_does_not_say_that_
     assert [reply.error for reply in replies] == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 2
 
 
-async def test_a_change_beyond_the_page_that_is_asked_for_is_told_and_one_of_another_namespace_is_not(
+async def test_a_change_beyond_the_page_of_this_namespace_is_reported(
     coordinator: LocalCoordinator,
 ) -> None:
     for name in "abc":
@@ -159,7 +159,7 @@ async def test_a_change_beyond_the_page_that_is_asked_for_is_told_and_one_of_ano
     assert ([topic.topic for topic in told.topics], told.more) == (["a", "b"], True)
 
 
-async def test_topics_are_known_by_the_same_version_for_as_long_as_they_are_the_same(
+async def test_topics_keep_their_version_while_they_are_the_same(
     coordinator: LocalCoordinator,
 ) -> None:
     empty = (await listed(coordinator)).version
@@ -194,7 +194,7 @@ async def test_no_version_comes_back_with_what_it_stood_for(store: FaultyStore) 
     assert len(set(listings)) == len(listings) == 12
 
 
-async def test_changes_in_two_shards_are_no_version_of_the_same_changes_in_the_other_order(store: FaultyStore) -> None:
+async def test_changes_of_two_shards_have_a_version_for_each_order(store: FaultyStore) -> None:
     seen: list[str] = []
     async with LocalCoordinator(store, shard_count=4) as coordinator:
         await coordinator.wait_until_ready()

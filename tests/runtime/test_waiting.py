@@ -17,7 +17,7 @@ async def described(coordinator: LocalCoordinator) -> DescribeReply:
     return reply
 
 
-async def test_a_join_whose_time_is_over_is_pending_and_its_member_stays_joined(coordinator: LocalCoordinator) -> None:
+async def test_a_join_that_timed_out_is_pending_and_stays_joined(coordinator: LocalCoordinator) -> None:
     await a_stable_member(coordinator)
 
     pending = (await coordinator.call(a_join(instance="i2", wait_ms=0))).reply
@@ -57,7 +57,7 @@ async def test_a_parked_heartbeat_answers_the_moment_the_group_moves(coordinator
     assert (await parked).reply.error is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-async def test_a_client_that_hangs_up_is_unparked_and_its_member_keeps_its_session(
+async def test_a_client_that_hangs_up_keeps_its_members_session(
     coordinator: LocalCoordinator,
 ) -> None:
     await a_stable_member(coordinator)
@@ -91,7 +91,7 @@ async def test_asking_for_the_leader_waits_for_the_next_generation(coordinator: 
     assert answer.leader_id == first.member_id
 
 
-async def test_draining_answers_parked_calls_at_once_and_takes_no_new_ones(coordinator: LocalCoordinator) -> None:
+async def test_draining_answers_parked_calls_and_accepts_none(coordinator: LocalCoordinator) -> None:
     await a_stable_member(coordinator)
     parked = asyncio.create_task(coordinator.call(a_join(instance="i2")))
     await asyncio.sleep(0)

@@ -31,7 +31,7 @@ def _seed_that_finds(plant: Plant, within: int = WITHIN) -> int | None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", PLANTS)
-def test_a_planted_defect_is_found_by_a_seed_that_is_else_in_order(name: str) -> None:
+def test_a_planted_defect_is_found_by_a_seed_without_violations(name: str) -> None:
     seed = _seed_that_finds(PLANTS[name])
 
     assert seed is not None, f"none of {WITHIN} seeds reports one of {PLANTS[name].rules}"
@@ -39,6 +39,6 @@ def test_a_planted_defect_is_found_by_a_seed_that_is_else_in_order(name: str) ->
 
 
 @pytest.mark.parametrize("name", PAIR)
-def test_the_pair_that_the_simulated_replicas_hid_is_found_within_few_seeds(name: str) -> None:
+def test_the_pair_hidden_by_simulated_replicas_is_found(name: str) -> None:
     assert all(seed < PAIR_WITHIN for seed in PLANTS[name].seeds)
     assert _seed_that_finds(PLANTS[name], PAIR_WITHIN) in range(PAIR_WITHIN)

@@ -43,7 +43,7 @@ class Scripts:
 
 
 @pytest.mark.thorough
-def test_the_script_that_leads_writes_and_the_other_takes_over_with_a_higher_token(sidecars: Sidecars) -> None:
+def test_the_other_script_takes_over_with_a_higher_token(sidecars: Sidecars) -> None:
     scripts = Scripts(sidecars)
     first = sidecars.start(name="pod-0", session_ms=DIES_MS)
     first.get("/wait?for=leader&timeout=20")
@@ -60,9 +60,7 @@ def test_the_script_that_leads_writes_and_the_other_takes_over_with_a_higher_tok
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
-def test_the_script_goes_on_with_a_higher_token_after_its_sidecar_restarted(
-    sidecars: Sidecars, number: signal.Signals
-) -> None:
+def test_the_restarted_sidecars_script_has_a_higher_token(sidecars: Sidecars, number: signal.Signals) -> None:
     scripts = Scripts(sidecars)
     first = sidecars.start(name="pod-0", session_ms=DIES_MS)
     script = scripts.beside(first)

@@ -85,7 +85,7 @@ async def test_what_is_pointless_to_repeat_is_given_up() -> None:
     assert hook.told == [1]
 
 
-async def test_an_old_change_is_not_tried_again_once_there_is_a_newer_one() -> None:
+async def test_an_old_change_is_dropped_once_a_newer_one_exists() -> None:
     hook = Recorder(failures=2)
 
     await delivered(hook, change(1), change(2))
@@ -121,7 +121,7 @@ async def test_a_webhook_is_signed_and_names_its_generation() -> None:
 
 
 @pytest.mark.parametrize(("answer", "again"), [(503, True), (429, True), (404, False)])
-async def test_a_webhook_that_is_refused_is_repeated_where_that_may_help(answer: int, again: bool) -> None:
+async def test_a_rejected_webhook_is_repeated_where_that_may_help(answer: int, again: bool) -> None:
     with Receiver(lambda got: answer) as receiver:
         async with httpx.AsyncClient(trust_env=False) as http:
             with pytest.raises(HookFailed) as failed:
@@ -132,7 +132,7 @@ async def test_a_webhook_that_is_refused_is_repeated_where_that_may_help(answer:
 
 
 @pytest.mark.processes
-def test_a_sidecar_tells_all_its_hooks_in_the_order_of_generations(sidecars: Sidecars) -> None:
+def test_a_sidecar_notifies_all_hooks_in_order_of_generations(sidecars: Sidecars) -> None:
     answers = iter([503, 503])
     secret, log, file = (sidecars.folder / name for name in ("secret", "log", "status.json"))
     secret.write_bytes(SECRET + b"\n")
@@ -179,7 +179,7 @@ async def test_a_program_is_told_by_argument_environment_and_input(tmp_path: Pat
     assert json.loads((tmp_path / "told").read_text()) == ["elected", "leader", "pod-0"]
 
 
-async def test_a_program_that_hangs_is_killed_and_one_that_fails_is_not_run_again(tmp_path: Path) -> None:
+async def test_a_hanging_program_is_killed_and_a_failed_one_not_rerun(tmp_path: Path) -> None:
     with pytest.raises(HookFailed, match="killed") as hung:
         await CommandHook(["sleep", "60", ";"][:2], 0.2).deliver(change(1, kind="60"))
     with pytest.raises(HookFailed, match="ended with 3") as failed:
@@ -193,7 +193,7 @@ async def test_a_program_that_hangs_is_killed_and_one_that_fails_is_not_run_agai
 # --- file ----------------------------------------------------------------------------------------------
 
 
-async def test_the_file_is_replaced_as_a_whole_and_renewed_before_it_expires(tmp_path: Path) -> None:
+async def test_the_file_is_replaced_whole_before_it_expires(tmp_path: Path) -> None:
     path = tmp_path / "status.json"
     file = StatusFile(path, lambda: Status("billing", State.LEADER, "pod-0", True, "x", 7, (), 900), 0.01)
     running = asyncio.create_task(file.run())
@@ -269,7 +269,7 @@ async def test_the_label_follows_the_state_with_the_tokens_of_the_pod(tmp_path: 
     assert cluster.labels == {"app": "web", "rota.dev/billing": "unknown"}
 
 
-async def test_a_pod_that_is_gone_is_not_labelled_again_but_rights_may_still_come(tmp_path: Path) -> None:
+async def test_labels_of_a_gone_pod_end_and_missing_rights_may_come(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     with cluster.receiver:
         pod = cluster.pod()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.mark.thorough
-def test_it_tells_the_leaders_name_as_the_old_elector_did_and_what_that_one_did_not(sidecars: Sidecars) -> None:
+def test_it_answers_like_the_old_elector_and_adds_more(sidecars: Sidecars) -> None:
     first = sidecars.start(name="pod-0")
     leader = first.until(lambda status: status["state"] == "leader", "leader")
     second = sidecars.start(name="pod-1")
@@ -125,7 +125,7 @@ def test_a_program_that_hangs_loses_its_place_until_it_gets_on(sidecars: Sidecar
     sidecar.process.wait_until(leads_while_it_gets_on, "leader again")
 
 
-def test_events_are_told_as_they_happen_and_those_missed_are_told_later(sidecars: Sidecars) -> None:
+def test_events_are_sent_as_they_happen_and_missed_ones_later(sidecars: Sidecars) -> None:
     sidecar = sidecars.start()
     sidecar.get("/wait?for=leader&timeout=20")
 
@@ -153,7 +153,7 @@ def test_events_are_told_as_they_happen_and_those_missed_are_told_later(sidecars
 
 
 @pytest.mark.slow
-def test_a_worker_tells_its_assignments_and_gives_them_up_in_order(sidecars: Sidecars) -> None:
+def test_a_worker_reports_assignments_and_revokes_in_order(sidecars: Sidecars) -> None:
     topic = sidecars.group
     put = sidecars.processes.rota("topics", "put", topic, "-p", "4", env={"ROTA_URL": sidecars.server_url})
     assert put.wait_for_exit() == 0
@@ -172,7 +172,7 @@ def test_a_worker_tells_its_assignments_and_gives_them_up_in_order(sidecars: Sid
 
 
 @pytest.mark.slow
-def test_the_next_start_of_a_pod_takes_the_place_of_the_one_before(sidecars: Sidecars) -> None:
+def test_the_next_start_of_a_pod_takes_its_place(sidecars: Sidecars) -> None:
     first = sidecars.start(name="pod-0")
     first.get("/wait?for=leader&timeout=20")
     before = first.status()

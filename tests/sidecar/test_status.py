@@ -64,7 +64,7 @@ async def heard(news: News, last_event_id: str, count: int) -> list[Change]:
     return found
 
 
-async def test_who_comes_back_is_told_what_it_missed_and_a_stranger_where_things_stand() -> None:
+async def test_a_returning_reader_gets_missed_events_or_the_present() -> None:
     news = News("boot")
     first, second, third = (news.tell(kind, LEADER, 0) for kind in ("elected", "generation", "revoked"))
 

@@ -31,7 +31,7 @@ class Directed:
 
 
 def _leave() -> None:
-    test_shared_liveness.test_a_member_that_has_left_is_forgotten_once_that_is_durable(test_shared_liveness.Replica())
+    test_shared_liveness.test_a_left_member_is_forgotten_once_that_is_durable(test_shared_liveness.Replica())
 
 
 def _lose_an_answer() -> None:
@@ -46,7 +46,7 @@ async def _hang_up() -> None:
     await store.open(1)
     async with LocalCoordinator(store, shard_count=1, limits=NOW, clock=clock) as coordinator:
         await coordinator.wait_until_ready()
-        await test_waiting.test_a_client_that_hangs_up_is_unparked_and_its_member_keeps_its_session(coordinator)
+        await test_waiting.test_a_client_that_hangs_up_keeps_its_members_session(coordinator)
 
 
 @in_virtual_time
@@ -64,7 +64,7 @@ DIRECTED: dict[str, Directed] = {
         test_forwarding.test_a_call_of_unknown_outcome_is_not_sent_again, _lose_an_answer
     ),
     "a_cancelled_call_stays_parked": Directed(
-        test_waiting.test_a_client_that_hangs_up_is_unparked_and_its_member_keeps_its_session, _hang_up
+        test_waiting.test_a_client_that_hangs_up_keeps_its_members_session, _hang_up
     ),
     "a_closed_shard_still_decides": Directed(test_owned_shard.test_a_closed_shard_answers_only_what_it_has_decided),
     "a_fence_check_is_answered_by_the_lease_alone": Directed(
@@ -89,10 +89,10 @@ DIRECTED: dict[str, Directed] = {
     ),
     "lease_counts_from_the_answer": Directed(test_leases.test_a_renewed_lease_counts_from_before_the_renewal_was_sent),
     "members_that_are_gone_are_answered_for": Directed(
-        test_shared_liveness.test_a_member_that_has_left_is_forgotten_once_that_is_durable, _leave
+        test_shared_liveness.test_a_left_member_is_forgotten_once_that_is_durable, _leave
     ),
     "offsets_of_an_empty_group_expire_by_their_own_age": Directed(
-        test_progress.test_progress_of_a_group_that_had_members_counts_from_the_last_of_them
+        test_progress.test_progress_of_an_emptied_group_counts_from_its_end
     ),
     "progress_of_a_topic_that_no_member_reads_expires_at_once": Directed(
         test_progress.test_progress_of_a_topic_that_is_not_read_expires_alone
@@ -104,14 +104,12 @@ DIRECTED: dict[str, Directed] = {
     "the_answer_of_the_others_is_ignored": Directed(
         test_owned_shard.test_a_member_that_another_replica_has_seen_in_time_lives_on
     ),
-    "the_retention_of_a_commit_is_ignored": Directed(
-        test_progress.test_an_offset_expires_when_the_retention_of_its_commit_is_over
-    ),
+    "the_retention_of_a_commit_is_ignored": Directed(test_progress.test_an_offset_expires_at_its_commits_retention),
     "the_others_are_not_asked_before_an_expiry": Directed(
         test_owned_shard.test_other_replicas_are_asked_before_a_member_expires
     ),
     "what_is_taken_in_is_written_again": Directed(
-        test_side_door.test_the_row_in_the_store_is_taken_over_and_not_written_again
+        test_side_door.test_the_row_in_the_store_is_adopted_and_not_written_again
     ),
 }
 """By the name of the planted bug, of `tests/sim/mutants.py` or `tests/runtimes/plants.py`."""

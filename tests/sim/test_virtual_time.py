@@ -7,7 +7,7 @@ import asyncio
 from rota.testing.virtual_time import run_in_virtual_time
 
 
-def test_tasks_that_are_made_while_a_program_is_ended_end_as_well() -> None:
+def test_tasks_made_while_a_program_ends_end_as_well() -> None:
     ended: list[str] = []
 
     async def say_goodbye() -> None:

@@ -77,7 +77,7 @@ def test_a_subscription_is_written_byte_for_byte_as_kafka_does(version: int) -> 
     assert encode_subscription(SUBSCRIPTION, version) == SUBSCRIPTION_BYTES[version]
 
 
-def test_each_version_of_a_subscription_reads_what_it_has_and_defaults_for_the_rest() -> None:
+def test_each_version_of_a_subscription_reads_with_defaults() -> None:
     decoded = {version: decode_subscription(data) for version, data in SUBSCRIPTION_BYTES.items()}
 
     owned = SUBSCRIPTION.owned_partitions
@@ -122,7 +122,7 @@ def test_no_bytes_are_no_assignment() -> None:
     assert decode_assignment(b"") == Assignment(())
 
 
-def test_the_same_subscription_in_another_order_is_the_same_bytes() -> None:
+def test_a_subscription_in_another_order_is_the_same_bytes() -> None:
     shuffled = Subscription(
         SUBSCRIPTION.topics[::-1], SUBSCRIPTION.user_data, SUBSCRIPTION.owned_partitions[::-1], 7, "r1"
     )
@@ -185,7 +185,7 @@ def test_a_length_that_lies_allocates_nothing() -> None:
 
 @deterministic
 @given(subscriptions, versions)
-def test_a_subscription_comes_back_without_what_its_version_lacks(subscription: Subscription, version: int) -> None:
+def test_a_subscription_lacks_what_its_version_lacks(subscription: Subscription, version: int) -> None:
     expected = Subscription(
         topics=tuple(sorted(subscription.topics)),
         user_data=subscription.user_data,
@@ -232,7 +232,7 @@ def test_a_flipped_byte_raises_nothing_but_malformed_metadata(position: int, val
     assert topics is None or topics == frozenset(decode_subscription(bytes(data)).topics)
 
 
-def test_subscribed_topics_are_known_for_consumers_with_readable_metadata_only() -> None:
+def test_topics_are_known_for_readable_consumers_only() -> None:
     assert subscribed_topics("consumer", SUBSCRIPTION_BYTES[0]) == frozenset({"ab", "c"})
     assert subscribed_topics("consumer", b"\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff") == frozenset()
     assert subscribed_topics("consumer", b"anything") is None

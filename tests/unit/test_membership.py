@@ -65,7 +65,7 @@ def test_member_id_required_is_answered_at_once_with_the_id() -> None:
     assert request.member_id == "m-1"
 
 
-def test_a_pending_join_is_repeated_at_once_with_the_same_member_id() -> None:
+def test_a_pending_join_is_sent_again_with_the_same_id() -> None:
     bench = a_newcomer()
     bench.answered(JoinReply(pending=True, member_id="m-1"), after_ms=3_000)
     assert (bench.membership.state, bench.pause_ms()) == (State.JOINING, 0)
@@ -83,7 +83,7 @@ def test_a_join_parks_for_at_most_a_third_of_either_timeout() -> None:
     assert hasty.wait_ms == 1_000
 
 
-def test_a_join_with_a_member_id_that_nobody_answers_is_given_up_in_time_for_another_within_the_session() -> None:
+def test_an_unanswered_join_leaves_time_for_another_one() -> None:
     bench = a_newcomer_with_an_id()
     planned = bench.membership.next_request(bench.now_ms)
     assert planned is not None
@@ -91,7 +91,7 @@ def test_a_join_with_a_member_id_that_nobody_answers_is_given_up_in_time_for_ano
     assert planned.timeout_ms <= 2 * SESSION_MS // 3
 
 
-def test_an_unknown_member_id_is_forgotten_and_the_member_joins_as_new() -> None:
+def test_an_unknown_member_id_is_dropped_and_joins_as_new() -> None:
     bench = a_newcomer_with_an_id()
     bench.answered(JoinReply(ErrorCode.UNKNOWN_MEMBER_ID))
     assert bench.pause_ms() == 0
@@ -100,7 +100,7 @@ def test_an_unknown_member_id_is_forgotten_and_the_member_joins_as_new() -> None
     assert request.member_id == ""
 
 
-def test_an_unknown_member_id_without_one_is_repeated_after_a_pause() -> None:
+def test_an_unknown_member_without_an_id_retries_after_a_pause() -> None:
     bench = a_newcomer()
     bench.answered(JoinReply(ErrorCode.UNKNOWN_MEMBER_ID))
     assert bench.pause_ms() == 100
@@ -184,7 +184,7 @@ def test_an_assignment_for_a_generation_that_is_over_is_ignored() -> None:
     assert bench.membership.state is State.LEADING
 
 
-def test_a_returning_static_leader_that_skips_the_assignment_only_fetches_its_own() -> None:
+def test_a_returning_static_leader_only_fetches_its_assignment() -> None:
     bench = a_newcomer(replace(SETTINGS, group_instance_id="pod-0"))
     bench.answered(joined(leader_id="m-1", skip=True))
     # Until its next answer, its session is the one that its former self asked for: that may be shorter.
@@ -195,7 +195,7 @@ def test_a_returning_static_leader_that_skips_the_assignment_only_fetches_its_ow
     assert request.assignments == ()
 
 
-def test_a_leader_that_cannot_assign_tells_all_and_joins_again_after_a_pause() -> None:
+def test_a_leader_that_cannot_assign_reports_it_and_joins_again() -> None:
     bench = a_joined_leader()
     bench.membership.assignment_failed(1, "no topics")
     request = bench.sends()
@@ -205,7 +205,7 @@ def test_a_leader_that_cannot_assign_tells_all_and_joins_again_after_a_pause() -
     assert (bench.membership.state, bench.pause_ms()) == (State.UNJOINED, 100)
 
 
-def test_followers_of_a_failed_assignment_back_off_further_each_time() -> None:
+def test_followers_of_a_failed_assignment_back_off_further() -> None:
     bench = a_joined_follower()
     bench.answered(SyncReply(ErrorCode.ASSIGNMENT_FAILED, detail="no topics"))
     first_ms = bench.pause_ms()
@@ -247,7 +247,7 @@ def test_a_heartbeat_goes_between_two_parked_syncs() -> None:
     assert isinstance(bench.sends(), SyncGroup)
 
 
-def test_a_sync_answered_with_a_rebalance_does_not_keep_the_stale_generation() -> None:
+def test_a_sync_answered_by_a_rebalance_keeps_no_generation() -> None:
     """KAFKA-13419 and KAFKA-13891: the next join must not revive a generation that was never synced."""
     bench = a_joined_follower()
     assert bench.answered(SyncReply(ErrorCode.REBALANCE_IN_PROGRESS)) == []
@@ -258,7 +258,7 @@ def test_a_sync_answered_with_a_rebalance_does_not_keep_the_stale_generation() -
     assert request.member_id == "m-1"
 
 
-def test_a_sync_of_an_illegal_generation_joins_again_as_the_same_member() -> None:
+def test_a_sync_of_an_illegal_generation_joins_again() -> None:
     bench = a_joined_follower()
     bench.answered(SyncReply(ErrorCode.ILLEGAL_GENERATION))
     request = bench.sends()
@@ -291,7 +291,7 @@ def test_one_parked_heartbeat_follows_the_other_at_once() -> None:
     assert bench.pause_ms() == 0
 
 
-def test_a_coordinator_that_answers_parked_heartbeats_at_once_is_not_hammered() -> None:
+def test_heartbeats_answered_at_once_are_not_sent_in_a_loop() -> None:
     bench = a_stable_follower()
     bench.answered(BEATING, after_ms=1)
     assert bench.pause_ms() > 2_500
@@ -326,7 +326,7 @@ def test_pauses_between_failed_heartbeats_do_not_eat_the_session() -> None:
     assert bench.pause_ms() == SESSION_MS // 10
 
 
-def test_a_rebalance_is_announced_once_and_heartbeats_go_on_until_work_has_stopped() -> None:
+def test_a_rebalance_is_announced_once_while_work_stops() -> None:
     bench = a_revoking_follower()
     assert bench.events == [RebalanceStarted(1, "rebalance")]
     assert bench.answered(REBALANCING) == []
@@ -334,14 +334,14 @@ def test_a_rebalance_is_announced_once_and_heartbeats_go_on_until_work_has_stopp
     assert bench.membership.holds(bench.now_ms)
 
 
-def test_once_work_has_stopped_the_member_joins_again_under_its_id() -> None:
+def test_a_member_rejoins_under_its_id_after_its_work_stopped() -> None:
     bench = a_rejoining_follower()
     request = bench.sends()
     assert isinstance(request, JoinGroup)
     assert (request.member_id, bench.membership.holds(bench.now_ms)) == ("m-1", False)
 
 
-def test_a_heartbeat_of_an_unknown_member_loses_everything_and_joins_as_new() -> None:
+def test_an_unknown_member_loses_everything_and_joins_as_new() -> None:
     bench = a_stable_follower()
     events = bench.answered(HeartbeatReply(ErrorCode.UNKNOWN_MEMBER_ID))
     assert events == [Lost(1, "UNKNOWN_MEMBER_ID", ErrorCode.UNKNOWN_MEMBER_ID)]
@@ -350,7 +350,7 @@ def test_a_heartbeat_of_an_unknown_member_loses_everything_and_joins_as_new() ->
     assert request.member_id == ""
 
 
-def test_a_heartbeat_of_an_illegal_generation_loses_everything_but_the_member_id() -> None:
+def test_an_illegal_generation_costs_all_but_the_member_id() -> None:
     bench = a_stable_follower()
     events = bench.answered(HeartbeatReply(ErrorCode.ILLEGAL_GENERATION))
     assert events == [Lost(1, "ILLEGAL_GENERATION", ErrorCode.ILLEGAL_GENERATION)]
@@ -366,7 +366,7 @@ def test_a_fenced_heartbeat_loses_everything_for_good() -> None:
     assert bench.membership.next_request(bench.now_ms) is None
 
 
-def test_a_higher_generation_in_a_heartbeat_means_sync_again_and_keep_working_meanwhile() -> None:
+def test_a_higher_generation_in_a_heartbeat_means_sync_again() -> None:
     bench = a_stable_follower()
     assert bench.answered(HeartbeatReply(generation_id=2, state="Stable")) == []
     assert bench.membership.holds(bench.now_ms)
@@ -393,7 +393,7 @@ def test_a_follower_cannot_resync() -> None:
     assert not a_stable_follower().membership.resync({"m-1": b"mine"})
 
 
-def test_an_answer_to_a_heartbeat_of_an_earlier_generation_is_ignored() -> None:
+def test_an_answer_to_a_heartbeat_of_before_is_ignored() -> None:
     bench = a_stable_follower()
     stale = bench.sends()
     bench.answered(HeartbeatReply(ErrorCode.ILLEGAL_GENERATION))
@@ -442,7 +442,7 @@ def test_leaving_gives_up_after_three_tries() -> None:
     assert Left() in bench.unanswered()
 
 
-def test_leaving_after_a_long_outage_does_not_wait_for_the_pauses_of_the_outage() -> None:
+def test_leaving_after_a_long_outage_skips_its_pauses() -> None:
     bench = a_stable_follower()
     for _ in range(10):
         bench.unanswered(after_ms=10)

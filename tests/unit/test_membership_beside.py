@@ -180,7 +180,7 @@ def test_a_member_that_is_held_off_joins_when_it_may() -> None:
     assert isinstance(bench.sends(), JoinGroup)
 
 
-def test_a_join_under_way_claims_a_lost_share_while_the_program_ends_its_work_on_it() -> None:
+def test_a_join_claims_a_lost_share_while_its_work_still_ends() -> None:
     claims, nothing = Protocol("range", b"owns t/0"), Protocol("range", b"owns nothing")
     bench = a_revoking_follower()
     bench.membership.rejoin(bench.now_ms, (claims,), holding=True)

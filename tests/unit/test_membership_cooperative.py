@@ -49,7 +49,7 @@ def test_each_pending_join_renews_what_it_holds() -> None:
         assert bench.membership.deadline_ms == bench.sent_at_ms + SESSION_MS - MARGIN_MS
 
 
-def test_a_join_that_nobody_answers_does_not_extend_what_it_holds() -> None:
+def test_an_unanswered_join_does_not_extend_a_share() -> None:
     bench = a_holding_joiner()
     deadline_ms = bench.membership.deadline_ms
     bench.unanswered(after_ms=3_000)
@@ -83,7 +83,7 @@ def test_a_leader_holds_on_while_it_assigns() -> None:
     assert bench.membership.holds(bench.now_ms)
 
 
-def test_heartbeats_while_the_sync_is_owed_do_not_put_off_when_it_is_due() -> None:
+def test_heartbeats_do_not_postpone_an_owed_sync() -> None:
     """Found by simulation: the coordinator removes a live member that has not synced at the rebalance timeout."""
     bench = a_holding_joiner()
     bench.answered(joined(2, leader_id="m-1"))
@@ -107,7 +107,7 @@ def test_a_pending_sync_is_known_to_have_arrived() -> None:
     assert bench.membership.holds(bench.now_ms)
 
 
-def test_a_generation_that_failed_before_its_sync_is_joined_anew_with_the_share_in_hand() -> None:
+def test_a_generation_that_failed_before_sync_is_joined_again() -> None:
     bench = a_holding_joiner()
     bench.answered(joined(2))
     (event,) = bench.answered(SyncReply(ErrorCode.REBALANCE_IN_PROGRESS))
@@ -136,7 +136,7 @@ def test_what_was_lost_while_joining_is_not_claimed_for_long() -> None:
     assert [type(event) for event in events] == [Assigned, RebalanceStarted]
 
 
-def test_metadata_that_changes_while_joining_is_told_once_the_generation_is_there() -> None:
+def test_metadata_changed_in_a_join_is_sent_after_the_generation() -> None:
     bench = a_holding_joiner()
     join = bench.sends()
     bench.membership.request_rejoin(bench.now_ms, "other topics", (Protocol("range", b"other"),))
@@ -198,7 +198,7 @@ def test_who_is_away_can_be_closed() -> None:
 # --- patience ---------------------------------------------------------------------------------
 
 
-def test_a_coordinator_that_asks_for_patience_is_not_called_before() -> None:
+def test_a_client_honours_the_pause_that_a_coordinator_asks_for() -> None:
     bench = a_stable_follower()
     bench.membership.leave(bench.now_ms, "closing")
     request = bench.sends()

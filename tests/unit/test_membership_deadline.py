@@ -41,7 +41,7 @@ from tests.unit.membership_bench import (
 )
 
 
-def test_the_deadline_counts_from_the_sending_of_the_last_renewal() -> None:
+def test_the_deadline_counts_from_the_last_renewals_sending() -> None:
     bench = a_stable_follower()
     bench.answered(BEATING, after_ms=500)
     assert bench.membership.deadline_ms == bench.sent_at_ms + SESSION_MS - MARGIN_MS
@@ -72,7 +72,7 @@ def test_a_commit_of_an_unknown_member_loses_everything() -> None:
     assert events == [Lost(1, "UNKNOWN_MEMBER_ID", ErrorCode.UNKNOWN_MEMBER_ID)]
 
 
-def test_a_commit_refused_for_its_generation_hurries_the_heartbeat_that_tells_why() -> None:
+def test_a_commit_of_an_old_generation_triggers_a_heartbeat() -> None:
     bench = a_stable_follower(replace(SETTINGS, long_poll=False))
     bench.answered(BEATING)
     commit = CommitOffsets("default", "workers", 1, (), "m-1")
@@ -88,7 +88,7 @@ def test_a_sync_does_not_move_the_deadline() -> None:
     assert bench.membership.deadline_ms == joined_at_ms + SESSION_MS - MARGIN_MS
 
 
-def test_at_the_deadline_everything_is_lost_though_nobody_can_be_reached() -> None:
+def test_at_the_deadline_everything_is_lost_without_a_server() -> None:
     bench = a_stable_follower()
     deadline_ms = bench.membership.deadline_ms
     assert deadline_ms is not None
@@ -100,13 +100,13 @@ def test_at_the_deadline_everything_is_lost_though_nobody_can_be_reached() -> No
     assert request.member_id == "m-1"
 
 
-def test_a_member_that_slept_past_its_deadline_knows_before_anybody_told_it() -> None:
+def test_a_member_that_slept_past_its_deadline_knows_it_first() -> None:
     bench = a_stable_follower()
     assert bench.membership.holds(bench.now_ms)
     assert not bench.membership.holds(bench.now_ms + SESSION_MS)
 
 
-def test_an_answer_that_comes_after_a_long_sleep_does_not_revive_what_is_over() -> None:
+def test_an_answer_after_a_long_sleep_revives_nothing() -> None:
     bench = a_stable_follower()
     assert bench.answered(BEATING, after_ms=60_000) == [Lost(1, "deadline")]
 
@@ -125,14 +125,14 @@ def test_unreachable_is_told_once_and_is_not_lost() -> None:
     assert bench.answered(BEATING) == [Reachable()]
 
 
-def test_a_call_that_the_next_one_makes_up_for_is_nothing_to_be_told_of() -> None:
+def test_a_failed_call_that_the_next_one_covers_is_not_reported() -> None:
     bench = a_stable_follower()
     for _ in range(5):
         assert bench.unanswered() + bench.answered(BEATING) == []
         assert bench.membership.unreachable_since_ms is None
 
 
-def test_silence_begins_when_an_answer_is_due_however_long_its_call_was_to_park() -> None:
+def test_silence_begins_when_an_answer_is_due() -> None:
     bench = a_stable_follower()
     planned = bench.membership.next_request(bench.now_ms)
     assert planned is not None
@@ -140,13 +140,13 @@ def test_silence_begins_when_an_answer_is_due_however_long_its_call_was_to_park(
     assert bench.unanswered(planned.timeout_ms) == [Unreachable(bench.sent_at_ms + parked_ms)]
 
 
-def test_a_coordinator_that_says_it_is_not_available_counts_as_unreachable() -> None:
+def test_an_unavailable_coordinator_counts_as_unreachable() -> None:
     bench = a_stable_follower()
     away = HeartbeatReply(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert [type(event) for _ in range(8) for event in bench.answered(away)] == [Unreachable]
 
 
-def test_who_does_not_stop_its_work_in_time_is_lost_at_the_rebalance_timeout() -> None:
+def test_a_slow_stop_is_lost_at_the_rebalance_timeout() -> None:
     """The coordinator drops it then (protocol.md §8.3), however well it heartbeats."""
     bench = a_stable_follower()
     bench.answered(BEATING, after_ms=1)
@@ -159,7 +159,7 @@ def test_who_does_not_stop_its_work_in_time_is_lost_at_the_rebalance_timeout() -
     assert bench.now_ms > settled_at_ms + REBALANCE_MS - 2 * POLL_MS
 
 
-def test_who_is_only_known_to_live_is_lost_when_a_join_phase_could_have_gone_on_without_it() -> None:
+def test_an_idle_member_is_lost_when_a_join_phase_could_end() -> None:
     """A replica that answers for an owner that it cannot reach does not know what that owner does meanwhile."""
     bench = a_stable_follower()
     settled_at_ms = bench.sent_at_ms
@@ -179,7 +179,7 @@ def test_a_join_repeated_after_silence_counts_from_the_first_try() -> None:
     assert bench.membership.deadline_ms == first_try_ms + SESSION_MS - MARGIN_MS
 
 
-def test_a_join_answered_at_once_in_the_same_generation_renews_nothing_so_a_heartbeat_goes_first() -> None:
+def test_a_heartbeat_follows_a_join_that_renews_nothing() -> None:
     bench = a_stable_follower()
     bench.now_ms += SESSION_MS
     bench.passes(0)

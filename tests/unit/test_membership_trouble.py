@@ -45,7 +45,7 @@ def failed(bench: Bench, cause: str = REFUSED, *, was_sent: bool = False) -> lis
 # --- trouble is published with its cause ------------------------------------------------------
 
 
-def test_a_newcomer_without_a_server_is_notified_after_a_second_with_the_cause() -> None:
+def test_a_newcomer_without_a_server_is_notified_with_the_cause() -> None:
     bench = a_newcomer()
     assert failed(bench) == []
     since_ms = bench.now_ms
@@ -75,7 +75,7 @@ def test_a_member_without_room_is_notified_and_goes_on(code: ErrorCode) -> None:
     assert bench.membership.trouble == ""
 
 
-def test_a_server_that_comes_back_full_ends_the_silence_and_begins_a_rejection() -> None:
+def test_a_full_server_ends_the_silence_and_begins_a_rejection() -> None:
     bench = a_newcomer()
     failed(bench)
     bench.passes(1_000)
@@ -149,7 +149,7 @@ def test_text_that_no_transport_can_encode_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.INVALID_REQUEST])
-def test_assignments_that_the_coordinator_will_never_take_fail_the_generation_and_not_the_leader(
+def test_impossible_assignments_fail_the_generation_only(
     code: ErrorCode,
 ) -> None:
     bench = a_joined_leader()
@@ -165,7 +165,7 @@ def test_assignments_that_the_coordinator_will_never_take_fail_the_generation_an
 # --- pace -------------------------------------------------------------------------------------
 
 
-def test_a_coordinator_that_answers_pending_at_once_is_not_called_in_a_loop() -> None:
+def test_a_join_answered_pending_at_once_is_not_sent_in_a_loop() -> None:
     bench = a_newcomer()
     began_ms, calls = bench.now_ms, 0
     while bench.now_ms < began_ms + 5_000:
@@ -211,7 +211,7 @@ def test_the_heartbeat_interval_can_be_set() -> None:
 # --- beside the calls -------------------------------------------------------------------------
 
 
-def test_a_leader_whose_assign_blocks_is_kept_alive_by_the_other_thread() -> None:
+def test_a_leader_whose_assign_blocks_is_kept_alive_by_a_thread() -> None:
     bench = a_joined_leader()
     assert bench.membership.state is State.LEADING
     assert bench.membership.overdue_heartbeat(bench.now_ms) is None
@@ -238,7 +238,7 @@ def test_a_heartbeat_that_was_rejected_for_load_costs_no_share() -> None:
 # --- answers that are overdue -----------------------------------------------------------------
 
 
-def test_an_answer_that_is_overdue_is_published_before_the_call_fails() -> None:
+def test_an_overdue_answer_is_published_before_the_call_fails() -> None:
     bench = a_newcomer()
     request = bench.begins()
     since_ms = bench.now_ms
@@ -266,7 +266,7 @@ def test_a_call_that_has_ended_is_never_overdue() -> None:
     assert bench.passes(60_000) == []
 
 
-def test_a_program_that_was_blocked_reads_what_has_come_meanwhile_before_it_complains() -> None:
+def test_a_blocked_program_reads_all_input_before_it_complains() -> None:
     bench = a_newcomer()
     bench.begins()
     assert bench.passes(5_000) == []

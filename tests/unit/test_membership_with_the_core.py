@@ -243,7 +243,7 @@ def run_one(seed: int) -> World:
 @pytest.mark.thorough
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32))
-def test_no_member_outlives_its_session_or_its_generation_and_all_settle_in_the_end(seed: int) -> None:
+def test_no_member_outlives_its_session_and_all_settle(seed: int) -> None:
     world = run_one(seed)
     states = {client.name: client.membership.state for client in world.clients}
     assert world.everybody_holds(), states

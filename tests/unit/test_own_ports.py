@@ -23,7 +23,7 @@ def test_beyond_loopback_no_port_is_opened_that_nobody_has_named() -> None:
     assert own_ports(settings("0.0.0.0:8080", grpc="127.0.0.1:9090"), 0) == OwnPorts(None, Address("127.0.0.1", 0))
 
 
-def test_ports_that_are_named_are_those_of_http_and_then_those_of_grpc() -> None:
+def test_named_ports_are_those_of_http_then_grpc() -> None:
     listening = settings("0.0.0.0:8080", grpc="10.0.0.7:9090", worker_ports=8101)
     owned = [own_ports(listening, worker) for worker in range(3)]
     assert [own.http for own in owned] == [Address("0.0.0.0", port) for port in (8101, 8102, 8103)]

@@ -36,9 +36,7 @@ def client(network: NamespacedNetwork) -> Iterator[redis.Redis]:
         yield client
 
 
-def test_what_is_cut_is_silent_either_way_and_goes_on_when_it_is_healed(
-    network: NamespacedNetwork, client: redis.Redis
-) -> None:
+def test_a_cut_link_is_silent_both_ways_until_it_is_restored(network: NamespacedNetwork, client: redis.Redis) -> None:
     for source, target in ((CLIENTS, REDIS), (REDIS, CLIENTS)):
         assert client.ping()
         network.cut_one_way(source, target)

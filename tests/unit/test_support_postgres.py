@@ -39,7 +39,7 @@ def test_committed_rows_survive_kill9_every_time(server: PostgresServer) -> None
 
 
 @pytest.mark.thorough
-async def test_kill9_takes_the_backends_with_it_and_drops_what_was_not_committed(server: PostgresServer) -> None:
+async def test_kill9_takes_backends_along_and_drops_uncommitted_work(server: PostgresServer) -> None:
     server.execute("CREATE TABLE rows (n int)")
     connection = await asyncpg.connect(server.dsn())
     backend = await connection.fetchval("SELECT pg_backend_pid()")

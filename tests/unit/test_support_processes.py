@@ -35,7 +35,7 @@ def test_waiting_for_a_line_returns_what_it_says(processes: Processes) -> None:
     assert speaker.output() == "starting\nport=4711\n"
 
 
-def test_waiting_fails_at_once_when_the_process_ends_and_says_what_it_printed(processes: Processes) -> None:
+def test_waiting_fails_at_a_processs_end_with_its_output(processes: Processes) -> None:
     broken = processes.start("sh", "-c", "echo no such option; exit 3")
 
     with pytest.raises(ProcessFailed, match=r"ended with 3 before line like 'ready'; it printed:\nno such option"):

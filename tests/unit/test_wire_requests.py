@@ -117,7 +117,7 @@ def test_what_the_client_sends_the_server_reads(request_: m.Request) -> None:
     assert sent_and_read(request_) == request_
 
 
-def test_every_request_of_the_protocol_has_a_route_and_a_sample_here() -> None:
+def test_every_request_of_the_protocol_has_a_route_and_a_sample() -> None:
     # Over HTTP, several heartbeats share the route of a single one.
     every_request = set(m.Request.__args__) - {m.HeartbeatMany}
     assert set(ROUTES) == every_request
@@ -138,7 +138,7 @@ def test_a_join_that_says_little_gets_the_documented_defaults(protocol_type: str
     )
 
 
-def test_waits_default_to_none_for_heartbeats_and_are_cut_at_fifty_seconds() -> None:
+def test_waits_default_to_none_and_end_at_fifty_seconds() -> None:
     heartbeat = {"member_id": "m", "generation_id": 1}
     assert read(m.Heartbeat, heartbeat).wait_ms == 0
     assert read(m.SyncGroup, heartbeat).wait_ms == 30_000
@@ -193,17 +193,17 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(
     assert (rejected.value.code, rejected.value.detail) == (ErrorCode.INVALID_REQUEST, says)
 
 
-def test_an_unknown_query_parameter_is_refused_with_the_nearest_one() -> None:
+def test_an_unknown_parameter_is_rejected_with_the_nearest_one() -> None:
     with pytest.raises(RejectedRequest, match="unknown query parameter 'protocl_type'; did you mean 'protocol_types'"):
         LIST_GROUPS.from_query([("states", "Stable"), ("protocl_type", "x")])
 
 
-def test_states_are_read_in_any_case_with_blanks_and_several_in_one_text() -> None:
+def test_states_are_read_in_any_case_with_blanks() -> None:
     document = LIST_GROUPS.from_query([("states", " stable , EMPTY"), ("states", "Stable"), ("states", "")])
     assert LIST_GROUPS.decode(document, Limits(), namespace="n").states == ("Stable", "Empty")
 
 
-def test_a_state_that_does_not_exist_is_refused_with_the_nearest_one() -> None:
+def test_an_unknown_state_is_rejected_with_the_nearest_one() -> None:
     for text, near in (("Stabel", "did you mean 'Stable'"), ("Foo", "known are CompletingRebalance, Dead, Empty")):
         with pytest.raises(RejectedRequest, match=f"unknown state '{text}'; {near}"):
             LIST_GROUPS.decode({"states": [f"empty,{text}"]}, Limits(), namespace="n")
@@ -425,7 +425,7 @@ def test_the_codecs_bring_nothing_of_a_server_along() -> None:
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
-def test_what_the_caller_leaves_absent_is_not_sent_for_an_older_server_may_not_know_it(request_: m.Request) -> None:
+def test_absent_fields_are_not_sent_to_older_servers(request_: m.Request) -> None:
     def empty_names(value: Any) -> list[str]:
         if isinstance(value, list):
             return [name for item in value for name in empty_names(item)]

@@ -145,9 +145,7 @@ def a_reason_to_leave_is_sent_whole(patch: Patch) -> None:
 # --- trouble ---------------------------------------------------------------------------------------
 
 
-@PLANTS.named(
-    "clients D8 C-09, ux D4 SDK", LOG + "test_the_cause_is_logged_within_two_seconds_then_once_a_minute_then_its_end"
-)
+@PLANTS.named("clients D8 C-09, ux D4 SDK", LOG + "test_the_cause_is_logged_in_time_each_minute_and_at_its_end")
 def trouble_is_not_logged(patch: Patch) -> None:
     patch(troubles.TroubleLog, "repeat", lambda *_arguments, **_named: None)
 
@@ -203,7 +201,7 @@ def a_sync_of_another_protocol_is_taken_up(patch: Patch) -> None:
 
 @PLANTS.named(
     "clients D12 B-48b",
-    "tests/client/test_topic_role.py::test_partitions_of_topics_that_were_not_subscribed_to_are_left_out",
+    "tests/client/test_topic_role.py::test_partitions_of_unsubscribed_topics_are_left_out",
 )
 def partitions_of_any_topic_are_taken_up(patch: Patch) -> None:
     def read(_self: Any, assigned: Any) -> Any:
@@ -224,7 +222,7 @@ def any_list_of_strategies_is_taken(patch: Patch) -> None:
 
 @PLANTS.named(
     "clients D12 B-65b",
-    "tests/client/test_client.py::test_a_name_that_no_coordinator_accepts_is_refused_before_a_call[group_instance_id]",
+    "tests/client/test_client.py::test_an_unacceptable_name_is_rejected_before_a_call[group_instance_id]",
     fails_with="Failed",
 )
 def any_instance_id_is_taken(patch: Patch) -> None:
@@ -242,12 +240,12 @@ def patience_has_no_bound(patch: Patch) -> None:
     patch(Pace, "retry_after", retry_after)
 
 
-@PLANTS.named("clients D12 B-34x", TROUBLE + "test_a_coordinator_that_answers_pending_at_once_is_not_called_in_a_loop")
+@PLANTS.named("clients D12 B-34x", TROUBLE + "test_a_join_answered_pending_at_once_is_not_sent_in_a_loop")
 def pending_answers_are_repeated_at_once(patch: Patch) -> None:
     patch(Pace, "pending", lambda self, _sent_at_ms, now_ms: self.at_once(now_ms))
 
 
-@PLANTS.named("clients D12 C-16", TROUBLE + "test_a_leader_whose_assign_blocks_is_kept_alive_by_the_other_thread")
+@PLANTS.named("clients D12 C-16", TROUBLE + "test_a_leader_whose_assign_blocks_is_kept_alive_by_a_thread")
 def the_heartbeat_thread_sees_only_members_with_a_share(patch: Patch) -> None:
     former = planning.Plan.overdue_heartbeat
 

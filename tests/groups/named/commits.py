@@ -14,7 +14,7 @@ PLANTS = Plants()
 ORDER = "tests/client/test_commits_in_order.py::"
 
 
-@PLANTS.named("clients D5 B-51b", ORDER + "test_an_earlier_commit_that_is_repeated_does_not_overwrite_a_later_one")
+@PLANTS.named("clients D5 B-51b", ORDER + "test_a_repeated_earlier_commit_overwrites_no_later_one")
 def each_commit_is_a_task_of_its_own(patch: Patch) -> None:
     def add(self: Any, items: Any) -> Any:
         outcome = asyncio.get_running_loop().create_future()
@@ -26,12 +26,12 @@ def each_commit_is_a_task_of_its_own(patch: Patch) -> None:
     patch(commits.Commits, "add", add)
 
 
-@PLANTS.named("clients D5 B-51c", ORDER + "test_an_offset_that_was_stored_before_a_commit_is_not_sent_after_it")
+@PLANTS.named("clients D5 B-51c", ORDER + "test_an_offset_stored_before_a_commit_is_not_sent_after_it")
 def a_commit_leaves_what_was_stored_before(patch: Patch) -> None:
     patch(consumer.Consumer, "_commit_in_turn", lambda self, items: self._commits.add(items))
 
 
-@PLANTS.named("clients D5 B-52", ORDER + "test_an_earlier_commit_that_is_repeated_does_not_overwrite_a_later_one")
+@PLANTS.named("clients D5 B-52", ORDER + "test_a_repeated_earlier_commit_overwrites_no_later_one")
 def outcomes_are_published_out_of_order(patch: Patch) -> None:
     async def notify_of_commits(self: Any) -> None:
         while self._notices:
@@ -43,7 +43,7 @@ def outcomes_are_published_out_of_order(patch: Patch) -> None:
 
 @PLANTS.named(
     "clients D5 B-52b",
-    ORDER + "test_an_error_of_the_function_that_learns_the_outcome_ends_the_member_in_order",
+    ORDER + "test_an_error_in_the_outcomes_function_ends_the_member",
 )
 def a_function_that_raises_ends_the_member_without_a_leave(patch: Patch) -> None:
     async def leave_broken(self: Any) -> None:
@@ -53,7 +53,7 @@ def a_function_that_raises_ends_the_member_without_a_leave(patch: Patch) -> None
     patch(member.Member, "_leave_broken", leave_broken)
 
 
-@PLANTS.named("clients D5 B-61b", ORDER + "test_commits_in_the_background_are_sent_before_the_group_is_left")
+@PLANTS.named("clients D5 B-61b", ORDER + "test_background_commits_are_sent_before_the_leave")
 def leaving_does_not_wait_for_commits(patch: Patch) -> None:
     async def at_once(*_arguments: Any) -> None:
         """Nothing is waited for."""
@@ -64,7 +64,7 @@ def leaving_does_not_wait_for_commits(patch: Patch) -> None:
 
 @PLANTS.named(
     "clients D10 B-53c",
-    ORDER + "test_an_offset_that_no_coordinator_accepts_is_refused_where_it_is_stored[-1]",
+    ORDER + "test_an_unacceptable_offset_is_rejected_where_it_is_stored[-1]",
     fails_with="Failed",
 )
 def any_offset_is_stored(patch: Patch) -> None:
@@ -74,7 +74,7 @@ def any_offset_is_stored(patch: Patch) -> None:
 
 @PLANTS.named(
     "clients D10 B-57a",
-    ORDER + "test_one_offset_that_is_refused_does_not_hold_back_the_others",
+    ORDER + "test_one_rejected_offset_does_not_hold_back_the_others",
     fails_with="OffsetMetadataTooLarge",
 )
 def one_refused_offset_fails_all_of_its_request(patch: Patch) -> None:

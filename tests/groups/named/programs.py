@@ -66,7 +66,7 @@ def an_unknown_state_selects_nothing(patch: Patch) -> None:
     patch(states, "_names_in", lambda text: iter([text]))
 
 
-@PLANTS.named("mission D6 pending", PROTOCOL + "test_a_pending_id_does_not_hold_the_first_phase_of_an_empty_group_open")
+@PLANTS.named("mission D6 pending", PROTOCOL + "test_a_pending_id_does_not_delay_the_first_generation")
 def a_pending_id_holds_every_phase_open(patch: Patch) -> None:
     former = rebalance.complete_join
 
@@ -92,7 +92,7 @@ def a_priority_is_shown_nowhere(patch: Patch) -> None:
 # --- names, defaults and pages ---------------------------------------------------------------------
 
 
-@PLANTS.named("mission D5", REFERENCES + "test_the_events_of_the_reference_are_those_of_members_and_are_exported")
+@PLANTS.named("mission D5", REFERENCES + "test_the_references_events_are_exported_events_of_members")
 def an_event_has_the_name_of_an_error(patch: Patch) -> None:
     generation_failed = "- `GenerationFailed("
     patch_text(patch, ROOT / "docs/reference/sdk.md", generation_failed, "- `AssignmentFailed(")
@@ -126,7 +126,7 @@ def _wait_not_long(patch: Patch) -> None:
 
 @PLANTS.named(
     "ux D3",
-    "tests/client/test_ways_out.py::test_work_that_raises_is_tried_again_after_a_pause_where_that_was_asked_for",
+    "tests/client/test_ways_out.py::test_work_that_raises_is_retried_where_requested",
     fails_with="TimeoutError",
 )
 def work_that_raises_ends_the_candidacy(patch: Patch) -> None:
@@ -222,7 +222,7 @@ def a_wrong_name_is_a_traceback_of_rota_sidecar(patch: Patch) -> None:
 
 @PLANTS.named(
     "ux D11 refused",
-    FORESEEN + "test_a_failure_of_members_in_task_groups_is_one_line_with_its_code[refused by the rules]",
+    FORESEEN + "test_failed_members_in_task_groups_are_one_line_with_a_code[refused by the rules]",
 )
 def a_refusal_in_a_task_group_is_a_traceback(patch: Patch) -> None:
     test, former = sys.modules["tests.cli.test_foreseen"], foreseen.failure_of

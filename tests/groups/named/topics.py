@@ -33,7 +33,7 @@ def a_returning_cooperative_leader_follows_no_topics(patch: Patch) -> None:
     a_returning_leader_follows_no_topics(patch)
 
 
-@PLANTS.named("clients D2 work", STATIC + "test_work_that_is_added_long_after_the_leader_s_restart_is_shared_out")
+@PLANTS.named("clients D2 work", STATIC + "test_work_added_long_after_a_leaders_restart_is_assigned")
 def a_returning_leader_follows_no_work(patch: Patch) -> None:
     async def read_given(_self: Any) -> None:
         """It knows only its own assignments."""
@@ -43,7 +43,7 @@ def a_returning_leader_follows_no_work(patch: Patch) -> None:
 
 @PLANTS.named(
     "mission D1 claims",
-    "tests/client/test_topic_role.py::test_an_eager_member_claims_nothing_under_a_cooperative_strategy",
+    "tests/client/test_topic_role.py::test_an_eager_member_claims_nothing_when_cooperative",
 )
 def an_eager_member_claims_what_it_held(patch: Patch) -> None:
     patch(TopicRole, "_claims_under", lambda _self, listed: listed.remembers)
@@ -55,9 +55,7 @@ def an_upgrade_leaves_partitions_without_an_owner(patch: Patch) -> None:
     patch(TopicRole, "is_chosen_cooperative", lambda self, _protocol_name: self.is_cooperative)
 
 
-@PLANTS.named(
-    "mission D1 net", UPGRADE + "test_what_a_member_claims_and_never_gives_up_is_assigned_without_another_change"
-)
+@PLANTS.named("mission D1 net", UPGRADE + "test_a_claim_that_is_never_revoked_is_assigned_all_the_same")
 def withheld_partitions_are_not_looked_for(patch: Patch) -> None:
     async def reassign_withheld(_self: Any) -> None:
         """The next rebalance will do."""
@@ -65,9 +63,7 @@ def withheld_partitions_are_not_looked_for(patch: Patch) -> None:
     patch(TopicLookout, "_reassign_withheld", reassign_withheld)
 
 
-@PLANTS.named(
-    "mission D2 version", WATCH + "test_weights_that_change_and_change_back_are_seen_at_whatever_moment[weighted]"
-)
+@PLANTS.named("mission D2 version", WATCH + "test_weights_changed_and_changed_back_are_seen[weighted]")
 def the_watch_compares_what_topics_were_before_they_were_read(patch: Patch) -> None:
     """A version is a digest of the topics, and the watch waits with that of the answer that made the leader look."""
     former, waited_once = topics._digest, TopicsWatch._wait_once
@@ -91,7 +87,7 @@ def the_watch_compares_what_topics_were_before_they_were_read(patch: Patch) -> N
 
 @PLANTS.named(
     "mission D2 net",
-    WATCH + "test_a_change_that_the_watch_misses_is_seen_within_ten_refresh_intervals",
+    WATCH + "test_a_change_that_the_watch_misses_is_found_by_refresh",
     fails_with="TimeoutError",
 )
 def a_live_watch_is_all_that_a_leader_looks_at(patch: Patch) -> None:

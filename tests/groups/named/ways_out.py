@@ -77,7 +77,7 @@ def step_aside_waits_for_the_callback_that_calls_it(patch: Patch) -> None:
 
 @PLANTS.named(
     "clients D7 C-02",
-    WAYS + "test_run_raises_the_loss_of_another_election_and_gives_the_own_one_up",
+    WAYS + "test_run_raises_another_elections_loss_and_resigns_its_own",
     fails_with="TimeoutError",
 )
 def another_election_s_loss_is_swallowed(patch: Patch) -> None:
@@ -95,7 +95,7 @@ def another_election_s_loss_is_swallowed(patch: Patch) -> None:
 
 @PLANTS.named(
     "clients D7 C-07",
-    WAYS + "test_to_return_is_to_resign_and_to_run_again_is_to_campaign_again",
+    WAYS + "test_to_return_is_to_resign_and_to_run_is_to_campaign",
     fails_with="TimeoutError",
 )
 def a_run_that_returns_does_not_resign(patch: Patch) -> None:
@@ -158,7 +158,7 @@ def a_program_that_is_ended_does_not_leave(patch: Patch) -> None:
 
 @PLANTS.named(
     "aesthetics D0",
-    WAYS + "test_a_pool_outlives_an_outage_that_its_work_meets_in_a_commit",
+    WAYS + "test_a_pool_survives_an_outage_that_a_commit_meets",
     fails_with="CoordinatorUnreachable",
 )
 def only_a_lost_membership_is_forgiven(patch: Patch) -> None:
@@ -182,7 +182,7 @@ def only_a_lost_membership_is_forgiven(patch: Patch) -> None:
 
 @PLANTS.named(
     "clients D9 on_lost",
-    COMMITS + "test_an_error_of_the_function_that_learns_the_outcome_ends_the_member_in_order",
+    COMMITS + "test_an_error_in_the_outcomes_function_ends_the_member",
 )
 def an_error_ends_a_member_without_on_lost(patch: Patch) -> None:
     def lose(self: Any, _reason: str) -> None:
@@ -195,7 +195,7 @@ def an_error_ends_a_member_without_on_lost(patch: Patch) -> None:
 
 @PLANTS.named(
     "clients D11 B-46b",
-    WAYS + "test_the_bodys_own_exception_is_not_hidden_by_that_of_a_callback",
+    WAYS + "test_the_bodys_exception_is_not_hidden_by_a_callbacks",
     fails_with="RuntimeError",
 )
 def a_callback_s_error_hides_that_of_the_body(patch: Patch) -> None:
@@ -209,7 +209,7 @@ def a_callback_s_error_hides_that_of_the_body(patch: Patch) -> None:
 
 @PLANTS.named(
     "clients D12 B-61d, clients §4 C-20",
-    WAYS + "test_leaving_has_a_deadline_after_which_work_is_cancelled_and_lost",
+    WAYS + "test_leaving_has_a_deadline_that_cancels_the_work",
     fails_with="TimeoutError",
 )
 def leaving_waits_for_on_revoked_without_an_end(patch: Patch) -> None:
@@ -239,7 +239,7 @@ def without_on_lost_nothing_is_called(patch: Patch) -> None:
         patch(module, "notify_lost", notify_lost)
 
 
-@PLANTS.named("clients §2 exit", WAYS + "test_an_exit_of_the_program_in_a_callback_leaves_the_group_first[on_assigned]")
+@PLANTS.named("clients §2 exit", WAYS + "test_an_exit_in_a_callback_leaves_the_group_first[on_assigned]")
 def an_exit_of_the_program_does_not_leave(patch: Patch) -> None:
     async def leave_broken(self: Any) -> None:
         if not isinstance(self._failure, SystemExit):
@@ -256,7 +256,7 @@ def an_exit_of_the_program_does_not_leave(patch: Patch) -> None:
 
 @PLANTS.named(
     "clients D12 C-13",
-    SYNC + "test_an_exit_of_the_program_in_a_thread_of_the_sdk_leaves_and_ends_the_program[callback]",
+    SYNC + "test_an_exit_in_a_thread_of_the_sdk_leaves_and_ends[callback]",
 )
 def an_exit_in_a_callback_ends_the_sdk_s_thread(patch: Patch) -> None:
     async def raised(coroutine: Any) -> Any:

@@ -22,7 +22,7 @@ def outcome(group: Group, name: str) -> Outcome:
 
 @deterministic
 @given(names, groups())
-def test_nothing_is_given_twice_or_to_who_did_not_ask_and_nothing_that_is_not_there(name: str, group: Group) -> None:
+def test_nothing_is_granted_twice_unasked_or_unknown(name: str, group: Group) -> None:
     assert holds("valid", outcome(group, name))
 
 
@@ -55,7 +55,7 @@ def test_equal_subscribers_differ_by_one_partition_at_most(name: str, group: Gro
 
 @deterministic
 @given(groups(equal=True))
-def test_range_cuts_each_topic_into_runs_of_nearly_the_same_length(group: Group) -> None:
+def test_range_cuts_topics_into_runs_of_equal_length(group: Group) -> None:
     shares = group.assign("range").values()
 
     for topic in TOPICS:
@@ -66,9 +66,7 @@ def test_range_cuts_each_topic_into_runs_of_nearly_the_same_length(group: Group)
 
 @deterministic
 @given(names, groups(), st.data())
-def test_racks_change_who_gets_what_but_not_what_an_assignor_promises(
-    name: str, group: Group, data: st.DataObject
-) -> None:
+def test_racks_change_shares_but_no_promise_of_an_assignor(name: str, group: Group, data: st.DataObject) -> None:
     members = [
         MemberSubscription(
             member.member_id,
@@ -106,7 +104,7 @@ def test_range_keeps_partition_n_of_two_topics_together() -> None:
 
 
 @pytest.mark.parametrize("name", ["range", "roundrobin"])
-def test_a_static_member_gets_its_share_back_under_a_new_member_id(name: str) -> None:
+def test_a_static_member_returns_under_a_new_member_id(name: str) -> None:
     others = [MemberSubscription("b", "two", ("t",)), MemberSubscription("0", None, ("t",))]
 
     before = assign(name, {"t": 7}, [MemberSubscription("a", "one", ("t",)), *others])
@@ -120,7 +118,7 @@ def test_a_group_without_members_has_no_shares() -> None:
     assert {name: assign(name, {"t": 3}, []) for name in ASSIGNORS} == {name: {} for name in ASSIGNORS}
 
 
-def test_an_unknown_assignor_is_refused_with_the_names_of_the_known_ones() -> None:
+def test_an_unknown_assignor_is_rejected_with_the_known_names() -> None:
     with pytest.raises(UnknownAssignor, match="range, roundrobin, sticky, cooperative-sticky, copartitioned"):
         assignor("uniform")
 
@@ -153,5 +151,5 @@ def test_two_members_of_the_same_id_are_refused() -> None:
         assign("range", {"t": 1}, [MemberSubscription("m"), MemberSubscription("m")])
 
 
-def test_a_topic_partition_is_a_tuple_that_sorts_by_topic_then_number() -> None:
+def test_a_topic_partition_is_a_tuple_that_sorts() -> None:
     assert sorted([TopicPartition("b", 0), TopicPartition("a", 2)]) == [("a", 2), ("b", 0)]

@@ -30,7 +30,7 @@ def rounds(group: Group, most: int) -> list[Outcome]:
 
 @deterministic
 @given(groups())
-def test_in_no_round_is_a_partition_given_to_one_while_another_loses_it(group: Group) -> None:
+def test_no_round_grants_a_partition_that_another_loses(group: Group) -> None:
     assert all(holds("two-phase", after) for after in rounds(group, most=10))
 
 
@@ -99,7 +99,7 @@ def test_a_moving_partition_is_withheld_for_one_round() -> None:
     assert second == {"a": partitions[:1], "b": partitions[1:]}
 
 
-def test_what_two_claim_is_given_to_neither_until_both_gave_it_up() -> None:
+def test_a_doubly_claimed_partition_waits_for_both_revokes() -> None:
     contested = (TopicPartition("t", 0),)
     members = [
         MemberSubscription("a", None, ("t",), contested, 1),

@@ -74,7 +74,7 @@ def test_the_imbalance_is_between_the_fullest_and_the_emptiest() -> None:
     assert imbalance({}) == 0
 
 
-def test_a_cooperative_strategy_takes_a_second_round_only_where_a_member_has_to_revoke() -> None:
+def test_a_second_round_comes_only_where_a_member_must_revoke() -> None:
     held = MemberSubscription("a", None, ("t",), partitions(0, 1, 2, 3), 1)
     joins = MemberSubscription("b", None, ("t",))
 
@@ -86,7 +86,7 @@ def test_a_cooperative_strategy_takes_a_second_round_only_where_a_member_has_to_
     assert shared.revoked["a"] == set(partitions(0, 1, 2, 3)) - set(shared.shares["a"])
 
 
-def test_a_strategy_that_never_settles_ends_the_forecast_all_the_same() -> None:
+def test_an_unstable_strategy_ends_the_forecast_all_the_same() -> None:
     class Restless(PartitionStrategy):
         name = "restless"
         cooperative = True

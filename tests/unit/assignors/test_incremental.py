@@ -13,7 +13,7 @@ names = st.sampled_from([f"m{index}" for index in range(8)])
 
 @deterministic
 @given(st.sets(names, min_size=1), st.lists(st.tuples(st.sets(names), st.sets(names), st.integers(0, 9)), max_size=6))
-def test_it_stays_complete_and_balanced_and_moves_as_little_as_balance_allows(
+def test_it_stays_complete_balanced_and_moves_little(
     first: set[str], changes: list[tuple[set[str], set[str], int]]
 ) -> None:
     shares = reassign({}, joined=first, added=range(20))
@@ -37,7 +37,7 @@ def test_it_stays_complete_and_balanced_and_moves_as_little_as_balance_allows(
         assert sum(len(set(before[name]) & set(shares[name])) for name in stayed) == could_keep
 
 
-def test_lists_that_do_not_change_are_shared_and_the_former_assignment_is_left_alone() -> None:
+def test_unchanged_lists_are_shared_and_old_shares_untouched() -> None:
     before = {"a": [1, 2], "b": [3, 4], "c": [5]}
 
     after = reassign(before, left=["c"])

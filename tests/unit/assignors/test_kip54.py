@@ -13,7 +13,7 @@ def after_sticky(group: Group) -> Outcome:
     return Outcome(group.partitions_per_topic, group.members, group.assign("sticky"))
 
 
-def test_one_of_three_equal_members_goes_and_five_assignments_are_preserved() -> None:
+def test_one_of_three_equal_members_leaves_and_five_shares_stay() -> None:
     topics = {f"t{index}": 2 for index in range(4)}
     group = Group(topics, [MemberSubscription(f"C{index}", topics=tuple(topics)) for index in range(3)])
 
@@ -23,7 +23,7 @@ def test_one_of_three_equal_members_goes_and_five_assignments_are_preserved() ->
     assert holds("fully-balanced", after)
 
 
-def test_the_member_with_the_narrowest_subscription_goes_and_five_assignments_are_preserved() -> None:
+def test_the_narrowest_member_leaves_and_five_shares_stay() -> None:
     subscriptions = {"C0": ("t0",), "C1": ("t0", "t1"), "C2": ("t0", "t1", "t2")}
     members = [MemberSubscription(member_id, topics=topics) for member_id, topics in subscriptions.items()]
     group = Group({"t0": 1, "t1": 2, "t2": 3}, members)
@@ -34,7 +34,7 @@ def test_the_member_with_the_narrowest_subscription_goes_and_five_assignments_ar
     assert after.shares["C1"] == [("t0", 0), ("t1", 0), ("t1", 1)]
 
 
-def test_a_third_member_comes_to_two_with_four_partitions_and_three_assignments_are_preserved() -> None:
+def test_a_third_member_joins_two_and_three_shares_are_preserved() -> None:
     group = Group({"t0": 2, "t1": 2}, [MemberSubscription(f"C{index}", topics=("t0", "t1")) for index in range(2)])
     settled = group.holding(group.assign("sticky"), generation=1)
 
@@ -44,7 +44,7 @@ def test_a_third_member_comes_to_two_with_four_partitions_and_three_assignments_
     assert holds("fully-balanced", after)
 
 
-def test_where_round_robin_leaves_one_with_nothing_everybody_has_two() -> None:
+def test_where_round_robin_starves_one_each_member_has_two() -> None:
     counts = {"t1": 2, "t2": 1, "t3": 2, "t4": 1, "t5": 2}
     odd = ("t1", "t3", "t5")
     members = [
@@ -81,7 +81,7 @@ def test_sticky_first_gives_a_newcomer_only_what_is_free() -> None:
 
 @deterministic
 @given(groups())
-def test_a_cooperative_group_gives_nothing_away_too_early_whatever_it_prefers(group: Group) -> None:
+def test_a_cooperative_group_moves_nothing_too_early(group: Group) -> None:
     for prefer in ("balance", "fairness-only", "stickiness"):
         shares = group.assign(f"cooperative-sticky(prefer={prefer})")
         assert holds("two-phase", Outcome(group.partitions_per_topic, group.members, shares))

@@ -17,7 +17,7 @@ def test_a_move_against_an_earlier_one_undoes_that_one() -> None:
     assert (holders, loads) == ([A, B], [3, 1, 0])
 
 
-def test_a_move_by_way_of_a_third_against_an_earlier_one_undoes_both() -> None:
+def test_a_move_through_a_third_member_undoes_both_moves() -> None:
     """0 went from A to B and on to C would be A to C, while 1 went from C to A."""
     holders, loads = [A, C], [2, 1, 4]
     moves = Moves(holders, loads)

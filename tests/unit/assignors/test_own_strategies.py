@@ -196,7 +196,7 @@ def test_each_topic_is_assigned_by_the_strategy_of_its_rule() -> None:
     )
 
 
-def test_the_first_rule_that_matches_counts_and_others_have_no_member() -> None:
+def test_the_first_matching_rule_counts_or_no_member() -> None:
     shares = assign("by-topic(log-a=range,log-*=roundrobin)", MANY, members_of("ann", "bob"))
 
     assert {place.topic for share in shares.values() for place in share} == {"log-a", "log-b"}

@@ -40,7 +40,7 @@ def with_racks(group: Group, data: st.DataObject) -> Group:
 
 @deterministic
 @given(groups(), st.integers(1, 4))
-def test_redundant_puts_each_partition_on_n_different_subscribers_or_on_all_there_are(group: Group, n: int) -> None:
+def test_redundant_puts_a_partition_on_n_subscribers_or_all(group: Group, n: int) -> None:
     before = outcome(group, f"redundant({n})")
 
     copies = Counter(partition for share in before.shares.values() for partition in share)
@@ -58,7 +58,7 @@ def test_redundant_puts_each_partition_on_n_different_subscribers_or_on_all_ther
 
 @deterministic
 @given(groups(equal=True), st.integers(1, 4))
-def test_redundant_is_balanced_among_equal_subscribers_and_comes_to_rest(group: Group, n: int) -> None:
+def test_redundant_is_balanced_and_comes_to_rest(group: Group, n: int) -> None:
     shares = group.assign(f"redundant({n})")
 
     loads = [len(share) for share in shares.values()]
@@ -66,7 +66,7 @@ def test_redundant_is_balanced_among_equal_subscribers_and_comes_to_rest(group: 
     assert group.holding(shares, generation=9).assign(f"redundant({n})") == shares
 
 
-def test_redundant_replaces_the_copies_of_a_lost_member_and_leaves_nearly_all_others_where_they_are() -> None:
+def test_redundant_replaces_lost_copies_and_keeps_the_rest() -> None:
     group = Group({"t": 50}, [MemberSubscription(f"m{index}", topics=("t",)) for index in range(10)])
     before = group.assign("redundant(2)")
 
@@ -81,7 +81,7 @@ def test_redundant_replaces_the_copies_of_a_lost_member_and_leaves_nearly_all_ot
 
 @deterministic
 @given(groups())
-def test_copartitioned_never_parts_the_same_number_of_topics_with_the_same_subscribers(group: Group) -> None:
+def test_copartitioned_never_parts_topics_of_equal_counts(group: Group) -> None:
     after = outcome(group, "copartitioned")
 
     holders: dict[tuple[tuple[str, ...], int], set[str]] = {}
@@ -98,7 +98,7 @@ def test_copartitioned_moves_nothing_when_nothing_changed(group: Group) -> None:
     assert group.holding(shares, generation=9).assign("copartitioned") == shares
 
 
-def test_copartitioned_keeps_bundles_where_they_are_when_a_member_goes() -> None:
+def test_copartitioned_keeps_bundles_when_a_member_leaves() -> None:
     group = Group({"a": 6, "b": 6}, [MemberSubscription(f"m{index}", topics=("a", "b")) for index in range(3)])
     before = group.assign("copartitioned")
 
@@ -113,7 +113,7 @@ def test_copartitioned_keeps_bundles_where_they_are_when_a_member_goes() -> None
 
 @deterministic
 @given(groups(), st.data())
-def test_rack_aware_leaves_nothing_outside_its_racks_that_could_be_within(group: Group, data: st.DataObject) -> None:
+def test_rack_aware_leaves_nothing_needlessly_outside_its_racks(group: Group, data: st.DataObject) -> None:
     group = with_racks(group, data)
     rack_of = {member.member_id: member.rack for member in group.members}
 
@@ -126,7 +126,7 @@ def test_rack_aware_leaves_nothing_outside_its_racks_that_could_be_within(group:
             assert rack_of[holder] in racks
 
 
-def test_rack_aware_puts_locality_before_balance_and_sticky_does_not() -> None:
+def test_rack_aware_prefers_locality_and_sticky_does_not() -> None:
     members = [MemberSubscription("a", topics=("t",), rack="r1"), MemberSubscription("b", topics=("t",), rack="r2")]
     racks = {"t": [["r1"], ["r1"], ["r1"], ["r2"]]}
 
@@ -186,7 +186,7 @@ def test_small_rebalances_come_to_rest(group: Group, topic_weights: dict[str, li
     assert weigh(group, topic_weights) == shares, "and then nothing is left to move, budget or not"
 
 
-def test_a_hot_partition_is_alone_on_its_member_and_a_big_machine_carries_more() -> None:
+def test_a_hot_partition_is_alone_and_a_big_machine_carries_more() -> None:
     members = [MemberSubscription("big", topics=("t",), capacity=3.0), MemberSubscription("small", topics=("t",))]
 
     hot = assign("weighted", {"t": 4}, [members[1], replace(members[0], capacity=1.0)], None, {"t": [9, 1, 1, 1]})

@@ -66,7 +66,7 @@ def test_a_topic_that_grows_takes_nothing_from_anybody(group: Group, topic: str,
 
 @deterministic
 @given(groups(), st.data())
-def test_changed_subscriptions_still_end_balanced_and_without_crossing_moves(group: Group, data: st.DataObject) -> None:
+def test_changed_subscriptions_end_balanced_without_crossing(group: Group, data: st.DataObject) -> None:
     settled = group.holding(group.assign("sticky"), generation=9)
     members = [
         MemberSubscription(m.member_id, None, data.draw(subsets), m.owned_partitions, m.generation)

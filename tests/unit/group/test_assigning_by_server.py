@@ -68,7 +68,7 @@ def test_the_leader_is_told_that_it_need_not_assign() -> None:
     assert (follower.leader_id, follower.skip_assignment) == ("m0", False)
 
 
-def test_an_assignment_that_the_leader_sends_all_the_same_is_not_heeded() -> None:
+def test_an_assignment_that_the_leader_sends_anyway_is_ignored() -> None:
     core = a_served_group()
     call = core.send(a_sync("m0", 1, m0=b"everything"))
     assert core.is_parked(call)
@@ -92,7 +92,7 @@ def test_nobody_is_removed_for_a_sync_that_it_never_sends() -> None:
     assert core.group.state == "Stable"
 
 
-def test_what_was_computed_for_another_generation_changes_nothing() -> None:
+def test_a_result_for_another_generation_changes_nothing() -> None:
     core = a_served_group()
     late = the_job(core)
     core.ask(a_leave("m1"))
@@ -120,7 +120,7 @@ def test_who_stays_keeps_what_it_had_without_saying_what_it_owns() -> None:
         assert set(before[member_id]) <= set(share(core, member_id))
 
 
-def test_a_topic_that_grew_is_a_resync_and_parked_heartbeats_hear_of_it() -> None:
+def test_a_grown_topic_is_a_resync_that_heartbeats_receive() -> None:
     core = a_served_group()
     finish(core)
     waiting = core.send(a_heartbeat("m1", 1, wait_ms=3_000))
@@ -132,7 +132,7 @@ def test_a_topic_that_grew_is_a_resync_and_parked_heartbeats_hear_of_it() -> Non
     assert core.last("assignment_synced").reason.endswith("by server:sticky: documents 4 → 6")
 
 
-def test_a_partition_that_would_change_hands_makes_a_rebalance_instead_of_a_resync() -> None:
+def test_a_partition_that_would_move_makes_a_rebalance() -> None:
     """Else its next member begins before its last one has learnt that it has to stop."""
     core = a_served_group(protocols=(("server:range", DOCUMENTS),))
     finish(core)
@@ -153,7 +153,7 @@ def test_a_topic_that_is_gone_makes_a_rebalance() -> None:
     assert core.group.state == "PreparingRebalance"
 
 
-def test_a_static_member_that_came_back_meanwhile_is_not_left_with_nothing() -> None:
+def test_a_static_member_back_meanwhile_keeps_its_share() -> None:
     core = a_served_static_member()
     late = the_job(core)
     core.ask(a_join(new="i-2", instance="i", protocols=SERVER_STICKY, protocol_type="consumer"))
@@ -192,7 +192,7 @@ def test_looking_again_without_a_change_is_no_resync() -> None:
     assert core.generation_id == 1
 
 
-def test_if_it_cannot_be_computed_those_who_wait_are_told_and_join_again() -> None:
+def test_an_impossible_assignment_notifies_and_all_join_again() -> None:
     core = a_served_group()
     call = core.send(a_sync("m1", 1))
 
@@ -202,7 +202,7 @@ def test_if_it_cannot_be_computed_those_who_wait_are_told_and_join_again() -> No
     assert core.group.state == "PreparingRebalance"
 
 
-def test_a_stable_group_keeps_what_it_has_if_the_next_cannot_be_computed() -> None:
+def test_a_stable_group_keeps_its_shares_if_assigning_fails() -> None:
     core = a_served_group()
     finish(core)
 
@@ -236,7 +236,7 @@ def test_a_mixed_group_takes_what_all_of_them_list() -> None:
     assert [member.metadata for member in _list_of_leader(core, both)] == [b"kafka", b"kafka"]
 
 
-def test_a_group_moves_to_the_server_when_its_last_member_lists_it() -> None:
+def test_a_group_moves_to_server_assignment_with_its_last_member() -> None:
     core = an_empty_shard()
     join(core, "m0", (("range", b""),))
     end_join_phase(core)
@@ -249,7 +249,7 @@ def test_a_group_moves_to_the_server_when_its_last_member_lists_it() -> None:
     assert share(core, "m0") == [0, 1, 2, 3]
 
 
-def test_who_only_lists_the_server_cannot_come_to_those_who_do_not() -> None:
+def test_a_member_of_the_server_alone_meets_no_others() -> None:
     core = a_served_group((("range", b""),))
 
     answer = core.ask(a_join(new="thin", protocols=SERVER_STICKY, protocol_type="consumer"))

@@ -95,7 +95,7 @@ def test_a_member_without_a_caller_gets_one_when_it_joins_again() -> None:
     assert core.ask(replace(a_heartbeat("m0", 2), subject=OTHERS)).error is FORBIDDEN
 
 
-def test_an_administrator_that_joins_in_a_members_name_is_not_its_caller() -> None:
+def test_an_administrator_in_a_members_name_is_not_its_caller() -> None:
     core = a_group_of(MINE)
 
     core.send(a_join("m0", instance="i0"))
@@ -111,7 +111,7 @@ def test_the_next_owner_knows_the_callers_of_members() -> None:
     assert core.ask(replace(a_sync("m0", 1, "i0"), subject=OTHERS)).error is FORBIDDEN
 
 
-def test_an_instance_id_is_free_for_another_caller_once_its_member_left() -> None:
+def test_an_instance_id_is_free_once_its_member_left() -> None:
     core = a_group_of(MINE)
     core.ask(a_leave("m0"))
 

@@ -161,7 +161,7 @@ def test_a_group_is_listed_by_its_topics_while_it_rebalances() -> None:
     assert listed.state == "PreparingRebalance"
 
 
-def test_a_group_whose_bytes_name_no_topics_is_not_listed_by_topic() -> None:
+def test_a_group_with_unreadable_topics_is_not_listed_by_topic() -> None:
     assert a_stable_group().ask(m.ListGroups(NAMESPACE, topic="t")).groups == ()
 
 

@@ -39,14 +39,14 @@ def test_one_member_at_a_time_may_leave() -> None:
     assert core.last("leave_granted").reason == "its node is drained"
 
 
-def test_the_same_member_may_ask_again_and_others_up_to_their_cap() -> None:
+def test_the_same_member_may_ask_again_and_others_up_to_a_cap() -> None:
     core = a_stable_group(members=4)
 
     assert [drain(core, "m1").granted for _ in range(2)] == [True, True]
     assert [drain(core, each, max_leaving=2).granted for each in ("m2", "m3")] == [True, False]
 
 
-def test_the_next_may_leave_when_the_first_has_left_and_the_others_have_its_share() -> None:
+def test_the_next_may_leave_when_the_firsts_share_has_moved() -> None:
     core = a_stable_group(members=3)
     drain(core, "m1")
 
@@ -73,7 +73,7 @@ def test_a_permission_that_is_not_used_ends() -> None:
     assert drain(core, "m2").leaving == ("m2",)
 
 
-def test_a_static_member_is_named_by_its_instance_and_is_not_leaving_when_it_is_back() -> None:
+def test_a_returning_static_member_is_not_leaving_any_more() -> None:
     core = a_stable_group(members=2, static=1)
     instance = next(iter(core.group.static_members))
     assert drain(core, instance=instance).granted

@@ -76,7 +76,7 @@ def test_join_phase_ends_with_the_last_member_that_it_waits_for(
     assert (core.group.state, core.generation_id) == ("CompletingRebalance", 2)
 
 
-def test_members_of_a_full_group_do_not_wait_for_the_one_that_has_lost_its_place() -> None:
+def test_a_full_group_does_not_wait_for_the_rejected_member() -> None:
     core = a_stable_group(members=2, limits=replace(LIMITS, group_max_size=2))
     first, newcomer = core.send(a_join("m0")), core.send(a_join(new="new", instance="i"))
 

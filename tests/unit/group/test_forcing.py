@@ -27,7 +27,7 @@ def described(core: Core) -> m.DescribeReply:
     return reply
 
 
-def test_a_forced_rebalance_tells_everybody_at_once_and_removes_nobody() -> None:
+def test_a_forced_rebalance_notifies_all_and_removes_none() -> None:
     core = a_stable_group(members=2)
     waiting = core.send(a_heartbeat("m1", 1, wait_ms=3_000))
 
@@ -40,7 +40,7 @@ def test_a_forced_rebalance_tells_everybody_at_once_and_removes_nobody() -> None
     assert (core.generation_id, core.leader_id, list(core.group.members)) == (2, "m0", ["m0", "m1"])
 
 
-def test_a_leader_that_is_asked_to_step_down_stays_a_member_and_another_one_leads() -> None:
+def test_a_leader_asked_to_step_down_stays_a_member() -> None:
     core = a_stable_group(members=3)
 
     core.ask(m.RebalanceGroup(*KEY, step_down=True))
@@ -71,7 +71,7 @@ def test_who_is_alone_leads_on() -> None:
     assert (core.leader_id, core.generation_id) == ("m0", 2)
 
 
-def test_a_static_leader_that_restarts_meanwhile_does_not_lead_again() -> None:
+def test_a_static_leader_restarted_meanwhile_does_not_lead_again() -> None:
     core = a_stable_group(members=2, static=2)
     core.ask(m.RebalanceGroup(*KEY, step_down=True))
 
@@ -81,7 +81,7 @@ def test_a_static_leader_that_restarts_meanwhile_does_not_lead_again() -> None:
     assert core.leader_id == "m1"
 
 
-def test_a_join_phase_under_way_is_gone_along_with_but_the_leader_still_steps_down() -> None:
+def test_a_join_phase_goes_on_while_the_leader_steps_down() -> None:
     core = a_group_in_a_join_phase(members=2)
     reason = core.group.rebalance_reason
 

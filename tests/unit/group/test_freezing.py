@@ -77,7 +77,7 @@ def test_a_newcomer_that_has_an_id_and_a_static_one_wait_as_well() -> None:
     assert core.ask(a_join(new="i-1", instance="i")).error is ErrorCode.THROTTLED
 
 
-def test_members_that_leave_or_expire_rebalance_the_group_and_newcomers_join_then() -> None:
+def test_leaves_and_expiries_rebalance_and_admit_newcomers() -> None:
     core = a_stable_group(members=3)
     freeze(core)
 
@@ -100,7 +100,7 @@ def test_a_silent_member_expires_all_the_same() -> None:
     assert core.group.state == "PreparingRebalance"
 
 
-def test_a_leader_that_joins_because_of_topics_is_answered_with_the_generation_and_rebalances_at_the_end() -> None:
+def test_a_leader_joining_for_topics_rebalances_at_the_end() -> None:
     core = a_stable_group(members=2)
     freeze(core)
 
@@ -118,7 +118,7 @@ def test_a_leader_that_joins_because_of_topics_is_answered_with_the_generation_a
     assert started.reason.endswith("; held back until the freeze ended")
 
 
-def test_a_follower_whose_topics_changed_waits_and_one_that_gave_something_up_does_not() -> None:
+def test_a_follower_waits_unless_it_revoked_something() -> None:
     core = a_stable_group(members=2)
     freeze(core)
 
@@ -153,7 +153,7 @@ def test_a_better_candidate_waits() -> None:
     assert election(core, "m0").successor_id == "m1"
 
 
-def test_the_end_of_a_freeze_before_its_time_lets_a_better_candidate_go_on() -> None:
+def test_an_early_end_of_a_freeze_lets_a_better_candidate_lead() -> None:
     core = a_race(1, 5)
     freeze(core)
     keep_candidates_alive(core, HOLD_MS)
@@ -165,7 +165,7 @@ def test_the_end_of_a_freeze_before_its_time_lets_a_better_candidate_go_on() -> 
     assert core.last("group_unfrozen").reason == "a deploy"
 
 
-def test_an_administrator_has_to_end_the_freeze_before_it_forces_a_rebalance() -> None:
+def test_an_administrator_must_unfreeze_before_a_rebalance() -> None:
     core = a_stable_group(members=2)
     freeze(core)
 
@@ -189,7 +189,7 @@ def test_a_freeze_is_prolonged_and_described() -> None:
 
 
 @pytest.mark.parametrize("served", [True, False])
-def test_a_new_owner_keeps_the_freeze_and_has_the_members_agree_at_its_end(served: bool) -> None:
+def test_a_new_owner_keeps_the_freeze_and_rejoins_at_its_end(served: bool) -> None:
     core = a_served_group(members=2) if served else a_stable_group(members=2)
     if served:
         finish(core)
@@ -204,7 +204,7 @@ def test_a_new_owner_keeps_the_freeze_and_has_the_members_agree_at_its_end(serve
     assert core.ask(DescribeGroup(NAMESPACE, GROUP_ID)).frozen_until_ms is not None
 
 
-def test_a_group_without_a_generation_or_unknown_cannot_be_frozen() -> None:
+def test_an_unknown_or_new_group_cannot_be_frozen() -> None:
     core = a_stable_group(members=1)
 
     unknown = core.ask(FreezeGroup(NAMESPACE, "unknown", 1_000))

@@ -106,7 +106,7 @@ def test_another_protocol_type_is_refused() -> None:
     )
 
 
-def test_a_refused_protocol_is_named_beside_those_that_all_members_list() -> None:
+def test_a_rejected_protocol_is_named_beside_the_common_ones() -> None:
     core = a_stable_group(members=2)
 
     reply = core.ask(a_join(new="x", protocols=(("sticky", b""), ("roundrobin", b""))))
@@ -116,7 +116,7 @@ def test_a_refused_protocol_is_named_beside_those_that_all_members_list() -> Non
     assert "this member offers the protocols 'sticky', 'roundrobin'; " in reply.detail
 
 
-def test_the_text_of_a_refused_join_is_short_and_printable_whatever_its_names() -> None:
+def test_the_text_of_a_rejected_join_is_short_and_printable() -> None:
     core = a_stable_group(members=1)
     names = tuple((f"{number}\n" + "x" * 10_000, b"") for number in range(60))
 
@@ -168,7 +168,7 @@ def test_join_phase_ends_when_everybody_has_joined_again() -> None:
     assert [core.answer(call).generation_id for call in calls] == [2, 2]
 
 
-def test_pending_id_holds_the_join_phase_open_until_its_session_is_over() -> None:
+def test_a_pending_id_delays_the_join_phase_for_its_session() -> None:
     core = a_stable_group(members=1)
     core.ask(a_join(new="late"))
 
@@ -186,7 +186,7 @@ def test_pending_id_that_brings_an_instance_id_is_refused() -> None:
     assert core.ask(a_join("m0", instance="i0")).error is ErrorCode.INVALID_REQUEST
 
 
-def test_dynamic_member_that_does_not_rejoin_is_removed_at_the_rebalance_timeout() -> None:
+def test_a_dynamic_member_that_does_not_rejoin_is_removed() -> None:
     core = a_group_in_a_join_phase(members=3)
     core.send(a_join("m0"))
 
@@ -199,7 +199,7 @@ def test_dynamic_member_that_does_not_rejoin_is_removed_at_the_rebalance_timeout
     assert core.last("member_expired").reason == "did not rejoin within the rebalance timeout"
 
 
-def test_follower_that_rejoins_unchanged_is_told_the_current_generation() -> None:
+def test_an_unchanged_follower_rejoins_the_current_generation() -> None:
     core = a_stable_group(members=2)
 
     reply = core.ask(a_join("m1"))
@@ -207,7 +207,7 @@ def test_follower_that_rejoins_unchanged_is_told_the_current_generation() -> Non
     assert (reply.generation_id, core.group.state) == (1, "Stable")
 
 
-def test_follower_that_rejoins_with_other_metadata_starts_a_rebalance() -> None:
+def test_a_follower_with_other_metadata_starts_a_rebalance() -> None:
     core = a_stable_group(members=2)
 
     core.send(a_join("m1", protocols=(("range", b"other"),)))
@@ -223,7 +223,7 @@ def test_leader_that_rejoins_always_starts_a_rebalance() -> None:
     assert core.group.rebalance_reason == "leader m0 joined again"
 
 
-def test_unchanged_rejoin_while_the_assignment_is_awaited_gets_the_generation_again() -> None:
+def test_an_unchanged_rejoin_repeats_the_generation() -> None:
     core = a_group_awaiting_its_assignment(members=2)
 
     leader, follower = core.ask(a_join("m0")), core.ask(a_join("m1"))
@@ -232,7 +232,7 @@ def test_unchanged_rejoin_while_the_assignment_is_awaited_gets_the_generation_ag
     assert len(leader.members) == 2
 
 
-def test_changed_rejoin_while_the_assignment_is_awaited_fails_the_parked_syncs() -> None:
+def test_a_changed_rejoin_fails_syncs_that_await_the_assignment() -> None:
     core = a_group_awaiting_its_assignment(members=2)
     parked = core.send(a_sync("m1", 1))
 
@@ -242,7 +242,7 @@ def test_changed_rejoin_while_the_assignment_is_awaited_fails_the_parked_syncs()
     assert core.deadline_ms("m1") is None, "its join is parked, so it lives"
 
 
-def test_later_join_of_the_same_member_takes_the_place_of_the_parked_one() -> None:
+def test_a_later_join_of_a_member_replaces_the_parked_one() -> None:
     core = a_group_in_its_initial_delay(members=1)
     (first,) = core.unanswered
 
@@ -252,7 +252,7 @@ def test_later_join_of_the_same_member_takes_the_place_of_the_parked_one() -> No
     assert core.is_parked(second)
 
 
-def test_parked_join_is_answered_pending_when_its_own_time_is_over() -> None:
+def test_a_parked_join_is_pending_when_its_time_is_over() -> None:
     core = a_group_in_its_initial_delay(members=1)
     (call,) = core.unanswered
 

@@ -20,7 +20,7 @@ from tests.unit.group.driver import (
 )
 
 
-def test_silent_member_expires_at_the_end_of_its_session_and_not_before() -> None:
+def test_a_silent_member_expires_exactly_at_its_sessions_end() -> None:
     core = a_stable_group(members=2)
     core.advance(1_000)
     core.ask(a_heartbeat("m0", 1))
@@ -103,7 +103,7 @@ def test_parked_heartbeat_is_answered_the_moment_the_group_moves() -> None:
     assert core.answer(call).detail == "m1 left"
 
 
-def test_parked_heartbeat_s_member_expires_if_it_does_not_come_back() -> None:
+def test_a_parked_heartbeats_member_expires_if_it_stays_away() -> None:
     core = a_stable_group(members=1)
     call = core.send(a_heartbeat("m0", 1, wait_ms=3_000))
 
@@ -113,7 +113,7 @@ def test_parked_heartbeat_s_member_expires_if_it_does_not_come_back() -> None:
     assert core.group.state == "Empty"
 
 
-def test_parked_heartbeat_is_answered_when_its_own_time_is_over_and_renews() -> None:
+def test_a_parked_heartbeat_renews_when_its_time_is_over() -> None:
     core = a_stable_group(members=1)
     call = core.send(a_heartbeat("m0", 1, wait_ms=3_000))
     core.advance(3_000)
@@ -165,7 +165,7 @@ def test_leaver_s_parked_join_is_answered_unknown() -> None:
     assert core.answer(call).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_leave_of_a_pending_id_ends_the_wait_for_it_and_nothing_else() -> None:
+def test_a_leave_of_a_pending_id_ends_its_wait_only() -> None:
     core = a_stable_group(members=1)
     core.ask(a_join(new="late"))
     call = core.send(a_join("m0"))
@@ -184,7 +184,7 @@ def test_pending_id_of_a_stable_group_leaves_without_a_rebalance() -> None:
     assert core.group.state == "Stable"
 
 
-def test_last_member_to_leave_empties_the_group_and_raises_the_generation() -> None:
+def test_the_last_leave_empties_the_group_with_a_generation() -> None:
     core = a_stable_group(members=1)
 
     core.ask(a_leave("m0"))
@@ -192,7 +192,7 @@ def test_last_member_to_leave_empties_the_group_and_raises_the_generation() -> N
     assert (core.group.state, core.generation_id) == ("Empty", 2)
 
 
-def test_everybody_leaving_during_the_initial_delay_ends_in_empty() -> None:
+def test_all_leaves_in_the_initial_delay_end_in_empty() -> None:
     core = a_group_in_its_initial_delay(members=1)
 
     core.ask(a_leave("m0"))
@@ -201,7 +201,7 @@ def test_everybody_leaving_during_the_initial_delay_ends_in_empty() -> None:
     assert (core.group.state, core.generation_id) == ("Empty", 1)
 
 
-def test_expiry_in_a_join_phase_completes_it_if_all_others_are_here() -> None:
+def test_an_expiry_completes_a_join_phase_of_all_others() -> None:
     core = a_group_in_a_join_phase(members=2)
     (call,) = core.unanswered
 

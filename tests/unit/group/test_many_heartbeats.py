@@ -121,7 +121,7 @@ def test_each_is_refused_as_it_would_be_alone() -> None:
     assert [error.error for error in together.errors] == codes[1:]
 
 
-def test_a_rebalance_is_told_to_all_and_still_renews_their_sessions() -> None:
+def test_a_rebalance_notifies_all_and_renews_their_sessions() -> None:
     table = a_stable_group("a", "b")
     table.ask(a_join("c"))
     table.now_ms += 700

@@ -57,7 +57,7 @@ def share(core: Core, member_id: str) -> PermitShare:
     return decode_share(answer.assignment)
 
 
-def test_permits_are_granted_in_the_step_that_ends_the_join_phase() -> None:
+def test_permits_are_granted_as_the_join_phase_ends() -> None:
     core = a_group_with_permits(permits=2, members=3)
 
     assert core.group.state == "Stable"
@@ -65,7 +65,7 @@ def test_permits_are_granted_in_the_step_that_ends_the_join_phase() -> None:
     assert [share(core, each).token for each in core.ids] == [fencing_token(1), fencing_token(1), NO_TOKEN]
 
 
-def test_a_permit_passes_on_when_its_holder_leaves_and_the_other_holders_keep_theirs() -> None:
+def test_a_permit_passes_on_and_the_other_holders_keep_theirs() -> None:
     core = a_group_with_permits(permits=2, members=4)
 
     core.ask(a_leave("m0"))
@@ -78,7 +78,7 @@ def test_a_permit_passes_on_when_its_holder_leaves_and_the_other_holders_keep_th
     ]
 
 
-def test_a_silent_holders_permit_passes_on_when_its_session_is_over() -> None:
+def test_a_silent_holders_permit_passes_on_after_its_session() -> None:
     core = a_group_with_permits()
     core.advance(SESSION_MS - 1)
     core.ask(a_heartbeat("m1", 1))
@@ -118,7 +118,7 @@ def test_a_static_holders_successor_gets_a_higher_token_at_once(number: int) -> 
     assert core.ask(a_heartbeat(f"m{number}", 1, instance=f"i{number}")).error is ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_a_static_member_that_comes_back_with_another_wish_has_all_agree_anew() -> None:
+def test_a_static_member_with_other_metadata_rebalances() -> None:
     core = a_static_group()
 
     static_join(core, "back", "i0", permits=2)
@@ -137,7 +137,7 @@ def test_a_restart_keeps_permits_and_tokens() -> None:
     assert (share(core, "m0").token, share(core, "m1").place) == (fencing_token(1), 1)
 
 
-def test_where_the_store_went_back_every_holders_token_is_above_all_before() -> None:
+def test_after_a_setback_every_token_is_above_all_before() -> None:
     core = a_group_with_permits(permits=1, members=2)
     raise_floor(core)
 

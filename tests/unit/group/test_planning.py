@@ -54,7 +54,7 @@ def _own_strategies() -> Iterator[None]:
         yield
 
 
-def test_without_a_hypothesis_it_is_a_rebalance_of_the_group_as_it_is() -> None:
+def test_without_a_hypothesis_the_plan_is_a_rebalance() -> None:
     planned = plan()
 
     assert (planned.rounds, planned.moves, planned.least_moves, planned.moved) == (1, 0, 0, ())
@@ -78,7 +78,7 @@ def test_where_all_leave_each_partition_is_without_a_member() -> None:
     assert (planned.rounds, planned.moves, planned.imbalance_after) == (0, 0, 0)
 
 
-def test_partitions_of_topics_whose_last_subscriber_leaves_are_without_a_member() -> None:
+def test_partitions_without_a_subscriber_have_no_member() -> None:
     planned = plan(a_snapshot(a_member("a", "0"), a_member("b", topics=BOTH)), without=("b",))
 
     assert planned.unowned == (m.TopicPartitions("payments", (0, 1)),)
@@ -94,7 +94,7 @@ def test_members_that_join_subscribe_as_most_members_do() -> None:
     assert any("made up" in note for note in planned.notes)
 
 
-def test_more_partitions_that_take_nothing_from_any_member_need_no_join_phase() -> None:
+def test_more_partitions_without_moves_need_no_join_phase() -> None:
     planned = plan(topics=(m.TopicCount("orders", 9),))
 
     assert (planned.rounds, planned.moves, planned.imbalance_after) == (0, 0, 1)
@@ -113,7 +113,7 @@ def test_under_a_cooperative_strategy_only_what_moves_pauses() -> None:
     assert "2 of 2 members do not list cooperative-sticky" in planned.notes[1]
 
 
-def test_partitions_that_only_the_leader_counts_are_counted_by_what_is_assigned() -> None:
+def test_partitions_counted_by_the_leader_count_as_assigned() -> None:
     snapshot = a_snapshot(a_member("a", "01234567"), a_member("b"))
 
     planned = plan(snapshot)
@@ -124,7 +124,7 @@ def test_partitions_that_only_the_leader_counts_are_counted_by_what_is_assigned(
     assert sizes(named) == {"a": 5, "b": 5}
 
 
-def test_where_the_server_assigns_only_registered_partitions_count_and_patterns_name_topics() -> None:
+def test_only_registered_partitions_count_for_server_assignment() -> None:
     member = m.SnapshotMember(
         "a", None, ("server:range",), b'{"topics": ["pay*"]}', b'{"topics": {"payments": [0, 1]}}'
     )
@@ -148,9 +148,7 @@ def test_where_the_server_assigns_only_registered_partitions_count_and_patterns_
         ({"topics": (m.TopicCount("order", 9),)}, "topics[0].topic: unknown topic 'order'; did you mean 'orders'?"),
     ],
 )
-def test_a_hypothesis_that_does_not_fit_is_refused_with_its_field_and_the_nearest_name(
-    hypothesis: dict[str, Any], detail: str
-) -> None:
+def test_a_wrong_hypothesis_is_rejected_with_the_nearest_name(hypothesis: dict[str, Any], detail: str) -> None:
     refused = plan(**hypothesis)
 
     assert (refused.error, refused.detail) == (ErrorCode.INVALID_REQUEST, detail)
@@ -163,7 +161,7 @@ def test_a_topic_does_not_shrink() -> None:
     assert refused.detail == "topics[0].partitions must be at least 6: orders has as many, and a count only grows"
 
 
-def test_a_group_of_many_partitions_is_refused_before_it_is_planned() -> None:
+def test_a_plan_of_too_many_partitions_is_rejected() -> None:
     refused = plan(topics=(m.TopicCount("orders", 900),), limit=899)
 
     assert (refused.error, refused.detail) == (
@@ -172,7 +170,7 @@ def test_a_group_of_many_partitions_is_refused_before_it_is_planned() -> None:
     )
 
 
-def test_a_strategy_that_only_the_members_know_must_be_replaced_by_one_that_the_server_knows() -> None:
+def test_a_strategy_unknown_to_the_server_must_be_replaced() -> None:
     snapshot = a_snapshot(a_member("a", "012345", "mine"), name="mine")
 
     refused, planned = plan(snapshot), plan(snapshot, strategy="range")
@@ -216,7 +214,7 @@ def test_a_strategy_that_fails_fails_the_plan() -> None:
 # --- the group ---------------------------------------------------------------------------------------
 
 
-def test_the_core_answers_with_what_the_members_hold_and_changes_nothing() -> None:
+def test_the_core_answers_with_shares_and_changes_nothing() -> None:
     core = a_served_group()
     finish(core)
     journal, rows = len(core.journal), core.image()

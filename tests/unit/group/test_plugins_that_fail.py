@@ -45,7 +45,7 @@ def a_group() -> Core:
     [fail, lambda *_: None, lambda *_: {"m0": "text"}, lambda *_: {0: b""}],
     ids=["raises", "no mapping", "no bytes", "no member id"],
 )
-def test_a_strategy_that_fails_at_once_is_run_again_by_the_replica(
+def test_a_strategy_that_fails_at_once_runs_again_later(
     plug_in: Callable[..., None], assign: Callable[..., Any]
 ) -> None:
     """It reports the error: the core logs nothing."""

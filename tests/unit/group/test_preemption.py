@@ -62,7 +62,7 @@ def test_without_a_leader_the_highest_priority_is_elected() -> None:
     assert core.leader_id == "m2"
 
 
-def test_a_leader_at_work_is_asked_to_hand_over_when_a_candidate_has_outranked_it_for_long_enough() -> None:
+def test_an_outranked_leader_is_asked_to_hand_over_in_time() -> None:
     core = a_race(1, 5)
     generation_id = core.generation_id
 
@@ -77,7 +77,7 @@ def test_a_leader_at_work_is_asked_to_hand_over_when_a_candidate_has_outranked_i
     )
 
 
-def test_the_candidate_leads_once_the_leader_has_ended_its_work_and_joins_again() -> None:
+def test_the_candidate_leads_once_the_leaders_work_has_ended() -> None:
     core = a_race(1, 5)
     keep_alive(core, 3 * HOLD_MS)
     assert core.leader_id == "m0"
@@ -99,7 +99,7 @@ def test_a_parked_heartbeat_notifies_the_leader_at_once() -> None:
     assert core.answer(parked).generation_id == core.generation_id
 
 
-def test_a_leader_that_joins_for_another_reason_keeps_the_leadership_and_is_asked_again() -> None:
+def test_a_leader_that_joins_for_another_reason_is_asked_again() -> None:
     core = a_race(1, 5)
     keep_alive(core, HOLD_MS)
 
@@ -136,7 +136,7 @@ def test_the_time_counts_from_the_last_change_of_either_priority() -> None:
     assert election(core, "m0").successor_id == "m1"
 
 
-def test_a_leader_that_has_just_been_elected_has_the_whole_time_too() -> None:
+def test_a_new_leader_has_the_whole_time_before_it_is_asked() -> None:
     core = a_race(1, 5, 1)
     keep_alive(core, HOLD_MS)
     rejoin(core, (1, 5, 9), holding=False)
@@ -174,7 +174,7 @@ def test_a_candidate_may_say_that_it_preempts_later_or_never(hold_ms: int | None
     assert core.leader_id == "m1"
 
 
-def test_a_leader_that_does_not_say_whether_it_works_is_never_asked() -> None:
+def test_a_leader_that_reports_no_work_is_never_asked() -> None:
     core = an_empty_shard()
     join(core, "m0", saying(0, holding=None), "leader")
     end_join_phase(core)
@@ -187,7 +187,7 @@ def test_a_leader_that_does_not_say_whether_it_works_is_never_asked() -> None:
     assert (core.leader_id, core.generation_id) == ("m0", generation_id)
 
 
-def test_a_candidate_that_has_gone_when_the_leader_joins_is_followed_by_none() -> None:
+def test_a_candidate_that_left_meanwhile_is_not_followed() -> None:
     core = a_race(1, 5)
     keep_alive(core, HOLD_MS)
     core.ask(a_leave("m1"))
@@ -197,7 +197,7 @@ def test_a_candidate_that_has_gone_when_the_leader_joins_is_followed_by_none() -
     assert (core.leader_id, election(core, "m0").successor_id) == ("m0", "")
 
 
-def test_a_new_owner_counts_the_time_anew_and_knows_that_the_leader_was_asked() -> None:
+def test_a_new_owner_restarts_the_time_and_knows_who_was_asked() -> None:
     core = a_race(1, 5)
     keep_alive(core, HOLD_MS - 100)
     core.restart()
@@ -232,7 +232,7 @@ def test_a_leader_is_not_asked_before_it_has_fetched_its_share() -> None:
     assert election(core, "m0").successor_id == "m1"
 
 
-def test_a_static_candidate_that_comes_back_as_another_process_waits_anew() -> None:
+def test_a_static_candidate_in_a_new_process_waits_anew() -> None:
     core = an_empty_shard()
     join(core, "m0", saying(1), "leader")
     end_join_phase(core)
@@ -317,7 +317,7 @@ def test_a_static_leaders_successor_fetches_before_it_is_asked() -> None:
     assert election(core, "m1").successor_id == "m1"
 
 
-def test_a_leader_that_can_hand_over_steps_down_only_when_it_has_ended_its_work() -> None:
+def test_a_leader_hands_over_only_when_its_work_has_ended() -> None:
     core = a_race(0, 0)
     request = RebalanceGroup(NAMESPACE, GROUP_ID, "its machine goes away", step_down=True)
 
@@ -340,7 +340,7 @@ def test_a_leader_that_is_alone_steps_down_as_before() -> None:
     assert core.group.state == "PreparingRebalance"
 
 
-def test_a_leader_that_is_alone_steps_down_in_order_for_the_member_that_joins_meanwhile() -> None:
+def test_a_lone_leader_steps_down_for_a_member_that_joins() -> None:
     core = a_race(0)
     core.ask(a_join(new="m1", protocols=saying(), protocol_type="leader"))
     core.ask(RebalanceGroup(NAMESPACE, GROUP_ID, step_down=True))

@@ -89,13 +89,13 @@ def test_old_generation_may_still_commit_in_a_join_phase() -> None:
     assert core.ask(a_commit("m0", 1)).error is ErrorCode.NONE
 
 
-def test_commit_while_the_assignment_is_awaited_is_told_to_rejoin() -> None:
+def test_a_commit_while_the_assignment_is_awaited_must_rejoin() -> None:
     core = a_group_awaiting_its_assignment(members=1)
 
     assert core.ask(a_commit("m0", 1)).error is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_administrator_commits_for_an_empty_or_unknown_group_only() -> None:
+def test_an_administrator_commits_for_empty_groups_only() -> None:
     core = an_empty_group()
 
     assert core.ask(a_commit("", -1, offset=1)).error is ErrorCode.NONE
@@ -113,7 +113,7 @@ def test_one_bad_partition_does_not_spoil_the_others() -> None:
     assert [found.partition for found in core.ask(a_fetch()).offsets] == [1]
 
 
-def test_progress_of_a_topic_that_somebody_reads_cannot_be_deleted() -> None:
+def test_progress_of_a_topic_in_use_cannot_be_deleted() -> None:
     core = a_consumer_group("t")
     core.ask(m.CommitOffsets(*KEY, 1, TWO_TOPICS, "m0", "i"))
 
@@ -124,7 +124,7 @@ def test_progress_of_a_topic_that_somebody_reads_cannot_be_deleted() -> None:
     assert [found.topic for found in core.ask(a_fetch()).offsets] == ["t"]
 
 
-def test_progress_of_a_group_with_members_of_another_type_cannot_be_deleted() -> None:
+def test_progress_of_members_of_another_type_is_not_deletable() -> None:
     core = a_stable_group(members=1)
 
     request = m.DeleteOffsets(*KEY, (m.TopicPartitions("t", (0,)),))
@@ -158,7 +158,7 @@ def test_a_group_without_members_reads_nothing_whatever_its_type() -> None:
     assert deleted(core) is ErrorCode.NONE
 
 
-def test_group_goes_with_its_last_offset_when_its_retention_is_over() -> None:
+def test_a_group_ends_with_its_last_expired_offset() -> None:
     core = an_empty_group()
     core.advance(LIMITS.offsets_retention_ms - 1)
     assert core.sweep() == 0
@@ -169,7 +169,7 @@ def test_group_goes_with_its_last_offset_when_its_retention_is_over() -> None:
     assert core.ask(m.DescribeGroup(*KEY)).state == "Dead"
 
 
-def test_progress_of_a_group_that_had_members_counts_from_the_last_of_them() -> None:
+def test_progress_of_an_emptied_group_counts_from_its_end() -> None:
     core = a_stable_group(members=1)
     core.ask(a_commit("m0", 1))
     for _ in range(LIMITS.offsets_retention_ms // 5_000):
@@ -184,7 +184,7 @@ def test_progress_of_a_group_that_had_members_counts_from_the_last_of_them() -> 
     assert (gone_early, core.sweep()) == (0, 2), "the offset, and the group with it"
 
 
-def test_progress_of_a_group_that_never_had_members_counts_from_its_commit() -> None:
+def test_progress_without_members_counts_from_its_commit() -> None:
     core = an_empty_shard()
     core.ask(a_commit("", -1, partition=0))
     core.advance(1_000)
@@ -266,7 +266,7 @@ def test_fence_does_not_hold_for_anybody_else() -> None:
     assert an_empty_shard().ask(m.VerifyFence(*KEY, 1)).error is ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_newcomer_of_the_running_join_phase_is_not_in_the_generation_before() -> None:
+def test_a_newcomer_is_not_in_the_generation_before() -> None:
     core = a_stable_group(members=1)
     core.send(a_join(new="new", instance="i9"))
 
@@ -403,7 +403,7 @@ def topics_with_progress(core: Core) -> list[str]:
     return [found.topic for found in core.ask(a_fetch()).offsets]
 
 
-def test_an_offset_expires_when_the_retention_of_its_commit_is_over() -> None:
+def test_an_offset_expires_at_its_commits_retention() -> None:
     core = an_empty_group_with_progress(short=10_000, long=100_000, servers=None)
 
     gone = []
@@ -427,7 +427,7 @@ def test_a_commit_without_a_retention_takes_the_former_one_away() -> None:
     assert [found.expires_at_ms for found in core.ask(a_fetch()).offsets] == [None]
 
 
-def test_an_offset_of_a_topic_that_a_member_reads_outlives_its_retention() -> None:
+def test_an_offset_of_a_topic_in_use_outlives_its_retention() -> None:
     core = a_consumer_group("t")
     both = (replace(ITEM, retention_time_ms=5_000), replace(ITEM, topic="u", retention_time_ms=5_000))
     core.ask(m.CommitOffsets(*KEY, 1, both, core.ids[0] if core.ids else "m0", "i"))

@@ -124,7 +124,7 @@ def test_a_deleted_group_begins_again_above_the_floor() -> None:
     assert core.generation_id == FLOOR + 1
 
 
-def test_a_new_owner_finds_a_raised_group_without_a_generation_to_hold() -> None:
+def test_a_new_owner_loads_a_raised_group_without_a_generation() -> None:
     core = a_stable_group()
     raise_floor(core)
     core.restart()
@@ -133,7 +133,7 @@ def test_a_new_owner_finds_a_raised_group_without_a_generation_to_hold() -> None
     assert core.ask(a_sync("m0", 1)).error is not ErrorCode.NONE
 
 
-def test_a_floor_binds_a_group_whose_settled_members_are_all_gone() -> None:
+def test_a_floor_binds_a_group_whose_members_are_all_gone() -> None:
     """Only newcomers were in its join phase, which a new owner forgets: the phase ends without a member."""
     core = a_stable_group(members=1)
     core.ask(a_join(new="m9"))
@@ -149,7 +149,7 @@ def test_a_floor_binds_a_group_whose_settled_members_are_all_gone() -> None:
     assert (core.group.state, core.generation_id) == ("Empty", FLOOR + 1)
 
 
-def test_the_highest_generation_is_that_of_any_group_or_the_floor() -> None:
+def test_the_highest_generation_is_a_groups_or_the_floor() -> None:
     core = a_stable_group()
     core.checking = False
     assert core.shard.highest_generation == 1

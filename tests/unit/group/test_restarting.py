@@ -102,7 +102,7 @@ def test_static_return_that_was_answered_is_not_forgotten() -> None:
     assert core.ask(a_sync("again", 1, "i1")).assignment == b"m1"
 
 
-def test_static_return_while_the_assignment_was_awaited_ends_that_generation() -> None:
+def test_a_static_return_in_an_awaited_assignment_ends_it() -> None:
     core = a_group_awaiting_its_assignment(members=2, static=2)
     core.send(a_join(new="again", instance="i1"))
 

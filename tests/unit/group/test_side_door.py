@@ -28,7 +28,7 @@ def known(shard: Shard) -> int:
     return shard.groups[("default", "g")].offsets[("t", 0)].offset
 
 
-def test_the_row_in_the_store_is_taken_over_and_not_written_again() -> None:
+def test_the_row_in_the_store_is_adopted_and_not_written_again() -> None:
     shard = a_shard_that_committed(1)
 
     result = shard.take_in([a_side_commit(7, at_ms=900)], 2_000)
@@ -80,7 +80,7 @@ def test_a_group_that_is_gone_takes_the_row_with_it() -> None:
     assert changes.side_commits_taken == [1]
 
 
-def test_a_shard_can_be_loaded_with_the_offset_of_a_group_that_is_gone() -> None:
+def test_a_shard_loads_the_offset_of_a_deleted_group() -> None:
     core = Core()
     orphan = OffsetRow("default", "gone", "t", 0, 7, None, "", 1_000)
     image = core.shard.image()

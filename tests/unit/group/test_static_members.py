@@ -19,7 +19,7 @@ from tests.unit.group.driver import (
 )
 
 
-def test_returning_follower_gets_its_assignment_back_without_a_rebalance() -> None:
+def test_a_returning_follower_gets_its_share_unrebalanced() -> None:
     core = a_stable_group(members=2, static=2)
 
     reply = core.ask(a_join(new="again", instance="i1"))
@@ -68,7 +68,7 @@ def test_parked_calls_of_the_old_id_are_fenced() -> None:
     assert {core.answer(sync).error, core.answer(beat).error} == {ErrorCode.FENCED_INSTANCE_ID}
 
 
-def test_return_while_the_assignment_is_awaited_always_rebalances() -> None:
+def test_a_return_while_the_assignment_is_awaited_rebalances() -> None:
     core = a_group_awaiting_its_assignment(members=2, static=2)
 
     core.send(a_join(new="again", instance="i1"))
@@ -95,7 +95,7 @@ def test_return_in_a_join_phase_takes_the_old_ones_place() -> None:
     assert core.generation_id == 2
 
 
-def test_static_member_survives_the_rebalance_timeout_but_not_its_session() -> None:
+def test_a_static_member_outlives_rebalances_but_not_its_session() -> None:
     core = a_stable_group(members=2, static=1)
     # `m1` waits for a join phase of REBALANCE_MS; the static `m0` heartbeats, but does not rejoin.
     core.send(a_join("m1", protocols=(("range", b"new"),)))
@@ -110,7 +110,7 @@ def test_static_member_survives_the_rebalance_timeout_but_not_its_session() -> N
     assert "m0" not in core.group.members
 
 
-def test_join_phase_goes_on_where_only_static_members_are_left_and_none_is_here() -> None:
+def test_a_join_phase_goes_on_where_static_members_are_away() -> None:
     core = a_stable_group(members=2, static=1)
     core.send(a_join("m1", protocols=(("range", b"new"),)))
     core.ask(m.LeaveGroup(NAMESPACE, GROUP_ID, (m.LeavingMember("m1"),)))
@@ -123,7 +123,7 @@ def test_join_phase_goes_on_where_only_static_members_are_left_and_none_is_here(
     assert core.group.state == "Empty"
 
 
-def test_a_group_that_nobody_can_lead_does_not_keep_its_owner_busy() -> None:
+def test_a_group_without_a_leader_does_not_keep_its_owner_busy() -> None:
     core = an_empty_shard()
     core.send(a_join(new="m0", instance="i0", rebalance_ms=1))
     while core.group.state == "PreparingRebalance":
@@ -149,13 +149,13 @@ def test_instance_id_is_for_life() -> None:
     assert core.group.members["m0"].image.group_instance_id == "i0"
 
 
-def test_dynamic_member_does_not_become_static_by_naming_an_instance() -> None:
+def test_a_dynamic_member_stays_dynamic_if_it_names_an_instance() -> None:
     core = a_stable_group(members=1)
 
     assert core.ask(a_join("m0", instance="i0")).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_administrator_removes_a_static_member_by_its_instance_alone() -> None:
+def test_an_administrator_removes_a_static_member_by_instance() -> None:
     core = a_stable_group(members=2, static=1)
     leaving = (m.LeavingMember(group_instance_id="i0"), m.LeavingMember(group_instance_id="i9"))
 
@@ -165,7 +165,7 @@ def test_administrator_removes_a_static_member_by_its_instance_alone() -> None:
     assert core.last("member_removed").group_instance_id == "i0"
 
 
-def test_resync_to_an_id_that_was_given_up_makes_everybody_agree_anew() -> None:
+def test_a_resync_to_an_abandoned_id_rebalances() -> None:
     core = a_stable_group(members=2, static=2)
     core.ask(a_join(new="again", instance="i1"))
 

@@ -38,7 +38,7 @@ def test_late_follower_is_answered_at_once() -> None:
     assert core.ask(a_sync("m1", 1)).assignment == b"b"
 
 
-def test_member_that_the_leader_left_out_gets_an_empty_assignment() -> None:
+def test_a_member_that_the_leader_left_out_has_an_empty_share() -> None:
     core = a_group_awaiting_its_assignment(members=2)
     core.ask(a_sync("m0", 1, m0=b"all", stranger=b"nothing"))
 
@@ -113,7 +113,7 @@ def test_sync_in_a_join_phase_is_told_to_join() -> None:
     assert core.ask(a_sync("m0", 1)).error is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_who_has_not_synced_within_the_rebalance_timeout_is_removed() -> None:
+def test_a_member_that_does_not_sync_in_time_is_removed() -> None:
     core = a_group_awaiting_its_assignment(members=2)
     leader = core.send(a_sync("m0", 1, m0=b"all"))
     assert core.answer(leader).assignment == b"all"
@@ -162,7 +162,7 @@ def test_parked_sync_outlives_the_session_and_starts_it_afresh() -> None:
     assert core.deadline_ms("m1") == core.now_ms + SESSION_MS
 
 
-def test_parked_sync_is_answered_pending_when_its_own_time_is_over() -> None:
+def test_a_parked_sync_is_pending_when_its_time_is_over() -> None:
     core = a_group_awaiting_its_assignment(members=2)
     call = core.send(a_sync("m1", 1))
 
@@ -205,7 +205,7 @@ def test_a_leader_s_resync_says_which_topics_have_changed() -> None:
     assert core.last("assignment_synced").reason == "the leader assigned anew: docs 2 → 5"
 
 
-def test_member_of_the_generation_before_a_resync_may_heartbeat_but_not_commit() -> None:
+def test_a_member_of_before_a_resync_heartbeats_without_commits() -> None:
     core = a_stable_group(members=2)
     core.ask(a_sync("m0", 1, m0=b"more"))
 

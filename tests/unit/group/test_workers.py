@@ -54,7 +54,7 @@ def test_the_work_of_a_departed_worker_waits_for_it(departed: str) -> None:
     assert fleet.running == before
 
 
-def test_after_the_delay_others_take_over_though_no_member_does_anything() -> None:
+def test_after_the_delay_others_take_over_at_rest() -> None:
     fleet = Fleet("a", "b", "c")
     fleet.leave("a")
     fleet.settle()
@@ -71,7 +71,7 @@ def test_after_the_delay_others_take_over_though_no_member_does_anything() -> No
     assert sorted(fleet.tasks(name) for name in "bc") == [2, 2]
 
 
-def test_the_delay_counts_from_the_departure_whoever_else_comes_and_goes() -> None:
+def test_the_delay_counts_from_the_departure_despite_changes() -> None:
     fleet = Fleet("a", "b", "c")
     fleet.leave("a")
     fleet.settle()
@@ -122,7 +122,7 @@ def test_waiting_survives_the_owner_of_the_shard() -> None:
     assert fleet.idle() == 0
 
 
-def test_an_owner_whose_clock_is_behind_waits_for_one_more_delay_at_most() -> None:
+def test_an_owner_with_a_late_clock_waits_one_more_delay_at_most() -> None:
     fleet = Fleet("a", "b", "c")
     fleet.leave("a")
     fleet.settle()
@@ -135,7 +135,7 @@ def test_an_owner_whose_clock_is_behind_waits_for_one_more_delay_at_most() -> No
     assert job.side.again_at_ms(shares) == fleet.core.now_ms + DELAY_MS
 
 
-def test_a_departure_that_the_owner_s_crash_hides_is_made_up_for_at_once() -> None:
+def test_a_departure_hidden_by_an_owners_crash_is_caught_up() -> None:
     """What it ran is not remembered: it is given to others without a delay, and runs nowhere twice."""
     fleet = Fleet("a", "b", "c")
     fleet.leave("a")

@@ -86,7 +86,7 @@ def candidate(member_id: str, priority: int = 0, *, asked: str = "", **said: Any
     return JoinedWith(member_id, None, encode_candidate(Candidate(priority=priority, **said)), former)
 
 
-def test_the_highest_priority_is_elected_and_the_first_of_several() -> None:
+def test_the_first_of_the_highest_priority_is_elected() -> None:
     members = [candidate("m0", 1), candidate("m1", 5), candidate("m2", 5), candidate("m3", -1)]
 
     assert elect(members, "") == "m1"
@@ -99,7 +99,7 @@ def test_a_leader_whose_work_may_be_under_way_is_elected_again(holding: bool | N
     assert elect([candidate("m0", holding=holding), candidate("m1", 9)], "m0") == "m0"
 
 
-def test_a_leader_that_was_asked_to_hand_over_is_followed_by_that_candidate() -> None:
+def test_a_leader_is_followed_by_the_candidate_it_was_asked_for() -> None:
     members = [candidate("m0", 1, asked="m1"), candidate("m1", 5), candidate("m2", 9)]
 
     assert elect(members, "m0") == "m1"
@@ -107,7 +107,7 @@ def test_a_leader_that_was_asked_to_hand_over_is_followed_by_that_candidate() ->
     assert elect([candidate("m0", 1, asked="m1", holding=True), *members[1:]], "m0") == "m0"
 
 
-def test_challengers_are_the_candidates_that_outrank_a_leader_that_can_hand_over() -> None:
+def test_challengers_outrank_a_leader_that_can_hand_over() -> None:
     others = [candidate("m1", 5), candidate("m2", 9, preempt_after_ms=1), candidate("m3", 7, preempt_after_ms=None)]
     others.append(candidate("m4", 2))
 

@@ -37,7 +37,7 @@ def tokens(shares: Shares) -> dict[str, int]:
     return {member_id: decode_share(share).token for member_id, share in shares.items()}
 
 
-def test_the_first_members_get_the_permits_and_the_others_a_place_in_the_line() -> None:
+def test_the_first_members_get_permits_and_others_places() -> None:
     shares = granted(1, {"a": 2, "b": 2, "c": 2, "d": 2})
 
     assert permits(shares) == {"a": 0, "b": 1, "c": None, "d": None}
@@ -45,7 +45,7 @@ def test_the_first_members_get_the_permits_and_the_others_a_place_in_the_line() 
     assert tokens(shares) == {"a": fencing_token(1), "b": fencing_token(1), "c": NO_TOKEN, "d": NO_TOKEN}
 
 
-def test_a_permit_that_is_free_goes_to_the_member_that_waited_longest() -> None:
+def test_a_free_permit_goes_to_the_longest_waiting_member() -> None:
     before = granted(1, {"a": 2, "b": 2, "c": 2, "d": 2})
 
     after = granted(2, {"b": 2, "c": 2, "d": 2}, before)
@@ -66,7 +66,7 @@ def test_a_lower_wish_takes_no_permit_away_and_grants_none() -> None:
     assert permits(at_last) == {"c": 0}
 
 
-def test_a_static_members_successor_has_the_permit_with_a_higher_token() -> None:
+def test_a_static_successor_has_the_permit_with_a_higher_token() -> None:
     before = granted(4, {"a": 1, "b": 1})
     before["a2"] = before.pop("a")
 
@@ -77,7 +77,7 @@ def test_a_static_members_successor_has_the_permit_with_a_higher_token() -> None
     assert tokens(again) == tokens(after)
 
 
-def test_where_generations_jump_a_holder_gets_a_token_of_the_new_one() -> None:
+def test_after_a_generation_jumps_a_holder_has_a_new_token() -> None:
     before = granted(4, {"a": 1})
 
     assert tokens(granted(5, {"a": 1}, before)) == {"a": fencing_token(4)}

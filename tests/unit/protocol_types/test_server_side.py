@@ -115,7 +115,7 @@ def test_racks_of_partitions_are_an_attribute_of_the_topic() -> None:
     assert (near, far) == ({"t": [0, 1, 2]}, {"t": [3]})
 
 
-def test_what_a_member_had_counts_as_owned_unless_it_says_what_it_owns() -> None:
+def test_a_former_share_counts_as_owned_without_a_claim() -> None:
     had = b'{"topics": {"t": [3]}}'
 
     assert 3 in assigned("server:sticky", FOUR, plain("t"), plain("t"), former=had)[0]["t"]
@@ -161,7 +161,7 @@ def test_no_bytes_break_what_reads_them(data: bytes) -> None:
         subscribed_topics(protocol_type, data)
 
 
-def test_patterns_leave_open_which_topics_are_read_so_no_offset_of_theirs_expires() -> None:
+def test_offsets_of_pattern_subscribers_never_expire() -> None:
     assert subscribed_topics("consumer", plain("a", "b")) == frozenset({"a", "b"})
     assert subscribed_topics("consumer", plain("a", "b-*")) is None
 

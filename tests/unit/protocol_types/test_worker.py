@@ -90,7 +90,7 @@ def test_the_work_of_a_departed_worker_waits_for_it() -> None:
     assert {share.delay_ms for share in told.values()} == {DELAY_MS}
 
 
-def test_who_comes_back_in_time_gets_its_own_work_again_and_nobody_else_notices() -> None:
+def test_a_member_back_in_time_gets_its_own_work_again() -> None:
     fleet = a_settled_fleet("w0", "w1", "w2")
     before = dict(fleet.running)
     del fleet.running["w2"]
@@ -126,7 +126,7 @@ def test_after_the_delay_the_others_take_over() -> None:
     assert fleet.sizes() == [3, 4]
 
 
-def test_the_delay_counts_from_the_departure_and_not_from_the_last_round() -> None:
+def test_the_delay_counts_from_the_departure() -> None:
     fleet = a_settled_fleet("w0", "w1", "w2")
     del fleet.running["w2"]
     fleet.round()
@@ -137,7 +137,7 @@ def test_the_delay_counts_from_the_departure_and_not_from_the_last_round() -> No
     assert {share.delay_ms for share in told.values()} == {DELAY_MS - 100_000}
 
 
-def test_a_newcomer_gets_its_share_in_the_round_after_others_gave_it_up() -> None:
+def test_a_newcomer_gets_its_share_after_others_revoked_it() -> None:
     fleet = a_settled_fleet("w0", "w1")
     fleet.running["w2"] = ()
 
@@ -159,7 +159,7 @@ def test_what_is_configured_no_more_is_stopped() -> None:
     assert [work.task for work in told["w0"].revoke] == [2, 3, 4, 5]
 
 
-def test_what_two_say_they_run_is_stopped_by_both_before_one_gets_it() -> None:
+def test_a_doubly_running_item_is_stopped_by_both_first() -> None:
     work = WorkItem("c", 0)
     workers = [Worker("a", "a", [work]), Worker("b", "b", [work])]
 
@@ -183,9 +183,7 @@ def test_a_new_leader_remembers_nothing_and_waits_for_nobody() -> None:
 
 @deterministic
 @given(st.lists(st.integers(0, 5), max_size=12), st.randoms(use_true_random=False))
-def test_whatever_happens_nothing_runs_twice_and_in_the_end_all_runs_evenly(
-    events: list[int], chance: random.Random
-) -> None:
+def test_nothing_runs_twice_and_in_the_end_all_runs_evenly(events: list[int], chance: random.Random) -> None:
     fleet = Fleet([*tasks(5, "a"), *tasks(2, "b")], "w0")
     for event in events:
         fleet.now_ms += chance.choice([0, 1_000, DELAY_MS])
@@ -248,7 +246,7 @@ def test_weights_come_to_rest_where_no_move_helps(weights: list[float], before: 
         assert all(weight >= load - least - 1e-6 for weight in movable), (fleet.running, fleet.loads())
 
 
-def test_the_bytes_say_what_was_said_and_are_the_same_for_the_same() -> None:
+def test_the_bytes_carry_the_values_and_are_stable() -> None:
     state = WorkerState("http://w0:8083", 17, (WorkItem("c", 1), WorkItem("c", 0), WorkItem("c")))
     share = WorkShare((WorkItem("c", 0),), (WorkItem("d"),), 1_500)
 
@@ -259,7 +257,7 @@ def test_the_bytes_say_what_was_said_and_are_the_same_for_the_same() -> None:
     assert decode_share(b"") == WorkShare()
 
 
-def test_a_worker_is_known_again_by_its_instance_id_or_else_by_its_url() -> None:
+def test_a_worker_is_recognised_by_instance_id_or_url() -> None:
     state = WorkerState("http://w0")
 
     assert state.of_member("m", "instance").identity == "instance"
@@ -288,7 +286,7 @@ def test_a_version_to_come_is_read_as_far_as_it_is_known() -> None:
     assert decode_state(b'{"version":9,"url":"u","more":1}') == WorkerState("u")
 
 
-def test_work_that_is_given_back_and_too_much_moves_at_once_for_it_runs_nowhere() -> None:
+def test_released_work_runs_nowhere_so_much_moves_at_once() -> None:
     """Else it would be in no share, and as nothing is revoked no second round would follow."""
     connectors = [WorkItem(f"c{number}") for number in range(4)]
     memory = Memory(given={"a": frozenset(connectors[2:])})

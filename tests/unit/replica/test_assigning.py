@@ -256,7 +256,7 @@ def test_changes_collect_for_as_long_as_the_group_says(replica: Replica) -> None
     assert replica.todo == []
 
 
-def test_a_change_that_is_taken_back_while_changes_collect_is_none(replica: Replica) -> None:
+def test_a_change_undone_while_changes_collect_is_no_change(replica: Replica) -> None:
     replica.join(debounce_ms=5_000)
     replica.assign(("t", 1))
     for partitions in (2, 1):
@@ -434,9 +434,7 @@ def test_an_outcome_that_is_no_assignment_is_an_error(replica: Replica, outcome:
         dataclasses.replace(do, job=dataclasses.replace(do.job, side=side)).assign()
 
 
-def test_a_stable_group_is_assigned_again_once_its_strategy_names_its_topics(
-    replica: Replica, strategy: Strategy
-) -> None:
+def test_a_stable_group_is_assigned_again_once_topics_are_named(replica: Replica, strategy: Strategy) -> None:
     """Even if it wants none by then."""
     replica.join()
     replica.assign(("t", 2))

@@ -190,7 +190,7 @@ def test_a_replica_that_drains_refuses_also_what_is_here() -> None:
 
 
 @pytest.mark.parametrize("code", [MOVED, LOADING])
-def test_a_call_that_no_replica_has_decided_is_sent_to_the_next_owner(code: ErrorCode) -> None:
+def test_an_undecided_call_is_sent_to_the_next_owner(code: ErrorCode) -> None:
     shell = Shell(refusal(code), OK).owned_by(ONE, TWO)
 
     assert shell.call(COMMIT) is OK
@@ -215,7 +215,7 @@ def test_a_retry_that_is_lost_ends_the_call() -> None:
     assert shell.asked() == ["r1", "r2"]
 
 
-def test_the_last_owner_that_the_store_still_names_is_not_asked_without_a_pause() -> None:
+def test_the_last_owner_in_the_store_is_asked_with_pauses() -> None:
     shell = Shell(refusal(MOVED), refusal(MOVED), OK).owned_by(ONE, ONE, TWO)
 
     assert shell.call(COMMIT) is OK
@@ -276,7 +276,7 @@ def test_a_call_parks_unless_it_may_not_wait(wait_ms: int | None, parks: bool) -
     assert [do.parks for do in shell.steps if isinstance(do, AskPeer)] == [parks]
 
 
-def test_a_parked_call_of_a_replica_that_begins_to_drain_ends_at_once() -> None:
+def test_a_parked_call_of_a_draining_replica_ends_at_once() -> None:
     shell = Shell(NoAnswer(DRAINING)).owned_by(ONE, TWO)
 
     assert shell.call(JOIN).reply.error is RETRIABLE
@@ -293,7 +293,7 @@ def test_a_replica_that_drains_parks_no_call_at_a_peer() -> None:
     assert shell.steps == []
 
 
-def test_a_replica_that_drains_forwards_what_does_not_wait_and_retries_nothing() -> None:
+def test_a_draining_replica_forwards_short_calls_unretried() -> None:
     shell = Shell(refusal(MOVED)).owned_by(ONE, TWO)
     shell.forwarding.is_draining = True
 
@@ -301,13 +301,13 @@ def test_a_replica_that_drains_forwards_what_does_not_wait_and_retries_nothing()
     assert shell.asked() == ["r1"]
 
 
-def test_only_a_refusal_that_is_marked_as_undecided_reaches_the_forwarder_as_moved() -> None:
+def test_only_an_undecided_refusal_is_moved_for_the_forwarder() -> None:
     assert as_moved(refusal(RETRIABLE, undecided=True)).reply.error is MOVED
     assert as_moved(refusal(RETRIABLE)).reply.error is RETRIABLE
     assert as_moved(OK) is OK
 
 
-def test_a_peer_may_take_as_long_as_the_call_may_wait_and_a_little_more() -> None:
+def test_a_peer_may_take_as_long_as_its_call_may_wait() -> None:
     assert answer_timeout_ms(COMMIT) == ANSWER_MS
     assert answer_timeout_ms(BEAT) == HEARTBEAT_MS
     assert answer_timeout_ms(Heartbeat(*GROUP, "m", 1, wait_ms=500)) == HEARTBEAT_MS + 500
@@ -327,13 +327,13 @@ def test_a_heartbeat_without_an_owner_is_recorded(lost: Answer | NoAnswer, beat:
     assert shell.asked() == ["r1"]
 
 
-def test_an_owner_that_has_moved_is_asked_before_a_heartbeat_is_recorded() -> None:
+def test_a_moved_owner_is_asked_before_a_heartbeat_is_recorded() -> None:
     shell = Shell(refusal(MOVED, BEAT), OK, recorded=RECORDED).owned_by(ONE, TWO)
 
     assert shell.call(BEAT) is OK
 
 
-def test_a_heartbeat_is_recorded_where_the_next_owner_does_not_answer() -> None:
+def test_a_heartbeat_is_recorded_where_the_next_owner_is_silent() -> None:
     shell = Shell(refusal(MOVED, BEAT), NoAnswer("timeout"), recorded=RECORDED).owned_by(ONE, TWO)
 
     assert shell.call(BEAT) is RECORDED
@@ -345,7 +345,7 @@ def test_an_owner_that_keeps_refusing_is_shown_to_the_member() -> None:
     assert shell.call(BEAT).reply.error is MOVED
 
 
-def test_a_heartbeat_that_is_not_recorded_waits_for_the_next_owner() -> None:
+def test_an_unrecorded_heartbeat_waits_for_the_next_owner() -> None:
     shell = Shell(refusal(LOADING, BEAT), OK).owned_by(ONE, TWO)
 
     assert shell.call(BEAT) is OK
@@ -353,7 +353,7 @@ def test_a_heartbeat_that_is_not_recorded_waits_for_the_next_owner() -> None:
 
 
 @pytest.mark.parametrize(("wait_ms", "waits_ms"), [(300, 300), (5_000, MOVE_MS)])
-def test_a_recorded_heartbeat_that_may_wait_is_not_answered_at_once(wait_ms: int, waits_ms: int) -> None:
+def test_a_recorded_heartbeat_that_may_wait_is_not_immediate(wait_ms: int, waits_ms: int) -> None:
     shell = Shell(NoAnswer("timeout"), recorded=RECORDED).owned_by(ONE)
     shell.peer_takes_ms = 100
 
@@ -381,13 +381,13 @@ def test_a_listing_has_the_shards_of_all_replicas() -> None:
 
 
 @pytest.mark.parametrize("second", [page(), page(0)])
-def test_a_listing_that_has_a_shard_twice_or_not_at_all_is_asked_for_again(second: Answer) -> None:
+def test_a_listing_with_a_shard_twice_or_missing_is_asked_again(second: Answer) -> None:
     shell = Shell(page(), page(0), second, page(), page(0), page(1)).owned_by(ONE)
 
     assert shell.call(ListGroups("default")).reply.error is ErrorCode.NONE
 
 
-def test_a_replica_that_has_handed_over_all_is_left_out_of_a_listing() -> None:
+def test_a_drained_replica_is_left_out_of_a_listing() -> None:
     shell = Shell(refusal(LOADING, ListGroups("default")), page(0), page(1)).owned_by(ONE)
 
     assert shell.call(ListGroups("default")).reply.error is ErrorCode.NONE

@@ -137,7 +137,7 @@ def test_the_floor_is_far_above_where_another_may_have_served() -> None:
     assert shell.floors == {2: Floor(42 + GENERATIONS_RAISED, former.epoch + EPOCHS_SKIPPED)}
 
 
-def test_another_replicas_lost_shard_gets_a_far_floor_when_claimed() -> None:
+def test_another_replicas_lost_shard_has_a_far_floor() -> None:
     shell = Shell()
     shell.owners = held_by(PEER, 500, 0)
     shell.round()
@@ -251,7 +251,7 @@ def test_a_renewal_that_shows_a_higher_floor_raises_generations() -> None:
     assert shell.did(steps.RaiseGenerations)[0] == steps.RaiseGenerations(shell.leases.owned[3], 70)
 
 
-def test_a_read_that_was_sent_before_the_setback_was_found_is_not_compared() -> None:
+def test_a_read_sent_before_the_setback_is_not_compared() -> None:
     shell = a_replica_with_all()
     memory = shell.known.memory
     asked = memory.ask()

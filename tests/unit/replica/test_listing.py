@@ -15,7 +15,7 @@ def groups(*group_ids: str, more: bool = False) -> ListReply:
     return ListReply(groups=tuple(ListedGroup(each, "Stable", "worker", 1, 1) for each in group_ids), more=more)
 
 
-def test_a_list_by_topic_waits_until_every_replica_knows_the_filter() -> None:
+def test_a_list_by_topic_waits_for_all_replicas_to_filter() -> None:
     by_topic = ListGroups("default", topic="orders")
     upgraded = Answer(ListReply(groups=groups("a").groups, topic="orders"), shards=(0,))
     earlier = Answer(groups("b", "not-a-reader"), shards=(1,))

@@ -125,7 +125,7 @@ def test_a_shard_is_published_as_a_whole_once_it_is_loaded(replica: Replica) -> 
     assert [type(do) for do in replica.steps] == [Publish]
 
 
-def test_after_that_only_members_are_published_that_sent_a_heartbeat(replica: Replica) -> None:
+def test_after_that_only_members_with_heartbeats_are_published(replica: Replica) -> None:
     replica.publish()
     assert replica.publish() is None
     replica.heartbeat()
@@ -134,7 +134,7 @@ def test_after_that_only_members_are_published_that_sent_a_heartbeat(replica: Re
     assert replica.publish() == ShardNews(0, {replica.member: 30}, [])
 
 
-def test_a_shard_in_which_nothing_happens_is_published_now_and_then(replica: Replica) -> None:
+def test_a_quiet_shard_is_published_now_and_then(replica: Replica) -> None:
     replica.publish()
     replica.later(STILL_HERE_MS - 1)
     assert replica.publish() is None
@@ -143,7 +143,7 @@ def test_a_shard_in_which_nothing_happens_is_published_now_and_then(replica: Rep
     assert replica.publish() == ShardNews(0, {}, [])
 
 
-def test_a_member_that_has_left_is_forgotten_once_that_is_durable(replica: Replica) -> None:
+def test_a_left_member_is_forgotten_once_that_is_durable(replica: Replica) -> None:
     replica.publish()
     replica.decide(LeaveGroup(*GROUP, (LeavingMember(replica.member[2], None, "done"),)))
 
@@ -207,7 +207,7 @@ def test_a_shard_that_is_gone_is_known_no_more(replica: Replica) -> None:
 # --- a store that is away --------------------------------------------------------------------------------
 
 
-def test_a_store_that_failed_is_left_alone_then_asked_then_told_everything(replica: Replica) -> None:
+def test_a_failed_store_is_paused_then_asked_then_synchronised(replica: Replica) -> None:
     replica.goes_away()
     replica.publish()
     replica.later(AWAY_MS - 1)
@@ -247,7 +247,7 @@ def test_a_new_owner_reads_what_is_known(replica: Replica) -> None:
     assert replica.steps == [ReadShard(0)]
 
 
-def test_a_new_owner_knows_nothing_from_a_store_that_is_away_and_does_not_ask_it_again(replica: Replica) -> None:
+def test_a_new_owner_reads_nothing_from_an_unavailable_store(replica: Replica) -> None:
     replica.goes_away()
 
     assert replica.run(replica.shared.read(0, replica.now())) == Heard({}, None)
@@ -326,7 +326,7 @@ def test_an_unknown_member_is_not_answered_for(replica: Replica, answer: object)
     assert replica.run(replica.shared.record(0, Heartbeat(*GROUP, "m", 3))) is None
 
 
-def test_of_several_members_the_unknown_ones_are_told_to_try_again(replica: Replica) -> None:
+def test_of_several_members_the_unknown_must_retry(replica: Replica) -> None:
     replica.answers = lambda _do: [True, False]
     beats = (MemberHeartbeat("m", 3), MemberHeartbeat("n", 2))
 
