@@ -293,7 +293,7 @@ class OwnedShard:
 
     def sweep(self, now: Now, empty_since_ms: int | None = None) -> Ready:
         """Expire offsets, and groups that are empty since before then; see `Shard.sweep`."""
-        if not self.may_answer(now):
+        if self._is_mute(now):
             return NOTHING
         return self._take(self.shard.sweep(now.wall_ms, empty_since_ms=empty_since_ms)[0], now)
 

@@ -395,6 +395,16 @@ def test_a_group_that_holds_nothing_is_deleted_by_a_sweep() -> None:
     assert kinds(owned) == ["group_deleted"]
 
 
+def test_a_closed_shard_is_not_swept() -> None:
+    owned = a_shard_with_a_member()
+    decide(owned, 3, a_leave("m"), 300)
+    commit(owned, 300)
+    owned.close("it moves", at(400))
+
+    assert owned.sweep(at(400), at(300).wall_ms) is NOTHING
+    assert kinds(owned) == ["shard_released"], "no line follows it"
+
+
 def test_what_a_users_transaction_has_committed_is_taken_in() -> None:
     owned = a_shard_with_a_member()
     row = OffsetRow(*KEY, "t", 0, 42, None, "", at(0).wall_ms)
