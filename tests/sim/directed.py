@@ -11,7 +11,7 @@ from rota.storage.memory import MemoryStore
 from tests.client.virtual_time import LoopClock, in_virtual_time
 from tests.runtime import test_confirming, test_waiting
 from tests.runtime.conftest import NOW
-from tests.unit.group import test_progress, test_side_door, test_static_members
+from tests.unit.group import test_freezing, test_progress, test_side_door, test_static_members
 from tests.unit.replica import test_forwarding, test_group_commit, test_leases, test_owned_shard, test_shared_liveness
 
 
@@ -70,6 +70,10 @@ DIRECTED: dict[str, Directed] = {
     "a_fence_check_is_answered_by_the_lease_alone": Directed(
         test_confirming.test_a_fence_is_not_confirmed_where_another_owns_the_shard, _take_the_shard
     ),
+    "a_freeze_outlives_its_time_at_a_new_owner": Directed(
+        test_freezing.test_a_new_owner_keeps_the_freeze_and_rejoins_at_its_end,
+        lambda: test_freezing.test_a_new_owner_keeps_the_freeze_and_rejoins_at_its_end(served=False),
+    ),
     "a_heartbeat_is_answered_from_memory": Directed(
         test_owned_shard.test_a_heartbeat_is_left_to_submit_unless_all_is_durable
     ),
@@ -87,6 +91,7 @@ DIRECTED: dict[str, Directed] = {
     "decided_calls_are_told_to_go_elsewhere": Directed(
         test_owned_shard.test_a_decided_call_is_not_sent_to_the_next_owner
     ),
+    "held_back_changes_are_forgotten": Directed(test_freezing.test_a_leader_joining_for_topics_rebalances_at_the_end),
     "lease_counts_from_the_answer": Directed(test_leases.test_a_renewed_lease_counts_from_before_the_renewal_was_sent),
     "members_that_are_gone_are_answered_for": Directed(
         test_shared_liveness.test_a_left_member_is_forgotten_once_that_is_durable, _leave

@@ -8,6 +8,8 @@ from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
 from rota.testing.history import Call
 from rota.testing.ledger import GroupAccount, Ledger, account_since
+from rota.testing.maintenance_checks import check_refused_newcomer
+from rota.types import server_side
 
 _NONE = ErrorCode.NONE
 
@@ -22,6 +24,8 @@ def check_answer(ledger: Ledger, call: Call) -> Iterator[str]:
     match request, reply:
         case m.JoinGroup(), m.JoinReply(error=ErrorCode.NONE, pending=False):
             problems = _join(account, reply)
+        case m.JoinGroup(), m.JoinReply():
+            problems = check_refused_newcomer(account, request, reply)
         case m.SyncGroup(), m.SyncReply(error=ErrorCode.NONE, pending=False) if request.leader_error is None:
             problems = _sync(account, request, reply)
         case m.Heartbeat(), m.HeartbeatReply():
@@ -57,7 +61,7 @@ def _join(account: GroupAccount, reply: m.JoinReply) -> Iterator[str]:
         yield "S3 told a generation that it is not in"
     if account.state not in ("CompletingRebalance", "Stable"):
         yield f"S4 joined a generation in {account.state}"
-    by_server = (reply.protocol_name or "").startswith("server:")
+    by_server = server_side(account.protocol_type, account.protocol_name) is not None
     if by_server and (reply.members or reply.skip_assignment != (reply.leader_id == reply.member_id)):
         yield "S3 a member is to assign although the server assigns"
     elif reply.leader_id == reply.member_id and not by_server:

@@ -1,7 +1,7 @@
 """Events beside the members' work. Each part draws from a stream of its own, so that a world without it stays.
 
 The database's clock steps, the journal is read and pruned, users' own transactions commit progress, operators force
-rebalances, and clients exceed the limits.
+rebalances and freeze groups, and clients exceed the limits.
 """
 
 from __future__ import annotations

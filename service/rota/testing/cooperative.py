@@ -9,6 +9,7 @@ from rota.client.consumer_protocol import PROTOCOL_TYPE, TopicRole
 from rota.membership import Assigned, Event, Lost, RebalanceStarted, State
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import DescribeGroup, DescribeReply, JoinedMember, Protocol, Reply
+from rota.protocol.texts import TOPICS_CHANGED
 from rota.testing.member import TOPIC, Member, Share, decode_share, encode_share
 from rota.types.consumer import decode_subscription
 
@@ -43,7 +44,7 @@ class CooperativeMember(Member):
         if self.core.state is not State.STABLE or not self.core.is_leader:
             return False
         self.world.grow(self.group)
-        self._handle(self.core.request_rejoin(self.now_ms(), "the topic grew"))
+        self._handle(self.core.request_rejoin(self.now_ms(), TOPICS_CHANGED))
         self._plan()
         return True
 

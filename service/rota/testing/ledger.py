@@ -6,12 +6,22 @@ A `Ledger` is moved forward line by line and can be asked how things stood at th
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from rota.group import records as r
 from rota.group.cause_rules import TELLING
 from rota.group.rows import MemberImage
 from rota.protocol.fencing_token import fencing_token
 from rota.testing.history import GroupKey, Landed
+from rota.types.leader import PROTOCOL_TYPE as LEADER_TYPE
+from rota.types.leader import decode_candidate
+
+
+class Rank(NamedTuple):
+    """A candidate's priority, and since when it has had it in a generation."""
+
+    priority: int
+    since_ms: int
 
 
 @dataclass(slots=True)
@@ -50,6 +60,17 @@ class GroupAccount:
     """The longest rebalance timeout of all that have been members in this join phase."""
     had_static_members: bool = False
     """Whether one of them was static."""
+
+    ranks: dict[str, Rank] = field(default_factory=dict)
+    """Of the candidates of an election."""
+    leads_since_ms: int = 0
+    frozen_until_ms: int | None = None
+    """By its owner's clock, as are the times of `leaving`."""
+    leaving: dict[str, int] = field(default_factory=dict)
+    """Until when members have the permission to leave."""
+
+    def is_frozen(self, at_ms: int) -> bool:
+        return self.frozen_until_ms is not None and at_ms < self.frozen_until_ms
 
     def expiry_ms(self, name: tuple[str, int], since_ms: int, retention_ms: int) -> int:
         """When an offset expires: by the retention that its commit named, or else by the server's."""
@@ -168,12 +189,14 @@ def _move(account: GroupAccount, record: r.Record, at_ms: int) -> None:
             account.note_in_phase(record.member)
             if record.settle:
                 account.settled[record.member.member_id] = record.member
+                if record.member.member_id in account.ranks:
+                    account.ranks[record.member.member_id] = _rank(account, record.member.member_id, at_ms)
         case r.MemberLeft() | r.MemberExpired() | r.MemberRemoved():
             _go(account, record.member_id)
         case r.MemberFenced():
-            _rename(account, record)
+            _rename(account, record, at_ms)
         case r.GenerationCompleted():
-            _complete(account, record)
+            _complete(account, record, at_ms)
         case r.AssignmentSynced():
             if record.generation_id != account.generation_id:
                 account.begin_generation(record.generation_id)
@@ -195,9 +218,17 @@ def _move(account: GroupAccount, record: r.Record, at_ms: int) -> None:
             account.state = "Empty"
             account.rebalance_since_ms = None
             account.settle("Empty")
+        case r.GroupFrozen():
+            account.frozen_until_ms = record.until_ms
+        case r.GroupUnfrozen():
+            account.frozen_until_ms = None
+        case r.LeaveGranted():
+            account.leaving[record.member_id] = record.until_ms
 
 
-def _complete(account: GroupAccount, record: r.GenerationCompleted) -> None:
+def _complete(account: GroupAccount, record: r.GenerationCompleted, at_ms: int) -> None:
+    if record.leader_id != account.leader_id:
+        account.leads_since_ms = at_ms
     account.begin_generation(record.generation_id)
     account.join_generation_id = record.generation_id
     account.state = "CompletingRebalance"
@@ -205,16 +236,28 @@ def _complete(account: GroupAccount, record: r.GenerationCompleted) -> None:
     account.protocol_name = record.protocol_name
     account.settled = dict(account.members)
     account.settle("CompletingRebalance")
+    if account.protocol_type == LEADER_TYPE:
+        account.ranks = {each: _rank(account, each, at_ms) for each in account.members}
+
+
+def _rank(account: GroupAccount, member_id: str, at_ms: int) -> Rank:
+    priority = decode_candidate(account.members[member_id].metadata_for(account.protocol_name)).priority
+    former = account.ranks.get(member_id)
+    return former if former is not None and former.priority == priority else Rank(priority, at_ms)
 
 
 def _go(account: GroupAccount, member_id: str) -> None:
     account.members.pop(member_id, None)
+    account.leaving.pop(member_id, None)
     if account.settled.pop(member_id, None) is not None:
         account.settle("PreparingRebalance")
 
 
-def _rename(account: GroupAccount, record: r.MemberFenced) -> None:
+def _rename(account: GroupAccount, record: r.MemberFenced, at_ms: int) -> None:
     old, new = record.member_id, record.new_member_id
+    account.leaving.pop(old, None)
+    if (rank := account.ranks.pop(old, None)) is not None:
+        account.ranks[new] = Rank(rank.priority, at_ms)
     account.members = _renamed(account.members, old, new)
     account.numbers.pop(old, None)
     if old in account.settled:
@@ -226,7 +269,7 @@ def _rename(account: GroupAccount, record: r.MemberFenced) -> None:
     if old in account.assignments:
         account.assignments[new] = account.assignments.pop(old)
     if account.leader_id == old:
-        account.leader_id = new
+        account.leader_id, account.leads_since_ms = new, at_ms
 
 
 def _renamed(members: dict[str, MemberImage], old: str, new: str) -> dict[str, MemberImage]:

@@ -25,7 +25,9 @@ from rota.protocol.messages import (
     VerifyFence,
 )
 from rota.testing.beside import Beside, ClockSteps
+from rota.testing.candidate import CandidateMember
 from rota.testing.cooperative import CooperativeMember
+from rota.testing.freezes import Freezes
 from rota.testing.history import GroupKey, NemesisAct
 from rota.testing.impostor import ACTS_EVERY_MS, Impostor
 from rota.testing.journal_readers import Pruning
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from rota.testing.world import World
 
 BESIDE: dict[str, type[Beside]] = {
-    part.name: part for part in (ClockSteps, ExceededLimits, ForcedRebalances, Pruning, UserTransactions)
+    part.name: part for part in (ClockSteps, ExceededLimits, ForcedRebalances, Freezes, Pruning, UserTransactions)
 }
 FOR_EVER_MS = 10_000_000
 _ONCE_EMPTY_MS = 150
@@ -212,6 +214,8 @@ class Nemesis:
     def _kind_of(self, group: GroupKey) -> type[Member]:
         if group in self.world.served:
             return ServedWorker if self.world.topics.are_connectors else ServedMember
+        if group in self.world.elected:
+            return CandidateMember
         return CooperativeMember if group in self.world.cooperative else Member
 
     def _churn(self) -> None:

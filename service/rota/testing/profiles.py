@@ -101,7 +101,7 @@ class Parts:
         return "user_transaction" in self.beside
 
 
-BESIDE = ("exceed_limit", "force_rebalance", "prune", "step_clock", "user_transaction")
+BESIDE = ("exceed_limit", "force_rebalance", "freeze_group", "prune", "step_clock", "user_transaction")
 """Each is in a quarter of the worlds, drawn by itself."""
 LONG_SESSION_MS = (6_000, 7_000)
 
@@ -118,9 +118,9 @@ def parts_of(seed: int, profile: Profile) -> Parts:
 
 
 def _beside(seed: int, profile: Profile) -> frozenset[str]:
-    """Where all members keep heartbeating, nothing may start a rebalance (L5), so no operator does."""
+    """Where all members keep heartbeating, nothing may start a rebalance (L5), so no operator or freeze does."""
     drawn = frozenset(name for name in BESIDE if Random(f"{name}?{seed}").random() < 0.25)
-    return drawn if profile.churn_every_ms else drawn - {"force_rebalance"}
+    return drawn if profile.churn_every_ms else drawn - {"force_rebalance", "freeze_group"}
 
 
 def with_parts(profile: Profile, parts: Parts) -> Profile:

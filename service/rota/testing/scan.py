@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import CommitOffsets, Heartbeat, SyncGroup
+from rota.protocol.messages import CommitOffsets, Heartbeat, RebalanceGroup, SyncGroup
 from rota.testing.history import Call, GroupKey, History, UserCommit
 from rota.testing.profiles import Profile
 
@@ -28,6 +28,8 @@ class Scan:
     """The syncs that brought assignments of a generation, from any member."""
     renewed_all: list[tuple[str, int]] = field(default_factory=list)
     """When every session of a group began afresh: a generation was completed, or (without a group) a shard taken."""
+    stepped_down: set[GroupKey] = field(default_factory=set)
+    """Groups whose leader an operator asked to step down at some time."""
 
 
 def scan_of(history: History, profile: Profile) -> Scan:
@@ -42,6 +44,8 @@ def scan_of(history: History, profile: Profile) -> Scan:
             case CommitOffsets() as commit:
                 scan.commits[commit.offsets[0].metadata] = call
                 _note_renewal(scan, call, commit.member_id, (_NONE,))
+            case RebalanceGroup(step_down=True) as asked:
+                scan.stepped_down.add((asked.namespace, asked.group_id))
             case Heartbeat() as heartbeat:
                 _note_renewal(scan, call, heartbeat.member_id, (_NONE, ErrorCode.REBALANCE_IN_PROGRESS))
     for lines in history.journal.values():

@@ -20,7 +20,9 @@ from rota.protocol.messages import Reply, Request, parks_for_ms
 from rota.replica.forwarding import shard_of_request
 from rota.replica.going_back import LostFact, Setback
 from rota.replica.ports import ShardClaim
+from rota.testing.candidate import LEADERSHIP
 from rota.testing.facts import facts_of, image_differences, without_offsets
+from rota.testing.freezes import CLOCKS_DIFFER_MS, wait_for_their_end
 from rota.testing.history import Call, Effect, GroupKey, History
 from rota.testing.liveness import LivenessServer
 from rota.testing.member import Share
@@ -35,10 +37,14 @@ from rota.testing.served_worker import RETURN_DELAY_MS
 from rota.testing.situations import note_reply_situation, note_takeover
 from rota.testing.store import STORE_CLOCK_MS, SimulatedStore
 from rota.testing.without import NOTHING, Without
+from rota.types.leader import decode_candidate
 
 NAMESPACE = "sim"
 LONGEST_ANSWER_MS = 5_500
 """How long a member's call may take beyond its own wait before the member gives it up."""
+
+LONGEST_SUCCESSION_MS = 15_000
+"""For how long a candidate may outrank the leader, once nothing fails: some preempt one another, after a while each."""
 
 GROWN_MS = 4_000
 """For how long new partitions of a topic may be unassigned in a group whose members have all joined: well below
@@ -96,12 +102,18 @@ class World:
         """Groups with members that keep their partitions while they join."""
         self.served = frozenset(self.groups[:1] if seed % 10 == 8 else ())
         """Groups that leave assigning to the server."""
+        self.elected = frozenset(self.groups[1:2] if self._has_election() else ())
+        """Groups of candidates with priorities."""
         self.topics = self._new_topics()
         self.is_unruly = seed // 8 % 4 == 3
         """In some worlds, of all profiles, a client acts under names that are not its own."""
         self.replica_ids = [f"r{number}" for number in range(self.profile.replicas)]
         self.replicas = {replica_id: self.new_replica(replica_id) for replica_id in self.replica_ids}
         self.nemesis = self._new_nemesis()
+
+    def _has_election(self) -> bool:
+        """Where no generation may change (L5), no leader is preempted."""
+        return bool(self.profile.churn_every_ms) and Random(f"elected?{self.seed}").random() < 0.3
 
     def _new_store(self) -> SimulatedStore:
         return SimulatedStore(self.scheduler, self.rng, self.profile, self.history)
@@ -158,7 +170,9 @@ class World:
             self.scheduler.run_until(self.scheduler.now_ms + 250)
             if not any(self._unrest(group) for group in self.groups):
                 self._check_quiet()
+                wait_for_their_end(self)
                 self._check_growth()
+                self._check_leaders()
                 return
         for group in self.groups:
             if unrest := self._unrest(group):
@@ -203,6 +217,32 @@ class World:
                 return
             self.scheduler.run_until(self.scheduler.now_ms + 50)
 
+    def _check_leaders(self) -> None:
+        """L12: without faults and freezes, no candidate outranks the leader for longer than it must."""
+        for group in self.elected:
+            end_ms = self.scheduler.now_ms + LONGEST_SUCCESSION_MS
+            while outranks := self._outranks(group):
+                if self.scheduler.now_ms > end_ms:
+                    self.violation(f"L12 {group[1]}: {outranks} for {LONGEST_SUCCESSION_MS} ms")
+                    return
+                self.scheduler.run_until(self.scheduler.now_ms + 50)
+
+    def _outranks(self, key: GroupKey) -> str:
+        """Which candidate is to preempt the leader; empty where none is."""
+        owned = self.owner(shard_of(*key, self.profile.shards))
+        group = owned.shard.groups.get(key) if owned is not None else None
+        if group is None or not group.members:
+            return ""
+        name = group.protocol_name or ""
+        said = {each: decode_candidate(m.image.metadata_for(name)) for each, m in group.members.items()}
+        leader = said.get(group.leader_id or "")
+        if leader is None or leader.holding is None:
+            return "" if leader is not None else "no member leads"
+        above = [
+            each for each, one in said.items() if one.priority > leader.priority and one.preempt_after_ms is not None
+        ]
+        return f"{above} outrank {leader}" if above else ""
+
     def _unrest(self, key: GroupKey) -> str:
         """Why a group is not at peace; empty where it is."""
         live = [member for member in self.nemesis.members() if member.group == key and member.is_live]
@@ -227,6 +267,8 @@ class World:
             held = sorted(number for member in live for number in member.holds)
             if held != list(range(self.partitions[key])):
                 return f"of {self.partitions[key]} partitions {held} are held"
+        if key in self.elected and live and [place for member in live for place in member.holds] != [*LEADERSHIP]:
+            return f"of {[member.name for member in live]} these lead: {[m.name for m in live if m.holds]}"
         return ""
 
     def owner(self, shard_id: int) -> ServedShard | None:
@@ -263,8 +305,11 @@ class World:
         if replica_id not in self._clock_offsets:
             wrong_ms = self.rng.randint(0, 7_200_000)
             # Pruning compares these clocks, which date the lines, with the store's: so they differ by a "day" or so.
+            # A freeze ends by the clock of the owner of that time.
             self._clock_offsets[replica_id] = (
-                STORE_CLOCK_MS + wrong_ms % 2_000 if "prune" in self.parts.beside else wrong_ms
+                STORE_CLOCK_MS + wrong_ms % CLOCKS_DIFFER_MS
+                if self.parts.beside & {"prune", "freeze_group"}
+                else wrong_ms
             )
         return self._clock_offsets[replica_id]
 

@@ -50,7 +50,7 @@ class RuntimeWorld(World):
         base = self._profile(draws, profile or profile_of(seed), replicas)
         has_long = has_liveness and base.churn_every_ms > 0 and draws.random() < 0.6
         is_calm = has_long and Random(f"calm/{seed}").random() < 0.35
-        beside = self._beside(seed) if self.has_side_door and not is_calm else frozenset()
+        beside = frozenset() if is_calm else self._beside(seed, base)
         parts = Parts(forwards or is_calm, has_liveness, has_long, is_calm, beside=beside)
         if has_long:
             base = replace(with_parts(base, parts), safety_ms=LONG_SAFETY_MS)
@@ -75,9 +75,14 @@ class RuntimeWorld(World):
             fault_every_ms=base.fault_every_ms * 6 // 10,
         )
 
-    def _beside(self, seed: int) -> frozenset[str]:
-        """Users' own transactions commit progress in some of the worlds where they can."""
-        return frozenset(("user_transaction",) if Random(f"user_transaction?{seed}").random() < 0.35 else ())
+    def _beside(self, seed: int, profile: Profile) -> frozenset[str]:
+        """Users' own transactions commit progress in some of the worlds where they can, and groups are frozen in some
+        of those whose generations may change (L5).
+        """
+        has_commits = self.has_side_door and Random(f"user_transaction?{seed}").random() < 0.35
+        has_freezes = bool(profile.churn_every_ms) and Random(f"freeze_group?{seed}").random() < 0.25
+        drawn = {"user_transaction": has_commits, "freeze_group": has_freezes}
+        return frozenset(name for name, is_drawn in drawn.items() if is_drawn)
 
     def _is_served(self, seed: int) -> bool:
         """Whether the first group leaves assigning to the server."""
