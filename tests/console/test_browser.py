@@ -267,12 +267,12 @@ async def test_a_leader_is_made_to_step_down_by_who_means_it(browser: Browser, s
     async with page_of(browser, scene.url + PAGES["leader"]) as page:
         await expect(page.locator("#holder-name code")).to_have_attribute("title", str(before["leader_id"]))
         await page.get_by_role("link", name="Step down").click()
-        await page.get_by_label("to say that you mean it").fill("something else")
+        await page.get_by_label("to confirm").fill("something else")
         await page.get_by_label("Why?").fill("its machine goes away")
         await page.get_by_role("button", name="Step down").click()
         await expect(page.get_by_role("alert")).to_contain_text("Type the group's name")
 
-        await page.get_by_label("to say that you mean it").fill(CANDIDATES)
+        await page.get_by_label("to confirm").fill(CANDIDATES)
         await page.get_by_role("button", name="Step down").click()
 
         await expect(page.locator(".told")).to_have_text("The leader was asked to step down.")
@@ -316,7 +316,7 @@ async def test_a_token_is_revoked_in_a_browser(browser: Browser, keeper: Keeper)
         await page.get_by_label("Token").fill(keeper.token)
         await page.get_by_role("button", name="Sign in").click()
         await page.get_by_role("link", name="Revoke old-laptop").click()
-        await page.get_by_label("to say that you mean it").fill("old-laptop")
+        await page.get_by_label("to confirm").fill("old-laptop")
         await page.get_by_label("Why?").fill("it was stolen")
         await page.get_by_role("button", name="Revoke").click()
 

@@ -320,10 +320,10 @@ async def test_a_browser_that_only_names_its_origin_may_send_a_form(site: Site) 
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"typed": "indexer", "note": "why not"}, "to say that you mean it"),
+        ({"typed": "indexer", "note": "why not"}, "to confirm"),
         ({"typed": "indexers", "note": "  "}, "Say why"),
         ({"typed": "indexers", "note": "x" * 501}, "at most 500 characters"),
-        ({}, "to say that you mean it"),
+        ({}, "to confirm"),
     ],
 )
 async def test_who_does_not_mean_it_or_says_nothing_is_asked_again(
