@@ -103,7 +103,7 @@ class Form:
     def complaint(self, name: str, *, of: str = "group") -> str:
         """The missing input; empty if complete."""
         if self.typed != name:
-            return f"Type the {of}'s name, {name} to confirm."
+            return f"Type the {of}'s name, {name}, to confirm."
         if not self.note:
             return "Say why: the note is kept in the journal."
         if len(self.note) > NOTE_MAX_CHARS:
