@@ -105,6 +105,7 @@ def test_callbacks_that_raise_do_not_end_the_candidacy(
         assert candidacy.wait_elected(DEADLINE_S)
         until(lambda: candidacy.failure, "failure")
         with Candidacy(other_client, name) as other:
+            until(lambda: len(client.describe_group(name).members) == 2, "two candidates")
             client.rebalance_group(name, step_down=True)
             assert other.wait_elected(DEADLINE_S)
         assert candidacy.wait_elected(DEADLINE_S)

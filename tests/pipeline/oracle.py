@@ -153,6 +153,8 @@ def causes(steps_of_group: Iterable[Step]) -> Counter[tuple[int, str]]:
 
 def _cause(line: Line, moment: list[Line], found: Seen) -> str:
     last = moment[-1].kind if moment else ""
+    if not last and line.reason.endswith("; held back until the freeze ended"):
+        return "topics_changed" if line.reason.startswith("the topics changed") else "leader_rejoined"
     if any(each.kind == "member_fenced" for each in moment[-2:]):
         return "static_member_returned"
     if last in ("", "member_updated") and found.state == STABLE and json.loads(line.payload)["by"] == found.leader_id:
