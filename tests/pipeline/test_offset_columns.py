@@ -87,7 +87,7 @@ def test_columns_and_lines_give_the_same_rows_at_any_cut(slices: list[list[Line]
     assert by_columns(slices) == by_lines([line for lines in slices for line in lines])
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 5])
+@pytest.mark.parametrize("seed", [1, 3, 5, 13])
 def test_facts_need_no_commits_but_those_that_tell(seed: int) -> None:
     """All tables but offsets are as they are when each commit is looked at, cut in two or not."""
     journal = ordered(simulated(seed))
