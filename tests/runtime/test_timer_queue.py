@@ -50,6 +50,35 @@ def test_a_process_that_slept_delays_its_timers_as_long() -> None:
     assert len(rung) == 1
 
 
+def test_timers_that_are_set_after_a_stall_ring_in_time() -> None:
+    clock, rung = HandClock(), list[Timer]()
+    queue = TimerQueue(clock, lambda _: None)
+    queue.set(a_timer(1_010), rung.append)
+
+    clock.ms = 1_010 + 700
+    queue.ring_due()
+    is_first = queue.set(a_timer(1_760), rung.append)
+    clock.ms = 1_760
+    queue.ring_due()
+
+    assert is_first
+    assert ([timer.at_ms for timer in rung], queue.next_at_ms()) == ([1_760], 1_010 + 1_400)
+
+
+def test_a_short_stall_does_not_end_a_longer_hold() -> None:
+    clock, rung, late = HandClock(), list[Timer](), list[int]()
+    queue = TimerQueue(clock, late.append)
+    queue.set(a_timer(1_010), rung.append)
+
+    clock.ms = 1_010 + 700
+    queue.ring_due()
+    queue.set(a_timer(1_720), rung.append)
+    clock.ms = 1_720 + 150
+    queue.ring_due()
+
+    assert (rung, late, queue.next_at_ms()) == ([], [700, 150], 1_010 + 1_400)
+
+
 def test_a_backlog_of_expiries_is_worked_off_without_a_pause() -> None:
     clock, late = HandClock(), list[int]()
     rung: list[Timer] = []

@@ -22,6 +22,9 @@ BATCH = 500
 LONGEST_SLEEP_S = 3_600.0
 
 
+_Entry = tuple[int, int, Callable[[Timer], None], Timer]
+
+
 class Clock(Protocol):
     """Two readings of one passing of time, so that a test can put its own in place."""
 
@@ -52,34 +55,41 @@ class TimerQueue:
     """Due timers, earliest first. The caller waits for them.
 
     When timers ring late (a paused process, a blocked loop), the heartbeats that came in meanwhile still
-    wait in the sockets. So the whole queue is then held back for as long as it was late: nobody is expired
-    for the server's own sleep.
+    wait in the sockets. So all timers that were set before are then held back for as long as they were late: no member
+    is expired for the server's own sleep. Timers that are set after it ring in time.
     """
 
     def __init__(self, clock: Clock, on_late: Callable[[int], None]) -> None:
         self._clock = clock
         self._on_late = on_late
-        self._heap: list[tuple[int, int, Callable[[Timer], None], Timer]] = []
-        self._order = count()
+        self._heap: list[_Entry] = []
+        self._held: list[_Entry] = []
+        """Set before a stall was noticed. They join the others at `_held_until_ms`."""
         self._held_until_ms = 0
+        self._order = count()
         self._left_ms = 0
         """When `ring_due` last gave the event loop its turn."""
 
     def set(self, timer: Timer, ring: Callable[[Timer], None]) -> bool:
         """Keep a timer; True if it is now the first to ring."""
-        entry = (timer.at_ms, next(self._order), ring, timer)
-        heapq.heappush(self._heap, entry)
-        return self._heap[0] is entry
+        first_ms = self.next_at_ms()
+        heapq.heappush(self._heap, (timer.at_ms, next(self._order), ring, timer))
+        return first_ms is None or timer.at_ms < first_ms
 
     def next_at_ms(self) -> int | None:
         """When `ring_due` has something to do next, by the clock's `now_ms`."""
-        return max(self._heap[0][0], self._held_until_ms) if self._heap else None
+        if not self._held:
+            return self._heap[0][0] if self._heap else None
+        return min(self._heap[0][0], self._held_until_ms) if self._heap else self._held_until_ms
 
     def ring_due(self) -> None:
         """Fire due timers, at most `BATCH` of them."""
         now_ms = self._clock.now_ms()
-        if self._is_held(now_ms):
-            return
+        self._hold_if_late(now_ms)
+        if self._held and self._held_until_ms <= now_ms:
+            self._heap += self._held
+            self._held = []
+            heapq.heapify(self._heap)
         for _ in range(BATCH):
             if not self._heap or self._heap[0][0] > now_ms:
                 break
@@ -87,15 +97,17 @@ class TimerQueue:
             ring(timer)
         self._left_ms = self._clock.now_ms()
 
-    def _is_held(self, now_ms: int) -> bool:
-        if not self._heap:
-            return True
-        # A backlog that is being worked off is no stall: lateness counts from where the work was left, or a hold ended.
-        lateness_ms = now_ms - max(self._heap[0][0], self._held_until_ms, self._left_ms)
+    def _hold_if_late(self, now_ms: int) -> None:
+        due_ms = self.next_at_ms()
+        if due_ms is None:
+            return
+        # A backlog that is being worked off is no stall: lateness counts from where the work was left.
+        lateness_ms = now_ms - max(due_ms, self._left_ms)
         if lateness_ms > STALL_MS:
-            self._held_until_ms = now_ms + min(lateness_ms, MAX_HOLD_MS)
+            self._held += self._heap
+            self._heap = []
+            self._held_until_ms = max(self._held_until_ms, now_ms + min(lateness_ms, MAX_HOLD_MS))
             self._on_late(lateness_ms)
-        return now_ms < self._held_until_ms
 
 
 class TimerTask:

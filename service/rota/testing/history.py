@@ -91,6 +91,14 @@ class ClockStep(NamedTuple):
     by_ms: int
 
 
+class Stall(NamedTuple):
+    """An owner found its timers late, and held back those that it had set by then."""
+
+    replica_id: str
+    noticed_ms: int
+    lateness_ms: int
+
+
 class NemesisAct(NamedTuple):
     """One thing that the nemesis did, or that its world leaves out (`without.py`)."""
 
@@ -122,6 +130,7 @@ class History:
     on_the_way: frozenset[tuple[GroupKey, int, int]] = frozenset()
     """Group, partition and offset of user commits that no owner had taken in when the run ended."""
     clock_steps: list[ClockStep] = field(default_factory=list)
+    stalls: list[Stall] = field(default_factory=list)
     limits: Limits | None = None
     """What the coordinators were configured with; None where that is not known."""
     cooperative: frozenset[GroupKey] = frozenset()

@@ -179,11 +179,17 @@ def check_join_phase(scan: Scan, account: GroupAccount, line: Landed) -> Iterato
     ends = isinstance(record, r.GenerationCompleted | r.GroupEmptied)
     if not ends or since_ms is None or account.state != "PreparingRebalance":
         return
-    bound_ms = account.rebalance_timeout_ms + scan.profile.late_timer_ms
+    stalls = [
+        each.lateness_ms
+        for each in scan.history.stalls
+        if each.replica_id == line.replica_id and since_ms < each.noticed_ms <= line.decided_ms
+    ]
+    late_ms = scan.profile.late_timer_ms + sum(stalls)
+    bound_ms = account.rebalance_timeout_ms + late_ms
     if account.is_initial and not account.had_static_members and scan.history.limits is not None:
         # Every member of an Empty group has joined: only newcomers prolong its initial delay, each for one more.
         delay_ms = scan.history.limits.initial_rebalance_delay_ms
-        bound_ms = min(bound_ms, account.last_join_ms - since_ms + 2 * delay_ms + scan.profile.late_timer_ms)
+        bound_ms = min(bound_ms, account.last_join_ms - since_ms + 2 * delay_ms + late_ms)
     if account.had_static_members:
         # Where only static members are left and none has joined, the phase is armed again until their sessions end.
         bound_ms += account.rebalance_timeout_ms + scan.profile.session_ms[1]

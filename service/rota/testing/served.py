@@ -74,6 +74,10 @@ class SimulatedTopics:
         self.are_connectors = self.rng.random() < 0.5
         """The group that the server assigns shares connectors and tasks, not partitions."""
 
+    def is_registered(self) -> bool:
+        """Does the coordinator know the latest count of partitions?"""
+        return True
+
     def changed(self) -> None:
         """Notify each replica. A notification may be lost, as one of a peer may."""
         for replica in self._world.replicas.values():

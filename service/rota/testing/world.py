@@ -200,13 +200,20 @@ class World:
             self._await_growth(group)
 
     def _await_growth(self, group: GroupKey) -> None:
-        """A join phase takes its time: it counts from the end of the last one."""
+        """A join phase takes its time: it counts from the end of the last one, and once the topic is registered: an
+        administrator may first ask replicas that are frozen for good.
+        """
         since_ms = self.scheduler.now_ms
         end_ms = since_ms + LONGEST_GROWTH_MS
         while self.scheduler.now_ms < end_ms:
             owned = self.owner(shard_of(*group, self.profile.shards))
             served = owned.shard.groups.get(group) if owned is not None else None
-            if served is None or not served.members or served.state is PREPARING_REBALANCE:
+            if (
+                served is None
+                or not served.members
+                or served.state is PREPARING_REBALANCE
+                or not self.topics.is_registered()
+            ):
                 since_ms = self.scheduler.now_ms
             elif all_shares(served) == list(range(self.partitions[group])):
                 return
@@ -216,6 +223,8 @@ class World:
                 )
                 return
             self.scheduler.run_until(self.scheduler.now_ms + 50)
+        if not self.topics.is_registered():
+            self.violation(f"L11 {group[1]}: the topic's {self.partitions[group]} partitions are not registered")
 
     def _check_leaders(self) -> None:
         """L12: without faults and freezes, no candidate outranks the leader for longer than it must."""

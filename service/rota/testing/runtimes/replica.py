@@ -27,6 +27,7 @@ from rota.runtime.host import ShardHost
 from rota.runtime.routing import RoutedCoordinator
 from rota.runtime.telemetry import Telemetry
 from rota.runtime.upkeep import Upkeep
+from rota.testing.history import Stall
 from rota.testing.replicas import ReplicaProcess
 from rota.testing.runtimes.liveness import LivenessOfReplica
 from rota.testing.runtimes.loop import ProcessLoop
@@ -135,7 +136,9 @@ class Witness(Telemetry):
     def on_store_went_back(self, setbacks: Sequence[Setback]) -> None:
         self._world.note_setbacks(self._replica, setbacks)
 
-    def on_late_timer(self, _lateness_ms: int) -> None:
+    def on_late_timer(self, lateness_ms: int) -> None:
+        stall = Stall(self._replica.owner_id, self._world.scheduler.now_ms, lateness_ms)
+        self._world.history.stalls.append(stall)
         self._world.sometimes("timers were late and held back")
 
 

@@ -30,6 +30,10 @@ class RegisteredTopics(SimulatedTopics):
         super().__init__(world)
         self._runtimes = world
         self._admin = Client("topics")
+        self._acknowledged = 0
+
+    def is_registered(self) -> bool:
+        return self._acknowledged == self._runtimes.partitions[next(iter(self._runtimes.served))]
 
     def changed(self) -> None:
         """Register the topic with the partitions that it has now."""
@@ -38,7 +42,9 @@ class RegisteredTopics(SimulatedTopics):
 
         def settle(reply: Reply | None) -> None:
             is_latest = self._runtimes.partitions[(namespace, group_id)] == partitions
-            if is_latest and (reply is None or reply.error is not ErrorCode.NONE):
+            if reply is not None and reply.error is ErrorCode.NONE:
+                self._acknowledged = max(self._acknowledged, partitions)
+            elif is_latest:
                 self._runtimes.scheduler.after(RETRY_MS, None, self.changed)
 
         self._runtimes.network.call(self._admin, PutTopic(namespace, TOPIC, partitions), TIMEOUT_MS, settle)
