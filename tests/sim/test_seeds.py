@@ -37,7 +37,9 @@ def _reached_from(tally: Tally) -> set[tuple[str, str, str]]:
     """The outcomes of the first chunk, and those of later ones for as long as one is missing."""
     reached, end = set(tally.reached), CHUNK
     while end < LOOKED_THROUGH and any("not reached" in fault for fault in UNREACHED.faults(reached)):
-        reached |= run_seeds(range(end, end + CHUNK)).reached.keys()
+        more = run_seeds(range(end, end + CHUNK))
+        assert not more.failures, _told(more)
+        reached |= more.reached.keys()
         end += CHUNK
     return reached
 
