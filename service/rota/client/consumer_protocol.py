@@ -224,6 +224,7 @@ class TopicRole:
 
     def read(self, assigned: Assigned) -> Partitions:
         """This member's partitions. Those of topics that it does not subscribe to are left out, with a warning."""
+        self.withheld.note_received(assigned.generation_id)
         decoded = decode_assignment(assigned.assignment)
         given = sorted(decoded.partitions)
         topics = frozenset(self.topics)

@@ -27,6 +27,8 @@ class WithheldPartitions:
 
     def __init__(self) -> None:
         self._generation_id = -1
+        self._received_id = -1
+        """The last generation that this member was assigned a share of by another one."""
         self._given: dict[str, Sequence[TopicPartition]] = {}
         self._withheld: tuple[Claim, ...] = ()
         self._unchanged: Counter[Claim] = Counter()
@@ -45,17 +47,28 @@ class WithheldPartitions:
         members: Sequence[MemberSubscription],
         shares: Mapping[str, Sequence[TopicPartition]],
     ) -> None:
-        """This member has assigned a generation."""
+        """This member has assigned a generation.
+
+        If it had a share of that generation before, another member has assigned it, and the coordinator takes no second
+        assignment while the group is frozen: then nothing is known of what the others have been given.
+        """
         given = {_identity(member): shares.get(member.member_id, ()) for member in members}
         if generation_id == self._generation_id:
             # Assigned once more: either of the two assignments may be the one that the coordinator has taken.
             given = {identity: (*former, *given.get(identity, ())) for identity, former in self._given.items()}
+        if generation_id == self._received_id:
+            generation_id, given = -1, {}
         self._generation_id, self._given = generation_id, given
         assigned = set(chain.from_iterable(shares.values()))
         self._withheld = tuple(
             (_identity(member), each) for member in members for each in member.owned_partitions if each not in assigned
         )
         self._unchanged = Counter({claim: self._unchanged[claim] for claim in self._withheld if self._unchanged[claim]})
+
+    def note_received(self, generation_id: int) -> None:
+        """This member has received its share of a generation."""
+        if generation_id != self._generation_id:
+            self._received_id = generation_id
 
     def note_rest(self) -> None:
         """The claimants have had time to revoke the withheld partitions."""
