@@ -73,6 +73,8 @@ class ServerAssigner:
             case AskAll(request):
                 answer = await self._ask(request)
                 self._assigning.listed(do, answer, self._clock.monotonic_ms())
+            case Compute() if do.owned.is_dropped:  # Between its turn and this one.
+                self._assigning.handed_in(do, taken=False)
             case Compute():
                 self._assigning.handed_in(do, taken=self._hand_in(do, await self.compute(do)))
         self._wake.set()

@@ -147,13 +147,14 @@ class RuntimeReplica(ReplicaProcess):
 
     def __init__(self, world: RuntimeWorld, replica_id: str) -> None:
         self._world = world
+        self.started_ms = world.scheduler.now_ms
         self._paused_until_ms = 0
         self.slept_ms = 0
         """For how long it has been paused, all pauses together."""
         super().__init__(replica_id, world.new_owner_id(replica_id))
-        started_ms = world.rng.randint(10_000, 1_000_000)
+        clock_ms = world.rng.randint(10_000, 1_000_000)
         self.loop = ProcessLoop(
-            world.scheduler, self, started_ms, self._failed, is_interrupted=world.are_turns_interrupted
+            world.scheduler, self, clock_ms, self._failed, is_interrupted=world.are_turns_interrupted
         )
         self.clock_offset_ms = world.clock_offset_of(replica_id)
         self.peers = PeersOfReplica(world, self)

@@ -20,7 +20,7 @@ SAFETY_MS = 6_000
 LONG_SAFETY_MS = 12_000
 """The same where sessions are long."""
 QUIET_LEASES = 3
-"""This many leases after the last fault every replica serves its assigned shards."""
+"""This many leases after the last fault, and its own start, every replica serves its assigned shards."""
 
 
 class RuntimeWorld(World):
@@ -125,7 +125,11 @@ class RuntimeWorld(World):
 
     def _check_quiet(self) -> None:
         super()._check_quiet()
-        self.scheduler.run_until(self.scheduler.now_ms + QUIET_LEASES * self.profile.lease_ms)
+        settles_ms = QUIET_LEASES * self.profile.lease_ms
+        self.scheduler.run_until(self.scheduler.now_ms + settles_ms)
+        # A replica that the last faults stopped may come back late.
+        last_start_ms = max(replica.started_ms for replica in self.replicas.values())
+        self.scheduler.run_until(max(self.scheduler.now_ms, last_start_ms + settles_ms))
         for replica in self.replicas.values():
             self._check_calls(replica)
             self._check_ready(replica)
