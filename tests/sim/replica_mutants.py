@@ -7,7 +7,7 @@ from typing import Any
 
 from rota.group import assignment, shard
 from rota.protocol.errors import ErrorCode
-from rota.replica import assigning, forwarding, owned_shard
+from rota.replica import assigning, forwarding, leases, owned_shard
 from rota.replica.group_commit import GroupCommit, Landed
 from rota.replica.leases import Leases
 from rota.replica.owned_shard import Now, OwnedShard, Ready
@@ -143,6 +143,12 @@ def lease_counts_from_the_answer(patch: Patch) -> None:
         return original(self, sent, kept, now.monotonic_ms, now)
 
     patch(Leases, "_renewed", renewed)
+
+
+@mutant
+def a_shard_is_served_after_another_has_appended(patch: Patch) -> None:
+    """D2: a replica that was paused between claim and load believes that the store has lost the next owner's lines."""
+    patch(leases, "_untouched", lambda claims, images: (claims, images))
 
 
 @mutant

@@ -209,8 +209,9 @@ class Leases:
         except StoreUnavailable:
             return now
         memory.compare_images(claims, images)
-        if memory.setbacks:
+        if memory.setbacks or now.monotonic_ms >= lease_until_ms:
             return now
+        claims, images = _untouched(claims, images)
         if unsure:
             claims = yield from self._raise_far(claims, images, unsure)
         lost = {shard_id: memory.lost[shard_id] for shard_id in shard_ids if shard_id in memory.lost}
@@ -285,3 +286,12 @@ class Leases:
             undecided = owned.is_durable
             yield steps.DropClosed(owned, reason, code if undecided else NOT_AVAILABLE, undecided)
             self.known.memory.note_released(owned.shard_id)
+
+
+def _untouched(claims: Sequence[ShardClaim], images: Sequence[ShardImage]) -> tuple[list[ShardClaim], list[ShardImage]]:
+    """The shards to which no other replica has appended since they were claimed: this one may have been paused.
+
+    Served with the lines of a later epoch, a shard would look as if the store had lost them.
+    """
+    pairs = [(claim, image) for claim, image in zip(claims, images, strict=True) if image.last_seq == claim.last_seq]
+    return [claim for claim, _ in pairs], [image for _, image in pairs]

@@ -268,6 +268,30 @@ def test_a_round_goes_on_without_rows_that_cannot_be_read() -> None:
     assert 1 not in shell.leases.owned
 
 
+def test_a_shard_claimed_and_appended_to_by_another_is_not_served() -> None:
+    """This replica was paused between its claim and its load."""
+    shell = Shell()
+
+    def another_claims() -> None:
+        shell.rows[1] = replace(shell.rows[1], replica_id=PEER.replica_id, epoch=2, last_seq=shell.rows[1].last_seq + 1)
+
+    shell.before[steps.Load] = another_claims
+    shell.round()
+
+    assert [claim.shard_id for claim in shell.did(steps.Serve)[0].claims] == [0, 2, 3]
+    assert sorted(shell.leases.owned) == [0, 2, 3]
+    assert not shell.known.memory.setbacks
+
+
+def test_what_was_loaded_after_its_lease_is_not_served() -> None:
+    shell = Shell()
+    shell.takes_ms = {steps.Load: LEASE_MS}
+    shell.round()
+
+    assert shell.names().count("Load") == 1
+    assert not shell.did(steps.Serve)
+
+
 def test_a_replica_that_leaves_claims_nothing() -> None:
     shell = Shell()
     shell.leases.is_leaving = True
