@@ -61,8 +61,8 @@ def sync_group(result: Result, group: Group, request: SyncGroup, call: int, limi
             _mark_synced(group, member)
             member.skip_assignment = False
             result.reply(call, sync_reply(group, member))
-            if not member.has_fetched:
-                member.has_fetched = True
+            if not member.has_fetched or member.missed_phase:
+                member.has_fetched, member.missed_phase = True, False
                 watch_candidates(result, group)
         case state:
             raise AssertionError(f"a group with members cannot be {state}")

@@ -299,6 +299,17 @@ def test_an_absent_candidate_that_returns_is_waited_for_again() -> None:
     assert election(core, "m0").successor_id == "i-2"
 
 
+def test_an_absent_candidate_that_fetches_its_share_is_waited_for() -> None:
+    """It was only slow: the same process joins the generation that went on without it."""
+    core = a_race_with_an_absent_static_candidate()
+
+    core.ask(a_join("i-1", instance="i", protocols=saying(5), protocol_type="leader", session_ms=60_000))
+    core.ask(a_sync("i-1", core.generation_id, "i"))
+    keep_alive(core, HOLD_MS)
+
+    assert election(core, "m0").successor_id == "i-1"
+
+
 def test_a_static_leaders_successor_fetches_before_it_is_asked() -> None:
     core = an_empty_shard()
     core.send(a_join(new="i-1", instance="i", protocols=saying(5), protocol_type="leader"))
