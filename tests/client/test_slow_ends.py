@@ -107,6 +107,37 @@ def a_pool_and_its_run(worker: Worker) -> tuple[WorkerPool, Any]:
     return pool, pool.run()
 
 
+async def cleans_up_for_three_seconds(_subject: object) -> None:
+    try:
+        await asyncio.sleep(45)
+    finally:
+        await asyncio.sleep(3)
+
+
+def an_election(worker: Worker) -> tuple[Election, Any]:
+    election = worker.client.leader(GROUP, session_timeout_ms=SESSION_MS)
+    return election, election.run(cleans_up_for_three_seconds)
+
+
+def a_pool(worker: Worker) -> tuple[WorkerPool, Any]:
+    pool = worker.client.worker_pool(GROUP, {"work": 1}, cleans_up_for_three_seconds, session_timeout_ms=SESSION_MS)
+    return pool, pool.run()
+
+
+@pytest.mark.parametrize("make", [an_election, a_pool])
+@in_virtual_time
+async def test_the_group_is_left_after_work_that_cleans_up_slowly(make: Any) -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        kind, run = make(worker)
+        running = asyncio.create_task(run)
+        await until(lambda: "the work of" in kind._describe_work())
+        await kind.close(timeout=0.1)
+        assert leaves_of(worker) == 1
+        assert not (await worker.client.describe_group(GROUP)).members
+        await asyncio.wait((running,))
+
+
 @pytest.mark.parametrize(
     ("make", "name"),
     [(an_election_and_its_run, f"the work of election {GROUP}"), (a_pool_and_its_run, "the work of work/0")],
@@ -127,7 +158,7 @@ async def test_the_group_is_not_left_while_work_resists_cancellation(
         errors = lines(caplog, logging.ERROR)
         assert [error for error in errors if f"{name} ignores its cancellation" in error] == errors[1:]
         assert f"{name} has not ended in time" in errors[0]
-        await asyncio.sleep(25)
+        await asyncio.sleep(21)
         waits = [line for line in lines(caplog, logging.WARNING) if "waiting for" in line]
         assert waits == [f"group {GROUP}: waiting for {seconds} s for {name} to end" for seconds in (10, 20)]
         await asyncio.sleep(60)

@@ -30,7 +30,7 @@ from rota.client.reminders import Reminder
 from rota.client.roles import Role
 from rota.client.running import CLOSE_TIMEOUT_S, Running
 from rota.client.stats import MemberStats
-from rota.client.tasks import GRACE_S, BackgroundTasks
+from rota.client.tasks import GRACE_S, UNWIND_S, BackgroundTasks
 from rota.membership import Membership, MembershipSettings, State
 from rota.membership import events as core
 from rota.protocol.defaults import REQUEST_TIMEOUT_MS
@@ -452,7 +452,7 @@ class Member(Running, Generic[Share]):
         if not await self._callbacks.drain(close_by):
             _log.error("group %s: %s has not ended in time, and is cancelled", self.group_id, self._reminder.at_work())
             self._holding.lose("closed before on_revoked had returned")
-            if not await self._callbacks.drain(CloseBy(GRACE_S)):
+            if not await self._callbacks.drain(CloseBy(UNWIND_S)):
                 _log.error(
                     "group %s: %s ignores its cancellation: the group is not left, "
                     "so that no other member is assigned its share before the session expires",
