@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import closing
 from datetime import UTC, date, datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -16,7 +19,8 @@ from rota.pipeline.journal import open_journal
 from rota.pipeline.positions import Position
 from rota.protocol.errors import LinesPruned
 from rota.replica.ports import JournalEvent, ShardBatch, StoreRefused
-from rota.storage import SqlStore, upgrade
+from rota.server.retention import delete_old_lines
+from rota.storage import SqlStore, pruning, upgrade
 from rota.storage.engine import single_engine
 from rota.storage.partitions import create_partitions, existing_days, partition_name
 from rota.storage.pruning import prune
@@ -157,6 +161,96 @@ async def keep_writing(store: SqlStore) -> int:
         for shard_id in range(SHARDS):
             assert await store.append([batch(shard_id, DAYS * A_DAY + 1 + number, [days_ago(0)])]) == []
     return 20 * SHARDS
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_the_search_for_old_lines_takes_no_write_lock(url: str) -> None:
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        found = await prune(url, keep_days=DAYS)
+        writer.execute("ROLLBACK")
+
+    assert (found.lines, found.up_to) == (0, {})
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_two_prunings_at_once_leave_no_hole(url: str, service: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "_PAGE", 2)
+
+    await asyncio.gather(prune(url, keep_days=1), prune(url, keep_days=2))
+
+    assert await numbers(service) == {s: list(range(3 * A_DAY + 1, DAYS * A_DAY + 1)) for s in range(SHARDS)}
+    assert [(report.differences, report.pruned) async for report in verify(url)] == [((), True)] * SHARDS
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_a_reader_added_while_lines_are_deleted_keeps_its_own(
+    url: str, service: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "_PAGE", 1)
+    pruned = asyncio.create_task(prune(url, keep_days=1))
+    await until_begun(service)
+    await register_reader(url, "late")
+    begins = {each.name: dict(each.positions) for each in await list_readers(url)}["late"]
+    await pruned
+
+    [late] = await list_readers(url)
+
+    assert late.unread == sum(DAYS * A_DAY - begins[s] for s in range(SHARDS))
+
+
+async def until_begun(service: SqlStore) -> None:
+    """Return once a line is deleted."""
+    async with asyncio.timeout(30):
+        while await service.count_lines() == SHARDS * DAYS * A_DAY:
+            continue  # each count waits for the store
+
+
+async def test_the_journals_lines_are_counted(url: str, service: SqlStore) -> None:
+    before = await service.count_lines()
+    await prune(url, keep_days=1)
+
+    assert (before, await service.count_lines()) == (SHARDS * DAYS * A_DAY, SHARDS * 2 * A_DAY)
+
+
+async def test_a_server_deletes_the_lines_that_are_old_enough(url: str, service: SqlStore) -> None:
+    await delete_old_lines(url, 0)
+    kept = await service.count_lines()
+    await delete_old_lines(url, 2)
+
+    assert (kept, await service.count_lines()) == (SHARDS * DAYS * A_DAY, SHARDS * 3 * A_DAY)
+
+
+async def test_a_server_says_which_readers_hold_lines_back(
+    url: str, service: SqlStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    await register_reader(url, "slow")
+
+    await delete_old_lines(url, 1)
+
+    [warning] = [record for record in caplog.records if record.name == "rota.server.retention"]
+    assert warning.__dict__["readers"] == ["slow"]
+    assert await service.count_lines() == SHARDS * DAYS * A_DAY
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+async def test_a_login_that_may_not_delete_stops_no_server(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    owner = await asyncpg.connect(url)
+    await owner.execute("CREATE ROLE reads_only LOGIN")
+    await owner.execute(
+        "GRANT USAGE ON SCHEMA rota TO reads_only; GRANT SELECT ON ALL TABLES IN SCHEMA rota TO reads_only"
+    )
+    await owner.close()
+
+    await delete_old_lines(as_user(url, "reads_only"), 1)
+
+    [warning] = [record for record in caplog.records if record.name == "rota.server.retention"]
+    assert "permission denied" in warning.__dict__["error"]
+
+
+def as_user(dsn: str, user: str) -> str:
+    parts = urlsplit(dsn)
+    return parts._replace(netloc=f"{user}@{parts.netloc.rpartition('@')[2]}").geturl()
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)

@@ -118,6 +118,11 @@ class Metrics:
             "rota_liveness_failures_total", "Failed calls to Redis.", ["operation"], registry=self.registry
         )
         self._events = _Counts("rota_journal_events", "Journal events that became durable.", ("kind",), self.registry)
+        self._journal_lines = Gauge(
+            "rota_journal_lines",
+            "Lines of the store's whole journal that are not pruned, counted once a minute: each server has the same.",
+            registry=self.registry,
+        )
         self._shards_owned = Gauge("rota_shards_owned", "Shards this replica owns.", registry=self.registry)
         self._draining = Gauge("rota_draining", "1 while the server is draining.", registry=self.registry)
         self._rebalances = Counter(
@@ -257,6 +262,10 @@ class Metrics:
     def event_written(self, kind: str) -> None:
         """One journal line; the kinds are a fixed set of words."""
         self._events.add((kind,))
+
+    def journal_counted(self, lines: int) -> None:
+        """The journal of the whole store has so many lines."""
+        self._journal_lines.set(lines)
 
     def shards_owned(self, count: int) -> None:
         self._shards_owned.set(count)

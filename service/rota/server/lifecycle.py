@@ -22,6 +22,7 @@ from rota.server.connections import CONNECTIONS_OF_PROBES, Connections, allow_co
 from rota.server.http_server import CannotListen, HttpServer, listen, url_of
 from rota.server.own_ports import NO_OWN_PORTS, OwnPorts
 from rota.server.proxies import TrustedProxies
+from rota.server.retention import count_lines, delete_old_lines, note_retention
 from rota.server.settings import Settings
 from rota.server.telemetry import watch_loop_lag
 from rota.server.tls import ServerTls
@@ -119,7 +120,8 @@ async def _serve_until(
         running = tasks.create_task(services.coordinator.watch_over())
         upkeep = [
             tasks.create_task(watch_loop_lag(services.metrics)),
-            tasks.create_task(_maintain(services)),
+            tasks.create_task(_maintain(services, settings)),
+            tasks.create_task(count_lines(services.store, services.metrics)),
             tasks.create_task(_tell_ready(services)),
         ]
         await asyncio.wait((stopped, running, *serving), return_when=asyncio.FIRST_COMPLETED)
@@ -170,14 +172,16 @@ def _spare_the_collector() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-async def _maintain(services: Services) -> None:
+async def _maintain(services: Services, settings: Settings) -> None:
     """The store's upkeep, now and then. What fails is tried again next time."""
+    note_retention(settings.journal_keep_days, UPKEEP_INTERVAL_SECONDS)
     while True:
         await asyncio.sleep(UPKEEP_INTERVAL_SECONDS)
         try:
             await services.store.maintain()
         except StoreUnavailable as error:
             _log.warning("the store's upkeep failed", extra={"error": str(error)})
+        await delete_old_lines(settings.store, settings.journal_keep_days)
 
 
 class Signals:

@@ -207,6 +207,13 @@ class Settings(BaseSettings):
         default=60_000, ge=1_000, le=86_400_000, description="How long a signed fencing token is valid."
     )
     shard_count: int = Field(default=64, ge=1, le=4_096, description="Fixed when the store is created.")
+    journal_keep_days: int = Field(
+        default=90,
+        ge=0,
+        le=36_500,
+        description="Whole days (UTC) before today that the journal keeps. Older lines are deleted, but none that a "
+        "registered reader has yet to read; 0 keeps all.",
+    )
     lease_ms: int = Field(
         default=5_000, ge=MIN_LEASE_MS, le=600_000, description="How long a dead replica keeps its shards."
     )

@@ -11,9 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rota.storage.errors import sqlstate, store_errors
 from rota.storage.partitions import existing_days, partition_name
-from rota.storage.prune_plan import Ends, Pruned, horizon_ms, plan
+from rota.storage.prune_plan import Ends, Pruned, horizon_ms, plan, read_by_all
 from rota.storage.readers import opened, readers_of
 from rota.storage.schema import ALONE, POSTGRES_SCHEMA, group_events, shards, store_clock_ms
+from rota.storage.urls import SqliteLocation, parse_store_url
 
 _PAGE = 5_000
 """Lines that one transaction deletes from an embedded store: the service beside us waits for it."""
@@ -30,22 +31,31 @@ async def prune(store_url: str, keep_days: int, *, dry_run: bool = False) -> Pru
     deletes lines and says so in `shards.first_seq`: the journal is gapless from there on, in spite of kills.
     """
     assert keep_days >= 1, "today's lines are still being written"
-    async with opened(store_url, writes=not dry_run) as engine:
+    if dry_run or isinstance(parse_store_url(store_url), SqliteLocation):
+        # In SQLite a transaction of an engine that writes blocks the service, and the plan reads the whole journal.
+        async with opened(store_url, writes=False) as engine:
+            with store_errors():
+                async with engine.begin() as connection:
+                    pruned = await _planned(connection, await _horizon_ms(connection, keep_days))
+        if pruned.up_to and not dry_run:
+            async with opened(store_url, writes=True) as engine:
+                with store_errors():
+                    await _delete_pages(engine, pruned.up_to)
+        return pruned
+    async with opened(store_url, writes=True) as engine:
         with store_errors():
-            on_postgres = engine.dialect.name == "postgresql"
             async with engine.begin() as connection:
-                if on_postgres and not dry_run:
-                    await connection.execute(ALONE)
-                now_ms = int(await connection.scalar(select(store_clock_ms())) or 0)
-                old_before_ms = horizon_ms(now_ms, keep_days)
+                await connection.execute(ALONE)
+                old_before_ms = await _horizon_ms(connection, keep_days)
                 pruned = await _planned(connection, old_before_ms)
-                if on_postgres and pruned.up_to and not dry_run:
+                if pruned.up_to:
                     await _delete_days(connection, pruned.up_to, old_before_ms)
-            if not dry_run and on_postgres:
-                await _drop_empty_days(engine, old_before_ms)
-            elif not dry_run:
-                await _delete_pages(engine, pruned.up_to)
+            await _drop_empty_days(engine, old_before_ms)
     return pruned
+
+
+async def _horizon_ms(connection: AsyncConnection, keep_days: int) -> int:
+    return horizon_ms(int(await connection.scalar(select(store_clock_ms())) or 0), keep_days)
 
 
 async def _planned(connection: AsyncConnection, old_before_ms: int) -> Pruned:
@@ -130,14 +140,24 @@ _JOURNAL = f"{POSTGRES_SCHEMA}.group_events"
 
 async def _delete_pages(engine: AsyncEngine, up_to: Ends) -> None:
     for shard_id, end in sorted(up_to.items()):
-        done = 0
-        while done < end:
-            async with engine.begin() as connection:
-                first = await connection.scalar(select(shards.c.first_seq).where(shards.c.shard_id == shard_id))
-                done = min(end, (first or 1) + _PAGE - 1)
-                due = (group_events.c.shard_id == shard_id) & (group_events.c.seq <= done)
-                await connection.execute(delete(group_events).where(due))
-                await connection.execute(_first_seq(shard_id, done + 1))
+        while await _delete_page(engine, shard_id, end):
+            continue
+
+
+async def _delete_page(engine: AsyncEngine, shard_id: int, end: int) -> bool:
+    """Whether lines up to `end` are left. A reader that was added after the plan keeps its lines, too."""
+    async with engine.begin() as connection:
+        first: int = (
+            await connection.execute(select(shards.c.first_seq).where(shards.c.shard_id == shard_id))
+        ).scalar_one()
+        free = read_by_all(await readers_of(connection), shard_id, end)
+        done = min(end, free, first + _PAGE - 1)
+        if done < first:
+            return False
+        due = (group_events.c.shard_id == shard_id) & (group_events.c.seq <= done)
+        await connection.execute(delete(group_events).where(due))
+        await connection.execute(_first_seq(shard_id, done + 1))
+    return done < end
 
 
 def _first_seq(shard_id: int, first: int) -> Update:

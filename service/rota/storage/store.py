@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.access.quotas import Stored
@@ -35,6 +35,7 @@ from rota.storage.leases import Leases
 from rota.storage.migrate import read_status
 from rota.storage.replicas import Replicas
 from rota.storage.rows import load_images, load_side_commits, read_namespaces
+from rota.storage.schema import shards
 from rota.storage.sessions import add_session, end_session, read_session
 from rota.storage.stored import read_stored
 from rota.storage.token_trail import read_acts
@@ -209,6 +210,12 @@ class SqlStore:
         # After the transaction, for an exception in it would cost its connection.
         check_in_journal(after_seq, page.first_seq, page.last_seq, page.incarnation)
         return page.events
+
+    async def count_lines(self) -> int:
+        """The lines of the whole journal that are not pruned: the difference of their numbers, which have no gaps."""
+        async with self._reading() as connection:
+            lines = func.sum(shards.c.last_seq - shards.c.first_seq + 1)
+            return int(await connection.scalar(select(lines)) or 0)
 
     # --- access ---------------------------------------------------------------------------------
 
