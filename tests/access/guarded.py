@@ -156,6 +156,11 @@ class Service:
                 yield http, channel
 
 
+async def all_namespaces() -> list[str]:
+    """The namespaces of the store, as far as callers ask for them by name."""
+    return ["lobby", NAMESPACE, "team-b"]
+
+
 @asynccontextmanager
 async def a_guarded_service(secrets: Secrets, more: str = "", **options: Any) -> AsyncIterator[Service]:
     """The servers look at changed files with each call."""
@@ -170,7 +175,7 @@ async def a_guarded_service(secrets: Secrets, more: str = "", **options: Any) ->
         await store.open(2)
         async with LocalCoordinator(store, shard_count=2, limits=LIMITS, clock=clock, **options) as coordinator:
             await coordinator.wait_until_ready()
-            api = create_app(coordinator, LIMITS, ping_seconds=0.05, guard=guard)
+            api = create_app(coordinator, LIMITS, ping_seconds=0.05, guard=guard, namespaces=all_namespaces)
             server, tls_server = (GrpcServer(coordinator, LIMITS, guard=guard) for _ in range(2))
             certificate = secrets.authority.issue("rota")
             tls = ServerTls(TlsFiles(certificate.cert, certificate.key, secrets.authority.file))

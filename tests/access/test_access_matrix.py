@@ -63,6 +63,7 @@ OF_ROUTES: dict[tuple[str, str], str | None] = {
     ("GET", "/metrics"): Action.METRICS,
     ("GET", "/v1/whoami"): WHOEVER,
     ("GET", "/v1/can-i"): WHOEVER,
+    ("GET", "/v1/namespaces"): WHOEVER,
     ("GET", "/healthz"): OPEN,
     ("GET", "/readyz"): OPEN,
     ("GET", "/.well-known/jwks.json"): OPEN,

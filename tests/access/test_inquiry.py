@@ -107,6 +107,16 @@ async def test_a_caller_hears_who_it_is_and_the_rules_that_speak_of_it(service: 
     assert {**same, "expires_at_ms": int(same["expires_at_ms"])} == told
 
 
+async def test_a_caller_sees_the_namespaces_that_it_may_read(service: Service) -> None:
+    of_ci = await over_http(service, "/v1/namespaces", service.secrets.a_token("ci"))
+    of_anonymous = await over_http(service, "/v1/namespaces", "")
+    of_admin = await over_http(service, "/v1/namespaces", service.secrets.oidc.token(sub="al", groups=["admins"]))
+
+    assert of_ci == {"namespaces": [NAMESPACE]}
+    assert of_anonymous == {"namespaces": ["lobby"]}
+    assert of_admin == {"namespaces": ["lobby", NAMESPACE, "team-b"]}
+
+
 async def test_groups_of_people_count_as_the_issuer_says(service: Service) -> None:
     token = service.secrets.oidc.token(sub="alice", groups=["admins"])
 

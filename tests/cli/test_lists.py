@@ -38,6 +38,27 @@ def test_groups_are_sorted_and_limited(rota: Rota) -> None:
     assert (wrong.exit_code, wrong.err) == (2, "rota: unknown column 'stat'; did you mean 'state'?\n")
 
 
+def test_lists_are_of_all_namespaces_where_that_is_asked(rota: Rota) -> None:
+    rota("offsets", "set", "a", "t", "0", "7")
+    rota("--namespace", "only-topics", "topics", "put", "words", "-p", "2")
+    rota("--namespace", "staging", "offsets", "set", "b", "t", "0", "7")
+
+    groups = rota("groups", "list", "--all-namespaces", "--sort", "-namespace", "-o", "ndjson").out
+    topics = rota("topics", "list", "-A", "-o", "ndjson").out
+    first = rota("groups", "list", "-A", "--sort", "group_id", "--limit", "1", "-o", "name").out
+    wrong = rota("groups", "list", "--sort", "namespace")
+
+    assert ("staging", "b") in (
+        own := [(each["namespace"], each["group_id"]) for each in map(json.loads, groups.split("\n")[:-1])]
+    )
+    assert (rota.namespace, "a") in own
+    assert ("only-topics", "words") in [
+        (each["namespace"], each["topic"]) for each in map(json.loads, topics.split("\n")[:-1])
+    ]
+    assert first.split() == ["a"]
+    assert wrong.exit_code == 2
+
+
 def test_offsets_are_sorted_by_when_they_were_committed(rota: Rota) -> None:
     for partition in ("2", "0", "1"):
         rota("offsets", "set", "a", "t", partition, "7")

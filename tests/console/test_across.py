@@ -106,7 +106,6 @@ async def test_elections_are_listed_with_their_tokens(site: Site) -> None:
 async def test_the_search_finds_groups_and_topics_everywhere(site: Site) -> None:
     await site.stable("needle-group")
     other = Site(site.http, f"{site.namespace}-b")
-    await other.stable("indexers")
     await put_topic(other, "needle-topic", 1)
 
     text = await site.page("/search?q=NEEDLE")

@@ -102,6 +102,10 @@ class Server:
             response = self._http.request(method, path, params=list(query), json=body, timeout=timeout_s)
         return self._checked(response)
 
+    def namespaces(self) -> list[str]:
+        """The namespaces that the caller may read, by name."""
+        return [str(each) for each in self.exchange("GET", "/v1/namespaces").get("namespaces", ())]
+
     def has_group(self, group_id: str) -> bool:
         """Whether the group is there now; also True where this caller may not know."""
         try:

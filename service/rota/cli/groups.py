@@ -14,7 +14,7 @@ import typer
 
 from rota.cli.consent import Yes, confirm
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.lists import Limit, Listing, Sort, Watch
+from rota.cli.lists import AllNamespaces, Limit, Listing, Sort, Watch
 from rota.cli.options import Group, Namespace, OutputFormat, Url, shared
 from rota.cli.output import Output, as_line, print_item, tell
 from rota.cli.tables import print_table
@@ -48,32 +48,31 @@ def list_groups(
     sort: Sort = None,
     limit: Limit = None,
     watch: Watch = False,
+    all_namespaces: AllNamespaces = False,
     url: Url = None,
     namespace: Namespace = None,
     output: OutputFormat = None,
 ) -> None:
-    """List the groups of a namespace."""
+    """List the groups of a namespace, or of all."""
     from rota.cli.calls import Server
     from rota.protocol.messages import ListGroups, ListReply
 
     options = shared(context, url, namespace, output)
     columns = ("group_id", "state", "protocol_type", "generation_id", "members")
-    listing = Listing(columns, "group_id", sort, limit, watch)
+    listing = Listing(columns, "group_id", sort, limit, watch, all_namespaces=all_namespaces)
     with Server(options) as server:
 
-        def read() -> list[dict[str, Any]]:
+        def read(of_namespace: str) -> list[dict[str, Any]]:
             groups: list[dict[str, Any]] = []
             more, after, types = True, "", tuple(protocol_type or ())
             while more and not listing.is_enough(groups):
-                chosen = ListGroups(
-                    server.namespace, tuple(state or ()), protocol_types=types, after=after, topic=topic
-                )
+                chosen = ListGroups(of_namespace, tuple(state or ()), protocol_types=types, after=after, topic=topic)
                 page = server.call(chosen, ListReply)
                 groups += [asdict(group) for group in page.groups]
                 more, after = page.more, page.groups[-1].group_id if page.groups else ""
             return groups
 
-        listing.print(read, options.output)
+        listing.print(lambda: listing.gathered(server, read), options.output)
 
 
 @app.command("describe")

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,6 +14,9 @@ from rich.console import Console
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.output import Output, print_items, tell
 from rota.wire.suggestions import unknown
+
+if TYPE_CHECKING:
+    from rota.cli.calls import Server
 
 POLL_S = 2.0
 
@@ -24,6 +27,9 @@ Sort = Annotated[
     ),
 ]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Print at most so many.", show_default=False)]
+AllNamespaces = Annotated[
+    bool, typer.Option("--all-namespaces", "-A", help="List those of all namespaces that you may read.")
+]
 Watch = Annotated[
     bool, typer.Option("--watch", "-w", help="Print the list again each time that it changes, until Ctrl-C.")
 ]
@@ -42,10 +48,15 @@ class Listing:
     watch: bool = False
     ages: Collection[str] = ()
     """Columns that change as time passes: they alone do not make `--watch` print again."""
+    all_namespaces: bool = False
 
     def __post_init__(self) -> None:
-        if self.sort is not None and self._column not in self.columns:
-            raise CommandFailed(unknown("column", self.sort, self.columns), Exit.USAGE)
+        if self.sort is not None and self._column not in self._shown:
+            raise CommandFailed(unknown("column", self.sort, self._shown), Exit.USAGE)
+
+    @property
+    def _shown(self) -> Sequence[str]:
+        return ("namespace", *self.columns) if self.all_namespaces else self.columns
 
     @property
     def _column(self) -> str:
@@ -59,12 +70,30 @@ class Listing:
             if shown is None or _without(items, self.ages) != _without(shown, self.ages):
                 if self.watch and output is Output.TABLE and sys.stdout.isatty():
                     Console().clear()
-                print_items(items, output, columns=self.columns, name=self.name)
+                print_items(items, output, columns=self._shown, name=self.name)
                 shown = items
             if not self.watch:
                 return
             sys.stdout.flush()
             time.sleep(POLL_S)
+
+    def gathered(self, server: Server, read: Callable[[str], Items]) -> Items:
+        """The items of the chosen namespace, or of all that the caller may read; `read` reads one."""
+        if not self.all_namespaces:
+            return read(server.namespace)
+        items: Items = []
+        for namespace in server.namespaces():
+            if self.is_enough(items):
+                break
+            try:
+                found = read(namespace)
+            except CommandFailed as failed:
+                # A caller that may list only the groups of a namespace may not list its topics.
+                if failed.exit_code is not Exit.AUTH:
+                    raise
+                continue
+            items += [{"namespace": namespace, **item} for item in found]
+        return items
 
     def is_enough(self, items: Items) -> bool:
         """Whether no more pages have to be read: not before the last one where the list is sorted."""

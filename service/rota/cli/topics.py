@@ -10,7 +10,7 @@ import typer
 
 from rota.cli.consent import Yes, confirm
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.lists import Limit, Listing, Sort, Watch
+from rota.cli.lists import AllNamespaces, Limit, Listing, Sort, Watch
 from rota.cli.options import Namespace, OutputFormat, Topic, Url, shared
 from rota.cli.output import print_item, tell
 from rota.protocol.defaults import TOPICS_WAIT_MS
@@ -28,28 +28,29 @@ def list_topics(
     sort: Sort = None,
     limit: Limit = None,
     watch: Watch = False,
+    all_namespaces: AllNamespaces = False,
     url: Url = None,
     namespace: Namespace = None,
     output: OutputFormat = None,
 ) -> None:
-    """List the topics of a namespace."""
+    """List the topics of a namespace, or of all."""
     from rota.cli.calls import Server
     from rota.protocol.messages import ListTopics, ListTopicsReply
 
     options = shared(context, url, namespace, output)
-    listing = Listing(("topic", "partitions", "attributes"), "topic", sort, limit, watch)
+    listing = Listing(("topic", "partitions", "attributes"), "topic", sort, limit, watch, all_namespaces=all_namespaces)
     with Server(options) as server:
 
-        def read() -> list[dict[str, Any]]:
+        def read(of_namespace: str) -> list[dict[str, Any]]:
             topics: list[dict[str, Any]] = []
             more, after = True, ""
             while more and not listing.is_enough(topics):
-                page = server.call(ListTopics(server.namespace, after), ListTopicsReply)
+                page = server.call(ListTopics(of_namespace, after), ListTopicsReply)
                 topics += [_item(topic) for topic in page.topics]
                 more, after = page.more, page.topics[-1].topic if page.topics else ""
             return topics
 
-        listing.print(read, options.output)
+        listing.print(lambda: listing.gathered(server, read), options.output)
 
 
 @app.command("put")

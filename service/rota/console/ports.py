@@ -16,7 +16,7 @@ class ConsoleStore(Protocol):
     """Every method raises `StoreUnavailable` when the store cannot answer. Only tokens and sessions are written."""
 
     async def namespaces(self) -> list[str]:
-        """The namespaces that have groups, ordered by name."""
+        """The namespaces that have groups or topics, ordered by name."""
 
     async def owners(self) -> Sequence[ShardOwner]:
         """Every shard that was ever claimed, with its owner."""

@@ -118,6 +118,7 @@ async def open_services(
                             settings.limits,
                             metrics=metrics,
                             fence_keys=fence_keys,
+                            namespaces=store.namespaces,
                             guard=guard,
                             site=settings.site(url),
                         )

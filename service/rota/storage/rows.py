@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from zlib import crc32
 
-from sqlalchemy import ARRAY, Integer, Select, and_, any_, bindparam, select
+from sqlalchemy import ARRAY, Integer, Select, and_, any_, bindparam, select, union
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.group.rows import (
@@ -65,9 +65,10 @@ _SIDE_COMMITS = (
     .where(side_commits.c.shard_id == any_(bindparam("of_shards", type_=ARRAY(Integer()))))
     .order_by(side_commits.c.shard_id, side_commits.c.id)
 )
-_NAMESPACES = (
-    select(groups.c.namespace).where(groups.c.state != GroupState.DEAD.value).distinct().order_by(groups.c.namespace)
-)
+_NAMESPACES = union(
+    select(groups.c.namespace.label("name")).where(groups.c.state != GroupState.DEAD.value),
+    select(topics.c.namespace),
+).order_by("name")
 _LAST_SEQS = select(shards.c.shard_id, shards.c.last_seq).where(shards.c.shard_id.in_(_OF_SHARDS))
 
 
@@ -94,7 +95,7 @@ async def load_images(connection: AsyncConnection, shard_ids: Sequence[int]) -> 
 
 
 async def read_namespaces(connection: AsyncConnection) -> list[str]:
-    """Those with groups that were not deleted."""
+    """Those with topics, or with groups that were not deleted."""
     return list((await connection.scalars(_NAMESPACES)).all())
 
 

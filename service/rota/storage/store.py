@@ -197,7 +197,7 @@ class SqlStore:
             return await load_side_commits(connection, shard_ids)
 
     async def namespaces(self) -> list[str]:
-        """The namespaces that have groups, ordered by name."""
+        """The namespaces that have groups or topics, ordered by name."""
         async with self._reading() as connection:
             return await read_namespaces(connection)
 

@@ -3,6 +3,7 @@
 # ruff: noqa: ARG002 — every kind of value has the same signature, though not all need the limits.
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +86,19 @@ def answer_to(question: Question, guard: Guard | None) -> Decision:
     return _NO_RULES if guard is None else _proven(guard).decision(question.action, resource)
 
 
+def readable(namespaces: Sequence[str], guard: Guard | None) -> list[str]:
+    """Those of the namespaces whose list of groups or topics the caller may read; refused as `known_caller` is."""
+    if guard is None:
+        return list(namespaces)
+    identity = _proven(guard)
+    lists = (Kind.GROUPS, Kind.TOPICS)
+    return [
+        each
+        for each in namespaces
+        if any(identity.decision(Action.DESCRIBE, Resource(kind, each)).allowed for kind in lists)
+    ]
+
+
 def _proven(guard: Guard) -> Identity:
     """The caller's identity, unless its credentials are invalid. Without credentials it is anonymous."""
     identity = guard.current()
@@ -145,6 +159,13 @@ WHO_AM_I_REPLY = Record(
     ),
     complete=True,
     title="WhoAmIReply",
+)
+
+NAMESPACES_REPLY = Record(
+    dict,
+    (Entry("namespaces", _PATTERNS, doc="By name; those with groups or topics that the caller may list."),),
+    complete=True,
+    title="NamespacesReply",
 )
 
 CAN_I_QUERY = given(

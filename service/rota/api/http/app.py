@@ -19,7 +19,7 @@ from rota.api.access.guard import ADMIT_ALL, Guard, behind
 from rota.api.http.credentials import credentials_of
 from rota.api.http.draining import Draining
 from rota.api.http.fast_path import FastPath
-from rota.api.http.handlers import FenceKeys, Handlers, no_fence_keys
+from rota.api.http.handlers import FenceKeys, Handlers, Namespaces, no_fence_keys, no_namespaces
 from rota.api.http.heartbeats import HeartbeatEndpoint
 from rota.api.http.openapi import build_openapi
 from rota.api.http.operations import OPERATIONS, Operation
@@ -64,6 +64,7 @@ class HttpApi:
         metrics: Metrics,
         ping_seconds: float,
         fence_keys: FenceKeys,
+        namespaces: Namespaces,
         guard: Guard | None,
         site: Site,
     ) -> None:
@@ -75,7 +76,7 @@ class HttpApi:
         admission = guard or ADMIT_ALL
         self._heartbeats = HeartbeatEndpoint(coordinator, limits, metrics, admission)
         self._handlers = Handlers(
-            coordinator, limits, metrics, self.draining, self._heartbeats, fence_keys, guard, admission
+            coordinator, limits, metrics, self.draining, self._heartbeats, fence_keys, namespaces, guard, admission
         )
         self._short_roads = self._calls_of_members()
         operations = {type(operation.request): operation.operation_id for operation in OPERATIONS}
@@ -155,6 +156,7 @@ class HttpApi:
         routes[_GROUP + "/events"]["GET"] = self._open_stream
         routes["/v1/events"]["GET"] = self._answering(self._handlers.read_journal, "journalRead")
         routes["/v1/whoami"]["GET"] = self._answering(self._handlers.who_am_i, "whoAmI")
+        routes["/v1/namespaces"]["GET"] = self._answering(self._handlers.list_namespaces, "namespacesList")
         routes["/v1/can-i"]["GET"] = self._answering(self._handlers.can_i, "canI")
         routes["/healthz"]["GET"] = self._answering(self._handlers.healthz, "healthz")
         routes["/readyz"]["GET"] = self._answering(self._handlers.readyz, "readyz")
@@ -191,6 +193,7 @@ def create_app(
     metrics: Metrics | None = None,
     ping_seconds: float = PING_SECONDS,
     fence_keys: FenceKeys = no_fence_keys,
+    namespaces: Namespaces = no_namespaces,
     guard: Guard | None = None,
     site: Site | None = None,
 ) -> HttpApi:
@@ -201,7 +204,9 @@ def create_app(
     everything. Without a `site` it answers to names of loopback, and to any name where a guard demands proof.
     """
     site = site or site_of((), demands_proof=guard is not None)
-    return HttpApi(coordinator, limits or Limits(), metrics or Metrics(), ping_seconds, fence_keys, guard, site)
+    return HttpApi(
+        coordinator, limits or Limits(), metrics or Metrics(), ping_seconds, fence_keys, namespaces, guard, site
+    )
 
 
 def _dispatch(by_method: dict[str, Handler]) -> Callable[[HttpRequest], Awaitable[Any]]:

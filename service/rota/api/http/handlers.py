@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,14 @@ from starlette.requests import Request as HttpRequest
 from starlette.types import Receive, Scope
 
 from rota.api.access.guard import Admission, Guard
-from rota.api.access.inquiry import CAN_I_QUERY, CAN_I_REPLY, WHO_AM_I_REPLY, answer_to, known_caller
+from rota.api.access.inquiry import (
+    CAN_I_QUERY,
+    CAN_I_REPLY,
+    WHO_AM_I_REPLY,
+    answer_to,
+    known_caller,
+    readable,
+)
 from rota.api.beginning import EARLIEST, After, from_earliest
 from rota.api.http.bodies import check_framing, check_no_query, receive_document
 from rota.api.http.draining import Draining
@@ -30,7 +37,14 @@ from rota.wire.routes import Carrier, Route, decode_path, decode_request
 
 FenceKeys = Callable[[], Mapping[str, Any]]
 """The JWK set of the keys that sign fencing tokens, as it is now."""
+Namespaces = Callable[[], Awaitable[list[str]]]
+"""The namespaces that have groups or topics, by name."""
 JWKS_HEADERS = ((b"content-type", b"application/jwk-set+json"), (b"cache-control", b"max-age=60"))
+
+
+async def no_namespaces() -> list[str]:
+    """Without a store that lists them, there are none to be listed."""
+    return []
 
 
 def no_fence_keys() -> Mapping[str, Any]:
@@ -47,6 +61,7 @@ class Handlers:
     draining: Draining
     heartbeats: HeartbeatEndpoint
     fence_keys: FenceKeys
+    namespaces: Namespaces
     guard: Guard | None
     admission: Admission
 
@@ -116,6 +131,10 @@ class Handlers:
     async def who_am_i(self, http: HttpRequest) -> Rendered:
         check_no_query(http.scope)
         return render_document(WHO_AM_I_REPLY.encode(known_caller(self.guard)))
+
+    async def list_namespaces(self, http: HttpRequest) -> Rendered:
+        check_no_query(http.scope)
+        return render_document({"namespaces": readable(await self.namespaces(), self.guard)})
 
     async def can_i(self, http: HttpRequest) -> Rendered:
         question = CAN_I_QUERY.decode(CAN_I_QUERY.from_query(http.query_params.multi_items()), self.limits)

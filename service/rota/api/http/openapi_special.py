@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rota.api.access.inquiry import CAN_I_QUERY, CAN_I_REPLY, WHO_AM_I_REPLY
+from rota.api.access.inquiry import CAN_I_QUERY, CAN_I_REPLY, NAMESPACES_REPLY, WHO_AM_I_REPLY
 from rota.api.http import openapi_parts as parts
 from rota.api.http.operations import ACCESS, EVENTS, FENCES, GROUPS, SERVER
 from rota.api.http.shapes import (
@@ -25,7 +25,15 @@ from rota.wire.routes import PREFIX
 
 Json = dict[str, Any]
 
-SPECIAL_SHAPES = (COORDINATOR, EVENT, HEARTBEAT_BATCH_REPLY, JOURNAL_REPLY, WHO_AM_I_REPLY, CAN_I_REPLY)
+SPECIAL_SHAPES = (
+    COORDINATOR,
+    EVENT,
+    HEARTBEAT_BATCH_REPLY,
+    JOURNAL_REPLY,
+    NAMESPACES_REPLY,
+    WHO_AM_I_REPLY,
+    CAN_I_REPLY,
+)
 
 _GROUP = PREFIX + "/groups/{group_id}"
 _GROUP_PARAMETERS = ("namespace", "group_id")
@@ -64,6 +72,7 @@ def special_paths(limits: Limits) -> dict[str, Json]:
         _GROUP + "/events": {"get": _watch(limits)},
         "/v1/events": {"get": _read_journal(limits)},
         "/v1/whoami": {"get": _who_am_i()},
+        "/v1/namespaces": {"get": _list_namespaces()},
         "/v1/can-i": {"get": _can_i(limits)},
         "/.well-known/jwks.json": {"get": _fence_keys()},
         "/healthz": {"get": _probe("healthz", "The process is up.", "ok", ready=False)},
@@ -184,6 +193,13 @@ def _who_am_i() -> Json:
     errors = _kept(parts.error_responses(_REFUSALS, reads_body=False), "401", "500")
     summary = "The caller's identity, its proof, and the rules that apply to it."
     return _described("whoAmI", ACCESS, summary, [], _json(WHO_AM_I_REPLY.title, example) | errors) | _WHOEVER
+
+
+def _list_namespaces() -> Json:
+    errors = _kept(parts.error_responses(parts.COORDINATOR_ERRORS, reads_body=False), "400", "401", "500", "503")
+    summary = "The namespaces that the caller may read."
+    example = {"namespaces": ["default", "staging"]}
+    return _described("namespacesList", GROUPS, summary, [], _json(NAMESPACES_REPLY.title, example) | errors) | _WHOEVER
 
 
 def _can_i(limits: Limits) -> Json:
