@@ -289,7 +289,7 @@ async def test_readers_of_the_journal_see_another_one(store: SqlStore, url: str)
 
     (reader,) = await list_readers(url)
     assert (reader.other_journal, reader.unread, reader.read(0)) == (True, 1, 0)
-    with pytest.raises(WrongIncarnation, match=f"this journal is {done.incarnation}, but what was read before is of"):
+    with pytest.raises(WrongIncarnation, match=f"this journal is {done.incarnation}, but the lines read before are of"):
         journal.heads().check(read)
     journal.heads().check(Position(done.incarnation, {}))  # Another folder of tables begins anew.
     journal.bookmark("pipeline", journal.heads().end)

@@ -79,8 +79,8 @@ def caller_of_review(status: Mapping[str, Any], issuer: Issuer, *, expires_at_ms
     """
     if status.get("authenticated") is not True:
         raise UnusableClaims(f"the API server does not accept the token: {status.get('error') or 'no reason given'}")
-    told = status.get("audiences") or ()
-    if not set(issuer.audiences) & set(told):
+    audiences = status.get("audiences") or ()
+    if not set(issuer.audiences) & set(audiences):
         raise UnusableClaims("the token is for another audience")
     user = status.get("user") or {}
     namespace, _, name = _text(user, "username").removeprefix(_SERVICE_ACCOUNT).partition(":")

@@ -49,6 +49,6 @@ def journal(
         done = generate(
             wanted,
             processes=processes,
-            tell=lambda finished, _all, lines: progress.update(task, completed=finished, lines=lines),
+            report=lambda finished, _all, lines: progress.update(task, completed=finished, lines=lines),
         )
     tell(f"{done.lines:,} lines of {groups} groups in {done.seconds:.1f} s")

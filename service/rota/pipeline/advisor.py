@@ -1,6 +1,6 @@
 """What other strategies would have done: each group's real history of members, replayed through each strategy.
 
-A strategy lives in a world of its own: what its members own is what it gave them before, so its moves are those of a
+A strategy lives in a world of its own: its members own the units that it gave them before, so its moves are those of a
 fleet that had used it from the beginning. It is asked once for each step of the group, however many rounds the real
 strategy took for that; a cooperative one takes a second round where units have to be given up first.
 """
@@ -24,7 +24,7 @@ from rota.pipeline.frames import closed
 from rota.pipeline.gold import by_group, sliced
 from rota.pipeline.lake import Lake
 from rota.pipeline.tables import ADVISOR, GOLD, UNFOLDED
-from rota.pipeline.tasks import told
+from rota.pipeline.tasks import as_arrow
 from rota.pipeline.timeouts import known_silences
 from rota.pipeline.what_ifs import NO_CHANGE, STATIC, STRATEGY, TIMEOUT, Cost, History, Known
 from rota.pipeline.what_ifs import Step as HistoryStep
@@ -70,7 +70,7 @@ class Change(NamedTuple):
 
 
 def changes(spark: SparkSession, lake: Lake, group_id: str = "") -> list[Change]:
-    """What was computed last, group by group, first without any change; of one group only if it is named."""
+    """The last results, group by group, first without any change; of one group only if it is named."""
     rows = closed(spark, lake, "what_ifs")
     if group_id:
         rows = rows.where(rows.group_id == group_id)
@@ -95,7 +95,7 @@ def _replayer(
         writer = TableWriter(folder, {name: GOLD[name].schema for name in UNFOLDED}, "advice")
         for replayed in replays(chain.from_iterable(map(lines_of, batches)), strategies, decode, known):
             writer.add(*replayed)
-        yield told(writer.close())
+        yield as_arrow(writer.close())
 
     return run
 

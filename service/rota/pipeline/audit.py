@@ -86,7 +86,7 @@ def _has_all_that_was_read(lake: Lake, first: Mapping[int, int]) -> bool:
 
 
 def _checker(decoder: str, beheaded: frozenset[int]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What each task does: replay its groups, fold them again, and tell sums over the rows that come out."""
+    """What each task does: replay its groups, fold them again, and add up the rows that come out."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         decode = load_decoder(decoder) if decoder else None
@@ -101,14 +101,14 @@ def _checker(decoder: str, beheaded: frozenset[int]) -> Callable[[Iterator[pa.Re
             for line in of_group:
                 found += [(check, *key, line.seq, text) for check, text in replay.add(line)]
                 found += [("advice", *key, line.seq, text) for text in _add_rows(sums, fold, line)]
-        told = [(f"rows of {table}", count, "", "", total, "") for table, (count, total) in sums.items()]
-        yield _batch(found[:_MOST_FINDINGS] + told + [("seen", 0, "", "", groups, "")])
+        totals = [(f"rows of {table}", count, "", "", total, "") for table, (count, total) in sums.items()]
+        yield _batch(found[:_MOST_FINDINGS] + totals + [("seen", 0, "", "", groups, "")])
 
     return run
 
 
 def _add_rows(sums: dict[str, list[int]], fold: GroupFold, line: Line) -> list[str]:
-    """Add the rows that the line closes to the sums; returns what is impossible in them."""
+    """Add the rows that the line closes to the sums; returns the impossible values in them."""
     broken: list[str] = []
     for table, values in fold.add(line):
         total = sums.setdefault(table, [0, 0])

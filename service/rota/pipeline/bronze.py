@@ -24,7 +24,7 @@ from rota.pipeline.tasks import Task, Workers, run_tasks
 
 JOB = "ingest"
 
-Tell = Callable[[int, int], None]
+Report = Callable[[int, int], None]
 """Hears how many lines of how many have been read."""
 
 
@@ -51,7 +51,7 @@ class Ingest:
     skip_pruned: bool = False
     """Go on behind lines that were pruned before they were read."""
 
-    def run(self, workers: Workers, lake: Lake, tell: Tell = lambda _done, _all: None) -> Ingested:
+    def run(self, workers: Workers, lake: Lake, report: Report = lambda _done, _all: None) -> Ingested:
         """Read all that is there now."""
         heads = self.journal.heads()
         batch, done = lake.ingested()
@@ -72,7 +72,7 @@ class Ingest:
             youngest_s = max(youngest_s, self._one(workers, lake, batch, done, end))
             read += sum(span.lines for span in spans_between(done, end))
             done = end
-            tell(read, wanted)
+            report(read, wanted)
         return Ingested(batch, read, done, youngest_s)
 
     def _one(self, workers: Workers, lake: Lake, batch: int, start: Position, end: Position) -> float:
@@ -97,7 +97,7 @@ def _reader(source: dict[str, str], tasks: Sequence[Sequence[Span]], folder: str
 
 
 def behind_pruned(done: Position, heads: Heads) -> Position:
-    """The same position, but for shards whose next lines were pruned: they go on with the first that is there."""
+    """The same position, but for shards with pruned next lines: they go on with the first that is there."""
     shards = dict(done.shards)
     for shard_id, first in heads.first_seq.items():
         shards[shard_id] = max(shards.get(shard_id, 0), first - 1)
@@ -121,7 +121,7 @@ _INGESTED = pa.schema([*EVENTS, BRONZE.schema.field("ingest_batch")])
 class LinesWriter:
     """Writes lines to one file of bronze, in row groups that readers can skip by their statistics.
 
-    Most lines tell of committed offsets; they are apart from the others. Each row group has the lines of one range of
+    Most lines are of committed offsets; they are apart from the others. Each row group has the lines of one range of
     shards, in the order of their numbers.
     """
 

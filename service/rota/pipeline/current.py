@@ -13,7 +13,7 @@ BY_GROUP = (CURRENT_GROUPS, CURRENT_MEMBERS)
 
 
 def current_rows(key: Key, group: GroupFold) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """The rows of one group; none of what is no group: a shard, or the topics of a namespace."""
+    """The rows of one group; none for anything else: a shard, or the topics of a namespace."""
     shard_id, _, group_id = key
     if not group_id:
         return

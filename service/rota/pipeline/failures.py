@@ -9,14 +9,14 @@ PipelineFailed
 ├── LakeUnreachable        the object store of the tables does not answer
 ├── LakeRefused            the folder of tables is not ours, or was made by a later release
 │   └── LakeBusy           another process is writing to it
-└── NothingFound           the tables do not have what was asked for
+└── NothingFound           the tables lack the data that was asked for
 """
 
 from __future__ import annotations
 
 
 class PipelineFailed(Exception):
-    """Nothing of what was asked is half done: the tables are as they were before."""
+    """No step is half done: the tables are as they were before."""
 
 
 class JavaMissing(PipelineFailed):
@@ -36,7 +36,7 @@ class WrongIncarnation(PipelineFailed):
 
 
 class LinesMissing(PipelineFailed):
-    """A journal is gapless: what is missing was pruned before it was read, or was deleted behind its back."""
+    """A journal is gapless: missing lines were pruned before they were read, or were deleted behind its back."""
 
 
 class LakeUnreachable(PipelineFailed):
@@ -52,4 +52,4 @@ class LakeBusy(LakeRefused):
 
 
 class NothingFound(PipelineFailed):
-    """The tables do not have what was asked for."""
+    """The tables lack the data that was asked for."""

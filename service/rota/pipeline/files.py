@@ -55,7 +55,7 @@ class File(NamedTuple):
 
 
 class Files(Protocol):
-    """One table. `batch` is what makes writing exact: a batch is in it once, whoever tries again."""
+    """One table. `batch` makes writing exact: a batch is in it once, however often it is tried."""
 
     path: str
     """The table's folder, or its prefix in an object store."""

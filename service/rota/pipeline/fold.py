@@ -1,7 +1,7 @@
 """Folding lines into facts: any cut of the journal into slices gives the same rows.
 
-A slice is what is new since the slice before. Each group's lines are folded in the order of their numbers, beginning
-with what was carried over: the state after the last line, as JSON. There is no watermark, so nothing is ever too late,
+A slice has the lines since the slice before. Each group's lines are folded in the order of their numbers, beginning
+with the carried state: that after the last line, as JSON. There is no watermark, so nothing is ever too late,
 and no store of states but a table with one row a group.
 """
 
@@ -94,11 +94,11 @@ class GroupFold:
             yield _set_aside(line, failed)
 
     def seen(self, seq: int) -> None:
-        """Note the number of a line that says nothing of what is folded here."""
+        """Note the number of a line without anything to fold here."""
         self.view.state["seq"] = max(seq, self.view.last_seq)
 
     def open_rows(self) -> Iterator[Row]:
-        """What is still open, as far as it is known; `to_at`, `ended_at` and what follows of them are null."""
+        """The open rows, as far as they are known; `to_at`, `ended_at` and columns that follow from them are null."""
         for fact in self.facts.values():
             yield from fact.open_rows(self.view)
 

@@ -1,4 +1,4 @@
-"""Following a journal: copy what is new every few seconds, fold it every minute, and look after the files every hour.
+"""Following a journal: copy new lines every few seconds, fold them every minute, and look after the files every hour.
 
 It runs for as long as its machine does. Each step takes the lock of the tables for itself, so other commands come in
 between. While the store or the tables cannot be reached, or another process holds the lock, it tries again, less and
@@ -132,7 +132,7 @@ class Follower:
 
 
 def leave_bookmark(
-    journal: Journal, reader: str, position: Position, tell: Callable[[str], None] = lambda _message: None
+    journal: Journal, reader: str, position: Position, warn: Callable[[str], None] = lambda _message: None
 ) -> None:
     """Say how far we have read. Without the right to, or on a standby, that is not our failure: only pruning minds."""
     if not reader:
@@ -140,4 +140,4 @@ def leave_bookmark(
     try:
         journal.bookmark(reader, position)
     except PipelineFailed as failed:
-        tell(f"no bookmark was left for `rota journal prune`: {failed}")
+        warn(f"no bookmark was left for `rota journal prune`: {failed}")

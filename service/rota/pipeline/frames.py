@@ -1,4 +1,4 @@
-"""The tables as Spark sees them: what is closed, and what is still open."""
+"""The tables as Spark sees them: closed rows, and open ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def closed(spark: SparkSession, lake: Lake | Moment, table: str) -> DataFrame:
 
 
 def opened(spark: SparkSession, lake: Lake | Moment, table: str) -> DataFrame:
-    """What is under way: rows that have no end yet, made of the carried states."""
+    """Open rows: those that have no end yet, made of the carried states."""
     if table == "offsets":
         return _open_offsets(spark, lake)
     uris, schema = lake.fact_files("carry"), GOLD[table].schema

@@ -1,4 +1,4 @@
-"""Keeping the facts up to date: each refresh folds what is new in bronze, exactly once.
+"""Keeping the facts up to date: each refresh folds the new lines of bronze, exactly once.
 
 A refresh is one commit a table, each with the number of the fold, and the carried states come last. So when a refresh
 is killed, the states of the fold before are still there, and its plan says which batches it was folding: the next one
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 GROUP = ("shard_id", "namespace", "group_id")
 
 Carried = Mapping[str, Mapping[int, str]]
-"""By table and bucket: the file of what is carried."""
+"""By table and bucket: the file of carried states."""
 
 _INGESTED = pa.schema([*EVENTS, BRONZE.schema.field("ingest_batch")])
 FEW_LINES = 50_000
@@ -98,7 +98,7 @@ def backfill(
 
 
 def _kept(workers: Workers, lake: Lake, decoder: str) -> Refreshed:
-    """Take the facts and the carried states of an earlier release as this one's, and fold what is new."""
+    """Take the facts and the carried states of an earlier release as this one's, and fold the new lines."""
     if lake.version not in (LAKE_VERSION, *RESUMED):
         raise LakeRefused(
             f"the tables in {lake.root} have form {lake.version}, and this release cannot go on from its states: copy "
@@ -118,7 +118,7 @@ def refuse_if_beheaded(lake: Lake) -> None:
         raise LakeRefused(
             f"lines that facts were made of have been dropped from bronze ({named or 'no line is left'}): folding anew "
             "would lose these facts for good. The tables are as they were; `--keep-facts` keeps them and goes on from "
-            "there, `--forget-dropped` folds what is left"
+            "there, `--forget-dropped` folds the remaining lines"
         )
 
 
@@ -176,7 +176,7 @@ def _fold_once(workers: Workers, lake: Lake, fold: int, plan: Mapping[str, Any])
 
 
 def _by_bucket(lake: Lake, fold: int) -> dict[str, dict[int, str]]:
-    """By table and bucket: the file of what was carried after this fold."""
+    """By table and bucket: the file of carried states after this fold."""
     return {
         table: {_bucket(each.name): each.uri for each in lake.gold(table).files(fold)} for table in (*CURRENT, "carry")
     }
@@ -218,7 +218,7 @@ def _folder(
 
 
 class _Share:
-    """The groups of one task: those that have lines in the slice, and what is carried of their buckets."""
+    """The groups of one task: those that have lines in the slice, and the carried states of their buckets."""
 
     def __init__(self, files: Carried, buckets: Sequence[int], decoder: Decoder | None) -> None:
         self._files = files
@@ -255,7 +255,7 @@ class _Share:
         return closed
 
     def write(self, folder: str, name: str) -> list[Written]:
-        """What is carried of each bucket that has changed, that of its other groups with it."""
+        """The carried states of each bucket that has changed, those of its other groups included."""
         written = []
         for bucket, states in sorted(self._carried.items()):
             changed = {key: group for key, group in self._groups.items() if bucket_of(key[0]) == bucket}

@@ -42,7 +42,7 @@ class EpochSpan(NamedTuple):
 class GroupAudit:
     """Replays one group with the service's own core, and looks at each step.
 
-    Of a group whose first lines were pruned (not `whole`), only epochs and generations can be looked at.
+    Of a group without its first lines (not `whole`), only epochs and generations can be looked at.
     """
 
     def __init__(self, shard_id: int, *, whole: bool = True) -> None:
@@ -59,7 +59,7 @@ class GroupAudit:
         """Whether the lines of this epoch have causes: those of releases before them have none."""
 
     def add(self, line: Line) -> Iterator[tuple[str, str]]:
-        """The checks that fail at this line, with what is wrong; none after a line that cannot be replayed."""
+        """The checks that fail at this line, with the reason; none after a line that cannot be replayed."""
         if line.epoch < self._epoch:
             yield "epoch", f"epoch {line.epoch} after epoch {self._epoch}: an owner that was overtaken has written"
         if line.epoch > self._epoch:
@@ -114,7 +114,7 @@ class GroupAudit:
         group = self._shard.groups.get((entry.namespace, entry.group_id))
         match record:
             case r.GenerationCompleted() if record.leader_id not in record.member_ids:
-                yield "S2", f"generation {record.generation_id} is led by {record.leader_id}, who is not in it"
+                yield "S2", f"generation {record.generation_id} is led by {record.leader_id}, which is not in it"
             case r.AssignmentSynced() if group is not None:
                 if group.state is not (STABLE if record.resync else COMPLETING_REBALANCE):
                     yield "S6", f"generation {record.generation_id} is assigned in {group.state.value}"
@@ -149,7 +149,7 @@ def epochs_mixed(spans: Iterable[EpochSpan]) -> Iterator[Finding]:
 
 
 def findings_of(lines: Sequence[Line], *, whole: bool = True) -> Iterator[Finding]:
-    """What is wrong in these lines, which come group by group and ordered by number."""
+    """The broken rules of these lines, which come group by group and ordered by number."""
     for key, of_group in groupby(lines, key=lambda line: (line.shard_id, line.namespace, line.group_id)):
         audit = GroupAudit(key[0], whole=whole)
         for line in of_group:

@@ -52,10 +52,10 @@ def _candidates() -> list[tuple[str, Path]]:
 def _release(program: Path) -> int:
     """Its feature release, such as 17; 0 if it is none."""
     try:
-        told = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False)
+        printed = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except OSError:
         return 0
-    match = re.search(r'version "(?:1\.)?(\d+)', told.stderr)
+    match = re.search(r'version "(?:1\.)?(\d+)', printed.stderr)
     return int(match.group(1)) if match else 0
 
 

@@ -3,12 +3,12 @@
     lake.json                which journal this is, in which format, made by which release
     plans/ingest/7.json      what batch 7 reads, written before it is read; so is plans/gold/7.json for the facts
     bronze/events/           the journal's lines
-    gold/<table>/            the facts, and `carry`: what is still open
+    gold/<table>/            the facts, and `carry`: the open rows
 
-A batch counts once its table says that it is at that number; its plan is then what was read. A plan whose number no
-table has reached was not carried out, whatever files it left behind. The facts' batches are called folds. A fold
-commits `carry` last, so the newest fold of `carry` is the last one that is complete: readers take each table as it was
-then.
+A batch counts once its table says that it is at that number; its plan then has the lines that were read. A plan with a
+number that no table has reached was not carried out, whatever files it left behind. The facts' batches are called
+folds. A fold commits `carry` last, so the newest fold of `carry` is the last one that is complete: readers take each
+table as it was then.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ RESUMED = frozenset({4})
 
 _TABLES = {**GOLD, **CURRENT, "carry": CARRY}
 _OF_FOLDS = {*FOLDED, *CURRENT, "carry"}
-"""Tables whose batches are folds."""
+"""Tables with folds as batches."""
 
 FORMATS = ("delta", "parquet")
 
 FOLDS = "gold"
-"""The job whose plans are those of the facts."""
+"""The job that makes the plans of the facts."""
 
 _DESCRIBED = "lake.json"
 _KEPT_PLANS = 10

@@ -32,7 +32,7 @@ def last_lines(journal: Journal, heads: Heads, position: Position, shards: Itera
 
 
 def refuse_other_lines(journal: Journal, heads: Heads, done: Position, known: Identities) -> None:
-    """Raise `WrongIncarnation` if the last line that was read of a shard with new lines is not what it was."""
+    """Raise `WrongIncarnation` if the last line that was read of a shard with new lines is another one now."""
     grown = [shard_id for shard_id in known if heads.last_seq.get(shard_id, 0) > done.shards.get(shard_id, 0)]
     try:
         found = last_lines(journal, heads, done, grown)

@@ -92,7 +92,7 @@ def _stuck(group: GroupName, standing: Standing, end_ms: int) -> Iterator[Troubl
 
 
 def _without_members(group: GroupName, standing: Standing, end_ms: int) -> Iterator[Trouble]:
-    """A group whose members left is at rest; one whose last member was lost is not."""
+    """A group is at rest after its members left, and is not after its last member was lost."""
     for_ms = end_ms - standing.since_ms
     if standing.state == EMPTY and standing.lost and for_ms >= 0:
         yield Trouble(group, "no members: the last one was lost", standing.since_ms, for_ms, standing.reason)

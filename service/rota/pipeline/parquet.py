@@ -1,6 +1,6 @@
-"""Tables of plain Parquet files, for those who want no more than that.
+"""Tables of plain Parquet files, without a table format.
 
-`manifests/000012.json` lists the files of the table's state 12, what is known of each, and the batch that it is at;
+`manifests/000012.json` lists the files of the table's state 12, the statistics of each, and the batch that it is at;
 `CURRENT` names the manifest in use and is replaced atomically. Readers go by the manifest: the folder also holds files
 of killed tasks.
 """

@@ -18,7 +18,7 @@ class Period:
 
     begin: datetime
     end: datetime
-    """The journal's end: what is under way is judged at this moment."""
+    """The journal's end: open rows are judged at this moment."""
     latest: datetime
     """No line can be later: it had been read by then. What bears a later time was written by a clock that is ahead."""
 

@@ -27,7 +27,7 @@ class Position:
 
     @classmethod
     def decode(cls, value: str | Mapping[str, Any]) -> Position:
-        """From JSON, whose keys are text, or from what Spark makes of it, whose numbers may be."""
+        """From JSON with text as keys, or from Spark's form of it, in which numbers may be text."""
         document = json.loads(value) if isinstance(value, str) else value
         shards = {int(shard_id): int(seq) for shard_id, seq in document["shards"].items()}
         return cls(str(document["incarnation"]), shards)
@@ -65,8 +65,8 @@ class Heads:
         """Whether this journal can be read on from there; says which range cannot, or that it is another journal."""
         if position.incarnation != self.incarnation:
             raise WrongIncarnation(
-                f"this journal is {self.incarnation}, but what was read before is of {position.incarnation}: the store "
-                "was made anew or is another one; use another folder of tables for it"
+                f"this journal is {self.incarnation}, but the lines read before are of {position.incarnation}: the "
+                "store was made anew or is another one; use another folder of tables for it"
             )
         for shard_id in sorted(position.shards.keys() | self.last_seq.keys()):
             self._check_shard(shard_id, position.shards.get(shard_id, 0))

@@ -98,7 +98,7 @@ class PostgresJournal:
 
     @contextmanager
     def _cursor(self, *, writes: bool = False) -> Iterator[Any]:
-        """A cursor in a transaction whose settings end with it, so that it works through a pooler, too."""
+        """A cursor in a transaction with settings that end with it, so that it works through a pooler, too."""
         import adbc_driver_manager
         from adbc_driver_postgresql import dbapi
 

@@ -24,7 +24,7 @@ BOOKMARK = (
 
 
 class GapCheck:
-    """Counts the lines of spans, each of another shard: a journal is gapless, so what is missing was pruned or lost."""
+    """Counts the lines of spans, each of another shard: a journal is gapless, so missing lines were pruned or lost."""
 
     def __init__(self, spans: Sequence[Span], wanted: Wanted) -> None:
         self._spans = spans
@@ -40,7 +40,7 @@ class GapCheck:
             start += span.lines
 
     def seen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Take note of a batch; returns what was wanted of it."""
+        """Take note of a batch; returns the wanted lines of it."""
         if self._checks:
             import numpy
 
@@ -61,7 +61,7 @@ class GapCheck:
 
 
 def schema_of(wanted: Wanted) -> pa.Schema:
-    """What is read: `shard_id` and `seq` in any case, for they tell what is missing."""
+    """The columns that are read: `shard_id` and `seq` in any case, because they show the missing lines."""
     names = [name for name in EVENTS.names if name in (*wanted.columns, "shard_id", "seq")]
     return pa.schema([EVENTS.field(name) for name in names])
 

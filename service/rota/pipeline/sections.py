@@ -79,7 +79,7 @@ def causes(spark: SparkSession, of: Period) -> Section:
     order = sorted(totals, key=lambda cause: (-totals[cause], cause))
     series = {cause: [0.0] * number for cause in order}
     for row in rows:
-        # What is under way may have begun before.
+        # Open rows may have begun before.
         series[row["cause"]][min(max(0, row["bin"]), number - 1)] += row["n"]
     moments = (of.begin + timedelta(seconds=seconds * place) for place in range(number))
     look = "%d %b" if of.is_long else "%H:%M:%S" if seconds < 60 else "%H:%M"

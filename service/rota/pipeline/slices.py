@@ -44,7 +44,7 @@ class Slice:
 
     @classmethod
     def of(cls, lake: Lake, after_batch: int, to_batch: int) -> Slice:
-        """Files whose statistics say that they hold none of these batches are not looked into."""
+        """Files are skipped where their statistics show none of these batches."""
         return cls(_reached(lake.bronze.files(), after_batch, to_batch), after_batch, to_batch)
 
     @property

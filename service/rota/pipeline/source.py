@@ -1,6 +1,6 @@
 """The Spark data source `rota`: the journal as a batch or a stream, in parallel by ranges of lines.
 
-Spark finds it by name, without imports, wherever Rota is installed: the module `pyspark_rota` is what it looks for.
+Spark finds it by name, without imports, wherever Rota is installed: it looks for the module `pyspark_rota`.
 Options: `url` or, because options are shown in Spark's plans, `urlEnv`: the environment variable that holds it
 (ROTA_STORE without either); `groups` ("namespace/group,…"); `from` and `to` (positions); `linesPerTask`;
 `linesPerBatch` for streams; `pushFilters` ("true" where `spark.sql.python.filterPushdown.enabled` is on).
@@ -67,7 +67,7 @@ class Reader:
         self._lines_per_task = int(options.get("linesPerTask", str(LINES_PER_TASK)))
         self._lines_per_batch = int(options.get("linesPerBatch", str(LINES_PER_BATCH)))
         self._from, self._to = options.get("from", ""), options.get("to", "")
-        # Spark cannot prune the columns of a Python source: whoever wants few of them says so with `.schema(…)`.
+        # Spark cannot prune the columns of a Python source: a reader that wants few of them says so with `.schema(…)`.
         self._wanted = Wanted(columns, _groups(options.get("groups", "")))
 
     def _journal(self) -> Journal:

@@ -46,4 +46,4 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._tasks(done, Position.decode(end))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark says so a batch late, so it is no measure of what was read: bookmarks are the reader's own business."""
+        """Spark says so a batch late, so it measures no lines that were read: the reader keeps its own bookmarks."""

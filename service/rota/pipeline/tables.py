@@ -14,7 +14,7 @@ OFFSET_LISTS = pa.list_(pa.struct([("topic", TEXT), ("partition", INT), ("offset
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`doc` says what is in it; times are UTC, `_ms` are milliseconds."""
+    """`doc` describes it; times are UTC, `_ms` are milliseconds."""
 
     name: str
     type_: pa.DataType
@@ -414,7 +414,7 @@ ADVISOR = Table(
         Column(
             "paused_units",
             INT,
-            "units whose work stops in the step: all, or in a resync and under a cooperative strategy those that move",
+            "units that stop in the step: all, or in a resync and under a cooperative strategy those that move",
         ),
         Column("imbalance", INT, "units of the fullest member less units of the emptiest"),
         Column("stddev", DOUBLE, "standard deviation of units per member"),
@@ -462,7 +462,7 @@ UNREADABLE = Table(
         Column("at", TIME, "when the owner decided it"),
         *_GROUP,
         Column("kind", TEXT, "its kind"),
-        Column("error", TEXT, "what is missing or malformed in its payload"),
+        Column("error", TEXT, "the missing or malformed field of its payload"),
     ),
 )
 
@@ -556,6 +556,6 @@ CARRY = Table(
         Column("namespace", TEXT, "namespace of the group"),
         Column("group_id", TEXT, "the group; empty where that is the shard itself, or the topics of a namespace"),
         Column("seq", LONG, "the number of that line"),
-        Column("state", TEXT, "what is open in it, for each table but `offsets`: JSON, some thousand bytes"),
+        Column("state", TEXT, "its open rows, for each table but `offsets`: JSON, some thousand bytes"),
     ),
 )

@@ -32,7 +32,7 @@ def run_tasks(workers: Workers, count: int, task: Task) -> list[Written]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                yield told(task(number))
+                yield as_arrow(task(number))
 
     # One row of numbers a partition, so that each task has one part. It works through Spark Connect, too.
     rows = session_of(workers).range(0, count, 1, count).mapInArrow(run, ddl(WRITTEN)).collect()
@@ -44,7 +44,7 @@ def session_of(workers: SparkSession | Callable[[], SparkSession]) -> SparkSessi
     return workers() if callable(workers) else workers
 
 
-def told(written: list[Written]) -> pa.RecordBatch:
+def as_arrow(written: list[Written]) -> pa.RecordBatch:
     """The files of a task, for the driver."""
     columns: list[Any] = list(zip(*written, strict=True)) or [()] * len(WRITTEN)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, WRITTEN, strict=True)]

@@ -43,7 +43,7 @@ def advise_timeouts(spark: SparkSession, lake: Lake, allowed_per_day: float = AL
             gaps=sum(row.gaps),
             late=sum(row.late),
             longest_gap_ms=row.longest_gap_ms,
-            # What is stored is for the default; the sums are there for any other.
+            # The stored value is for the default; the sums are there for any other.
             **recommend(_silences(row), row.session_timeout_ms, allowed_per_day)._asdict(),
         )
         for row in _latest(spark, lake)

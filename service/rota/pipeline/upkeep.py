@@ -21,7 +21,7 @@ _BATCH_ROWS = 50_000
 def compact_lake(
     lake: Lake, *, keep_days: float = 0, vacuum_hours: float = 168, now: datetime | None = None
 ) -> Iterator[str]:
-    """Do all of it; says in words what was done to each table."""
+    """Do all of it; reports the work on each table in words."""
     before = (now or datetime.now(UTC)) - timedelta(days=keep_days) if keep_days else None
     files, dropped = compact_bronze(lake, before)
     after, deleted = len(lake.bronze.files()), lake.bronze.vacuum(vacuum_hours)
@@ -31,7 +31,7 @@ def compact_lake(
         yield f"bronze: {files} files became {after}, {deleted} unused ones were deleted"
     for name in (*GOLD, *CURRENT, "carry"):
         table = lake.gold(name)
-        # Of what is carried there is one file a bucket, for each refresh replaces those that it changes.
+        # Carried states have one file a bucket, for each refresh replaces those that it changes.
         files, after = table.compact() if name in GOLD else (0, 0)
         deleted = table.vacuum(vacuum_hours)
         if files != after or deleted:
@@ -42,7 +42,7 @@ def compact_bronze(lake: Lake, before: datetime | None) -> tuple[int, int]:
     """Make few files of many, of one day (UTC) each, without the lines before `before` that are folded.
 
     Returns how many files there were, and how many lines were dropped. Facts stay. After that, a backfill can only
-    fold what is left, so it has to be told to.
+    fold the remaining lines, so it needs an option for that.
     """
     files = lake.bronze.files()
     folded_to = lake.folded_to(lake.gold("carry").batch)

@@ -58,7 +58,7 @@ class Price:
     false_expiries: float = 0
 
     def add(self, cost: Cost, round_ms: float) -> None:
-        """One more step, each of whose rounds takes so long."""
+        """One more step of rounds that take so long each."""
         self.rebalances += 1
         self.join_phases += cost.join_phases
         self.moves += cost.moves
@@ -116,7 +116,7 @@ class Step:
     agreed_ms: int = 0
     rounds: int = 1
     others: dict[str, Cost] = field(default_factory=dict)
-    """What it came to under other strategies, until that is added up."""
+    """The result under other strategies, until that is added up."""
 
     @property
     def round_ms(self) -> float:

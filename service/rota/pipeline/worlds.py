@@ -27,7 +27,7 @@ class Outcome:
 
     @property
     def paused_units(self) -> int:
-        """The units whose work stops: all in an eager join phase, those that move otherwise."""
+        """The units that stop: all in an eager join phase, those that move otherwise."""
         return self.change.moves if self.cooperative or not self.rounds else self.units
 
     def continued(self, found: Round, *, joined: bool) -> Outcome:

@@ -148,8 +148,8 @@ async def is_behind_pooler(connection: AsyncConnection) -> bool:
     The server that answered our login sent a process id to cancel statements with. Postgres returns its
     own; a pooler has to make one up.
     """
-    told = driver_of(connection).get_server_pid()
-    return bool(await connection.scalar(select(func.pg_backend_pid())) != told)
+    own_pid = driver_of(connection).get_server_pid()
+    return bool(await connection.scalar(select(func.pg_backend_pid())) != own_pid)
 
 
 @asynccontextmanager

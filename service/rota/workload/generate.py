@@ -18,7 +18,7 @@ from rota.workload.fleet import DAY_MS, draw_group
 from rota.workload.shard import ShardWorld
 from rota.workload.writing import finish_shard, prepare, write_lines
 
-Tell = Callable[[int, int, int], None]
+Report = Callable[[int, int, int], None]
 """Hears how many shards of how many are done, and how many lines they have."""
 
 
@@ -44,7 +44,7 @@ class Generated:
     seconds: float
 
 
-def generate(wanted: Wanted, *, processes: int = 0, tell: Tell = lambda _done, _all, _lines: None) -> Generated:
+def generate(wanted: Wanted, *, processes: int = 0, report: Report = lambda _done, _all, _lines: None) -> Generated:
     """Make the store and fill it; `StoreRefused` where there is a journal already."""
     began = time.perf_counter()
     asyncio.run(prepare(wanted.store_url, wanted.shard_count, wanted.from_ms, wanted.until_ms))
@@ -55,7 +55,7 @@ def generate(wanted: Wanted, *, processes: int = 0, tell: Tell = lambda _done, _
             # Here, one after the other: an embedded store lets one process in at a time.
             asyncio.run(finish_shard(wanted.store_url, written.image, written.epoch))
             lines += written.lines
-            tell(done, wanted.shard_count, lines)
+            report(done, wanted.shard_count, lines)
     return Generated(lines, time.perf_counter() - began)
 
 

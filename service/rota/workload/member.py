@@ -171,9 +171,9 @@ class PlayedMember(Process):
         request = Heartbeat(
             "default", self.plan.group_id, self.member_id, self.generation_id, self.instance_id, wait_ms
         )
-        self.world.send(request, self, self._of_this_life(self._heard), wait_ms=wait_ms)
+        self.world.send(request, self, self._of_this_life(self._received), wait_ms=wait_ms)
 
-    def _heard(self, reply: Reply) -> None:
+    def _received(self, reply: Reply) -> None:
         assert isinstance(reply, HeartbeatReply)
         if reply.error is ErrorCode.NONE:
             self.world.later(self.world.latency(), self, self._beat, self.life)

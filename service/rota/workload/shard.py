@@ -123,7 +123,7 @@ class ShardWorld:
             self._write(entry)
         for timer in result.timers:
             delay_ms = max(0, timer.at_ms - self.scheduler.now_ms)
-            self.scheduler.after(delay_ms, None, self._ring, timer, self.epoch)
+            self.scheduler.after(delay_ms, None, self._fire, timer, self.epoch)
         for call, reply in result.replies:
             if (answer := self._waiting.pop(call, None)) is not None:
                 answer(reply)
@@ -148,7 +148,7 @@ class ShardWorld:
             )
         )
 
-    def _ring(self, timer: Timer, epoch: int) -> None:
+    def _fire(self, timer: Timer, epoch: int) -> None:
         if epoch == self.epoch:
             self._take(self._shard.on_timer(timer, self.scheduler.now_ms))
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rota.assignors.forecast import least_moves, moves_between
 
 AnyShares = Mapping[str, Sequence[Any]]
-"""Member id to what it holds: names of units, or partitions."""
+"""Member id to its share: names of units, or partitions."""
 
 
 class Change(NamedTuple):
@@ -28,7 +28,7 @@ class Change(NamedTuple):
 
 
 class Holding:
-    """One assignment, with what comparing it takes: it is compared twice, as what comes after and as what was before.
+    """One assignment, with what comparing it takes: it is compared twice, as the new one and as the old one.
 
     A unit that several members hold counts with each of them.
     """

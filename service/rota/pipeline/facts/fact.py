@@ -61,7 +61,7 @@ class Fact(ABC):
         """The rows that this line closes. `view` is the group as it was before the line."""
 
     def taken_over(self, _event: Event, _view: GroupView) -> Iterator[Row]:
-        """The shard has a new owner since this group's line before: what was not settled never was.
+        """The shard has a new owner since this group's line before: an unsettled phase never was.
 
         Nothing follows for facts that are settled as soon as they are there.
         """

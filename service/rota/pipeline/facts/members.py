@@ -18,7 +18,7 @@ _SAID = ("group_instance_id", "client_id", "host", "session_timeout_ms", "rebala
 class Members(Fact):
     """One open row a member. A static member that comes back is a member anew: its old id is void.
 
-    Carries who is there, and who has gone within the last hour: by client, in the order of the last end.
+    Carries the present members, and those that have gone within the last hour: by client, in the order of the last end.
     """
 
     table = MEMBERS
@@ -40,7 +40,7 @@ class Members(Fact):
             case "member_fenced":
                 yield from self._replace(event, view)
             case "generation_completed":
-                # Where the journal's beginning was pruned, members are there that nobody saw join.
+                # Where the journal's beginning was pruned, there are members without a join.
                 for member in filter(None, map(here.get, payload["member_ids"])):
                     member["settled"] = True
                     member["first"] = member["first"] or payload["generation_id"]

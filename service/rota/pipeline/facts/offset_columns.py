@@ -19,12 +19,12 @@ from rota.pipeline.facts.offsets import HOUR_MS
 from rota.pipeline.tables import CURRENT_OFFSETS, OFFSETS
 
 COMMIT_COLUMNS = ("shard_id", "seq", "at", "epoch", "namespace", "group_id", "generation_id", "offsets", "payload")
-"""What is read of the lines of commits; the payload where it was not read when it was ingested."""
+"""The columns that are read of the lines of commits; the payload where it was not read when it was ingested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What ends hours, as lists of one length each: partitions whose offsets were deleted, and deleted groups."""
+    """What ends hours, as lists of one length each: partitions with deleted offsets, and deleted groups."""
 
     partitions: list[tuple[str, str, int, str, int]]
     """(namespace, group id, seq, topic, partition)."""
@@ -47,7 +47,7 @@ def with_offsets(commits: pa.Table) -> pa.Table:
 def fold_offsets(commits: pa.Table, ends: Ends, opened: pa.Table) -> tuple[pa.Table, pa.Table]:
     """The rows that are closed by these lines, and those that are open after them; `opened` are those before.
 
-    `commits` has `COMMIT_COLUMNS`, with typed offsets; `opened` and what is returned have those of the tables.
+    `commits` has `COMMIT_COLUMNS`, with typed offsets; `opened` and the result have those of the tables.
     """
     entries = _Entries(commits, ends, opened)
     if not len(entries.seq):

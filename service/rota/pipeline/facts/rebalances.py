@@ -24,7 +24,7 @@ _COUNTED = {
 class Rebalances(Fact):
     """At most one rebalance is open. It ends with its assignment, or with whatever makes that impossible.
 
-    One that ended because another began is told when that one's join phase is over: until then it may yet go on.
+    One that ended because another began is returned when that one's join phase is over: until then it may yet go on.
     """
 
     table = REBALANCES
@@ -40,12 +40,12 @@ class Rebalances(Fact):
     def add(self, event: Event, view: GroupView) -> Iterator[Row]:
         match event.kind:
             case "rebalance_started":
-                yield from self._tell(view)
+                yield from self._closed(view)
                 opened = _began(event, view, event.payload["by"])
                 self._end(event.at_ms, _interrupted_by(opened["cause"]))
                 self.state["open"] = opened
             case "generation_completed":
-                yield from self._tell(view)
+                yield from self._closed(view)
                 self._complete(event, view)
             case "assignment_synced" if event.payload["resync"]:
                 yield self._reassigned(event, view)
@@ -124,17 +124,17 @@ class Rebalances(Fact):
         yield from self._close(event.at_ms, view, outcomes.EMPTIED)
 
     def _close(self, at_ms: int, view: GroupView, outcome: str) -> Iterator[Row]:
-        """End what is open, and tell at once: it will not go on."""
-        yield from self._tell(view)
+        """End the open row, and report it at once: it will not go on."""
+        yield from self._closed(view)
         self._end(at_ms, outcome)
-        yield from self._tell(view)
+        yield from self._closed(view)
 
     def _end(self, at_ms: int, outcome: str) -> None:
         opened, self.state["open"] = self.state["open"], None
         if opened is not None:
             self.state["ended"] = {**opened, "ended_ms": at_ms, "outcome": outcome}
 
-    def _tell(self, view: GroupView) -> Iterator[Row]:
+    def _closed(self, view: GroupView) -> Iterator[Row]:
         ended, self.state["ended"] = self.state["ended"], None
         if ended is not None:
             yield _row(ended, view)

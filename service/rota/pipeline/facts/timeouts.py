@@ -96,7 +96,7 @@ def recommend(silences: Silences, session_timeout_ms: int, allowed_per_day: floa
 
 
 class Timeouts(Fact):
-    """One open day: the advice by all that is known so far. What is counted on another day closes it.
+    """One open day: the advice by all that is known so far. A count of another day closes it.
 
     Carries the members that expired a moment ago, by client: its return says that it was only late.
     """
@@ -195,7 +195,7 @@ class Timeouts(Fact):
 
 
 def client_of(member: Mapping[str, Any]) -> str:
-    """What is the same for a client that comes back as another member: its instance id, or its name and its host."""
+    """The identity of a client that comes back as another member: its instance id, or its name and its host."""
     return member["group_instance_id"] or f"{member['client_id']}\n{member['host']}"
 
 

@@ -21,7 +21,7 @@ _SMALL = 4096
 
 
 def decode_shares(assignments: list[list[str]], protocol_type: str, decoder: Decoder | None = None) -> Shares | None:
-    """Who got what; None where these bytes mean nothing to us: of another type, or malformed."""
+    """The share of each member; None where these bytes mean nothing to us: of another type, or malformed."""
     decode = decoder or _BUILT_IN.get(protocol_type)
     if decode is None:
         return None

@@ -14,7 +14,7 @@ class GroupView:
     """One group. `state` is plain JSON, so that it can be carried from one slice of the journal to the next."""
 
     remembers: ClassVar[tuple[str, ...]] = ("group_instance_id", "client_id", "host", "session_timeout_ms")
-    """What is kept of what a member says of itself; its metadata may be large."""
+    """The part that is kept of a member's own words; its metadata may be large."""
 
     def __init__(self, namespace: str, group_id: str, state: dict[str, Any] | None = None) -> None:
         self.namespace = namespace
