@@ -181,8 +181,8 @@ def advise(
     """Replay the history of every group's members through other strategies: moves, pauses, evenness."""
     with steps.failures():
         tables = steps.existing(lake)
-        with steps.spark_session(master, memory) as spark:
-            steps.advise(spark, tables, decoder, strategy)
+        with steps.workers_when_needed(master, memory) as workers:
+            steps.advise(workers, tables, decoder, strategy)
 
 
 @app.command()

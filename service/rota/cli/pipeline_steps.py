@@ -74,12 +74,12 @@ def refresh(workers: Workers, tables: Lake, decoder: str) -> None:
         tell(f"{unreadable:,} lines could not be read: see the table `unreadable` and `rota pipeline audit`")
 
 
-def advise(spark: SparkSession, tables: Lake, decoder: str, strategies: list[str] | None = None) -> None:
+def advise(workers: Workers, tables: Lake, decoder: str, strategies: list[str] | None = None) -> None:
     from rota.pipeline.advisor import STRATEGIES
     from rota.pipeline.advisor import advise as replay
 
     with tables.locked(), busy("replaying assignments"):
-        rows = replay(spark, tables, strategies=strategies or STRATEGIES, decoder=decoder)
+        rows = replay(workers, tables, strategies=strategies or STRATEGIES, decoder=decoder)
     tell(f"{rows:,} assignments computed")
 
 

@@ -7,24 +7,28 @@ strategy took for that; a cooperative one takes a second round where units have 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from rota.pipeline.events import Line, ddl, lines_of
+from rota.pipeline.events import EVENTS, Line, lines_of
 from rota.pipeline.facts.fact import Event, Row, row, us
 from rota.pipeline.facts.steps import Holders, is_cooperative
 from rota.pipeline.facts.units import Decoder, decode_shares, load_decoder
 from rota.pipeline.facts.view import GroupView
-from rota.pipeline.files import WRITTEN, TableWriter, Written
+from rota.pipeline.files import TableWriter, Written
+from rota.pipeline.fold import Key
 from rota.pipeline.frames import closed
-from rota.pipeline.gold import by_group, sliced
+from rota.pipeline.gold import FEW_LINES, MOST_LINES, parts_of
 from rota.pipeline.lake import Lake
+from rota.pipeline.slices import Slice, in_order
 from rota.pipeline.tables import ADVISOR, GOLD, UNFOLDED
-from rota.pipeline.tasks import as_arrow
+from rota.pipeline.tasks import Task, Workers, run_tasks
 from rota.pipeline.timeouts import known_silences
 from rota.pipeline.what_ifs import NO_CHANGE, STATIC, STRATEGY, TIMEOUT, Cost, History, Known
 from rota.pipeline.what_ifs import Step as HistoryStep
@@ -35,19 +39,18 @@ if TYPE_CHECKING:
 
 STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky")
 ACTUAL = "(actual)"
-_READ = "kind <> 'offsets_committed' AND kind <> 'session_stats' AND group_id <> ''"
-"""The lines from which members and assignments are known: few of all."""
 
 
-def advise(spark: SparkSession, lake: Lake, *, strategies: Sequence[str] = STRATEGIES, decoder: str = "") -> int:
+def advise(workers: Workers, lake: Lake, *, strategies: Sequence[str] = STRATEGIES, decoder: str = "") -> int:
     """Replay all that is in bronze, into the tables `advisor` and `what_ifs`; returns how many rows the first has.
 
     Prices of session timeouts are by the facts as they were refreshed last.
     """
-    lines = sliced(spark, lake, 0, lake.bronze.batch).where(_READ)
-    known = known_silences(spark, lake)
-    run = _replayer(lake.gold("advisor").folder, tuple(strategies), decoder, known)
-    written = [Written(*each) for each in by_group(lines).mapInArrow(run, ddl(WRITTEN)).collect()]
+    lines = Slice.of(lake, 0, lake.bronze.batch)
+    workers = workers if lines.most_lines > FEW_LINES else None
+    parts = parts_of(lines.buckets, workers)
+    task = _replayer(lines, parts, lake.gold("advisor").folder, tuple(strategies), decoder, known_silences(lake))
+    written = run_tasks(workers, len(parts), task)
     for name in UNFOLDED:
         table = lake.gold(name)
         table.commit([each for each in written if each.table == name], table.batch + 1, replace=True)
@@ -88,16 +91,33 @@ def changes(spark: SparkSession, lake: Lake, group_id: str = "") -> list[Change]
 
 
 def _replayer(
-    folder: str, strategies: Sequence[str], decoder: str, known: Mapping[tuple[str, str], Known]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        decode = load_decoder(decoder) if decoder else None
+    lines: Slice,
+    parts: Sequence[Sequence[int]],
+    folder: str,
+    strategies: Sequence[str],
+    decoder: str,
+    known: Mapping[tuple[str, str], Known],
+) -> Task:
+    """What each task does: replay the groups of its buckets, into one file a table."""
+
+    def run(number: int) -> list[Written]:
+        found = Replays(strategies, load_decoder(decoder) if decoder else None, known)
         writer = TableWriter(folder, {name: GOLD[name].schema for name in UNFOLDED}, "advice")
-        for replayed in replays(chain.from_iterable(map(lines_of, batches)), strategies, decode, known):
-            writer.add(*replayed)
-        yield as_arrow(writer.close())
+        for chunk in lines.chunks(MOST_LINES):
+            others = _telling(chunk.read(parts[number], EVENTS.names, commits=False))
+            for made in found.add(chain.from_iterable(map(lines_of, in_order(others).to_batches()))):
+                writer.add(*made)
+        for made in found.finish():
+            writer.add(*made)
+        return writer.close()
 
     return run
+
+
+def _telling(others: pa.Table) -> pa.Table:
+    """The lines from which members and assignments are known: few of all."""
+    counted = pc.equal(others.column("kind"), "session_stats")
+    return others.filter(pc.and_not(pc.not_equal(others.column("group_id"), ""), counted))
 
 
 def replays(
@@ -106,17 +126,42 @@ def replays(
     decoder: Decoder | None = None,
     known: Mapping[tuple[str, str], Known] | None = None,
 ) -> Iterator[Row]:
-    """The rows of `advisor` and `what_ifs` for these lines, which come group by group and ordered by number.
+    """The rows of `advisor` and `what_ifs` for these lines, which come group by group and ordered by number."""
+    found = Replays(strategies, decoder, known or {})
+    yield from found.add(lines)
+    yield from found.finish()
 
-    `known` is what the facts say of the sessions of each group; a group without that gets no prices of timeouts.
-    """
-    for key, of_group in groupby(lines, key=lambda line: (line.shard_id, line.namespace, line.group_id)):
-        replay = GroupReplay(key[1], key[2], strategies, decoder, (known or {}).get(key[1:]))
-        for line in of_group:
-            # The fold names those that cannot be read, in the table `unreadable`.
-            with suppress(AttributeError, IndexError, KeyError, TypeError, ValueError):
-                yield from replay.add(line)
-        yield from replay.finish()
+
+class Replays:
+    """Many groups, whose lines come in slices that follow one another."""
+
+    def __init__(
+        self, strategies: Sequence[str], decoder: Decoder | None, known: Mapping[tuple[str, str], Known]
+    ) -> None:
+        """`known` is what the facts say of the sessions of each group; one without gets no prices of timeouts."""
+        self._strategies = strategies
+        self._decoder = decoder
+        self._known = known
+        self._groups: dict[Key, GroupReplay] = {}
+
+    def add(self, lines: Iterable[Line]) -> Iterator[Row]:
+        """The rows that these lines complete; they come group by group and ordered by number."""
+        for key, of_group in groupby(lines, key=itemgetter(0, 4, 5)):
+            replay = self._groups.get(key)
+            if replay is None:
+                _, namespace, group_id = key
+                known = self._known.get((namespace, group_id))
+                replay = GroupReplay(namespace, group_id, self._strategies, self._decoder, known)
+                self._groups[key] = replay
+            for line in of_group:
+                # The fold names those that cannot be read, in the table `unreadable`.
+                with suppress(AttributeError, IndexError, KeyError, TypeError, ValueError):
+                    yield from replay.add(line)
+
+    def finish(self) -> Iterator[Row]:
+        """The rows that are complete because no line follows."""
+        for replay in self._groups.values():
+            yield from replay.finish()
 
 
 class _Step(NamedTuple):

@@ -46,7 +46,7 @@ Carried = Mapping[str, Mapping[int, str]]
 _INGESTED = pa.schema([*EVENTS, BRONZE.schema.field("ingest_batch")])
 FEW_LINES = 50_000
 """So many are folded in this process, sooner than Spark has planned a job."""
-_MOST_LINES = 4_000_000
+MOST_LINES = 4_000_000
 """What the tasks of a fold hold of all lines at a time: the facts do not depend on where they are cut."""
 _BUCKET = re.compile(r"-b(\d+)-")
 
@@ -153,7 +153,7 @@ def _fold_once(workers: Workers, lake: Lake, fold: int, plan: Mapping[str, Any])
     lines = Slice.of(lake, plan["after_batch"], plan["to_batch"])
     carried = {table: {} for table in (*CURRENT, "carry")} if plan["anew"] else _by_bucket(lake, fold - 1)
     workers = workers if lines.most_lines > FEW_LINES else None
-    parts = _parts(lines.buckets, 1 if workers is None else _task_count(session_of(workers)))
+    parts = parts_of(lines.buckets, workers)
     task = _folder(lines, carried, parts, lake.gold("carry").folder, fold, plan["decoder"])
     written = run_tasks(workers, len(parts), task)
     changed = {_bucket(each.path) for each in written if each.table == "carry"}
@@ -182,8 +182,9 @@ def _by_bucket(lake: Lake, fold: int) -> dict[str, dict[int, str]]:
     }
 
 
-def _parts(buckets: Sequence[int], count: int) -> list[list[int]]:
-    """The buckets in so many parts, neighbours together."""
+def parts_of(buckets: Sequence[int], workers: Workers) -> list[list[int]]:
+    """The buckets in a part for each task, neighbours together; in one without workers."""
+    count = 1 if workers is None else _task_count(session_of(workers))
     found: dict[int, list[int]] = {}
     for bucket in buckets:
         found.setdefault(bucket * count // BUCKETS, []).append(bucket)
@@ -205,7 +206,7 @@ def _folder(
     def run(number: int) -> list[Written]:
         share = _Share(carried, parts[number], load_decoder(decoder) if decoder else None)
         writer = TableWriter(folder, {table: GOLD[table].schema for table in FOLDED}, f"{fold:06}")
-        for chunk in lines.chunks(_MOST_LINES):
+        for chunk in lines.chunks(MOST_LINES):
             others = chunk.read(parts[number], EVENTS.names, commits=False)
             commits = with_offsets(chunk.read(parts[number], COMMIT_COLUMNS, commits=True))
             for table, values in share.fold(others, commits):
@@ -329,7 +330,7 @@ def _states(uri: str) -> dict[Key, tuple[int, str]]:
     return {(shard_id, namespace, group_id): (seq, state) for shard_id, namespace, group_id, seq, state in rows}
 
 
-# --- the lines for Spark: the audit and the advice read them so ------------------------------------------
+# --- the lines for Spark: the audit reads them so ---------------------------------------------------------
 
 
 def sliced(spark: SparkSession, lake: Lake, after_batch: int, to_batch: int) -> DataFrame:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 
-from rota.pipeline.facts.timeouts import ALLOWED_PER_DAY, Silences, recommend
+import pyarrow as pa
+from pydantic_core import from_json
+
+from rota.pipeline.facts.timeouts import ALLOWED_PER_DAY, Silences, Timeouts, recommend
 from rota.pipeline.frames import everything
-from rota.pipeline.lake import Lake
+from rota.pipeline.lake import Lake, Moment
+from rota.pipeline.places import read_file
+from rota.pipeline.tables import TIMEOUT_ADVICE
 from rota.pipeline.what_ifs import Known
 
 if TYPE_CHECKING:
@@ -53,9 +61,38 @@ def advise_timeouts(spark: SparkSession, lake: Lake, allowed_per_day: float = AL
     )
 
 
-def known_silences(spark: SparkSession, lake: Lake) -> dict[tuple[str, str], Known]:
-    """By namespace and group what the facts say of it: for what-ifs."""
-    return {(r.namespace, r.group_id): Known(r.session_timeout_ms, _silences(r)) for r in _latest(spark, lake)}
+def known_silences(lake: Lake) -> dict[tuple[str, str], Known]:
+    """By namespace and group what the facts say of it: for what-ifs. Spark takes seconds for what this does at once."""
+    moment = lake.moment()
+    found: dict[tuple[str, str], tuple[int, Known]] = {}
+    for group, at_us, known in chain(_closed(moment), _open(moment)):
+        if group not in found or found[group][0] <= at_us:
+            found[group] = at_us, known
+    return {group: known for group, (_, known) in found.items()}
+
+
+def _closed(moment: Moment) -> Iterator[tuple[tuple[str, str], int, Known]]:
+    """The last row of each group in each file, with its time in microseconds."""
+    for uri in moment.fact_files("timeout_advice"):
+        rows = read_file(uri, schema=TIMEOUT_ADVICE.schema).sort_by("at")
+        groups = zip(rows.column("namespace").to_pylist(), rows.column("group_id").to_pylist(), strict=True)
+        last = {group: place for place, group in enumerate(groups)}
+        chosen = rows.take(list(last.values()))
+        times = chosen.column("at").cast(pa.int64()).to_pylist()
+        for group, at_us, values in zip(last, times, chosen.to_pylist(), strict=True):
+            row = SimpleNamespace(**values)
+            yield group, at_us, Known(row.session_timeout_ms, _silences(row))
+
+
+def _open(moment: Moment) -> Iterator[tuple[tuple[str, str], int, Known]]:
+    """What is known of each group by its carried state, with the time of the last line that it was counted by."""
+    for uri in moment.fact_files("carry"):
+        carried = read_file(uri, columns=["namespace", "group_id", "state"])
+        for namespace, group_id, state in zip(*(column.to_pylist() for column in carried.columns), strict=True):
+            of_timeouts = from_json(state)["facts"].get("timeouts")
+            if of_timeouts and of_timeouts["session_timeout_ms"]:
+                known = Known(of_timeouts["session_timeout_ms"], Timeouts(of_timeouts).silences)
+                yield (namespace, group_id), of_timeouts["at_ms"] * 1000, known
 
 
 def _latest(spark: SparkSession, lake: Lake) -> list[Row]:
@@ -63,6 +100,6 @@ def _latest(spark: SparkSession, lake: Lake) -> list[Row]:
     return spark.sql(LATEST.format(view="all_timeout_advice")).collect()
 
 
-def _silences(row: Row) -> Silences:
+def _silences(row: Row | SimpleNamespace) -> Silences:
     late = dict(zip(row.late_ms, row.late, strict=True))
     return Silences(row.gaps, row.longest_kept_ms, late, row.longest_gap_ms, row.member_ms)
