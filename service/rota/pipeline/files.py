@@ -91,6 +91,11 @@ class Files(Protocol):
         """Delete files that have belonged to no state of the table for so long; returns how many."""
 
 
+_DISTINCT = frozenset({"payload", "state", "offsets", "seq", "at"})
+"""Columns with values that are hardly ever equal: to look for those that are takes longer, and more room, than to
+write them all."""
+
+
 @dataclass(slots=True)
 class _Open:
     writer: pq.ParquetWriter
@@ -146,8 +151,7 @@ class TableWriter:
             uri = f"{self._folder}/{table}/part-{self._name}-{uuid.uuid4().hex}.parquet"
             if not is_remote(uri):
                 Path(uri).parent.mkdir(parents=True, exist_ok=True)
-            # Payloads are hardly ever equal: to look for those that are takes longer than to write them all.
-            names = [name for name in self._schemas[table].names if name not in ("payload", "state", "offsets")]
+            names = [name for name in self._schemas[table].names if name not in _DISTINCT]
             names += ["offsets.list.element.topic"] if "offsets" in self._schemas[table].names else []
             to = sink(uri)
             writer = pq.ParquetWriter(to, self._schemas[table], compression="zstd", use_dictionary=names)
