@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sqlite3
 from collections import Counter
 from contextlib import closing, suppress
@@ -10,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,11 +20,15 @@ from rota.group.shard_state import ShardState
 from rota.group.state import Group
 from rota.pipeline import gold
 from rota.pipeline.bronze import Ingest
+from rota.pipeline.delta import DeltaFiles
 from rota.pipeline.events import Line
 from rota.pipeline.failures import LakeRefused, WrongIncarnation
+from rota.pipeline.files import Files, TableWriter
 from rota.pipeline.gold import backfill, refresh
 from rota.pipeline.journal import open_journal
 from rota.pipeline.lake import LAKE_VERSION, RESUMED, Lake
+from rota.pipeline.parquet import ParquetFiles
+from rota.pipeline.places import place_at
 from rota.pipeline.tables import FOLDED
 from rota.pipeline.upkeep import compact_bronze, compact_lake
 from tests.pipeline.journals import DECODER, INCARNATION, append_to_sqlite, simulated, sqlite_store
@@ -337,3 +343,27 @@ def bronze_lines(lake: Lake) -> list[tuple[int, int, datetime, int]]:
     names = ["shard_id", "seq", "at", "ingest_batch"]
     tables = [pq.read_table(uri, columns=names).to_pydict() for uri in lake.bronze.uris()]
     return sorted(row for each in tables for row in zip(*(each[name] for name in names), strict=True))
+
+
+@each_format
+def test_a_row_is_merged_anew_only_when_its_file_doubles(tmp_path: Path, format_: str) -> None:
+    schema, place, draw = pa.schema([("n", pa.int64())]), place_at(tmp_path), random.Random(7)
+    folder = f"{tmp_path}/numbers"
+    table: Files = DeltaFiles(folder, schema, place) if format_ == "delta" else ParquetFiles(folder, schema)
+    wanted: list[int] = []
+    rewritten = most = 0
+    for batch in range(1, 33):
+        numbers = [draw.getrandbits(60) for _ in range(1_000)]
+        writer = TableWriter(table.folder, {"numbers": schema}, f"{batch:06}")
+        writer.write("numbers", pa.RecordBatch.from_pydict({"n": numbers}, schema=schema))
+        table.commit(writer.close(), batch)
+        before = {each.name for each in table.files()}
+        table.compact()
+        rewritten += sum(each.rows for each in table.files() if each.name not in before)
+        most, wanted = max(most, len(table.files())), wanted + numbers
+
+    # Merges of everything would write 2 + 3 + ... + 32 = 527 thousand rows. Here each of 32 thousand is merged into
+    # files of 2, 4, 8, 16 and 32 thousand at most: 5 * 32 = 160.
+    assert 32_000 <= rewritten <= 160_000
+    assert most <= 6
+    assert sorted(wanted) == sorted(n for uri in table.uris() for n in pq.read_table(uri)["n"].to_pylist())

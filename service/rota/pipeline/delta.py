@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rota.pipeline.failures import LakeBusy
-from rota.pipeline.files import File, Written
+from rota.pipeline.files import File, Written, to_merge
 from rota.pipeline.leases import LEASE
 from rota.pipeline.places import Place, is_remote, reached
 
@@ -123,12 +123,14 @@ class DeltaFiles:
         return [each.uri for each in self.files(upto)]
 
     def compact(self) -> tuple[int, int]:
-        before = len(self.uris())
-        table = self._table()
-        if table is not None and before > 1:
-            with self._writing(table):
-                table.optimize.compact(commit_properties=self._commit())
-        return before, len(self.uris())
+        files, table = self.files(), self._table()
+        merged = to_merge(files)
+        if table is None or not merged:
+            return len(files), len(files)
+        with self._writing(table):
+            # It leaves files alone that are larger than what it makes: all but the merged ones.
+            table.optimize.compact(target_size=sum(each.size for each in merged), commit_properties=self._commit())
+        return len(files), len(self.uris())
 
     def vacuum(self, hours: float) -> int:
         table = self._table()

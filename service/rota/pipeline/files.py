@@ -85,7 +85,7 @@ class Files(Protocol):
         """Where these files are."""
 
     def compact(self) -> tuple[int, int]:
-        """Make few files of many; returns how many there were and are."""
+        """Make few files of many, those of `to_merge`; returns how many there were and are."""
 
     def vacuum(self, hours: float) -> int:
         """Delete files that have belonged to no state of the table for so long; returns how many."""
@@ -94,6 +94,27 @@ class Files(Protocol):
 _DISTINCT = frozenset({"payload", "state", "offsets", "seq", "at"})
 """Columns with values that are hardly ever equal: to look for those that are takes longer, and more room, than to
 write them all."""
+
+
+_SMALL_BYTES = 64 * 1024 * 1024
+_MERGED_BYTES = 2 * _SMALL_BYTES
+
+
+def to_merge(files: Sequence[File]) -> list[File]:
+    """The small files that are worth one file, smallest first: the last is no larger than all others together.
+
+    So a row is written again only when its file doubles: a table of a year costs each compaction hardly more than one
+    of a week, and has a few files for each power of two of its size.
+    """
+    chosen, total = 0, 0
+    small = sorted((each for each in files if each.size < _SMALL_BYTES), key=lambda each: each.size)
+    for number, each in enumerate(small):
+        if total >= _MERGED_BYTES:
+            break
+        if each.size <= total:
+            chosen = number + 1
+        total += each.size
+    return small[:chosen]
 
 
 @dataclass(slots=True)

@@ -19,9 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rota.pipeline.atomic import write_atomically
-from rota.pipeline.files import File, Written
-
-_SMALL_BYTES = 64 * 1024 * 1024
+from rota.pipeline.files import File, Written, to_merge
 
 
 class ParquetFiles:
@@ -66,8 +64,8 @@ class ParquetFiles:
 
     def compact(self) -> tuple[int, int]:
         files = self.files()
-        small = [each for each in files if each.size < _SMALL_BYTES]
-        if len(small) > 1:
+        small = to_merge(files)
+        if small:
             merged = self._path / f"part-compacted-{uuid.uuid4().hex}.parquet"
             with pq.ParquetWriter(merged, self.schema, compression="zstd") as writer:
                 for each in small:
