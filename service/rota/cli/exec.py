@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rota.cli.exits import CommandFailed, Exit
 from rota.cli.members import (
+    DEFAULT_STRATEGY,
     LONGEST_MS,
     PREEMPT_AFTER_S,
+    ConfigOffset,
+    Connector,
     MemberNames,
     NoPreempt,
     PreemptAfter,
     Priority,
+    ReturnDelay,
     TopicRegex,
     TopicsDebounce,
+    check_shared_work,
+    config_offset_of,
     preempt_after_ms,
     run_member,
     usage,
 )
 from rota.cli.options import Namespace, Shared, Url, shared
-from rota.protocol.defaults import COMMAND_DRAIN_MS, SESSION_TIMEOUT_MS
+from rota.protocol.defaults import COMMAND_DRAIN_MS, RETURN_DELAY_MS, SESSION_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from rota.exec.stopping import StopTimes
@@ -193,9 +199,10 @@ def work(
     ] = None,
     topic_regex: TopicRegex = None,
     topics_debounce_ms: TopicsDebounce = 0,
-    strategy: Annotated[
-        str, typer.Option(help="Assignment strategy; the same for all members.")
-    ] = "cooperative-sticky",
+    connector: Connector = None,
+    config_offset_file: ConfigOffset = None,
+    scheduled_rebalance_max_delay_ms: ReturnDelay = RETURN_DELAY_MS,
+    strategy: Annotated[str, typer.Option(help="Assignment strategy; the same for all members.")] = DEFAULT_STRATEGY,
     session_timeout_ms: SessionTimeout = SESSION_TIMEOUT_MS,
     grace_ms: Grace = None,
     drain_ms: Annotated[
@@ -213,16 +220,39 @@ def work(
     As `rota lead`, and in ROTA_ASSIGNMENT the share as JSON; with one topic ROTA_PARTITIONS has the numbers of its
     partitions, parted by spaces. When the share changes, the command gets TERM and has --drain-ms to finish; then it is
     started on the new one. Partitions are granted to others only after that. While nothing is assigned, nothing runs.
+
+    With --connector the group is of the type worker, as Kafka Connect's: one command runs for each connector and task
+    of the share, with ROTA_CONNECTOR, ROTA_TASK (-1 for the connector itself) and ROTA_CONFIG_OFFSET, and goes on while
+    others come and go. When one ends by itself, the others get TERM, and this process ends with its exit code.
     """
-    if bool(topic) == bool(topic_regex):
-        raise CommandFailed("either --topic TOPIC or --topic-regex REGEX", Exit.USAGE)
+    check_shared_work(topic, topic_regex, connector, strategy, topics_debounce_ms, config_offset_file)
+    config_offset = config_offset_of(config_offset_file)
+    from rota.exec.connectors import ConnectorOptions, work_on_connectors
     from rota.exec.work import WorkOptions
     from rota.exec.work import work as run_work
 
     options = shared(context, url, namespace)
+    times = _times(session_timeout_ms, grace_ms)
+    names = MemberNames(group, topic or (), strategy, instance_id, topic_regex, connector or ())
+    if connector:
+        connecting = ConnectorOptions(
+            command,
+            times,
+            tuple(connector),
+            session_timeout_ms,
+            drain_ms,
+            scheduled_rebalance_max_delay_ms,
+            config_offset,
+            _ms(wait),
+            instance_id,
+            _place(options),
+            tuple(pass_env or ()),
+        )
+        running = partial(work_on_connectors, group_id=group, options=connecting)
+        raise typer.Exit(run_member(options, names, running, quiet=quiet))
     chosen = WorkOptions(
         command,
-        _times(session_timeout_ms, grace_ms),
+        times,
         tuple(topic or ()),
         session_timeout_ms,
         drain_ms,
@@ -234,7 +264,6 @@ def work(
         topic_regex or "",
         topics_debounce_ms,
     )
-    names = MemberNames(group, topic or (), strategy, instance_id, topic_regex)
     raise typer.Exit(run_member(options, names, lambda client: run_work(client, group, chosen), quiet=quiet))
 
 

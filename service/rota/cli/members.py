@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -17,8 +18,10 @@ from rota.protocol.defaults import PREEMPT_AFTER_MS
 from rota.protocol.ids import check_group_id, check_instance_id, check_namespace, check_topic
 from rota.protocol.limits import MAX_TOPICS_DEBOUNCE_MS
 from rota.types.leader import MAX_PREEMPT_AFTER_MS
+from rota.types.worker import MAX_DELAY_MS
 
 if TYPE_CHECKING:
+    from rota.cli.config_offset import ConfigOffsetFile
     from rota.client import Client
 
 Outcome = TypeVar("Outcome")
@@ -62,21 +65,26 @@ class MemberNames:
     strategy: str | None = None
     instance_id: str | None = None
     topic_regex: str | None = None
+    connectors: Sequence[str] = ()
 
     def check(self) -> None:
         """`RejectedRequest` or `CommandFailed` where a name is wrong."""
         from rota.client.consumer_protocol import TopicRole
         from rota.types.topic_regex import topic_regex
+        from rota.types.wanted_topics import PATTERN_END
 
         check_group_id(self.group)
         for topic in self.topics:
             check_topic(topic)
+        for connector in self.connectors:
+            if connector != PATTERN_END:
+                check_topic(connector.removesuffix(PATTERN_END))
         if self.topic_regex is not None:
             with usage():
                 topic_regex(self.topic_regex)
         if self.instance_id is not None:
             check_instance_id(self.instance_id)
-        if self.strategy is not None:
+        if self.strategy is not None and not self.connectors:
             with usage():
                 TopicRole((self.strategy,), tuple(self.topics), {})
 
@@ -100,6 +108,67 @@ TopicsDebounce = Annotated[
         help="Let changes of topics collect for so long before the group is assigned anew.",
     ),
 ]
+
+
+Connector = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--connector",
+        "-c",
+        envvar="ROTA_CONNECTORS",
+        metavar="NAME",
+        help="Instead of --topic: topic that is a connector, its partitions are tasks; orders-* for several.",
+        show_default=False,
+    ),
+]
+ConfigOffset = Annotated[
+    Path | None,
+    typer.Option(
+        "--config-offset-file",
+        envvar="ROTA_CONFIG_OFFSET_FILE",
+        metavar="FILE",
+        help="With --connector: file with a number, how far this worker has read its configuration.",
+        show_default=False,
+    ),
+]
+ReturnDelay = Annotated[
+    int,
+    typer.Option(
+        "--scheduled-rebalance-max-delay-ms",
+        envvar="ROTA_SCHEDULED_REBALANCE_MAX_DELAY_MS",
+        min=0,
+        max=MAX_DELAY_MS,
+        help="With --connector: time for which a departed worker's work waits for its return.",
+    ),
+]
+DEFAULT_STRATEGY = "cooperative-sticky"
+
+
+def check_shared_work(
+    topics: Sequence[str] | None,
+    topic_regex: str | None,
+    connectors: Sequence[str] | None,
+    strategy: str,
+    topics_debounce_ms: int,
+    config_offset_file: Path | None,
+) -> None:
+    """`CommandFailed` unless one option says which work the group shares, and the others go with it."""
+    if bool(topics) + bool(topic_regex) + bool(connectors) != 1:
+        raise CommandFailed("one of --topic TOPIC, --topic-regex REGEX and --connector NAME", Exit.USAGE)
+    if connectors and (strategy != DEFAULT_STRATEGY or topics_debounce_ms):
+        raise CommandFailed("--strategy and --topics-debounce-ms do not go with --connector", Exit.USAGE)
+    if config_offset_file is not None and not connectors:
+        raise CommandFailed("--config-offset-file goes with --connector", Exit.USAGE)
+
+
+def config_offset_of(file: Path | None) -> ConfigOffsetFile | None:
+    """The reader of `--config-offset-file`; wrong use where it has no offset."""
+    from rota.cli.config_offset import ConfigOffsetFile
+
+    if file is None:
+        return None
+    with usage():
+        return ConfigOffsetFile(file)
 
 
 def preempt_after_ms(seconds: float, never: bool) -> int | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from typing import Any
 
-from rota.client import Member
+from rota.client import Client, CoordinatorError, Member
 from rota.exec.ending import NOT_GRANTED, UNAVAILABLE, UNKNOWN_TOPIC
+from rota.protocol.defaults import REQUEST_TIMEOUT_MS
 
 _log = logging.getLogger(__name__)
 
@@ -19,6 +22,15 @@ def exit_unserved(name: str, member: Member[Any]) -> int | None:
         return None
     _log.error("%s: gave up, and it is not known whether another member holds it: %s", name, cause)
     return UNAVAILABLE
+
+
+async def unregistered(client: Client, topics: Sequence[str]) -> list[str]:
+    """Topics without partitions; none where the coordinator does not list them for this client in time."""
+    with contextlib.suppress(TimeoutError, CoordinatorError):
+        async with asyncio.timeout(REQUEST_TIMEOUT_MS / 1000):
+            registered = {each.topic for each in await client.topics()}
+            return [topic for topic in topics if topic not in registered]
+    return []
 
 
 def exit_unregistered(name: str, topics: Sequence[str]) -> int:

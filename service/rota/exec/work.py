@@ -9,16 +9,16 @@ import logging
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rota.assignors import TopicPartition
-from rota.client import Client, Consumer, CoordinatorError
+from rota.client import Client, Consumer, Member
 from rota.exec import tree
 from rota.exec.ending import BY_SIGNAL, GUARDIAN_LOST
-from rota.exec.giving_up import exit_unregistered, exit_unserved, not_granted
+from rota.exec.giving_up import exit_unregistered, exit_unserved, not_granted, unregistered
 from rota.exec.run import Ended, Grant, GuardianLost, Run, beside
 from rota.exec.signals import ENDING, caught
 from rota.exec.stopping import StopTimes
-from rota.protocol.defaults import REQUEST_TIMEOUT_MS
 from rota.protocol.fencing_token import generation_of
 from rota.types.topic_regex import topic_regex
 
@@ -151,21 +151,13 @@ class _Working:
     async def _no_share(self, consumer: Consumer) -> int:
         """The exit code where the time to wait is over."""
         is_answered = bool(consumer.member_id) and consumer.unreachable_since is None
-        if is_answered and (unregistered := await self._unregistered()):
-            return exit_unregistered(self._group_id, unregistered)
+        if is_answered and (missing := await unregistered(self._client, self._options.topics)):
+            return exit_unregistered(self._group_id, missing)
         if (unserved := exit_unserved(self._group_id, consumer)) is not None:
             return unserved
         is_decided = consumer.assignment is not None
         reason = "other members hold all partitions" if is_decided else "the group is still rebalancing"
         return not_granted(self._group_id, reason)
-
-    async def _unregistered(self) -> list[str]:
-        """Topics without partitions; none where the coordinator does not list them for us in time."""
-        with contextlib.suppress(TimeoutError, CoordinatorError):
-            async with asyncio.timeout(REQUEST_TIMEOUT_MS / 1000):
-                registered = {each.topic for each in await self._client.topics()}
-                return [topic for topic in self._options.topics if topic not in registered]
-        return []
 
     async def _on_share(self, run: Run, consumer: Consumer) -> Ended:
         """One run on one share."""
@@ -198,27 +190,35 @@ class _Working:
                     await self._changed.wait()
 
     def _grant(self, token: int, consumer: Consumer) -> Grant:
-        numbers: dict[str, list[int]] = {}
-        for topic, partition in self._share:
-            numbers.setdefault(topic, []).append(partition)
-        assignment = [{"topic": topic, "partitions": partitions} for topic, partitions in numbers.items()]
-        environment = {
-            **self._options.environment,
-            "ROTA_GROUP": self._group_id,
-            "ROTA_FENCING_TOKEN": str(token),
-            "ROTA_GENERATION": str(generation_of(token)),
-            "ROTA_MEMBER_ID": consumer.member_id,
-            "ROTA_ASSIGNMENT": json.dumps(assignment),
-        }
+        more = dict(self._options.environment)
         if len(self._options.topics) == 1:
-            environment["ROTA_PARTITIONS"] = " ".join(str(partition) for _, partition in self._share)
-        document = {
-            "group": self._group_id,
-            "fencing_token": token,
-            "member_id": consumer.member_id,
-            "assignment": assignment,
-        }
-        return Grant(environment, document)
+            more["ROTA_PARTITIONS"] = " ".join(str(partition) for _, partition in self._share)
+        return share_grant(self._group_id, consumer, token, self._share, more)
+
+
+def share_grant(
+    group_id: str, member: Member[Any], token: int, share: Sequence[tuple[str, int]], more: Mapping[str, str]
+) -> Grant:
+    """What a command is told of its share: `more` is for its environment alone."""
+    numbers: dict[str, list[int]] = {}
+    for topic, partition in share:
+        numbers.setdefault(topic, []).append(partition)
+    assignment = [{"topic": topic, "partitions": partitions} for topic, partitions in numbers.items()]
+    environment = {
+        **more,
+        "ROTA_GROUP": group_id,
+        "ROTA_FENCING_TOKEN": str(token),
+        "ROTA_GENERATION": str(generation_of(token)),
+        "ROTA_MEMBER_ID": member.member_id,
+        "ROTA_ASSIGNMENT": json.dumps(assignment),
+    }
+    document = {
+        "group": group_id,
+        "fencing_token": token,
+        "member_id": member.member_id,
+        "assignment": assignment,
+    }
+    return Grant(environment, document)
 
 
 def _told(share: Share) -> str:

@@ -1,0 +1,229 @@
+"""`rota work --connector`: one command for each connector and task that this process's worker is given.
+
+What a worker keeps runs on while its group rebalances, so each item has a run, and a guardian, of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rota.client import Client, ConnectWorker, WorkItem
+from rota.exec import tree
+from rota.exec.ending import BY_SIGNAL, GUARDIAN_LOST
+from rota.exec.giving_up import exit_unregistered, exit_unserved, not_granted, unregistered
+from rota.exec.run import Grant, GuardianLost, Run, beside
+from rota.exec.signals import ENDING, caught
+from rota.exec.stopping import StopTimes
+from rota.exec.work import share_grant
+from rota.protocol.defaults import RETURN_DELAY_MS
+from rota.protocol.fencing_token import generation_of
+
+Share = tuple[WorkItem, ...]
+
+_CONFIG_LOOK_S = 0.1
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorOptions:
+    """What to run for each item. Times are milliseconds.
+
+    `drain_ms` is how long a command may take to finish when its item moves to another worker; `wait_ms` how long to
+    wait for the first item, None for as long as it takes. `config_offset` says how far this worker has read its
+    configuration: a command is started only once that is as far as its share requires.
+    """
+
+    command: Sequence[str]
+    times: StopTimes
+    connectors: Sequence[str]
+    session_timeout_ms: int
+    drain_ms: int
+    scheduled_rebalance_max_delay_ms: int = RETURN_DELAY_MS
+    config_offset: Callable[[], int] | None = None
+    wait_ms: int | None = None
+    group_instance_id: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    passed_on: Sequence[str] = ()
+
+
+async def work_on_connectors(client: Client, group_id: str, options: ConnectorOptions) -> int:
+    """Run the command for each item of the share, until one ends by itself or a signal comes; returns the exit code.
+
+    Raises:
+        CoordinatorError: The coordinator refuses this member for good.
+    """
+    tree.adopt_orphans()
+    wrapper = _Working(client, group_id, options)
+    with caught(wrapper.on_signal):
+        worker = client.connect_worker(
+            group_id,
+            connectors=options.connectors,
+            config_offset=options.config_offset,
+            scheduled_rebalance_max_delay_ms=options.scheduled_rebalance_max_delay_ms,
+            session_timeout_ms=options.session_timeout_ms,
+            rebalance_timeout_ms=options.drain_ms + 2 * options.session_timeout_ms,
+            group_instance_id=options.group_instance_id,
+            on_assigned=wrapper.on_assigned,
+            on_revoked=wrapper.on_revoked,
+            on_lost=wrapper.on_lost,
+            leave_on_close=True,
+        )
+        async with worker:
+            return await wrapper.run(worker)
+
+
+class _Working:
+    """Keeps the commands in step with the share: `_wanted` should run, `_jobs` do, or are about to."""
+
+    def __init__(self, client: Client, group_id: str, options: ConnectorOptions) -> None:
+        self._client = client
+        self._group_id = group_id
+        self._options = options
+        self._wanted: frozenset[WorkItem] = frozenset()
+        self._jobs: dict[WorkItem, asyncio.Task[None]] = {}
+        self._runs: dict[WorkItem, Run] = {}
+        """Those whose command was started."""
+        self._changed = asyncio.Event()
+        self._ended_by = 0
+        self._exit_codes: list[int] = []
+        """Of commands that ended by themselves."""
+
+    @property
+    def _is_over(self) -> bool:
+        return bool(self._ended_by or self._exit_codes)
+
+    # --- what happens -------------------------------------------------------------------------
+
+    def on_signal(self, number: int) -> None:
+        # Where commands run, SIGHUP may mean anything, so that it does not end us.
+        if number in ENDING and (not self._runs or number != signal.SIGHUP):
+            self._ended_by = self._ended_by or number
+            self._changed.set()
+        for run in self._runs.values():
+            run.forward(number)
+
+    def on_assigned(self, _added: Share, held: Share) -> None:
+        self._wanted = frozenset(held)
+        self._changed.set()
+
+    async def on_revoked(self, removed: Share) -> None:
+        """No other worker gets the removed items before this has returned."""
+        self._wanted -= frozenset(removed)
+        for item in removed:
+            if item in self._runs:
+                self._runs[item].stop("it was revoked", self._options.drain_ms / 1000)
+        if ending := [self._jobs[item] for item in removed if item in self._jobs]:
+            await asyncio.wait(ending)
+
+    def on_lost(self, _removed: Share) -> None:
+        self._wanted = frozenset()
+        for run in self._runs.values():
+            run.lose("its share was lost")
+
+    # --- what runs ----------------------------------------------------------------------------
+
+    async def run(self, worker: ConnectWorker) -> int:
+        if not await self._wait_for_share():
+            return BY_SIGNAL + self._ended_by if self._ended_by else await self._no_share(worker)
+        async with asyncio.TaskGroup() as tasks:
+            while not self._is_over:
+                self._changed.clear()
+                for item in sorted(self._wanted - self._jobs.keys()):
+                    self._jobs[item] = tasks.create_task(self._run_item(item, worker))
+                await self._changed.wait()
+            if not self._ended_by:
+                for run in self._runs.values():
+                    run.stop("another command of this worker has ended", self._options.drain_ms / 1000)
+        return next((code for code in self._exit_codes if code), 0)
+
+    async def _wait_for_share(self) -> bool:
+        """Whether there is something to do; False if a signal comes first, or time runs out."""
+        wait_s = None if self._options.wait_ms is None else self._options.wait_ms / 1000
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while not self._wanted and not self._ended_by:
+                    self._changed.clear()
+                    await self._changed.wait()
+        return bool(self._wanted) and not self._ended_by
+
+    async def _no_share(self, worker: ConnectWorker) -> int:
+        """The exit code where the time to wait is over."""
+        names = [name for name in self._options.connectors if not name.endswith("*")]
+        is_answered = bool(worker.member_id) and worker.unreachable_since is None
+        if is_answered and (missing := await unregistered(self._client, names)):
+            return exit_unregistered(self._group_id, missing)
+        if (unserved := exit_unserved(self._group_id, worker)) is not None:
+            return unserved
+        is_decided = worker.assignment is not None
+        reason = "no work is assigned to this worker" if is_decided else "the group is still rebalancing"
+        return not_granted(self._group_id, reason)
+
+    async def _run_item(self, item: WorkItem, worker: ConnectWorker) -> None:
+        """One run for one item: from its guardian's start to the last process of it."""
+        try:
+            with Run(self._options.times, self._options.passed_on) as run:
+                if await self._may_start(item, worker):
+                    await self._run_command(run, item, worker)
+        except GuardianLost as lost:
+            _log.error("%s: %s", self._group_id, lost)
+            self._exit_codes.append(GUARDIAN_LOST)
+        finally:
+            del self._jobs[item]
+            self._changed.set()
+
+    async def _may_start(self, item: WorkItem, worker: ConnectWorker) -> bool:
+        """Wait until the configuration was read as far as the share requires; False where the item is revoked first."""
+        own = self._options.config_offset
+        while item in self._wanted and not self._is_over:
+            if own is None or own() >= worker.config_offset:
+                return True
+            await asyncio.sleep(_CONFIG_LOOK_S)
+        return False
+
+    async def _run_command(self, run: Run, item: WorkItem, worker: ConnectWorker) -> None:
+        valid_until = worker.valid_until
+        if valid_until is None:
+            self._wanted = frozenset()
+            return
+        token = worker.fencing_token
+        self._runs[item] = run
+        try:
+            run.start(self._options.command, self._grant(item, token, worker), valid_until)
+            _log.info("%s: %s runs in generation %d", self._group_id, _named(item), generation_of(token))
+            async with beside(self._follow(run, item, token, worker)):
+                ended = await run.wait()
+        finally:
+            del self._runs[item]
+        if ended.stopped:
+            _log.info("%s: %s: %s; its command was ended", self._group_id, _named(item), ended.stopped)
+        else:
+            self._exit_codes.append(ended.exit_code or 0)
+
+    async def _follow(self, run: Run, item: WorkItem, token: int, worker: ConnectWorker) -> None:
+        """Pass renewals on to the guardian, and new generations to the command."""
+        while True:
+            if (valid_until := worker.valid_until) is not None:
+                run.renew(valid_until)
+            if worker.fencing_token > token:
+                token = worker.fencing_token
+                run.tell(self._grant(item, token, worker))
+            await asyncio.sleep(self._options.times.margin_ms / 1000 / 4)
+
+    def _grant(self, item: WorkItem, token: int, worker: ConnectWorker) -> Grant:
+        more = {
+            **self._options.environment,
+            "ROTA_CONNECTOR": item.connector,
+            "ROTA_TASK": str(item.task),
+            "ROTA_CONFIG_OFFSET": str(worker.config_offset),
+        }
+        return share_grant(self._group_id, worker, token, (item,), more)
+
+
+def _named(item: WorkItem) -> str:
+    return f"{item.connector}/{item.task}"
