@@ -263,11 +263,11 @@ def test_options_win_over_the_environment(rota: Rota) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (("work", "g", "--", "true"), "either --topic TOPIC or --topic-regex REGEX"),
+        (("work", "g", "--", "true"), "one of --topic TOPIC, --topic-regex REGEX and --connector NAME"),
         (("work", "g", "--topic", "t", "--topic-regex", "t.*", "--", "true"), "either --topic TOPIC or"),
         (("work", "g", "--topic-regex", "(", "--", "true"), "is no regular expression of RE2: missing )"),
-        (("sidecar", "--work", "g"), "--work GROUP needs either --topic TOPIC or --topic-regex REGEX"),
-        (("sidecar", "--lead", "g", "--topic-regex", "t.*"), "and --lead takes none"),
+        (("sidecar", "--work", "g"), "one of --topic TOPIC, --topic-regex REGEX and --connector NAME"),
+        (("sidecar", "--lead", "g", "--topic-regex", "t.*"), "--lead takes none of --topic"),
         (("sidecar", "--work", "g", "--topic-regex", "a(?!b)"), "is no regular expression of RE2: invalid perl"),
     ],
 )

@@ -172,6 +172,31 @@ def test_a_worker_reports_assignments_and_revokes_in_order(sidecars: Sidecars) -
 
 
 @pytest.mark.slow
+def test_sidecars_share_connectors_and_tasks_as_workers(sidecars: Sidecars, tmp_path: Path) -> None:
+    connector, read = sidecars.group, tmp_path / "read"
+    put = sidecars.processes.rota("topics", "put", connector, "-p", "3", env={"ROTA_URL": sidecars.server_url})
+    assert put.wait_for_exit() == 0
+    read.write_text("41")
+    work = ("--work", sidecars.group, "--connector", connector)
+    first = sidecars.start(*work, "--config-offset-file", read, name="pod-0")
+    alone = first.until(lambda status: status["state"] == "assigned", "assigned")
+    assert (alone["assignment"], alone["config_offset"]) == ([{"topic": connector, "partitions": [-1, 0, 1, 2]}], 41)
+
+    second = sidecars.start(*work, name="pod-1")
+    moved = second.until(lambda status: bool(status["assignment"]), "a share")["assignment"][0]["partitions"]
+
+    kept = first.status()["assignment"][0]["partitions"]
+    assert sorted(kept + moved) == [-1, 0, 1, 2]
+    assert second.status()["config_offset"] == 41
+    # The work of a worker that has gone waits for its return.
+    assert second.process.terminate() == 0
+    assert first.status()["assignment"][0]["partitions"] == kept
+    again = sidecars.start(*work, name="pod-1")
+    back = again.until(lambda status: bool(status["assignment"]), "its own work again")["assignment"]
+    assert back[0]["partitions"] == moved
+
+
+@pytest.mark.slow
 def test_the_next_start_of_a_pod_takes_its_place(sidecars: Sidecars) -> None:
     first = sidecars.start(name="pod-0")
     first.get("/wait?for=leader&timeout=20")

@@ -13,20 +13,26 @@ import typer
 
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.members import (
+    DEFAULT_STRATEGY,
     LONGEST_MS,
     PREEMPT_AFTER_S,
+    ConfigOffset,
+    Connector,
     MemberNames,
     NoPreempt,
     PreemptAfter,
     Priority,
+    ReturnDelay,
     TopicRegex,
     TopicsDebounce,
+    check_shared_work,
+    config_offset_of,
     preempt_after_ms,
     run_member,
     usage,
 )
 from rota.cli.options import Namespace, Url, shared
-from rota.protocol.defaults import HOOKS_TIMEOUT_MS, SESSION_TIMEOUT_MS
+from rota.protocol.defaults import HOOKS_TIMEOUT_MS, RETURN_DELAY_MS, SESSION_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from rota.sidecar.settings import Address
@@ -52,9 +58,10 @@ def sidecar(
     ] = None,
     topic_regex: TopicRegex = None,
     topics_debounce_ms: TopicsDebounce = 0,
-    strategy: Annotated[
-        str, typer.Option(help="Assignment strategy; the same for all members.")
-    ] = "cooperative-sticky",
+    connector: Connector = None,
+    config_offset_file: ConfigOffset = None,
+    scheduled_rebalance_max_delay_ms: ReturnDelay = RETURN_DELAY_MS,
+    strategy: Annotated[str, typer.Option(help="Assignment strategy; the same for all members.")] = DEFAULT_STRATEGY,
     http: Annotated[
         str,
         typer.Option(
@@ -167,14 +174,17 @@ def sidecar(
     """
     if (lead is None) == (work is None):
         raise CommandFailed("either --lead NAME or --work GROUP", Exit.USAGE)
-    if (bool(topic) + bool(topic_regex)) != (work is not None):
-        needs = "--work GROUP needs either --topic TOPIC or --topic-regex REGEX, and --lead takes none"
-        raise CommandFailed(needs, Exit.USAGE)
+    if work is not None:
+        check_shared_work(topic, topic_regex, connector, strategy, topics_debounce_ms, config_offset_file)
+    elif topic or topic_regex or connector or config_offset_file:
+        raise CommandFailed(
+            "--lead takes none of --topic, --topic-regex, --connector and --config-offset-file", Exit.USAGE
+        )
     from rota.sidecar.settings import SidecarSettings, instance_id_of
 
     group = lead if work is None else work
     assert group is not None
-    names = MemberNames(group, topic or (), strategy, instance_id, topic_regex or None)
+    names = MemberNames(group, topic or (), strategy, instance_id, topic_regex or None, connector or ())
     settings = SidecarSettings(
         group,
         _place(http),
@@ -199,6 +209,9 @@ def sidecar(
         topics_debounce_ms,
         priority,
         preempt_after_ms(preempt_after, no_preempt),
+        tuple(connector or ()),
+        config_offset_of(config_offset_file),
+        scheduled_rebalance_max_delay_ms,
     )
     from rota.sidecar.listening import CannotListen
     from rota.sidecar.serve import serve

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rota.assignors import TopicPartition
-from rota.client import Client, Election, LeadershipLost, Member, Term
+from rota.client import Client, ConnectWorker, Consumer, Election, LeadershipLost, Member, Term, WorkItem
 from rota.client.events import Assigned, Lost, Revoked
 from rota.protocol.defaults import COMMAND_REBALANCE_TIMEOUT_MS
 from rota.sidecar.news import Change, News
@@ -21,7 +21,7 @@ from rota.types.topic_regex import topic_regex
 
 Settled = Callable[[Change], Awaitable[None]]
 """Waits until the hooks have been told of a change, for as long as they are given."""
-Share = tuple[TopicPartition, ...]
+Share = tuple[TopicPartition | WorkItem, ...]
 
 
 class Seat(ABC):
@@ -189,42 +189,55 @@ class ElectionSeat(Seat):
 
 
 class PoolSeat(Seat):
-    """A worker, with a share of topics."""
+    """A worker, with a share of topics, or of connectors and tasks."""
 
     def __init__(self, client: Client, settings: SidecarSettings, news: News, settled: Settled) -> None:
         super().__init__(settings.group, news, settled)
         self._share: Share | None = None
-        self._consumer = client.consumer(
-            settings.group,
-            topic_regex(settings.topic_regex) if settings.topic_regex else list(settings.topics),
-            settings.strategy,
-            topics_debounce_ms=settings.topics_debounce_ms,
-            session_timeout_ms=settings.session_timeout_ms,
-            rebalance_timeout_ms=2 * settings.session_timeout_ms + settings.revoke_timeout_ms,
-            group_instance_id=settings.instance_id,
-            on_assigned=self._on_assigned,
-            on_revoked=self._on_revoked,
-            on_lost=self._on_lost,
-            leave_on_close=settings.leaves,
+        shared: dict[str, Any] = {
+            "session_timeout_ms": settings.session_timeout_ms,
+            "rebalance_timeout_ms": 2 * settings.session_timeout_ms + settings.revoke_timeout_ms,
+            "group_instance_id": settings.instance_id,
+            "on_assigned": self._on_assigned,
+            "on_revoked": self._on_revoked,
+            "on_lost": self._on_lost,
+            "leave_on_close": settings.leaves,
+        }
+        self._worker: Consumer | ConnectWorker = (
+            client.connect_worker(
+                settings.group,
+                connectors=settings.connectors,
+                config_offset=settings.config_offset,
+                scheduled_rebalance_max_delay_ms=settings.scheduled_rebalance_max_delay_ms,
+                **shared,
+            )
+            if settings.connectors
+            else client.consumer(
+                settings.group,
+                topic_regex(settings.topic_regex) if settings.topic_regex else list(settings.topics),
+                settings.strategy,
+                topics_debounce_ms=settings.topics_debounce_ms,
+                **shared,
+            )
         )
 
     @property
     def member(self) -> Member[Any]:
-        return self._consumer
+        return self._worker
 
     async def __aenter__(self) -> Self:
-        await self._consumer.__aenter__()
+        await self._worker.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._consumer.__aexit__(kind, error, trace)
+        await self._worker.__aexit__(kind, error, trace)
 
     def _known(self) -> Status:
         if self._share is None:
             return Status(self._group, State.UNKNOWN)
-        member = self._consumer
+        member = self._worker
         return Status(
             self._group,
             State.ASSIGNED,
@@ -233,6 +246,7 @@ class PoolSeat(Seat):
             member_id=member.member_id,
             token=member.fencing_token,
             assignment=by_topic(self._share),
+            config_offset=member.config_offset if isinstance(member, ConnectWorker) else -1,
         )
 
     async def run(self) -> None:

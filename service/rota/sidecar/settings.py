@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from rota.protocol.defaults import HOOKS_TIMEOUT_MS, PREEMPT_AFTER_MS, SESSION_TIMEOUT_MS
+from rota.protocol.defaults import HOOKS_TIMEOUT_MS, PREEMPT_AFTER_MS, RETURN_DELAY_MS, SESSION_TIMEOUT_MS
 
 _INSTANCE_ID = re.compile(r"[A-Za-z0-9._:-]{1,249}")
 
@@ -29,7 +29,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class SidecarSettings:
-    """Times are milliseconds. `topics` or `topic_regex` make it a worker of the group, otherwise it is a candidate."""
+    """Times are milliseconds. `topics`, `topic_regex` or `connectors` make it a worker, otherwise it is a candidate."""
 
     group: str
     http: Address | Path
@@ -62,11 +62,16 @@ class SidecarSettings:
     topics_debounce_ms: int = 0
     priority: int = 0
     preempt_after_ms: int | None = PREEMPT_AFTER_MS
+    connectors: tuple[str, ...] = ()
+    """Instead of `topics`: registered topics that are connectors, with their partitions as tasks."""
+    config_offset: Callable[[], int] | None = None
+    """How far this worker has read its configuration."""
+    scheduled_rebalance_max_delay_ms: int = RETURN_DELAY_MS
 
     @property
     def works(self) -> bool:
         """Whether it is a worker."""
-        return bool(self.topics or self.topic_regex)
+        return bool(self.topics or self.topic_regex or self.connectors)
 
 
 def instance_id_of(environment: Mapping[str, str]) -> str | None:

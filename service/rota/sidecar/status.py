@@ -45,6 +45,8 @@ class Status:
     expires_in_ms: int = 0
     trouble: str = ""
     """Why the coordinator does not serve this member now, or which topics are not registered; otherwise empty."""
+    config_offset: int = -1
+    """How far the configuration was read that led to a share of connectors; -1 where no worker says."""
 
     def document(self) -> dict[str, Any]:
         """As JSON: the old elector's `name` first, then ours."""
@@ -60,6 +62,7 @@ class Status:
             "assignment": [{"topic": topic, "partitions": list(numbers)} for topic, numbers in self.assignment],
             "expires_in_ms": self.expires_in_ms,
             "trouble": self.trouble,
+            **({"config_offset": self.config_offset} if self.config_offset >= 0 else {}),
         }
 
     def unless_over(self, left_ms: int | None) -> Status:
