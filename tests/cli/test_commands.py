@@ -264,7 +264,7 @@ def test_options_win_over_the_environment(rota: Rota) -> None:
     ("given", "says"),
     [
         (("work", "g", "--", "true"), "one of --topic TOPIC, --topic-regex REGEX and --connector NAME"),
-        (("work", "g", "--topic", "t", "--topic-regex", "t.*", "--", "true"), "either --topic TOPIC or"),
+        (("work", "g", "--topic", "t", "--topic-regex", "t.*", "--", "true"), "one of --topic TOPIC, --topic-regex"),
         (("work", "g", "--topic-regex", "(", "--", "true"), "is no regular expression of RE2: missing )"),
         (("sidecar", "--work", "g"), "one of --topic TOPIC, --topic-regex REGEX and --connector NAME"),
         (("sidecar", "--lead", "g", "--topic-regex", "t.*"), "--lead takes none of --topic"),

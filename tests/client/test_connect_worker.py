@@ -290,3 +290,126 @@ def test_a_worker_has_its_own_work_or_the_servers_connectors() -> None:
     for options in ({"configured": None}, {"configured": WORK, "connectors": ("sink",)}):
         with pytest.raises(ValueError, match="either the work that is configured, or the names of connectors"):
             WorkRole(**options)
+
+
+# --- eager workers, and the way from eager to incremental ------------------------------------------
+
+
+BOTH = ("incremental", "eager")
+
+
+@in_virtual_time
+async def test_eager_workers_stop_everything_before_they_join() -> None:
+    diary = Diary()
+    async with a_coordinator() as coordinator, connect_worker(coordinator, "a", diary, protocols="eager") as first:
+        await until(lambda: run_all([first]))
+        async with connect_worker(coordinator, "b", protocols=BOTH) as second:
+            await until(lambda: run_all([first, second]))
+
+            (_, everything), (revoked, stopped), (again, share) = diary.told
+            assert (revoked, sorted(stopped), again) == ("revoked", sorted(everything), "assigned")
+            assert len(share) < len(everything)
+        # Eager workers wait for none that has left.
+        await until(lambda: run_all([first]))
+
+
+@in_virtual_time
+async def test_an_eager_peer_that_joins_gets_no_work_that_still_runs() -> None:
+    """The others keep their work while they join, for the group was incremental until then."""
+    running: dict[WorkItem, str] = {}
+
+    def listeners(name: str) -> dict[str, Any]:
+        def begin(added: tuple[WorkItem, ...], _all: tuple[WorkItem, ...]) -> None:
+            for work in added:
+                assert work not in running, f"{name} is given {work}, which {running[work]} runs"
+                running[work] = name
+
+        async def end(removed: tuple[WorkItem, ...]) -> None:
+            await asyncio.sleep(1)
+            for work in removed:
+                assert running.pop(work) == name
+
+        return {"on_assigned": begin, "on_revoked": end}
+
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        workers = []
+        for name, protocols in (("a", BOTH), ("b", BOTH), ("c", ("eager",))):
+            worker = connect_worker(coordinator, name, protocols=protocols, **listeners(name))
+            workers.append(await stack.enter_async_context(worker))
+            await until(lambda: run_all(workers))
+            # What the callbacks have received follows what the coordinator has assigned.
+            await until(lambda: len(running) == len(WORK))
+        assert sorted(set(running.values())) == ["a", "b", "c"]
+
+
+@in_virtual_time
+async def test_a_rolling_upgrade_to_incremental_loses_no_work() -> None:
+    async with a_coordinator() as coordinator:
+        stacks = {name: AsyncExitStack() for name in ("a", "b", "c")}
+        workers: dict[str, ConnectWorker] = {}
+        diaries: dict[str, Diary] = {}
+        stages: tuple[tuple[str, ...], ...] = (("eager",), BOTH, ("incremental",))
+        for protocols in stages:
+            for name, stack in stacks.items():
+                await stack.aclose()
+                diaries[name] = Diary()
+                worker = connect_worker(
+                    coordinator,
+                    name,
+                    diaries[name],
+                    protocols=protocols,
+                    scheduled_rebalance_max_delay_ms=5_000,
+                )
+                workers[name] = await stack.enter_async_context(worker)
+                await until(lambda: run_all(list(workers.values())))
+        kept = diaries["a"]
+        kept.told.clear()
+
+        async with connect_worker(coordinator, "d", protocols="incremental") as newcomer:
+            await until(lambda: run_all([*workers.values(), newcomer]))
+
+        assert [what for what, _ in kept.told] in ([], ["revoked"]), "what stays does not pause any more"
+        assert all(len(work) < 3 for _, work in kept.told)
+        for stack in stacks.values():
+            await stack.aclose()
+
+
+@in_virtual_time
+async def test_the_delay_survives_a_leader_that_leaves() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stays, AsyncExitStack() as leaves:
+        leader = await leaves.enter_async_context(connect_worker(coordinator, "a"))
+        await until(lambda: run_all([leader]))
+        others = [await stays.enter_async_context(connect_worker(coordinator, name)) for name in ("b", "c")]
+        await until(lambda: run_all([leader, *others]))
+        assert leader.is_leader
+        had, kept = leader.assignment, [other.assignment for other in others]
+        await leaves.aclose()
+        left_at = asyncio.get_running_loop().time()
+
+        await asyncio.sleep(DELAY_MS / 2_000)
+        assert [other.assignment for other in others] == kept
+        # The leader after it leaves, too: its memory is in the share of the last worker.
+        second = next(other for other in others if other.is_leader)
+        last = next(other for other in others if not other.is_leader)
+        await second.step_aside("leaves, too")
+        await asyncio.sleep(DELAY_MS / 4_000)
+        assert last.assignment == kept[others.index(last)]
+        async with connect_worker(coordinator, "a") as again:
+            await until(lambda: bool(again.assignment))
+            assert again.assignment == had
+            await until(lambda: run_all([last, again]))
+        assert asyncio.get_running_loop().time() - left_at > DELAY_MS / 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"listed": ()}, "protocols must be some of"),
+        ({"listed": ("eager", "eager")}, "each once"),
+        ({"listed": ("compatible",)}, "some of incremental, eager"),
+        ({"configured": None, "connectors": ("sink",), "listed": ("eager",)}, "do not go with connectors"),
+    ],
+)
+def test_wrong_protocols_of_a_worker_are_refused(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        WorkRole(**{"configured": WORK, **options})

@@ -23,10 +23,15 @@ from rota.types.worker import (
     decode_state,
     encode_share,
     encode_state,
+    memory_fields,
+    memory_in,
 )
 from rota.types.worker_server import PROTOCOL_NAME as SERVER_PROTOCOL_NAME
 
-PROTOCOL_NAME = "incremental"
+INCREMENTAL = "incremental"
+EAGER = "eager"
+PROTOCOLS = (INCREMENTAL, EAGER)
+"""Kept work goes on during a rebalance; or every worker stops everything before it joins, and nothing is held back."""
 
 WorkShared: TypeAlias = tuple[WorkItem, ...]
 Configured: TypeAlias = "Collection[WorkItem] | Callable[[], Collection[WorkItem] | Awaitable[Collection[WorkItem]]]"
@@ -53,6 +58,12 @@ class WorkRole:
     return_delay_ms: int = RETURN_DELAY_MS
     connectors: tuple[str, ...] = ()
     config_offset: ConfigOffset | None = None
+    listed: tuple[str, ...] = (INCREMENTAL,)
+    """The protocols that this worker offers where a leader assigns, the preferred one first."""
+    chosen: str = field(default="", init=False)
+    """The protocol of the last share."""
+    led: int = field(default=-1, init=False)
+    """The last generation that this member assigned."""
     told: WorkShare = field(default_factory=WorkShare, init=False)
     """What this worker was told last."""
     stopped_in: int = field(default=-1, init=False)
@@ -66,6 +77,10 @@ class WorkRole:
     def __post_init__(self) -> None:
         if (self.configured is None) != bool(self.connectors):
             raise ValueError("a worker has either the work that is configured, or the names of connectors")
+        if not self.listed or len(set(self.listed)) < len(self.listed) or not set(self.listed) <= set(PROTOCOLS):
+            raise ValueError(f"protocols must be some of {', '.join(PROTOCOLS)}, each once, not {self.listed}")
+        if self.is_by_server and self.listed != (INCREMENTAL,):
+            raise ValueError("the server assigns connectors incrementally: protocols do not go with connectors")
 
     @property
     def is_by_server(self) -> bool:
@@ -73,16 +88,18 @@ class WorkRole:
 
     @property
     def is_cooperative(self) -> bool:
-        return True
+        """By the protocol that the group chose last, as Connect's workers: a worker that offers both need not stop."""
+        return self.chosen != EAGER and self.listed != (EAGER,)
 
     @property
     def hands_over(self) -> bool:
         return False
 
     def protocols(self, held: WorkShared | None, generation_id: int) -> tuple[Protocol, ...]:  # noqa: ARG002
-        state = WorkerState(self.url, self._offset(), held or (), self.stopped_in)
+        running = held if held and self.is_cooperative else ()
+        state = WorkerState(self.url, self._offset(), running, self.stopped_in)
         if not self.is_by_server:
-            return (Protocol(PROTOCOL_NAME, encode_state(state)),)
+            return tuple(Protocol(name, encode_state(state)) for name in self.listed)
         wish = replace(state, topics=self.connectors, scheduled_rebalance_max_delay_ms=self.return_delay_ms)
         return (Protocol(SERVER_PROTOCOL_NAME, encode_state(wish)),)
 
@@ -103,16 +120,20 @@ class WorkRole:
         ]
         furthest = max(state.config_offset for state in states)
         await self._read_as_far_as(furthest)
-        configured = await self.ask()
+        configured, now_ms = await self.ask(), _now_ms()
+        is_eager = generation.protocol_name == EAGER
+        # A worker that could not know that an eager one joins still runs its work: that stays with it in this round.
         shares, self.memory = assign_work(
             configured,
             workers,
-            self.memory,
-            now_ms=int(asyncio.get_running_loop().time() * 1000),
-            scheduled_rebalance_max_delay_ms=self.return_delay_ms,
+            Memory(self.memory.given) if is_eager else self.memory,
+            now_ms=now_ms,
+            scheduled_rebalance_max_delay_ms=0 if is_eager else self.return_delay_ms,
         )
-        self.dealt = configured
-        return {member_id: encode_share(share, furthest) for member_id, share in shares.items()}
+        self.dealt, self.led = configured, generation.generation_id
+        # The next leader has to know it: otherwise the work of a leader that leaves would not wait for its return.
+        more = memory_fields(self.memory, now_ms)
+        return {member_id: encode_share(share, furthest, **more) for member_id, share in shares.items()}
 
     async def _read_as_far_as(self, furthest: int) -> None:
         """Wait, but not for long. A leader that does not say how far it has read cannot compare."""
@@ -145,6 +166,9 @@ class WorkRole:
     def read(self, assigned: Assigned) -> WorkShared:
         self.told = decode_share(assigned.assignment)
         self.read_up_to = config_offset_in(assigned.assignment)
+        self.chosen = assigned.protocol_name
+        if assigned.generation_id != self.led and (memory := memory_in(assigned.assignment, _now_ms())) is not None:
+            self.memory = memory
         return self.told.run
 
     def without(self, share: WorkShared, other: WorkShared) -> WorkShared:
@@ -156,6 +180,10 @@ class WorkRole:
 
     def unwanted(self, held: WorkShared) -> WorkShared:  # noqa: ARG002
         return ()
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)
 
 
 class ConnectWorker(Member[WorkShared]):

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rota.assignors.work import CONNECTOR, Worker, WorkItem, WorkShare
+from rota.assignors.work import CONNECTOR, HeldBack, Memory, Worker, WorkItem, WorkShare
 from rota.protocol.defaults import RETURN_DELAY_MS
 from rota.types.json_object import decode_object
 from rota.types.plugin import Readable
@@ -102,6 +102,32 @@ def decode_share(assignment: bytes) -> WorkShare:
     if type(delay_ms) is not int or delay_ms < 0:
         raise MalformedMetadata("delay_ms must be a number of milliseconds")
     return WorkShare(work_in(values.get("run", {})), work_in(values.get("revoke", {})), delay_ms)
+
+
+def memory_fields(memory: Memory, now_ms: int) -> dict[str, Any]:
+    """A leader's memory as a field of each share, so that the next leader has it; times are relative."""
+    given = {identity: listed(work) for identity, work in sorted(memory.given.items())}
+    away = {
+        identity: {"run": listed(held.work), "left_ms": max(0, held.until_ms - now_ms)}
+        for identity, held in sorted(memory.away.items())
+    }
+    return {"memory": {"given": given, "away": away}}
+
+
+def memory_in(assignment: bytes, now_ms: int) -> Memory | None:
+    """The memory of the leader that made this share; None where a leader of an earlier release has sent none."""
+    found = decoded(assignment).get("memory") if assignment else None
+    if found is None:
+        return None
+    try:
+        given = {identity: frozenset(work_in(work)) for identity, work in found["given"].items()}
+        away = {
+            identity: HeldBack(frozenset(work_in(held["run"])), now_ms + int(held["left_ms"]))
+            for identity, held in found["away"].items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise MalformedMetadata('"memory" must be the work that was given, and that waits, by worker') from error
+    return Memory(given, away)
 
 
 def config_offset_in(assignment: bytes) -> int:

@@ -59,7 +59,7 @@ class Mischief:
         for feature, acts in by_feature.items():
             if plan.has(feature):
                 yield from acts
-        if plan.kind == CONSUMERS and len(plan.stages) > 1:
+        if plan.kind in (CONSUMERS, CONNECT) and len(plan.stages) > 1:
             yield from (self._upgrade, self._upgrade, self._upgrade)
 
     def _acts_of_kind(self) -> dict[str, list[Act]]:

@@ -50,6 +50,8 @@ FREEZES = 0.15
 """How often groups are frozen now and then."""
 PRIORITIES = 0.6
 """How often candidates have priorities."""
+CONNECT_UPGRADES = 0.5
+"""How often workers of connectors are eager, or change their protocol in rolling restarts."""
 OWN_COOPERATIVE = 0.3
 """How often members of a kind of the user's own are cooperative."""
 
@@ -69,6 +71,15 @@ STRATEGIES: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("server:sticky",),),
 )
 """Lists of strategies, each with its replacement in a rolling restart."""
+
+CONNECT_STAGES: tuple[tuple[tuple[str, ...], ...], ...] = (
+    (("eager",),),
+    (("incremental", "eager"), ("eager",)),
+    (("eager",), ("incremental", "eager"), ("incremental",)),
+    (("eager",), ("incremental", "eager"), ("incremental",)),
+    (("incremental",), ("incremental", "eager"), ("eager",)),
+)
+"""The same for protocols of workers of connectors: also the way back."""
 
 
 @dataclass(slots=True)
@@ -111,6 +122,10 @@ def draw_plan(seed: int, rng: Random) -> Plan:
     of_own = Random(f"own strategies {seed}")
     if plan.kind == CONSUMERS and of_own.random() < OWN_STRATEGIES:
         plan.stages = of_own.choice(own_strategies.STAGES)
+    of_connect = Random(f"connect {seed}")
+    if plan.kind == CONNECT:
+        is_upgraded = of_connect.random() < CONNECT_UPGRADES
+        plan.stages = of_connect.choice(CONNECT_STAGES) if is_upgraded else (("incremental",),)
     plan.cooperative_members = plan.kind == MEMBERS and plan.static == 0.0 and of_own.random() < OWN_COOPERATIVE
     of_permits = Random(f"permits {seed}")
     if plan.kind == ELECTION and of_permits.random() < PERMITS_FOR_ELECTIONS:

@@ -264,6 +264,7 @@ class ConnectLife(SharingLife):
             self.group_id,
             self._configured,
             url="" if self.instance_id else f"http://{self.name.partition('.')[0]}",
+            protocols=plan.stages[self.stage],
             scheduled_rebalance_max_delay_ms=800,
             refresh_ms=1_000,
             session_timeout_ms=plan.session_ms,
