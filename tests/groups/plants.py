@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rota.assignors import GroupAssignment, own, registry
-from rota.client import commits, consumer, consumer_protocol, election, member, topic_lookout, withheld
+from rota.client import (
+    commits,
+    connect_worker,
+    consumer,
+    consumer_protocol,
+    election,
+    member,
+    topic_lookout,
+    withheld,
+)
 from rota.client import permits as client_permits
 from rota.client.callbacks import CloseBy, notify
 from rota.client.errors import LeadershipLost
@@ -23,6 +32,7 @@ from rota.membership import pace, requests
 from rota.membership.standing import Standing
 from rota.protocol.errors import ErrorCode
 from rota.types import leader, permits
+from rota.types.worker import decode_state, encode_state
 from rota.wire.problems import Problem, decode_problem
 from tests.groups.planting import Patch, Patching, Planted, while_planted
 
@@ -347,3 +357,30 @@ def a_freeze_does_not_end(patch: Patch) -> None:
 @plant("the check", "two-holders", 2_004_114)
 def a_returning_leader_assumes_that_its_assignment_was_taken(patch: Patch) -> None:
     patch(withheld.WithheldPartitions, "note_received", lambda *_: None)
+
+
+# --- eager workers ----------------------------------------------------------------------------------
+
+
+@plant("the check", "two-holders", 156, 161)
+def an_eager_worker_joins_with_its_work_and_does_not_say_so(patch: Patch) -> None:
+    def protocols(self: Any, held: Any, generation_id: int) -> Any:
+        return said(self, None if self.chosen == connect_worker.EAGER else held, generation_id)
+
+    said = connect_worker.WorkRole.protocols
+    patch(connect_worker.WorkRole, "protocols", protocols)
+    patch(connect_worker.WorkRole, "is_cooperative", property(lambda _self: True))
+
+
+@plant("the check", "two-holders", 1501, 1756)
+def an_eager_leader_gives_out_what_still_runs(patch: Patch) -> None:
+    async def assign_all(self: Any, generation: Any) -> Any:
+        if generation.protocol_name == connect_worker.EAGER:
+            states = [replace(decode_state(member.metadata), running=()) for member in generation.members]
+            members = zip(generation.members, states, strict=True)
+            without = tuple(replace(member, metadata=encode_state(state)) for member, state in members)
+            generation = replace(generation, members=without)
+        return await assign(self, generation)
+
+    assign = connect_worker.WorkRole.assign
+    patch(connect_worker.WorkRole, "assign", assign_all)

@@ -305,6 +305,7 @@ class Client:
         connectors: str | Sequence[str] = (),
         url: str = "",
         config_offset: ConfigOffset | None = None,
+        protocols: str | Sequence[str] = "incremental",
         scheduled_rebalance_max_delay_ms: int = RETURN_DELAY_MS,
         refresh_ms: int = TOPICS_REFRESH_MS,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
@@ -327,6 +328,8 @@ class Client:
             url: What this worker is known by when it comes back, if it is no static member.
             config_offset: How far this worker has read its configuration, or a function that says so. A leader that
                 has not read as far as another worker waits for a moment, and then fails the generation.
+            protocols: `incremental`, `eager`, or both, the preferred one first, to change while running: the group uses
+                one that all its workers list. While that is `eager`, every worker stops everything before it joins.
             scheduled_rebalance_max_delay_ms: How long a departed worker's work waits for its return.
             refresh_ms: How often the leader looks for other work, where `configured` is a function.
             session_timeout_ms: As in `member`.
