@@ -8,9 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.assignors.work import Memory, Worker, WorkItem, WorkShare, assign_work
+from rota.assignors.work import HeldBack, Memory, Worker, WorkItem, WorkShare, assign_work
 from rota.types import MalformedMetadata
-from rota.types.worker import WorkerState, decode_share, decode_state, encode_share, encode_state
+from rota.types.worker import (
+    WorkerState,
+    decode_share,
+    decode_state,
+    encode_share,
+    encode_state,
+    memory_fields,
+    memory_in,
+)
 from tests.unit.assignors.worlds import deterministic
 
 DELAY_MS = 300_000
@@ -297,3 +305,27 @@ def test_released_work_runs_nowhere_so_much_moves_at_once() -> None:
 
     assert sorted(work for share in shares.values() for work in share.run) == connectors
     assert not any(share.revoke for share in shares.values())
+
+
+@given(left_ms=st.integers(0, DELAY_MS), clocks=st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)))
+def test_a_memory_counts_on_by_the_next_leaders_clock(left_ms: int, clocks: tuple[int, int]) -> None:
+    before, after = clocks
+    held = frozenset({WorkItem("sink", 1)})
+    memory = Memory({"a": frozenset({WorkItem("sink"), WorkItem("sink", 0)})}, {"b": HeldBack(held, before + left_ms)})
+
+    share = encode_share(WorkShare(), **memory_fields(memory, before))
+
+    assert memory_in(share, after) == Memory(memory.given, {"b": HeldBack(held, after + left_ms)})
+
+
+@pytest.mark.parametrize(
+    "memory", [[], "x", {}, {"given": []}, {"given": {}, "away": {"b": {"run": {}}}}, {"given": 1}]
+)
+def test_a_memory_of_another_shape_is_malformed(memory: object) -> None:
+    with pytest.raises(MalformedMetadata, match='"memory" must be'):
+        memory_in(encode_share(WorkShare(), memory=memory), 0)
+
+
+def test_a_share_of_an_earlier_release_has_no_memory() -> None:
+    assert memory_in(b"", 0) is None
+    assert memory_in(encode_share(WorkShare()), 0) is None
