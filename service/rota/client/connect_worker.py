@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class WorkRole:
-    """Workers share work. `memory` is what this member remembers of the rounds that it led.
+    """Workers share work. `memory` is what the leader of the last round remembered; the next leader begins with it.
 
     Without `configured` the server assigns: the connectors are the registered topics of these names.
     """
@@ -62,8 +62,8 @@ class WorkRole:
     """The protocols that this worker offers where a leader assigns, the preferred one first."""
     chosen: str = field(default="", init=False)
     """The protocol of the last share."""
-    led: int = field(default=-1, init=False)
-    """The last generation that this member assigned."""
+    given: bytes = field(default=b"", init=False)
+    """The last share, as it came: its times count from when it was read first."""
     told: WorkShare = field(default_factory=WorkShare, init=False)
     """What this worker was told last."""
     stopped_in: int = field(default=-1, init=False)
@@ -123,16 +123,17 @@ class WorkRole:
         configured, now_ms = await self.ask(), _now_ms()
         is_eager = generation.protocol_name == EAGER
         # A worker that could not know that an eager one joins still runs its work: that stays with it in this round.
-        shares, self.memory = assign_work(
+        shares, memory = assign_work(
             configured,
             workers,
             Memory(self.memory.given) if is_eager else self.memory,
             now_ms=now_ms,
             scheduled_rebalance_max_delay_ms=0 if is_eager else self.return_delay_ms,
         )
-        self.dealt, self.led = configured, generation.generation_id
+        self.dealt = configured
         # The next leader has to know it: otherwise the work of a leader that leaves would not wait for its return.
-        more = memory_fields(self.memory, now_ms)
+        # This one, too, learns it by its share: a generation that ended before its sync was given to no member.
+        more = memory_fields(memory, now_ms)
         return {member_id: encode_share(share, furthest, **more) for member_id, share in shares.items()}
 
     async def _read_as_far_as(self, furthest: int) -> None:
@@ -167,8 +168,9 @@ class WorkRole:
         self.told = decode_share(assigned.assignment)
         self.read_up_to = config_offset_in(assigned.assignment)
         self.chosen = assigned.protocol_name
-        if assigned.generation_id != self.led and (memory := memory_in(assigned.assignment, _now_ms())) is not None:
-            self.memory = memory
+        if assigned.assignment != self.given:
+            self.given = assigned.assignment
+            self.memory = memory_in(self.given, _now_ms()) or self.memory
         return self.told.run
 
     def without(self, share: WorkShared, other: WorkShared) -> WorkShared:
