@@ -153,7 +153,7 @@ def repeated_resync_opens_a_generation(patch: Patch) -> None:
         if any(given.get(member.member_id, b"") != member.assignment for member in group.members.values()):
             original(result, group, leader, request, call, limits)
             return
-        apply.record(result, group, sync._synced(group, request, group.generation_id + 1, resync=True))
+        apply.record(result, group, sync._synced(group, request, given, group.generation_id + 1, resync=True))
         result.reply(call, sync.sync_reply(group, leader))
         heartbeat.release_heartbeats(result, group)
 

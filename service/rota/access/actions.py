@@ -98,6 +98,7 @@ NEEDS: Mapping[type, Need] = MappingProxyType(
         m.DeleteGroup: _ADMINISTER_GROUP,
         m.RebalanceGroup: _ADMINISTER_GROUP,
         m.FreezeGroup: _ADMINISTER_GROUP,
+        m.QuarantineGroup: _ADMINISTER_GROUP,
         m.DrainMember: _JOIN,
         m.PlanGroup: _DESCRIBE_GROUP,
         m.GetLeader: _DESCRIBE_GROUP,

@@ -290,6 +290,54 @@ def unfreeze_group(
     tell(f"group {group} is not frozen")
 
 
+@app.command("quarantine")
+def quarantine_units(
+    context: typer.Context,
+    group: Group,
+    after: Annotated[
+        int | None, typer.Option("--after", min=0, metavar="N", help="After N falls in a row; 0 ends the rule.")
+    ] = None,
+    max_units: Annotated[int | None, typer.Option("--max-units", min=1, help="So many units at once.")] = None,
+    release_after: Annotated[
+        str | None, typer.Option("--release-after", metavar="TIME", help="Such as 90s, 20m or 2h; 0s: by hand.")
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the journal.")] = "",
+    url: Url = None,
+    namespace: Namespace = None,
+) -> None:
+    """Print the quarantined units of a group, one a line, or set the rule: a unit of work that has felled N holders in a
+    row is left out of assignments.
+    """
+    from rota.cli.calls import Server
+    from rota.cli.quarantine import print_quarantine, set_rule
+
+    with Server(shared(context, url, namespace)) as server:
+        if (after, max_units, release_after) == (None, None, None):
+            print_quarantine(server, group)
+        else:
+            release_after_ms = None if release_after is None else milliseconds(release_after)
+            set_rule(server, group, after, max_units, release_after_ms, reason)
+
+
+@app.command("release")
+def release_units(
+    context: typer.Context,
+    group: Group,
+    units: Annotated[list[str], typer.Argument(metavar="UNIT...", help="Quarantined units, such as docs/3.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the journal.")] = "",
+    url: Url = None,
+    namespace: Namespace = None,
+) -> None:
+    """Release units from quarantine: the group rebalances, and assignments have them again."""
+    from rota.cli.calls import Server
+    from rota.protocol.messages import QuarantineGroup, QuarantineReply
+
+    with Server(shared(context, url, namespace)) as server:
+        request = QuarantineGroup(server.namespace, group, release=tuple(units), reason=reason)
+        server.call(request, QuarantineReply)
+    tell(f"released: {', '.join(units)}")
+
+
 @app.command("drain")
 def drain_member(
     context: typer.Context,

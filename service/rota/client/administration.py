@@ -53,6 +53,8 @@ from rota.protocol.messages import (
     PlanGroup,
     PlanReply,
     PutTopic,
+    QuarantineGroup,
+    QuarantineReply,
     RebalanceGroup,
     RebalanceReply,
     TopicCount,
@@ -124,6 +126,32 @@ class Administration:
         """
         request = FreezeGroup(self.namespace, group_id, for_ms, reason)
         return (await self._caller.ask(request, FreezeReply)).frozen_until_ms
+
+    async def quarantine_group(
+        self,
+        group_id: str,
+        *,
+        after_falls: int | None = None,
+        max_units: int | None = None,
+        release_after_ms: int | None = None,
+        release: Sequence[str] = (),
+        reason: str = "",
+    ) -> QuarantineReply:
+        """Set the rule by which units of work that fell their holders are left out of assignments, and release such
+        units. For administrators; what is left out stays as it is.
+
+        Args:
+            group_id: The group.
+            after_falls: So many holders of a unit must fall in a row; 0: no unit is quarantined any more.
+            max_units: So many units may be quarantined at once.
+            release_after_ms: For how long a unit is quarantined; 0: until it is released.
+            release: Quarantined units, such as `docs/3`.
+            reason: Why, for people and the journal.
+        """
+        request = QuarantineGroup(
+            self.namespace, group_id, after_falls, max_units, release_after_ms, tuple(release), reason
+        )
+        return await self._caller.ask(request, QuarantineReply)
 
     async def drain_member(
         self,

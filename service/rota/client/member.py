@@ -468,9 +468,9 @@ class Member(Running, Generic[Share]):
         self._reminder.stop()
         return True
 
-    def _leave(self, reason: str, *, tells: bool = True) -> None:
-        leaves = self._leaves and tells
-        self._driver.react(self._machine.leave(self._now_ms(), reason) if leaves else self._machine.abandon())
+    def _leave(self, reason: str, *, tells: bool = True, failed_unit: str = "") -> None:
+        leaves, now_ms = self._leaves and tells, self._now_ms()
+        self._driver.react(self._machine.leave(now_ms, reason, failed_unit) if leaves else self._machine.abandon())
         self._wake.set()
 
     def _in_background(self, chore: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -585,15 +585,19 @@ class Member(Running, Generic[Share]):
         subject, now_s = f"group {self.group_id}", self._now_ms() / 1000
         self._context.troubles.publish(self, subject, cause, since_s=since_ms / 1000, now_s=now_s)
 
-    def fail(self, error: BaseException) -> None:
-        """End this member's block with an error, as where a callback raises: work is stopped, and the group left."""
+    def fail(self, error: BaseException, failed_unit: str = "") -> None:
+        """End this member's block with an error, as where a callback raises: work is stopped, and the group left.
+
+        `failed_unit` is reported with it: the unit that the work failed on, such as `docs/3`.
+        """
         self._failure = self._failure or error
         self._holding.is_leaving = True
         self._holding.lose(f"{type(error).__name__}: {error}")
         if self._leaving_broken is None:
-            self._leaving_broken = self._tasks.create(self._leave_broken())
+            self._leaving_broken = self._tasks.create(self._leave_broken(failed_unit))
 
-    async def _leave_broken(self) -> None:
+    async def _leave_broken(self, failed_unit: str) -> None:
         """Once work has ended. A callback would be cancelled where the share is lost for another reason meanwhile."""
         has_stopped = await self._callbacks.drain(CloseBy(CLOSE_TIMEOUT_S))
-        self._leave("its callback raised", tells=has_stopped)
+        why = f"its work on {failed_unit} raised {self._failure!r}" if failed_unit else "its callback raised"
+        self._leave(why, tells=has_stopped, failed_unit=failed_unit)

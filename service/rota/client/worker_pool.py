@@ -114,7 +114,8 @@ class WorkerPool(Running):
     `close`, or for that of `run`.
 
     A shard that is revoked: `shard.stopping` is set, after `drain_ms` the task is cancelled, and only when it has ended
-    is the shard free for others. One that is lost is cancelled at once. If `work` raises, the block ends with that.
+    is the shard free for others. One that is lost is cancelled at once. If `work` raises, the block ends with that,
+    and the shard is reported: a group with a quarantine leaves it out where that happens again and again.
     """
 
     def __init__(self, consumer: Callable[[Listeners[Partitions]], Consumer], work: Work, *, drain_ms: int) -> None:
@@ -295,7 +296,7 @@ class WorkerPool(Running):
             raise
         except BaseException as error:
             if await self._is_failure(shard, error):
-                self.consumer.fail(error)
+                self.consumer.fail(error, f"{shard.topic}/{shard.partition}")
         finally:
             self._notify()
 

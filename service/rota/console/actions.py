@@ -69,6 +69,13 @@ ACTIONS: Mapping[str, Action] = {
             "The group is not frozen any more.",
         ),
         Action(
+            "release",
+            "Release quarantined units",
+            "Release",
+            "All quarantined units are released, and the group rebalances: members work on them again.",
+            "The units are released.",
+        ),
+        Action(
             "evict",
             "Evict a member",
             "Evict",

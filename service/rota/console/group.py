@@ -201,6 +201,7 @@ def refusals(group: DescribeReply, now_ms: int) -> dict[str, str]:
         "rebalance": empty or frozen,
         "freeze": empty or frozen,
         "unfreeze": "" if is_frozen else "it is not frozen",
+        "release": "" if group.quarantined else "no unit is quarantined",
         "step-down": leaderless or frozen or alone,
         "evict": empty,
         "delete": "" if group.state == "Empty" else f"it has {count(len(group.members), 'member')}: it must be empty",

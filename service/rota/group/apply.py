@@ -6,6 +6,7 @@ Live decisions and a rebuild from the journal go through the same functions, so 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from rota.group.records import (
@@ -28,13 +29,17 @@ from rota.group.records import (
     MemberUpdated,
     OffsetsCommitted,
     OffsetsDeleted,
+    QuarantineChanged,
     RebalanceStarted,
     Record,
     RequestFenced,
     SessionStats,
+    UnitsQuarantined,
+    UnitsReleased,
+    UnitsSuspected,
 )
 from rota.group.result import Result
-from rota.group.rows import GroupRow, OffsetRow
+from rota.group.rows import GroupRow, OffsetRow, Quarantine
 from rota.group.state import (
     COMPLETING_REBALANCE,
     EMPTY,
@@ -177,6 +182,31 @@ def _leave_granted(group: Group, record: LeaveGranted, at_ms: int) -> None:
     group.settle_maintenance()
 
 
+def _quarantine_changed(group: Group, record: QuarantineChanged, _at_ms: int) -> None:
+    former = group.quarantine
+    suspects = former.suspects if record.after_falls else ()
+    group.quarantine = Quarantine(record.after_falls, record.max_units, record.release_after_ms, suspects, former.units)
+    group.settle_maintenance()
+
+
+def _units_suspected(group: Group, record: UnitsSuspected, _at_ms: int) -> None:
+    group.quarantine = replace(group.quarantine, suspects=record.suspects)
+    group.settle_maintenance()
+
+
+def _units_quarantined(group: Group, record: UnitsQuarantined, _at_ms: int) -> None:
+    suspects = tuple(each for each in group.quarantine.suspects if each[0] not in record.units)
+    units = (*group.quarantine.units, *((unit, record.until_ms) for unit in record.units))
+    group.quarantine = replace(group.quarantine, suspects=suspects, units=units)
+    group.settle_maintenance()
+
+
+def _units_released(group: Group, record: UnitsReleased, _at_ms: int) -> None:
+    units = tuple(each for each in group.quarantine.units if each[0] not in record.units)
+    group.quarantine = replace(group.quarantine, units=units)
+    group.settle_maintenance()
+
+
 def _offsets_committed(group: Group, record: OffsetsCommitted, at_ms: int) -> None:
     for item in record.offsets:
         key = (item.topic, item.partition)
@@ -266,5 +296,9 @@ _APPLY: dict[type, Callable[[Group, Any, int], None]] = {
     GroupFrozen: _group_frozen,
     GroupUnfrozen: _group_unfrozen,
     LeaveGranted: _leave_granted,
+    QuarantineChanged: _quarantine_changed,
+    UnitsSuspected: _units_suspected,
+    UnitsQuarantined: _units_quarantined,
+    UnitsReleased: _units_released,
     GroupEmptied: _group_emptied,
 }

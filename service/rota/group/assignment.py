@@ -15,6 +15,7 @@ from rota.group.apply import record
 from rota.group.records import AssignmentSynced
 from rota.group.result import Result, TimerKind
 from rota.group.state import COMPLETING_REBALANCE, STABLE, Group, Member
+from rota.group.suspects import clear_handed_over, leave_out
 from rota.protocol.fencing_token import NO_TOKEN
 from rota.types import Generation, JoinedWith, ServerSide, server_side, tell_topics
 
@@ -38,7 +39,7 @@ def begin_assigning(result: Result, group: Group) -> None:
         _ask_for_assignment(result, group)
     else:
         _await_no_syncs(group)
-        record_assignment(result, group, assignments, resync=False)
+        record_assignment(result, group, leave_out(group, assignments), resync=False)
 
 
 def _assign_at_once(side: ServerSide, group: Group) -> Mapping[str, bytes] | None:
@@ -104,6 +105,7 @@ def record_assignment(
     generation_id = group.generation_id + resync
     given = tuple((m, a) for m, a in assignments.items() if m in group.members)
     told = (tell_topic_changes(group, dict(given)) if resync else "") or tell_changes(group, dict(given))
+    clear_handed_over(result, group, dict(given))
     reason = reason or f"the server assigned generation {generation_id} by {group.protocol_name}{told}"
     record(result, group, AssignmentSynced(generation_id, group.leader_id or "", given, resync, reason))
     result.reason = reason

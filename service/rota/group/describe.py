@@ -48,6 +48,8 @@ def describe_group(group: Group | None, request: DescribeGroup, now_ms: int = 0)
         frozen_until_ms=group.frozen_until_ms,
         frozen_reason=group.frozen_reason,
         leaving=tuple(group.leaving_at(now_ms)),
+        quarantine_after=group.quarantine.after_falls,
+        quarantined=group.quarantine.names,
         preempt_at_ms=group.preempt_at_ms if group.state is STABLE else None,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rota.group.apply import record
 from rota.group.freeze import on_thaw_timer
+from rota.group.quarantine import on_release_timer
 from rota.group.rebalance import (
     complete_join,
     drop_parked,
@@ -16,6 +17,7 @@ from rota.group.records import MemberExpired
 from rota.group.result import Result, Timer, TimerKind
 from rota.group.sessions import member_to_expire, report_gaps
 from rota.group.state import PREPARING_REBALANCE, Group, Member
+from rota.group.suspects import note_fall
 from rota.group.trigger import Trigger, trigger_of
 from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
@@ -37,6 +39,8 @@ def on_timer(result: Result, group: Group, timer: Timer, limits: Limits) -> None
             _on_pending_timer(result, group, timer)
         case TimerKind.THAW:
             on_thaw_timer(result, group, timer.at_ms, limits)
+        case TimerKind.RELEASE:
+            on_release_timer(result, group, limits)
         case TimerKind.PREEMPT:
             on_preempt_timer(result, group, timer.at_ms)
         case TimerKind.ASSIGN:
@@ -48,6 +52,7 @@ def _expire(result: Result, group: Group, member: Member, limits: Limits) -> Non
     silent = f"no heartbeat within its session timeout of {member.image.session_timeout_ms} ms"
     drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
     report_gaps(result, group, (member,))
+    note_fall(result, group, member, Cause.MEMBER_EXPIRED, silent)
     gone = MemberExpired(member_id, instance_id, silent, Cause.MEMBER_EXPIRED)
     record(result, group, gone)
     _after_expiry(result, group, limits, trigger_of(gone))

@@ -37,6 +37,10 @@ RECORD_KINDS: dict[str, type[Any]] = {
         r.GroupFrozen,
         r.GroupUnfrozen,
         r.LeaveGranted,
+        r.QuarantineChanged,
+        r.UnitsSuspected,
+        r.UnitsQuarantined,
+        r.UnitsReleased,
         r.GroupEmptied,
         r.GroupDeleted,
         r.TopicChanged,
@@ -132,9 +136,9 @@ def _decode(name: str, value: Any) -> Any:
             return tuple((_plain(topic), _plain(partition)) for topic, partition in value)
         case "members":
             return tuple((*map(_plain, said), _pairs(gaps)) for *said, gaps in value)
-        case "lost":
-            return tuple((_plain(what), _plain(before), _plain(after)) for what, before, after in value)
-        case "member_ids":
+        case "lost" | "suspects":
+            return tuple((_plain(one), _plain(two), _plain(three)) for one, two, three in value)
+        case "member_ids" | "units":
             return tuple(map(_plain, value))
         case "attributes":
             return _pairs(value)

@@ -9,6 +9,7 @@ from rota.group.records import MemberLeft, MemberRemoved
 from rota.group.result import Result
 from rota.group.sessions import report_gaps
 from rota.group.state import EMPTY, PREPARING_REBALANCE, Group, Member
+from rota.group.suspects import clear_survived, note_fall
 from rota.group.trigger import Trigger
 from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
@@ -22,9 +23,9 @@ def leave_group(result: Result, group: Group, request: LeaveGroup, call: int, li
     pending_before = len(group.pending)
     by_admin, subject = request.by_admin, request.subject
     answers = tuple(_leave(result, group, member, by_admin=by_admin, subject=subject) for member in request.members)
-    gone = [a.member_id or a.group_instance_id or "" for a in answers if a.error is ErrorCode.NONE]
+    left = [each for each, a in zip(request.members, answers, strict=True) if a.error is ErrorCode.NONE]
     if len(group.members) < members_before:
-        _after_departure(result, group, limits, gone, by_admin=request.by_admin)
+        _after_departure(result, group, limits, left, by_admin=request.by_admin)
     elif len(group.pending) < pending_before:
         # A pending id was never in the generation: its going only ends the wait for it (§9).
         maybe_complete_join(result, group)
@@ -48,7 +49,7 @@ def _leave(result: Result, group: Group, leaving: LeavingMember, *, by_admin: bo
         error = _check_silent(group.members[current], result.now_ms - leaving.silent_for_ms)
     if error is ErrorCode.NONE:
         assert current is not None
-        _dismiss(result, group, current, leaving.reason, by_admin=by_admin)
+        _dismiss(result, group, current, leaving, by_admin=by_admin)
     return LeftMember(member_id, instance_id, error)
 
 
@@ -60,22 +61,40 @@ def _check_silent(member: Member, since_ms: int) -> ErrorCode:
     return ErrorCode.INVALID_REQUEST if heard_ms > since_ms else ErrorCode.NONE
 
 
-def _dismiss(result: Result, group: Group, member_id: str, reason: str, *, by_admin: bool) -> None:
+def _dismiss(result: Result, group: Group, member_id: str, leaving: LeavingMember, *, by_admin: bool) -> None:
     member = group.members[member_id]
     drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
     report_gaps(result, group, (member,))
+    cause = _cause(leaving, by_admin=by_admin)
+    if not by_admin:
+        _note_end(result, group, member, leaving)
     departure = MemberRemoved if by_admin else MemberLeft
-    record(result, group, departure(member_id, member.image.group_instance_id, reason, _cause(by_admin=by_admin)))
+    record(result, group, departure(member_id, member.image.group_instance_id, leaving.reason, cause))
 
 
-def _cause(*, by_admin: bool) -> Cause:
-    return Cause.MEMBER_REMOVED if by_admin else Cause.MEMBER_LEFT
+def _note_end(result: Result, group: Group, member: Member, leaving: LeavingMember) -> None:
+    """What the member's end says of its units: its work on one failed, its connection is lost, or it left in order."""
+    if leaving.failed_unit:
+        note_fall(result, group, member, Cause.UNIT_FAILED, leaving.reason, leaving.failed_unit)
+    elif leaving.silent_for_ms is not None:
+        note_fall(result, group, member, Cause.MEMBER_LEFT, leaving.reason)
+    else:
+        clear_survived(result, group, member)
 
 
-def _after_departure(result: Result, group: Group, limits: Limits, gone: list[str], *, by_admin: bool) -> None:
-    verb = "was removed" if by_admin else "left"
+def _cause(leaving: LeavingMember, *, by_admin: bool) -> Cause:
+    if by_admin:
+        return Cause.MEMBER_REMOVED
+    return Cause.UNIT_FAILED if leaving.failed_unit else Cause.MEMBER_LEFT
+
+
+def _after_departure(
+    result: Result, group: Group, limits: Limits, left: list[LeavingMember], *, by_admin: bool
+) -> None:
+    gone, failed_unit = [each.member_id or each.group_instance_id or "" for each in left], left[0].failed_unit
+    verb = "was removed" if by_admin else f"left: its work on {failed_unit} failed" if failed_unit else "left"
     reason = f"{', '.join(gone[:3])}{' and others' if len(gone) > 3 else ''} {verb}"
-    trigger = Trigger(_cause(by_admin=by_admin), reason, gone[0] if len(gone) == 1 else "")
+    trigger = Trigger(_cause(left[0], by_admin=by_admin), reason, gone[0] if len(gone) == 1 else "")
     if group.state is PREPARING_REBALANCE:
         maybe_complete_join(result, group)
     elif group.members:

@@ -32,6 +32,7 @@ from rota.group.succession import (
     handing_over,
     watch_candidates,
 )
+from rota.group.suspects import judge_falls
 from rota.group.trigger import Trigger, trigger_of
 from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
@@ -197,6 +198,7 @@ def empty_group(result: Result, group: Group, trigger: Trigger) -> None:
     group.join_deadline_ms = None
     group.sync_deadline_ms = None
     group.pending_sync.clear()
+    judge_falls(result, group)
     record(result, group, GroupEmptied(group.generation_id + 1, trigger.reason, trigger.cause, trigger.by))
     result.reason = trigger.reason
 
@@ -290,6 +292,7 @@ def _complete_generation(result: Result, group: Group, leader_id: str, protocol_
     if former_leader_id != leader_id:
         reason, cause = group.rebalance_reason, group.rebalance_cause
         record(result, group, LeaderChanged(former_leader_id or "", leader_id, reason, cause))
+    judge_falls(result, group)
     assert group.state is COMPLETING_REBALANCE
     _answer_joins(result, group)
     group.sync_deadline_ms = result.now_ms + group.rebalance_timeout_ms()

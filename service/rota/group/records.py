@@ -250,6 +250,52 @@ class LeaveGranted:
 
 
 @dataclass(frozen=True, slots=True)
+class QuarantineChanged:
+    """An administrator set the rule of the group's quarantine; 0 falls end it, and acquit all suspects."""
+
+    kind: ClassVar[str] = "quarantine_changed"
+    after_falls: int
+    max_units: int
+    release_after_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnitsSuspected:
+    """All suspects from here on, each with its number of falls in a row, and the time of the last one.
+
+    `member_id` is the holder that fell last, or that survived one.
+    """
+
+    kind: ClassVar[str] = "units_suspected"
+    suspects: tuple[tuple[str, int, int], ...]
+    member_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnitsQuarantined:
+    """Assignments leave these units out, until then; 0: until an administrator releases them. `cause` says how the last
+    holder fell.
+    """
+
+    kind: ClassVar[str] = "units_quarantined"
+    units: tuple[str, ...]
+    until_ms: int
+    reason: str
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitsReleased:
+    """Assignments have these units again."""
+
+    kind: ClassVar[str] = "units_released"
+    units: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class GroupEmptied:
     """The last member is gone. `by` is that member, empty where the sentence counts several."""
 
@@ -339,6 +385,10 @@ Record = (
     | GroupFrozen
     | GroupUnfrozen
     | LeaveGranted
+    | QuarantineChanged
+    | UnitsSuspected
+    | UnitsQuarantined
+    | UnitsReleased
     | GroupEmptied
     | GroupDeleted
     | TopicChanged

@@ -21,6 +21,8 @@ class TimerKind(StrEnum):
     """A pending id was not used in time."""
     THAW = "thaw"
     """A freeze is over."""
+    RELEASE = "release"
+    """The time of a quarantined unit is over."""
     PREEMPT = "preempt"
     """A candidate has outranked the leader for long enough."""
     ASSIGN = "assign"

@@ -29,6 +29,29 @@ class MemberImage:
 
 
 @dataclass(frozen=True, slots=True)
+class Quarantine:
+    """The rule for units that fell their holders, the suspects, and the units that assignments leave out (ADR 81)."""
+
+    after_falls: int = 0
+    """So many holders in a row must have fallen; 0: no unit is quarantined."""
+    max_units: int = 1
+    """So many units may be quarantined at once."""
+    release_after_ms: int = 0
+    """0: until an administrator releases them."""
+    suspects: tuple[tuple[str, int, int], ...] = ()
+    """Units, each with its number of falls in a row, and the time of the last one."""
+    units: tuple[tuple[str, int], ...] = ()
+    """Quarantined units, each with the time of its release; 0: an administrator releases it."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(unit for unit, _until_ms in self.units)
+
+
+NO_QUARANTINE = Quarantine()
+
+
+@dataclass(frozen=True, slots=True)
 class GroupRow:
     """A group, or the tombstone of one (`state` is Dead): the generation outlives the group."""
 
@@ -53,6 +76,7 @@ class GroupRow:
     frozen_reason: str = ""
     leaving: tuple[tuple[str, int], ...] = ()
     """Members that may leave, each with the time when its permission is void."""
+    quarantine: Quarantine = NO_QUARANTINE
 
 
 @dataclass(frozen=True, slots=True)

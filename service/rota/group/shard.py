@@ -18,6 +18,7 @@ from rota.group.heartbeat import heartbeat, heartbeat_many, unpark_heartbeat
 from rota.group.join import check_join, join_group, pass_generations, reject_join, unpark_join
 from rota.group.leave import leave_group
 from rota.group.offsets import commit_offsets, delete_offsets, expired_offsets, fetch_offsets, take_in
+from rota.group.quarantine import quarantine_group, watch_quarantine
 from rota.group.rebalance import force_rebalance, raise_generation
 from rota.group.records import (
     Administered,
@@ -88,6 +89,8 @@ from rota.protocol.messages import (
     ListTopicsReply,
     PlanGroup,
     PutTopic,
+    QuarantineGroup,
+    QuarantineReply,
     RebalanceGroup,
     RebalanceReply,
     Request,
@@ -377,6 +380,12 @@ class Shard(ShardState):
                     result.reply(call, FreezeReply(_missing_group(request)))
                 else:
                     freeze_group(result, group, request, call, self.limits)
+            case QuarantineGroup():
+                group = self._group(request)
+                if group is None:
+                    result.reply(call, QuarantineReply(_missing_group(request)))
+                else:
+                    quarantine_group(result, group, request, call, self.limits)
             case DrainMember():
                 group = self._group(request)
                 if group is None:
@@ -476,6 +485,8 @@ class Shard(ShardState):
 def _target(request: Request) -> str:
     if isinstance(request, LeaveGroup):
         return ", ".join(member.member_id or member.group_instance_id or "" for member in request.members)
+    if isinstance(request, QuarantineGroup):
+        return ", ".join(request.release)
     return request.topic if isinstance(request, TopicRequest) else ""
 
 
@@ -483,7 +494,7 @@ def _reason(request: Request) -> str:
     match request:
         case LeaveGroup():
             return next((member.reason for member in request.members if member.reason), "")
-        case DeleteGroup() | RebalanceGroup() | FreezeGroup():
+        case DeleteGroup() | RebalanceGroup() | FreezeGroup() | QuarantineGroup():
             return request.reason
         case _:
             return ""
@@ -529,7 +540,9 @@ def _resume(result: Result, group: Group) -> None:
     """Set a loaded group going again: sessions afresh, and the phase it was in gets its whole time."""
     for member in group.members.values():
         start_session(result, group, member)
+    group.loaded_ms = result.now_ms
     watch_freeze(result, group, is_loaded=True)
+    watch_quarantine(result, group)
     timeout_ms = group.rebalance_timeout_ms()
     if group.state is PREPARING_REBALANCE:
         group.rebalance_started_ms = result.now_ms

@@ -171,6 +171,7 @@ class ShardState:
         group.frozen_until_ms = row.frozen_until_ms
         group.frozen_reason = row.frozen_reason
         group.leaving = dict(row.leaving)
+        group.quarantine = row.quarantine
 
 
 def _group_rows(group: Group, changes: RowChanges) -> None:

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from rota.group.gaps import GapCount
 from rota.group.records import MemberGone
-from rota.group.rows import GroupRow, MemberImage, MemberRow, OffsetRow
+from rota.group.rows import NO_QUARANTINE, GroupRow, MemberImage, MemberRow, OffsetRow
 from rota.group.trigger import Trigger
 from rota.protocol.fencing_token import LAST_TAKEOVER, fencing_token
 from rota.types import Departed
@@ -84,6 +84,17 @@ class Ranked(NamedTuple):
 
     priority: int
     since_ms: int
+
+
+class Fall(NamedTuple):
+    """A holder has fallen since the last generation: with the units that are suspects for it, none where its end is no
+    evidence.
+    """
+
+    member_id: str
+    units: tuple[str, ...]
+    cause: str
+    reason: str
 
 
 class StepsDown(NamedTuple):
@@ -153,6 +164,7 @@ class Group:
         "dirty",
         "dirty_members",
         "dirty_offsets",
+        "falls",
         "fenced_reported",
         "frozen_reason",
         "frozen_until_ms",
@@ -168,6 +180,7 @@ class Group:
         "last_gone",
         "leader_id",
         "leaving",
+        "loaded_ms",
         "members",
         "namespace",
         "newcomer_arrived",
@@ -179,6 +192,7 @@ class Group:
         "preempt_at_ms",
         "protocol_name",
         "protocol_type",
+        "quarantine",
         "ranked",
         "rebalance_by",
         "rebalance_cause",
@@ -217,6 +231,7 @@ class Group:
         self.frozen_reason = ""
         self.leaving: dict[str, int] = {}
         """Members that may leave, with the time when each permission is void."""
+        self.quarantine = NO_QUARANTINE
         self.settled: GroupRow | None = None
         """What the store says of this group; None while it knows nothing of it."""
         self.members: dict[str, Member] = {}
@@ -250,6 +265,10 @@ class Group:
         """Members of the last assignment that are gone since."""
         self.asked_ms = 0
         """When the server was last asked to assign the group."""
+        self.falls: list[Fall] = []
+        """Holders that have fallen since the last generation."""
+        self.loaded_ms: int | None = None
+        """When this owner loaded the group; None where it was created here."""
         self.fenced_reported: set[tuple[str, str]] = set()
         self._begin_waiting()
 
@@ -422,15 +441,22 @@ class Group:
             frozen_until_ms=self.frozen_until_ms,
             frozen_reason=self.frozen_reason,
             leaving=tuple(self.leaving.items()),
+            quarantine=self.quarantine,
         )
         self.dirty = True
 
     def settle_maintenance(self) -> None:
-        """Let the row say whether the group is frozen, and which members may leave."""
+        """Let the row say whether the group is frozen, which members may leave, and which units are in quarantine."""
         if self.settled is not None:
             leaving = tuple(self.leaving.items())
             until_ms, reason = self.frozen_until_ms, self.frozen_reason
-            self.settled = replace(self.settled, frozen_until_ms=until_ms, frozen_reason=reason, leaving=leaving)
+            self.settled = replace(
+                self.settled,
+                frozen_until_ms=until_ms,
+                frozen_reason=reason,
+                leaving=leaving,
+                quarantine=self.quarantine,
+            )
             self.dirty = True
 
     def settle_trigger(self, cause: str, reason: str, by: str) -> None:

@@ -26,6 +26,7 @@ from rota.group.result import Result
 from rota.group.sessions import start_session, stop_session
 from rota.group.state import Group, GroupState, Member
 from rota.group.succession import watch_candidates
+from rota.group.suspects import clear_handed_over, leave_out
 from rota.group.trigger import Trigger
 from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
@@ -117,7 +118,9 @@ def _mark_synced(group: Group, member: Member) -> None:
 def _store_assignment(result: Result, group: Group, request: SyncGroup) -> None:
     """The generation is Stable once the store has this; then all waiting members are answered."""
     assert group.leader_id is not None
-    record(result, group, _synced(group, request, group.generation_id, resync=False))
+    given = leave_out(group, dict(request.assignments))
+    clear_handed_over(result, group, given)
+    record(result, group, _synced(group, request, given, group.generation_id, resync=False))
     result.reason = f"leader {group.leader_id} assigned generation {group.generation_id}"
     answer_syncs(result, group)
 
@@ -151,7 +154,7 @@ def _is_resync(member: Member, request: SyncGroup) -> bool:
 
 
 def _resync(result: Result, group: Group, leader: Member, request: SyncGroup, call: int, limits: Limits) -> None:
-    given = dict(request.assignments)
+    given = leave_out(group, dict(request.assignments))
     # A retry, because the first answer was lost: nothing changes.
     if all(given.get(m.member_id, b"") == m.assignment for m in group.members.values()):
         result.reply(call, sync_reply(group, leader))
@@ -167,15 +170,18 @@ def _resync(result: Result, group: Group, leader: Member, request: SyncGroup, ca
         start_rebalance(result, group, limits, Trigger(Cause.ASSIGNMENT_OUTDATED, reason, leader.member_id))
         return
     told = tell_topic_changes(group, {m: given.get(m, b"") for m in group.members})
-    record(result, group, _synced(group, request, group.generation_id + 1, resync=True, told=told))
+    clear_handed_over(result, group, given)
+    record(result, group, _synced(group, request, given, group.generation_id + 1, resync=True, told=told))
     result.reason = f"leader {leader.member_id} assigned anew, generation {group.generation_id}{told}"
     result.reply(call, sync_reply(group, leader))
     release_heartbeats(result, group)
 
 
-def _synced(group: Group, request: SyncGroup, generation_id: int, *, resync: bool, told: str = "") -> AssignmentSynced:
+def _synced(
+    group: Group, request: SyncGroup, given: Mapping[str, bytes], generation_id: int, *, resync: bool, told: str = ""
+) -> AssignmentSynced:
     """The leader's assignment without non-members. Members that it left out get nothing, without an error."""
-    assignments = tuple((m, a) for m, a in dict(request.assignments).items() if m in group.members)
+    assignments = tuple((m, a) for m, a in given.items() if m in group.members)
     return AssignmentSynced(
         generation_id=generation_id,
         leader_id=request.member_id,
@@ -199,6 +205,8 @@ def finish_job(
     """
     if group is None or not is_current(group, job):
         return
+    if isinstance(outcome, Mapping):
+        outcome = leave_out(group, outcome)
     match group.state, outcome:
         case GroupState.COMPLETING_REBALANCE, str():
             _fail_job(result, group, outcome, limits)

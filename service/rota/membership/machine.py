@@ -211,8 +211,8 @@ class Membership:
         """Set the metadata for this member's next join. A join in flight is not changed."""
         self._standing.protocols = protocols
 
-    def leave(self, now_ms: int, reason: str) -> list[Event]:
-        """Give everything up and leave. The shell has stopped its work before."""
+    def leave(self, now_ms: int, reason: str, failed_unit: str = "") -> list[Event]:
+        """Give everything up and leave. The shell has stopped its work before; `failed_unit`: because that failed."""
         standing = self._standing
         standing.comes_back = standing.joins_after_leaving = False
         if self.is_final or standing.state is State.LEAVING:
@@ -223,6 +223,7 @@ class Membership:
         standing.state = State.LEAVING
         standing.leave_began_ms = now_ms
         standing.reason = reason
+        standing.failed_unit = failed_unit
         standing.pace.reset()  # Closing waits for this: a long outage before must not make it slow.
         standing.pace.at_once(now_ms)
         return []

@@ -37,7 +37,9 @@ class Plan:
             case State.STABLE:
                 return self._heartbeat(now_ms, standing.heartbeat_at_ms, self._heartbeat_wait_ms(now_ms))
             case State.LEAVING:
-                return self._call(self._requests.leave(standing.member_id, standing.reason), now_ms)
+                return self._call(
+                    self._requests.leave(standing.member_id, standing.reason, standing.failed_unit), now_ms
+                )
             case State.AWAY | State.LEFT | State.FENCED | State.FAILED:
                 return None
 

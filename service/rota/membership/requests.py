@@ -78,7 +78,7 @@ class RequestFactory:
             wait_ms=wait_ms,
         )
 
-    def leave(self, member_id: str, reason: str) -> LeaveGroup:
+    def leave(self, member_id: str, reason: str, failed_unit: str) -> LeaveGroup:
         settings = self.settings
-        leaving = LeavingMember(member_id, settings.group_instance_id, shortened(reason))
+        leaving = LeavingMember(member_id, settings.group_instance_id, shortened(reason), failed_unit=failed_unit)
         return LeaveGroup(settings.namespace, settings.group_id, (leaving,))

@@ -56,6 +56,7 @@ class Standing:
         self.leader_error: str | None = None
         """As the leader: why there are none."""
         self.reason = ""
+        self.failed_unit = ""
         """Why it joins or leaves."""
         self.metadata_is_stale = False
         """A join in flight has outdated metadata."""

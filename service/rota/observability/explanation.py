@@ -220,7 +220,7 @@ class _Explainer:
         return [Point("leader", f"{_named(leader)} leads; {token}{ends}.")]
 
     def _maintenance(self) -> list[Point]:
-        """A freeze, and the members that may leave."""
+        """A freeze, the members that may leave, and the units that are left out."""
         points, until_ms = [], self.group.frozen_until_ms
         if until_ms is not None and until_ms > self.now_ms:
             reason = f" ({self.group.frozen_reason})" if self.group.frozen_reason else ""
@@ -229,6 +229,9 @@ class _Explainer:
             points.append(Point("frozen", f"Until {self.clock(until_ms)}, {left} from now{reason}: {waits}."))
         if self.group.leaving:
             points.append(Point("leaving", f"{listed(self.group.leaving)} may leave."))
+        if self.group.quarantined:
+            why = "assignments leave them out until they are released"
+            points.append(Point("quarantined", f"{listed(self.group.quarantined)}: they felled their holders; {why}."))
         return points
 
     def _succession(self) -> list[Point]:

@@ -62,6 +62,22 @@ def _told(kind: str, payload: Mapping[str, Any]) -> str:
             return _told_of_data(kind, payload)
 
 
+def _told_of_units(kind: str, payload: Mapping[str, Any]) -> str:
+    match kind:
+        case "quarantine_changed" if payload["after_falls"]:
+            return (
+                f"units are quarantined after {payload['after_falls']} falls in a row, at most {payload['max_units']}"
+            )
+        case "quarantine_changed":
+            return "no unit is quarantined any more"
+        case "units_suspected":
+            suspects = ", ".join(f"{unit} ({count})" for unit, count, _at_ms in payload["suspects"])
+            return f"suspects, with their falls in a row: {suspects}" if suspects else "no unit is suspected any more"
+        case _:
+            verb = "quarantined" if kind == "units_quarantined" else "released from quarantine"
+            return f"{', '.join(payload['units'])} {verb}"
+
+
 def _told_of_data(kind: str, payload: Mapping[str, Any]) -> str:
     match kind:
         case "offsets_committed":
@@ -81,6 +97,8 @@ def _told_of_data(kind: str, payload: Mapping[str, Any]) -> str:
             return "the group is not frozen any more"
         case "leave_granted":
             return f"{payload['member_id']} may leave, as one of at most {payload['max_leaving']} at once"
+        case "quarantine_changed" | "units_suspected" | "units_quarantined" | "units_released":
+            return _told_of_units(kind, payload)
         case "group_emptied":
             return "the group is empty"
         case "group_deleted":

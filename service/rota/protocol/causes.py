@@ -30,6 +30,8 @@ class Cause(StrEnum):
     RESYNC = "resync"
     REQUESTED = "requested"
     STEP_DOWN = "step_down"
+    UNIT_FAILED = "unit_failed"
+    UNITS_RELEASED = "units_released"
     GENERATION_RAISED = "generation_raised"
     OTHER = "other"
 
@@ -53,6 +55,8 @@ CAUSES: Mapping[Cause, str] = {
     Cause.RESYNC: "the leader changed the assignment; no join phase was needed",
     Cause.REQUESTED: "an administrator requested a rebalance",
     Cause.STEP_DOWN: "an administrator requested another leader",
+    Cause.UNIT_FAILED: "a member left, because its work on a unit failed",
+    Cause.UNITS_RELEASED: "units were released from quarantine, by an administrator or because their time was over",
     Cause.GENERATION_RAISED: "the store went back to an earlier state, and the generation was raised past it",
     Cause.OTHER: "the lines before it are missing, or a release without codes wrote it",
 }

@@ -21,6 +21,7 @@ HEARTBEAT_INTERVAL_MS: Final = 3_000
 RETURN_DELAY_MS: Final = 300_000
 PREEMPT_AFTER_MS: Final = 30_000
 DRAIN_GRANT_MS: Final = 300_000
+QUARANTINE_WINDOW_MS: Final = 3_600_000
 TOPICS_REFRESH_MS: Final = 10_000
 TOPICS_WAIT_MS: Final = 20_000
 
@@ -140,6 +141,12 @@ DEFAULTS: Final = (
         DRAIN_GRANT_MS,
         "a permission to leave, `rota groups drain`",
         "An evictor that has died blocks the others no longer. Most machines stop their processes within it.",
+    ),
+    Default(
+        "QUARANTINE_WINDOW_MS",
+        QUARANTINE_WINDOW_MS,
+        "the longest time between two falls in a row, of holders of one unit",
+        "Long enough for restarts that back off; holders that fall for other reasons do not add up over weeks.",
     ),
     Default(
         "TOPICS_REFRESH_MS",

@@ -16,6 +16,10 @@ MAX_WAIT_MS = 50_000
 MAX_TOPICS_DEBOUNCE_MS = 3_600_000
 MAX_FREEZE_MS = 7 * 86_400_000
 """The longest time for which a group may let changes of its topics collect."""
+MAX_FALLS = 100
+"""The highest number of falls that a quarantine may wait for."""
+MAX_QUARANTINED = 100
+"""The highest number of units that may be quarantined at once: a fault of more is not the units'."""
 MAX_RETENTION_TIME_MS = 100 * 366 * 86_400_000
 """The longest retention that a commit may name: a century."""
 MAX_GENERATION = 2**31 - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 from zlib import crc32
 
@@ -13,10 +13,12 @@ from sqlalchemy import ARRAY, Integer, Select, and_, any_, bindparam, select, un
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.group.rows import (
+    NO_QUARANTINE,
     GroupRow,
     MemberImage,
     MemberRow,
     OffsetRow,
+    Quarantine,
     ShardImage,
     SideCommit,
     TopicRow,
@@ -164,15 +166,24 @@ def _group_values(shard_id: int, row: GroupRow) -> Row:
         row.frozen_until_ms,
         row.frozen_reason,
         json.dumps(row.leaving) if row.leaving else "",
+        json.dumps(asdict(row.quarantine)) if row.quarantine != NO_QUARANTINE else "",
     )
 
 
 def _group_row(values: Sequence[Any]) -> GroupRow:
-    *plain, leaving = values[1:]
+    *plain, leaving, quarantine = values[1:]
     read = tuple((member_id, until_ms) for member_id, until_ms in json.loads(leaving or "[]"))
-    row = GroupRow(*[*plain, read])
+    row = GroupRow(*[*plain, read, _quarantine(quarantine)])
     cause, _, mark = row.rebalance_cause.partition(":")
     return replace(row, rebalance_cause=cause if mark == _mark(row) else "")
+
+
+def _quarantine(text: str) -> Quarantine:
+    if not text:
+        return NO_QUARANTINE
+    values = json.loads(text)
+    lists = {name: tuple(map(tuple, values[name])) for name in ("suspects", "units")}
+    return Quarantine(**{**values, **lists})
 
 
 def _mark(row: GroupRow) -> str:

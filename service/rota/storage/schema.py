@@ -222,6 +222,7 @@ groups = Table(
     Column("frozen_until_ms", BigInteger, comment="null: not frozen"),
     Column("frozen_reason", Text, nullable=False, server_default=""),
     Column("leaving", Text, nullable=False, server_default="", comment="JSON: members that may leave, and until when"),
+    Column("quarantine", Text, nullable=False, server_default="", comment="JSON: rule, suspects and quarantined units"),
     Index("groups_by_name", "namespace", "group_id"),
 )
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from rota.types.plugin import Departed, Generation, JoinedWith, ProtocolType, Readable, ServerSide, Succession
+from rota.types.plugin import Departed, Generation, JoinedWith, ProtocolType, Readable, ServerSide, Succession, Units
 from rota.types.registry import (
     ENTRY_POINT_GROUP,
     BrokenPlugin,
+    has_units,
     protocol_types,
     readable_assignment,
     readable_metadata,
@@ -15,7 +16,9 @@ from rota.types.registry import (
     subscribed_topics,
     tell_topics,
     topics_debounce_ms,
+    units_of,
     why_not_assigned,
+    without_units,
 )
 from rota.types.topic_facts import TopicFacts
 from rota.types.wire_format import MalformedMetadata
@@ -32,6 +35,8 @@ __all__ = [
     "ServerSide",
     "Succession",
     "TopicFacts",
+    "Units",
+    "has_units",
     "protocol_types",
     "readable_assignment",
     "readable_metadata",
@@ -41,5 +46,7 @@ __all__ = [
     "subscribed_topics",
     "tell_topics",
     "topics_debounce_ms",
+    "units_of",
     "why_not_assigned",
+    "without_units",
 ]

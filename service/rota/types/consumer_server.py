@@ -20,7 +20,7 @@ from rota.assignors import (
     strategy,
 )
 from rota.types import consumer, plain
-from rota.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide
+from rota.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide, Units
 from rota.types.topic_facts import TopicFacts, partition_counts, partition_racks, partition_weights, tell_changes
 from rota.types.user_data import encode_user_data, topics_debounce_of, user_data_in, user_data_values
 from rota.types.wanted_topics import PATTERN_END, WantedTopics, topic_matcher
@@ -228,6 +228,19 @@ def _encoded(member: JoinedWith, share: Sequence[TopicPartition], user_data: Use
     return consumer.encode_assignment(consumer.Assignment(tuple(share), encode_user_data(user_data)))
 
 
+def units_of(assignment: bytes) -> list[str]:
+    """The names of the assigned partitions, such as `docs/3`."""
+    return [f"{topic}/{partition}" for topic, partition in assigned_partitions(assignment)]
+
+
+def without_units(assignment: bytes, units: frozenset[str]) -> bytes:
+    """The assignment less these partitions, in the form that it has."""
+    kept = tuple(place for place in assigned_partitions(assignment) if f"{place.topic}/{place.partition}" not in units)
+    if plain.is_plain(assignment):
+        return plain.with_partitions(assignment, kept)
+    return consumer.encode_assignment(replace(consumer.decode_assignment(assignment), partitions=kept))
+
+
 CONSUMER: Final = ProtocolType(
     consumer.PROTOCOL_TYPE,
     read_metadata,
@@ -243,4 +256,5 @@ CONSUMER: Final = ProtocolType(
         topics_debounce_ms=topics_debounce_ms,
     ),
     subscribes,
+    Units(units_of, without_units),
 )

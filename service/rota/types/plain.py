@@ -68,17 +68,27 @@ def decode_plain_subscription(data: bytes) -> PlainSubscription:
 
 
 def encode_plain_assignment(partitions: Sequence[TopicPartition], user_data: UserData | None = None) -> bytes:
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        by_topic.setdefault(topic, []).append(partition)
-    values: dict[str, Any] = {"topics": by_topic}
+    values: dict[str, Any] = {"topics": _by_topic(partitions)}
     if user_data is not None:
         values["user_data"] = user_data_values(user_data)
     return json.dumps(values, separators=(",", ":")).encode()
 
 
+def with_partitions(assignment: bytes, partitions: Sequence[TopicPartition]) -> bytes:
+    """The assignment with other partitions; whatever else it says stays."""
+    values = {**decode_object(assignment), "topics": _by_topic(partitions)}
+    return json.dumps(values, separators=(",", ":")).encode()
+
+
 def decode_plain_assignment(data: bytes) -> tuple[TopicPartition, ...]:
     return _partitions(decode_object(data).get("topics", {}))
+
+
+def _by_topic(partitions: Sequence[TopicPartition]) -> dict[str, list[int]]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        by_topic.setdefault(topic, []).append(partition)
+    return by_topic
 
 
 def _user_data(values: Mapping[str, Any]) -> UserData | None:

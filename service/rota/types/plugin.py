@@ -126,12 +126,25 @@ class ServerSide:
 
 
 @dataclass(frozen=True, slots=True)
+class Units:
+    """The units of work in an assignment, by names such as `docs/3`: those that fell their holders can be left out.
+
+    `of(assignment)`: their names. `without(assignment, names)`: the same assignment, less these units. Both raise
+    `MalformedMetadata` for bytes that they cannot read.
+    """
+
+    of: Callable[[bytes], Iterable[str]]
+    without: Callable[[bytes, frozenset[str]], bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class ProtocolType:
     """A protocol type. Registered ones come from the entry point group `rota.protocol_types`, ours are built in.
 
     The `read_` functions raise `MalformedMetadata`; `topics_of` tells the topics that a member subscribes to, by its
     metadata, or None where that cannot be said, as with patterns. A type with patterns has `subscribes`, too: whether
     a member with this metadata subscribes to the topic of this name. It is asked of all members, so it is quick.
+    `units`: None where shares do not consist of units of work.
     """
 
     name: str
@@ -140,3 +153,4 @@ class ProtocolType:
     topics_of: Callable[[bytes], Iterable[str] | None] | None = None
     server: ServerSide | None = None
     subscribes: Callable[[bytes, str], bool] | None = None
+    units: Units | None = None

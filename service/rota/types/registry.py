@@ -118,6 +118,34 @@ def tell_topics(protocol_type: str, before: Mapping[str, bytes], after: Mapping[
         return ""
 
 
+def has_units(protocol_type: str) -> bool:
+    """Whether shares of this type consist of units of work that can be left out."""
+    known = _TYPES.get(protocol_type)
+    return known is not None and known.units is not None
+
+
+def units_of(protocol_type: str, assignment: bytes) -> frozenset[str]:
+    """The units of work in a share; none where the type has no units, or cannot read the bytes."""
+    known = _TYPES.get(protocol_type)
+    if known is None or known.units is None or not assignment:
+        return frozenset()
+    try:
+        return frozenset(known.units.of(assignment))
+    except Exception:  # As in `subscribed_topics`.
+        return frozenset()
+
+
+def without_units(protocol_type: str, assignment: bytes, units: frozenset[str]) -> bytes:
+    """A share less these units; the very same bytes where it has none of them."""
+    known = _TYPES.get(protocol_type)
+    if known is None or known.units is None or units.isdisjoint(units_of(protocol_type, assignment)):
+        return assignment
+    try:
+        return known.units.without(assignment, units)
+    except Exception:  # A plug-in that can read its bytes, and not write them: it leaves the member with nothing.
+        return b""
+
+
 def topics_debounce_ms(side: ServerSide, generation: Generation) -> int:
     """For how long changes of topics collect before this generation is assigned anew; 0 where the function raises."""
     try:

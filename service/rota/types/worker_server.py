@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from rota.assignors.work import CONNECTOR, HeldBack, Memory, Worker, WorkItem, WorkShare, assign_work
 from rota.types.json_object import decode_object
-from rota.types.plugin import Departed, Generation, JoinedWith, ProtocolType, ServerSide
+from rota.types.plugin import Departed, Generation, JoinedWith, ProtocolType, ServerSide, Units
 from rota.types.topic_facts import TopicFacts, tell_changes
 from rota.types.wanted_topics import WantedTopics, topic_matcher
 from rota.types.wire_format import MalformedMetadata
@@ -26,6 +26,7 @@ from rota.types.worker import (
     decode_state,
     decoded,
     encode_share,
+    encoded,
     listed,
     read_share,
     read_state,
@@ -207,6 +208,17 @@ def _tasks(shares: Mapping[str, bytes]) -> dict[str, TopicFacts]:
     return {connector: TopicFacts(count) for connector, count in counts.items()}
 
 
+def units_of(assignment: bytes) -> list[str]:
+    """The names of the work that a share has run, such as `orders/0`; `orders/-1` is the connector itself."""
+    return [f"{connector}/{task}" for connector, task in decode_share(assignment).run]
+
+
+def without_units(assignment: bytes, units: frozenset[str]) -> bytes:
+    """The share less this work; whatever else it says stays."""
+    run = [item for item in decode_share(assignment).run if f"{item.connector}/{item.task}" not in units]
+    return encoded(**{**decoded(assignment), "run": listed(run)}) if assignment else assignment
+
+
 WORKER: Final = ProtocolType(
     PROTOCOL_TYPE,
     read_state,
@@ -224,4 +236,5 @@ WORKER: Final = ProtocolType(
         again_at_ms=again_at_ms,
     ),
     subscribes,
+    Units(units_of, without_units),
 )

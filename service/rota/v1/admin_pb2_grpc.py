@@ -60,6 +60,11 @@ class AdminStub:
                 request_serializer=rota_dot_v1_dot_admin__pb2.FreezeGroupRequest.SerializeToString,
                 response_deserializer=rota_dot_v1_dot_admin__pb2.FreezeGroupResponse.FromString,
                 _registered_method=True)
+        self.QuarantineGroup = channel.unary_unary(
+                '/rota.v1.Admin/QuarantineGroup',
+                request_serializer=rota_dot_v1_dot_admin__pb2.QuarantineGroupRequest.SerializeToString,
+                response_deserializer=rota_dot_v1_dot_admin__pb2.QuarantineGroupResponse.FromString,
+                _registered_method=True)
         self.DrainMember = channel.unary_unary(
                 '/rota.v1.Admin/DrainMember',
                 request_serializer=rota_dot_v1_dot_admin__pb2.DrainMemberRequest.SerializeToString,
@@ -141,6 +146,13 @@ class AdminServicer:
 
     def FreezeGroup(self, request, context):
         """Start no rebalance for a while that could as well start later; or end that.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def QuarantineGroup(self, request, context):
+        """Set the rule by which units that fell their holders are left out, and release such units.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -239,6 +251,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.FreezeGroup,
                     request_deserializer=rota_dot_v1_dot_admin__pb2.FreezeGroupRequest.FromString,
                     response_serializer=rota_dot_v1_dot_admin__pb2.FreezeGroupResponse.SerializeToString,
+            ),
+            'QuarantineGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.QuarantineGroup,
+                    request_deserializer=rota_dot_v1_dot_admin__pb2.QuarantineGroupRequest.FromString,
+                    response_serializer=rota_dot_v1_dot_admin__pb2.QuarantineGroupResponse.SerializeToString,
             ),
             'DrainMember': grpc.unary_unary_rpc_method_handler(
                     servicer.DrainMember,
@@ -422,6 +439,33 @@ class Admin:
             '/rota.v1.Admin/FreezeGroup',
             rota_dot_v1_dot_admin__pb2.FreezeGroupRequest.SerializeToString,
             rota_dot_v1_dot_admin__pb2.FreezeGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QuarantineGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rota.v1.Admin/QuarantineGroup',
+            rota_dot_v1_dot_admin__pb2.QuarantineGroupRequest.SerializeToString,
+            rota_dot_v1_dot_admin__pb2.QuarantineGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

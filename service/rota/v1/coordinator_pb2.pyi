@@ -219,14 +219,16 @@ class HeartbeatManyResponse(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[GroupHeartbeatResult, _Mapping]]] = ...) -> None: ...
 
 class LeavingMember(_message.Message):
-    __slots__ = ("member_id", "group_instance_id", "reason")
+    __slots__ = ("member_id", "group_instance_id", "reason", "failed_unit")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    FAILED_UNIT_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     group_instance_id: str
     reason: str
-    def __init__(self, member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    failed_unit: str
+    def __init__(self, member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., reason: _Optional[str] = ..., failed_unit: _Optional[str] = ...) -> None: ...
 
 class LeaveGroupRequest(_message.Message):
     __slots__ = ("namespace", "group_id", "members")

@@ -36,6 +36,7 @@ from rota.protocol.messages import (
     PlannedMember,
     PlannedMove,
     PlanReply,
+    QuarantineReply,
     RebalanceReply,
     Reply,
     SyncReply,
@@ -173,6 +174,8 @@ DESCRIBE_REPLY = _reply(
     Entry("frozen_until_ms", _NUMBER, None, "No rebalance that could as well start later starts until then."),
     Entry("frozen_reason", _TEXT, ""),
     Entry("leaving", ListOf(_TEXT, MAX_SAFE_INTEGER), (), "Members that have a permission to leave."),
+    Entry("quarantine_after", _NUMBER, 0, "So many holders of a unit must fall in a row until it is quarantined."),
+    Entry("quarantined", ListOf(_TEXT, MAX_SAFE_INTEGER), (), "Units that assignments leave out, such as `docs/3`."),
     Entry("preempt_at_ms", _NUMBER, None, "When the leader is asked to hand over to a member that outranks it."),
     title="DescribeReply",
 )
@@ -203,6 +206,14 @@ FREEZE_REPLY = _reply(
     FreezeReply,
     Entry("frozen_until_ms", _NUMBER, None, "Since 1970 at the owner; null: the group is not frozen."),
     title="FreezeReply",
+)
+QUARANTINE_REPLY = _reply(
+    QuarantineReply,
+    Entry("after_falls", _NUMBER, doc="0: no unit is quarantined any more."),
+    Entry("max_units", _NUMBER),
+    Entry("release_after_ms", _NUMBER, doc="0: until they are released."),
+    Entry("quarantined", ListOf(_TEXT, MAX_SAFE_INTEGER), doc="The quarantined units, such as `docs/3`."),
+    title="QuarantineReply",
 )
 DRAIN_REPLY = _reply(
     DrainReply,
@@ -285,6 +296,7 @@ SHAPES: dict[type, Record] = {
     DeleteGroupReply: DELETE_GROUP_REPLY,
     RebalanceReply: REBALANCE_REPLY,
     FreezeReply: FREEZE_REPLY,
+    QuarantineReply: QUARANTINE_REPLY,
     DrainReply: DRAIN_REPLY,
     PlanReply: PLAN_REPLY,
     LeaderReply: LEADER_REPLY,

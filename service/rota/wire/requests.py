@@ -19,7 +19,9 @@ from rota.protocol.ids import (
 )
 from rota.protocol.limits import (
     CONSUMER_REBALANCE_TIMEOUT_MS,
+    MAX_FALLS,
     MAX_FREEZE_MS,
+    MAX_QUARANTINED,
     MAX_RETENTION_TIME_MS,
     REBALANCE_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
@@ -47,6 +49,7 @@ from rota.protocol.messages import (
     PlanGroup,
     Protocol,
     PutTopic,
+    QuarantineGroup,
     RebalanceGroup,
     SyncGroup,
     TopicCount,
@@ -83,6 +86,7 @@ OFFSET = Integer()
 _COUNT = Integer(1, "max_topic_partitions", ErrorCode.INVALID_PARTITIONS)
 METADATA = Octets("metadata_max_bytes")
 ASSIGNMENT = Octets("assignment_max_bytes")
+UNIT = Text(512)
 REASON = Text("reason_max_chars")
 _LAST_GENERATION_DOC = "The highest generation that the client has held in this group: the next one is higher."
 ATTRIBUTES = TextMap(64, Text(249), Text(4_096))
@@ -210,6 +214,7 @@ LEAVING_MEMBER = given(
         Entry("member_id", MEMBER_ID, ""),
         Entry("group_instance_id", INSTANCE_ID, None, "Enough alone, for administrators."),
         Entry("reason", REASON, "", "For people and the journal."),
+        Entry("failed_unit", UNIT, "", "The unit that its work failed on, such as `docs/3`; empty: in order."),
     ),
 )
 LEAVE_GROUP = given(
@@ -335,6 +340,17 @@ FREEZE_GROUP = given(
         Entry("reason", REASON, "", "Why, for people and the journal."),
     ),
     title="FreezeGroup",
+)
+QUARANTINE_GROUP = given(
+    QuarantineGroup,
+    (
+        Entry("after_falls", Integer(0, MAX_FALLS), None, "So many holders of a unit must fall in a row; 0: none is."),
+        Entry("max_units", Integer(1, MAX_QUARANTINED), None, "So many units may be quarantined at once."),
+        Entry("release_after_ms", Integer(0, MAX_FREEZE_MS), None, "0: until they are released."),
+        Entry("release", ListOf(UNIT, MAX_QUARANTINED), (), "Quarantined units, such as `docs/3`."),
+        Entry("reason", REASON, "", "Why, for people and the journal."),
+    ),
+    title="QuarantineGroup",
 )
 DRAIN_MEMBER = given(
     DrainMember,

@@ -89,6 +89,7 @@ _ALL = (
     _query(m.DeleteGroup, m.DeleteGroupReply, "DELETE", _GROUP, shapes.DELETE_GROUP),
     _body(m.RebalanceGroup, m.RebalanceReply, "POST", _GROUP + "/rebalance", shapes.REBALANCE_GROUP),
     _body(m.FreezeGroup, m.FreezeReply, "POST", _GROUP + "/freeze", shapes.FREEZE_GROUP),
+    _body(m.QuarantineGroup, m.QuarantineReply, "POST", _GROUP + "/quarantine", shapes.QUARANTINE_GROUP),
     _body(m.DrainMember, m.DrainReply, "POST", _GROUP + "/drain", shapes.DRAIN_MEMBER),
     _body(m.PlanGroup, m.PlanReply, "POST", _GROUP + "/plan", shapes.PLAN_GROUP),
     _query(m.ListGroups, m.ListReply, "GET", PREFIX + "/groups", shapes.LIST_GROUPS),

@@ -125,6 +125,7 @@ _ADMIN_RPCS = {
     "DeleteGroup": m.DeleteGroup,
     "RebalanceGroup": m.RebalanceGroup,
     "FreezeGroup": m.FreezeGroup,
+    "QuarantineGroup": m.QuarantineGroup,
     "DrainMember": m.DrainMember,
     "PlanGroup": m.PlanGroup,
     "DeleteOffsets": m.DeleteOffsets,

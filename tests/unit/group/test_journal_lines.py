@@ -101,6 +101,14 @@ LINES: dict[r.Record, dict[str, Any]] = {
     r.GroupFrozen(1_700, "a deploy"): {"until_ms": 1_700},
     r.GroupUnfrozen("it is out"): {},
     r.LeaveGranted("m", 1_700, 2, "its node is drained"): {"member_id": "m", "until_ms": 1_700, "max_leaving": 2},
+    r.QuarantineChanged(3, 1, 60_000, "an incident"): {"after_falls": 3, "max_units": 1, "release_after_ms": 60_000},
+    r.UnitsSuspected((("t/0", 2, 1_700),), "m", "m fell with t/0"): {"suspects": [["t/0", 2, 1_700]], "member_id": "m"},
+    r.UnitsQuarantined(("t/0",), 0, "3 holders in a row fell", Cause.MEMBER_EXPIRED): {
+        "units": ["t/0"],
+        "until_ms": 0,
+        "cause": "member_expired",
+    },
+    r.UnitsReleased(("t/0",), "it is fixed"): {"units": ["t/0"]},
     r.GroupEmptied(3, "the last left", Cause.MEMBER_LEFT, "m"): {
         "generation_id": 3,
         "cause": "member_left",

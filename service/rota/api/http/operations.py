@@ -195,6 +195,15 @@ OPERATIONS: tuple[Operation, ...] = (
         _GROUP_ERRORS,
     ),
     Operation(
+        "groupsQuarantine",
+        GROUPS,
+        "Set the rule by which units that fell their holders in a row are left out of assignments, and release such "
+        "units. Entries that are left out stay as they are.",
+        m.QuarantineGroup(*_G, after_falls=3, max_units=1, reason="docs/3 has a broken document"),
+        m.QuarantineReply(after_falls=3, quarantined=("docs/3",)),
+        _GROUP_ERRORS,
+    ),
+    Operation(
         "groupsDrain",
         GROUPS,
         "May a member leave now, as one of at most max_leaving at once? It removes nothing: the member leaves then.",

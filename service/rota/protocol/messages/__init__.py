@@ -33,6 +33,8 @@ from rota.protocol.messages.groups import (
     ListedGroup,
     ListGroups,
     ListReply,
+    QuarantineGroup,
+    QuarantineReply,
     RebalanceGroup,
     RebalanceReply,
     VerifyFence,
@@ -142,6 +144,8 @@ __all__ = [
     "PlannedMove",
     "Protocol",
     "PutTopic",
+    "QuarantineGroup",
+    "QuarantineReply",
     "RebalanceGroup",
     "RebalanceReply",
     "Reply",
@@ -173,6 +177,7 @@ Request = (
     | DeleteGroup
     | RebalanceGroup
     | FreezeGroup
+    | QuarantineGroup
     | DrainMember
     | PlanGroup
     | GetLeader
@@ -196,6 +201,7 @@ Reply = (
     | DeleteGroupReply
     | RebalanceReply
     | FreezeReply
+    | QuarantineReply
     | DrainReply
     | PlanReply
     | LeaderReply
@@ -218,6 +224,7 @@ REPLY_OF: dict[type, type] = {
     DeleteGroup: DeleteGroupReply,
     RebalanceGroup: RebalanceReply,
     FreezeGroup: FreezeReply,
+    QuarantineGroup: QuarantineReply,
     DrainMember: DrainReply,
     PlanGroup: PlanReply,
     GetLeader: LeaderReply,

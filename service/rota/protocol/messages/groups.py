@@ -109,6 +109,10 @@ class DescribeReply:
     frozen_reason: str = ""
     leaving: tuple[str, ...] = ()
     """Members that have a permission to leave."""
+    quarantine_after: int = 0
+    """So many holders of a unit must fall in a row until it is quarantined; 0: no unit is."""
+    quarantined: tuple[str, ...] = ()
+    """Units that assignments leave out, such as `docs/3`."""
     preempt_at_ms: int | None = None
     """When the leader is asked to hand over to a member that outranks it; None where no member does."""
 
@@ -195,6 +199,34 @@ class FreezeReply:
     error: ErrorCode = ErrorCode.NONE
     detail: str = ""
     frozen_until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineGroup(GroupRequest, Audited):
+    """Set the rule of the group's quarantine, and release units from it, for administrators. None: as it is.
+
+    `after_falls`: quarantine a unit once so many of its holders have fallen in a row; 0: none any more.
+    `max_units`: so many at once. `release_after_ms`: 0: until they are released. `release`: such units as `docs/3`.
+    """
+
+    after_falls: int | None = None
+    max_units: int | None = None
+    release_after_ms: int | None = None
+    release: tuple[str, ...] = ()
+    reason: str = ""
+    act: Act | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineReply:
+    """The rule as it stands, and the units that are quarantined."""
+
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    after_falls: int = 0
+    max_units: int = 1
+    release_after_ms: int = 0
+    quarantined: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

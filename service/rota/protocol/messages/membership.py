@@ -162,12 +162,14 @@ class LeavingMember:
 
     `silent_for_ms`: only if the member was not seen for that long, and `INVALID_REQUEST` if it was. Set
     by a transport that lost its connection to the member; not on the wire.
+    `failed_unit`: the unit that its work failed on, such as `docs/3`; empty where it leaves in order.
     """
 
     member_id: str = ""
     group_instance_id: str | None = None
     reason: str = ""
     silent_for_ms: int | None = None
+    failed_unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)

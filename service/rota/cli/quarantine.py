@@ -1,0 +1,32 @@
+"""`rota groups quarantine`: the rule of a group, and the units that it leaves out."""
+
+from __future__ import annotations
+
+from rota.cli.calls import Server
+from rota.cli.output import tell
+from rota.protocol.messages import DescribeGroup, DescribeReply, QuarantineGroup, QuarantineReply
+
+
+def print_quarantine(server: Server, group: str) -> None:
+    """Print the quarantined units, one a line."""
+    described = server.call(DescribeGroup(server.namespace, group), DescribeReply)
+    for unit in described.quarantined:
+        print(unit)
+    if not described.quarantined:
+        tell("no unit is quarantined" if described.quarantine_after else f"group {group} has no quarantine")
+
+
+def set_rule(
+    server: Server, group: str, after: int | None, max_units: int | None, release_after_ms: int | None, reason: str
+) -> None:
+    """Change what was named."""
+    request = QuarantineGroup(server.namespace, group, after, max_units, release_after_ms, reason=reason)
+    reply = server.call(request, QuarantineReply)
+    if not reply.after_falls:
+        tell(f"group {group} quarantines no unit any more")
+        return
+    ends = f"for {reply.release_after_ms // 1000} s" if reply.release_after_ms else "until it is released"
+    tell(
+        f"group {group} quarantines a unit that felled {reply.after_falls} holders in a row, {ends}; at most "
+        f"{reply.max_units} at once"
+    )
