@@ -32,6 +32,8 @@ REMOTE = {
     "groups rebalance": "GROUP",
     "groups freeze": "GROUP --for 1m",
     "groups unfreeze": "GROUP",
+    "groups quarantine": "GROUP --after 3",
+    "groups release": "GROUP docs/3",
     "groups drain": "GROUP member-1",
     "groups plan": "GROUP",
     "groups remove-member": "--yes GROUP member-1",

@@ -43,6 +43,7 @@ def a_group(group_id: str = "g", **changes: Any) -> GroupRow:
         rebalance_cause="member_joined",
         frozen_until_ms=9_000,
         frozen_reason="a deploy",
+        quarantine=Quarantine(3, 2, 60_000, (("docs/1", 2, 8_000),), (("docs/3", 0),)),
         leaving=(("m", 7_000),),
         takeovers=2,
     )

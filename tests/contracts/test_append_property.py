@@ -30,6 +30,15 @@ GROUPS = st.builds(
     rebalance_cause=TEXT,
     frozen_until_ms=st.none() | st.integers(0, 2**40),
     frozen_reason=TEXT,
+    quarantine=st.just(NO_QUARANTINE)
+    | st.builds(
+        Quarantine,
+        st.integers(0, 9),
+        st.integers(1, 9),
+        st.integers(0, 2**40),
+        st.lists(st.tuples(TEXT, st.integers(1, 9), st.integers(0, 2**40)), max_size=3).map(tuple),
+        st.lists(st.tuples(TEXT, st.integers(0, 2**40)), max_size=3).map(tuple),
+    ),
     leaving=st.lists(st.tuples(TEXT, st.integers(0, 2**40)), max_size=2).map(tuple),
 )
 MEMBERS = st.builds(

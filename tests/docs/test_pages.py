@@ -33,6 +33,7 @@ SLOW = (
     "how-to/priority.md",
     "how-to/workers.md",
     "how-to/freeze.md",
+    "how-to/quarantine.md",
     "how-to/migrate-from-kafka.md",
     "how-to/migrate-from-kazoo.md",
     "how-to/migrate-from-tooz.md",

@@ -27,7 +27,7 @@ from rota.client.errors import LeadershipLost
 from rota.client.holding import Holding
 from rota.client.transports import http_answers
 from rota.client.worker_pool import WorkerPool
-from rota.group import join, rebalance, shard, state, succession, sync
+from rota.group import assignment, join, quarantine, rebalance, shard, state, succession, suspects, sync
 from rota.membership import pace, requests
 from rota.membership.standing import Standing
 from rota.protocol.errors import ErrorCode
@@ -384,3 +384,36 @@ def an_eager_leader_gives_out_what_still_runs(patch: Patch) -> None:
 
     assign = connect_worker.WorkRole.assign
     patch(connect_worker.WorkRole, "assign", assign_all)
+
+
+# --- quarantine -------------------------------------------------------------------------------------
+
+
+@plant("the check", "quarantine", 131, 140)
+def units_in_quarantine_are_assigned(patch: Patch) -> None:
+    for module in (assignment, sync):
+        patch(module, "leave_out", lambda _group, assignments: assignments)
+
+
+@plant("the check", "quarantine", 1877)
+def a_holder_that_gave_a_unit_up_acquits_nothing(patch: Patch) -> None:
+    for module in (assignment, sync):
+        patch(module, "clear_handed_over", lambda *_: None)
+
+
+@plant("the check", "quarantine", 52, 69)
+def more_units_than_may_be_are_quarantined(patch: Patch) -> None:
+    quarantine_due = suspects._quarantine_due
+
+    def without_limit(result: Any, group: Any, last: Any) -> None:
+        rule = group.quarantine
+        group.quarantine = replace(rule, max_units=100)
+        quarantine_due(result, group, last)
+        group.quarantine = replace(group.quarantine, max_units=rule.max_units)
+
+    patch(suspects, "_quarantine_due", without_limit)
+
+
+@plant("the check", "unrest", 131, 1010)
+def a_released_unit_gets_no_holder(patch: Patch) -> None:
+    patch(quarantine, "start_rebalance", lambda *_: None)

@@ -51,6 +51,18 @@ LINES: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("session_stats", {"members": [["a", "c", 10_000, 0, 3_000, []]]}, "statistics of heartbeats, members: 1"),
     ("group_frozen", {"until_ms": 1_700}, "the group is frozen until 1970-01-01 00:00:01 UTC"),
+    (
+        "quarantine_changed",
+        {"after_falls": 3, "max_units": 1, "release_after_ms": 0},
+        "units are quarantined after 3 falls in a row, at most 1 at once",
+    ),
+    (
+        "units_suspected",
+        {"suspects": [["t/0", 2, 1_700]], "member_id": "a"},
+        "suspects, with their falls in a row: t/0 (2)",
+    ),
+    ("units_quarantined", {"units": ["t/0"], "until_ms": 0, "cause": ""}, "t/0 quarantined"),
+    ("units_released", {"units": ["t/0", "t/1"]}, "t/0, t/1 released from quarantine"),
     ("group_unfrozen", {}, "the group is not frozen any more"),
     (
         "leave_granted",

@@ -68,6 +68,8 @@ REPLIES: list[m.Reply] = [
     m.RebalanceReply(generation_id=4),
     m.FreezeReply(frozen_until_ms=9_000),
     m.FreezeReply(),
+    m.QuarantineReply(after_falls=3, max_units=2, release_after_ms=60_000, quarantined=("docs/3",)),
+    m.QuarantineReply(),
     m.DrainReply(granted=True, until_ms=9_000, leaving=("m-1", "m-2")),
     m.DrainReply(leaving=("m-1",), why_not="1 of 1 members has a permission already"),
     m.PlanReply(

@@ -71,6 +71,8 @@ REQUESTS: list[m.Request] = [
     m.RebalanceGroup("default", "indexers:v1", "new machines", True),
     m.FreezeGroup("default", "indexers:v1", 60_000, "a migration"),
     m.FreezeGroup("default", "indexers:v1"),
+    m.QuarantineGroup("default", "indexers:v1", 3, 2, 60_000, ("docs/3",), "an incident"),
+    m.QuarantineGroup("default", "indexers:v1"),
     m.DrainMember("default", "indexers:v1", "m-1"),
     m.DrainMember("default", "indexers:v1", "", "pod-0", 2, 30_000, "an eviction"),
     m.PlanGroup("default", "indexers:v1"),

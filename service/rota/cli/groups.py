@@ -305,8 +305,9 @@ def quarantine_units(
     url: Url = None,
     namespace: Namespace = None,
 ) -> None:
-    """Print the quarantined units of a group, one a line, or set the rule: a unit of work that has felled N holders in a
-    row is left out of assignments.
+    """Print the quarantined units of a group, one a line, or set the rule.
+
+    A unit of work that felled N holders in a row is left out of assignments.
     """
     from rota.cli.calls import Server
     from rota.cli.quarantine import print_quarantine, set_rule

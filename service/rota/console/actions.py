@@ -16,6 +16,7 @@ from rota.protocol.messages import (
     LeaveGroup,
     LeaveReply,
     LeavingMember,
+    QuarantineGroup,
     RebalanceGroup,
     Request,
 )
@@ -144,7 +145,12 @@ async def action_page(
 
 async def act(desk: Desk, namespace: str, group_id: str, action: Action, form: Form) -> None:
     """Do it; raises `RejectedRequest` if the coordinator will not."""
-    reply = await desk.call(_request(namespace, group_id, action, form))
+    if action.name == "release":
+        described = await desk.describe(namespace, group_id)
+        request: Request = QuarantineGroup(namespace, group_id, release=described.group.quarantined, reason=form.note)
+    else:
+        request = _request(namespace, group_id, action, form)
+    reply = await desk.call(request)
     if isinstance(reply, LeaveReply):
         for left in reply.members:
             if left.error is not ErrorCode.NONE:

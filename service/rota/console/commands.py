@@ -49,6 +49,12 @@ def action_commands(base_url: str, namespace: str, group_id: str, action: str, m
                 ("CLI", f"{rota} freeze {group} --for 20m --reason WHY"),
                 ("curl", f"curl -X POST {json} -d '{body}' {quote(url + '/freeze')}"),
             ]
+        case "release":
+            body = '{"release": ["UNIT"]}'
+            return [
+                ("CLI", f"{rota} release {group} $({rota} quarantine {group}) --reason WHY"),
+                ("curl", f"curl -X POST {json} -d '{body}' {quote(url + '/quarantine')}"),
+            ]
         case "unfreeze":
             body = '{"for_ms": 0}'
             return [

@@ -21,6 +21,8 @@ class Census:
     members: int
     oldest_rebalance_ms: int
     """Duration of the longest rebalance in progress; 0 without one."""
+    quarantined: int = 0
+    """Units that assignments of these groups leave out."""
 
 
 NOBODY = Census(is_ready=False, shards=0, shards_due=0, groups={}, members=0, oldest_rebalance_ms=0)
@@ -46,6 +48,11 @@ class CensusCollector(Collector):
             "rota_oldest_rebalance_seconds",
             "Duration of the longest rebalance in progress.",
             census.oldest_rebalance_ms / 1000,
+        )
+        yield _gauge(
+            "rota_quarantined_units",
+            "Units of work that assignments of this replica's groups leave out.",
+            census.quarantined,
         )
 
 

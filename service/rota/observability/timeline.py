@@ -65,9 +65,8 @@ def _told(kind: str, payload: Mapping[str, Any]) -> str:
 def _told_of_units(kind: str, payload: Mapping[str, Any]) -> str:
     match kind:
         case "quarantine_changed" if payload["after_falls"]:
-            return (
-                f"units are quarantined after {payload['after_falls']} falls in a row, at most {payload['max_units']}"
-            )
+            falls, most = payload["after_falls"], payload["max_units"]
+            return f"units are quarantined after {falls} falls in a row, at most {most} at once"
         case "quarantine_changed":
             return "no unit is quarantined any more"
         case "units_suspected":

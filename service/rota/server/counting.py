@@ -22,10 +22,11 @@ def take_census(coordinator: LocalCoordinator, clock: Clock | None = None) -> Ce
     """Look at every group of this replica: a tenth of a microsecond or so for each, on the event loop."""
     now_ms = (clock or SystemClock()).now_ms()
     states: Counter[GroupState] = Counter(dict.fromkeys(GroupState, 0))
-    members, oldest_since_ms = 0, now_ms
+    members, quarantined, oldest_since_ms = 0, 0, now_ms
     for group in coordinator.groups():
         states[group.state] += 1
         members += len(group.members)
+        quarantined += len(group.quarantine.units)
         if group.state in REBALANCING:
             oldest_since_ms = min(oldest_since_ms, group.state_since_ms)
     return Census(
@@ -35,6 +36,7 @@ def take_census(coordinator: LocalCoordinator, clock: Clock | None = None) -> Ce
         groups={state.value: count for state, count in states.items()},
         members=members,
         oldest_rebalance_ms=now_ms - oldest_since_ms,
+        quarantined=quarantined,
     )
 
 

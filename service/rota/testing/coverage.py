@@ -38,6 +38,7 @@ OUTCOMES: Mapping[str, tuple[str, ...]] = {
         "GetLeader": "NONE GROUP_ID_NOT_FOUND",
         "DeleteGroup": "NONE NON_EMPTY_GROUP GROUP_ID_NOT_FOUND",
         "FreezeGroup": "NONE INVALID_REQUEST GROUP_ID_NOT_FOUND INVALID_GROUP_ID",
+        "QuarantineGroup": "NONE INVALID_REQUEST GROUP_ID_NOT_FOUND INVALID_GROUP_ID",
         "DrainMember": "NONE UNKNOWN_MEMBER_ID FENCED_INSTANCE_ID GROUP_ID_NOT_FOUND INVALID_GROUP_ID",
         "RebalanceGroup": "NONE INVALID_REQUEST GROUP_ID_NOT_FOUND INVALID_GROUP_ID",
         **{f"timer:{kind}": _TIMER for kind in TimerKind if kind is not TimerKind.ASSIGN},

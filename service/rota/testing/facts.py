@@ -74,7 +74,7 @@ def _group_facts(group: Group) -> dict[str, Any]:
         "protocol": (group.protocol_type, group.protocol_name),
         "leader_id": (group.leader_id, group.generation_leader_id),
         "rebalance": (group.rebalance_cause, group.rebalance_reason, group.rebalance_by),
-        "maintenance": (group.frozen_until_ms, group.frozen_reason, dict(group.leaving)),
+        "maintenance": (group.frozen_until_ms, group.frozen_reason, dict(group.leaving), group.quarantine),
         "settled": group.settled,
         "members": [(m.position, m.image, m.settled, m.assignment, m.takeover) for m in group.members.values()],
         "static_members": dict(group.static_members),

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from rota.assignors.work import WorkItem
-from rota.protocol.messages import DeleteTopic, FreezeGroup, PutTopic, RebalanceGroup
+from rota.protocol.messages import DeleteTopic, FreezeGroup, PutTopic, QuarantineGroup, RebalanceGroup
 from rota.testing.groups.bodies import CandidateLife
 from rota.testing.groups.coordinator import NAMESPACE
 from rota.testing.groups.life import Life
@@ -56,6 +56,8 @@ class Mischief:
         }
         if plan.freezes:
             yield from (self._freeze, self._freeze)
+        if plan.quarantines:
+            yield from (self._set_quarantine, self._set_quarantine, self._release, self._kill)
         for feature, acts in by_feature.items():
             if plan.has(feature):
                 yield from acts
@@ -152,6 +154,17 @@ class Mischief:
         """An operator freezes the group, for less than the time in which it comes to rest, or ends that."""
         for_ms = self._rng.choice((0, 300, 1_000, 2_500))
         self._world.coordinator.ask(FreezeGroup(NAMESPACE, Life.group_id, for_ms, "for the test"))
+
+    def _set_quarantine(self) -> None:
+        """An operator sets the rule."""
+        falls, units = self._rng.choice((1, 1, 2)), self._rng.choice((1, 3))
+        release_after_ms = self._rng.choice((0, 900))
+        self._world.coordinator.ask(QuarantineGroup(NAMESPACE, Life.group_id, falls, units, release_after_ms))
+
+    def _release(self) -> None:
+        """An operator releases all units."""
+        if units := self._world.quarantined():
+            self._world.coordinator.ask(QuarantineGroup(NAMESPACE, Life.group_id, release=units))
 
     def _subscribe(self) -> None:
         life = self._some_life()

@@ -48,6 +48,8 @@ PERMITS_FOR_ELECTIONS = 0.4
 """How often candidates hold permits instead of leading."""
 FREEZES = 0.15
 """How often groups are frozen now and then."""
+QUARANTINES = 0.2
+"""How often consumers and Connect workers have a quarantine."""
 PRIORITIES = 0.6
 """How often candidates have priorities."""
 CONNECT_UPGRADES = 0.5
@@ -107,6 +109,7 @@ class Plan:
     permits: tuple[int, ...] = ()
     """How many permits members ask for: each one of these numbers, which are mostly one."""
     freezes: bool = False
+    quarantines: bool = False
     priorities: tuple[int, ...] = ()
     """The priorities of candidates; empty where they have none."""
     features: tuple[str, ...] = ()
@@ -132,6 +135,7 @@ def draw_plan(seed: int, rng: Random) -> Plan:
         plan.kind = PERMITS
         plan.permits = of_permits.choice(((1,), (1,), (2,), (2,), (3,), (1, 2), (2, 3)))
     plan.freezes = Random(f"freezes {seed}").random() < FREEZES
+    plan.quarantines = plan.kind in (CONSUMERS, CONNECT) and Random(f"quarantines {seed}").random() < QUARANTINES
     of_priorities = Random(f"priorities {seed}")
     if plan.kind == ELECTION and of_priorities.random() < PRIORITIES:
         plan.priorities = of_priorities.choice(((0, 1), (0, 0, 7), (1, 2, 3)))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from rota.assignors import TopicPartition, assign
+from rota.assignors.work import WorkItem
 from rota.group.state import STABLE, Group
 from rota.testing.groups.bodies import LEADERSHIP, CandidateLife, PoolLife
 from rota.testing.groups.books import Place
@@ -88,9 +89,10 @@ def _notified(life: Life) -> Iterable[Place]:
 
 
 def wanted_places(world: World, lives: list[Life]) -> dict[Place, int]:
-    """How many holders each place should have."""
+    """How many holders each place should have. A unit in quarantine has none."""
+    left_out = world.quarantined()
     if world.plan.kind == CONNECT:
-        return dict.fromkeys(sorted(world.work_items), 1)
+        return {item: 1 for item in sorted(world.work_items) if _name(item) not in left_out}
     if world.plan.kind != CONSUMERS:
         return dict.fromkeys(range(world.numbers), 1)
     wanted: dict[Place, int] = {}
@@ -98,8 +100,15 @@ def wanted_places(world: World, lives: list[Life]) -> dict[Place, int]:
         asking = sum(1 for life in lives if isinstance(life, ConsumerLife) and _asks(life, topic))
         holders = min(asking, world.books.most_holders)
         if holders:
-            wanted.update({TopicPartition(topic, number): holders for number in range(partitions)})
+            places = [TopicPartition(topic, number) for number in range(partitions)]
+            wanted.update({place: holders for place in places if _name(place) not in left_out})
     return wanted
+
+
+def _name(place: TopicPartition | WorkItem) -> str:
+    """The unit, as quarantine names it."""
+    topic, number = place
+    return f"{topic}/{number}"
 
 
 def _asks(life: ConsumerLife, topic: str) -> bool:
@@ -121,7 +130,9 @@ def _out_of_date(world: World, group: Group) -> str:
         for key, member in group.members.items()
     ]
     again = assign(name, partition_counts(topics), subscriptions, partition_racks(topics), partition_weights(topics))
-    moved = {key for key in shares if set(shares[key]) != set(again.get(key, ()))}
+    left_out = world.quarantined()
+    assigned = {key: {each for each in again.get(key, ()) if _name(each) not in left_out} for key in shares}
+    moved = {key for key in shares if set(shares[key]) != assigned[key]}
     return f"out of date: {name} would give {cast('object', again)}, given are {shares}" if moved else ""
 
 

@@ -28,6 +28,7 @@ from rota.testing.groups.mischief import Mischief
 from rota.testing.groups.permits import PermitLife
 from rota.testing.groups.plan import CONNECT, CONSUMERS, ELECTION, PERMITS, Plan, draw_plan
 from rota.testing.groups.priorities import PreemptionRule
+from rota.testing.groups.quarantine import QuarantineRule
 from rota.testing.groups.sharing import ConnectLife, ConsumerLife, MemberLife
 from rota.testing.groups.trace import Trace
 from rota.testing.groups.verdict import leads_without_body, unrest, waits_for_a_static_member
@@ -114,6 +115,8 @@ class World:
             self.coordinator.watchers.append(PreemptionRule(self.coordinator, self.books).note)
         if self.plan.freezes:
             self.coordinator.watchers.append(FreezeRule(self.books).note)
+        if self.plan.quarantines:
+            self.coordinator.watchers.append(QuarantineRule(self.books).note)
         self.mischief = Mischief(self)
         began_at = loop.time()
         with Strands(loop) if self.plan.threads else nullcontext() as strands:
@@ -290,6 +293,11 @@ class World:
         """The next offset of a partition: no program asks for a lower one after a higher one."""
         self._offsets[place] = self._offsets.get(place, 0) + 1
         return self._offsets[place]
+
+    def quarantined(self) -> tuple[str, ...]:
+        """The units that assignments of the group leave out."""
+        group = self.coordinator.group(Life.group_id)
+        return () if group is None else group.quarantine.names
 
     def topic_facts(self) -> Mapping[str, TopicFacts]:
         """What the group's strategy should go by."""
