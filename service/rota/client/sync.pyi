@@ -41,6 +41,7 @@ from rota.protocol.messages import (
     ListedGroup,
     OffsetToCommit,
     PlanReply,
+    QuarantineReply,
     TopicPartitions,
     TopicReply,
 )
@@ -414,6 +415,28 @@ class Client:
         Returns the end in milliseconds since 1970, by the coordinator's clock; None where the group is not frozen.
         """
 
+    def quarantine_group(
+        self,
+        group_id: str,
+        *,
+        after_falls: int | None = None,
+        max_units: int | None = None,
+        release_after_ms: int | None = None,
+        release: Sequence[str] = (),
+        reason: str = "",
+    ) -> QuarantineReply:
+        """Set the rule by which units of work that fell their holders are left out of assignments, and release such
+        units. For administrators; what is left out stays as it is.
+
+        Args:
+            group_id: The group.
+            after_falls: So many holders of a unit must fall in a row; 0: no unit is quarantined any more.
+            max_units: So many units may be quarantined at once.
+            release_after_ms: For how long a unit is quarantined; 0: until it is released.
+            release: Quarantined units, such as `docs/3`.
+            reason: Why, for people and the journal.
+        """
+
     def drain_member(
         self,
         group_id: str,
@@ -662,8 +685,11 @@ class Member(Generic[Share]):
     def come_back(self) -> None:
         """Join again after having stepped aside; as soon as this member has left, where that is still under way."""
 
-    def fail(self, error: BaseException) -> None:
-        """End this member's block with an error, as where a callback raises: work is stopped, and the group left."""
+    def fail(self, error: BaseException, failed_unit: str = "") -> None:
+        """End this member's block with an error, as where a callback raises: work is stopped, and the group left.
+
+        `failed_unit` is reported with it: the unit that the work failed on, such as `docs/3`.
+        """
 
     def start(self) -> None:
         """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
@@ -1042,7 +1068,8 @@ class WorkerPool:
     `close`, or for that of `run`.
 
     A shard that is revoked: `shard.stopping` is set, after `drain_ms` the task is cancelled, and only when it has ended
-    is the shard free for others. One that is lost is cancelled at once. If `work` raises, the block ends with that.
+    is the shard free for others. One that is lost is cancelled at once. If `work` raises, the block ends with that,
+    and the shard is reported: a group with a quarantine leaves it out where that happens again and again.
     """
 
     consumer: Consumer
