@@ -111,6 +111,20 @@ def test_a_group_is_made_to_agree_anew(rota: Rota) -> None:
     assert last.endswith(f"rebalance: leader {member_id} was asked to step down: new machines")
 
 
+def test_the_rule_of_a_quarantine_is_set_and_units_are_released(rota: Rota) -> None:
+    rota.member("indexers")
+
+    before = rota("groups", "quarantine", "indexers")
+    set_to = rota("groups", "quarantine", "indexers", "--after", "3", "--release-after", "1h")
+    after = rota("groups", "quarantine", "indexers")
+    released = rota("groups", "release", "indexers", "docs/3")
+
+    assert (before.exit_code, before.out, before.err) == (0, "", "group indexers has no quarantine\n")
+    assert set_to.err.endswith("that felled 3 holders in a row, for 3600 s; at most 1 at once\n")
+    assert after.err == "no unit is quarantined\n"
+    assert (released.exit_code != 0, "docs/3 is not quarantined" in released.err) == (True, True)
+
+
 def test_a_member_may_leave_only_after_the_freeze(rota: Rota) -> None:
     member_id = rota.member("indexers")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rota.group.rows import GroupRow, MemberImage, MemberRow, OffsetRow, RowChanges, ShardImage, TopicRow
+from rota.group.rows import GroupRow, MemberImage, MemberRow, OffsetRow, Quarantine, RowChanges, ShardImage, TopicRow
 from rota.protocol.messages import Protocol
 from rota.replica.ports import JournalEvent, ShardBatch, ShardClaim, ShardStore
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rota.group.rows import RowChanges, ShardImage
+from rota.group.rows import NO_QUARANTINE, Quarantine, RowChanges, ShardImage
 from rota.replica.ports import JournalEvent, ShardBatch, ShardStore
 from rota.storage import MemoryStore, SqlStore
 from tests.contracts.builders import a_group, a_member, a_topic, an_event, an_offset

@@ -180,6 +180,20 @@ async def test_a_group_is_frozen_and_a_member_may_leave(channel: Channel) -> Non
     assert (refused.granted, granted.granted, list(granted.leaving)) == (False, True, [joined.member_id])
 
 
+async def test_a_quarantine_is_set_and_described(channel: Channel) -> None:
+    said = [pb.Protocol(name="range", metadata=b'{"topics": ["docs"]}')]
+    await stub(channel).JoinGroup(a_join(protocol_type="consumer", protocols=said))
+    change = admin_pb2.QuarantineGroupRequest(namespace="default", group_id="g", after_falls=3, release_after_ms=60_000)
+
+    changed = await admin(channel).QuarantineGroup(change)
+    kept = await admin(channel).QuarantineGroup(admin_pb2.QuarantineGroupRequest(namespace="default", group_id="g"))
+    described = await admin(channel).DescribeGroup(admin_pb2.DescribeGroupRequest(namespace="default", group_id="g"))
+
+    assert (changed.after_falls, changed.max_units, changed.release_after_ms) == (3, 1, 60_000)
+    assert (kept.after_falls, list(kept.quarantined)) == (3, [])
+    assert (described.quarantine_after, list(described.quarantined)) == (3, [])
+
+
 async def test_a_candidates_priority_is_described(channel: Channel) -> None:
     said = [pb.Protocol(name="single", metadata=b'{"priority": 3, "holding": false}')]
     await stub(channel).JoinGroup(a_join(protocol_type="leader", protocols=said))

@@ -19,7 +19,7 @@ def print_quarantine(server: Server, group: str) -> None:
 def set_rule(
     server: Server, group: str, after: int | None, max_units: int | None, release_after_ms: int | None, reason: str
 ) -> None:
-    """Change what was named."""
+    """Change the named parts of the rule."""
     request = QuarantineGroup(server.namespace, group, after, max_units, release_after_ms, reason=reason)
     reply = server.call(request, QuarantineReply)
     if not reply.after_falls:

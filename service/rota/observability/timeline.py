@@ -62,7 +62,7 @@ def _told(kind: str, payload: Mapping[str, Any]) -> str:
             return _told_of_data(kind, payload)
 
 
-def _told_of_units(kind: str, payload: Mapping[str, Any]) -> str:
+def _units_line(kind: str, payload: Mapping[str, Any]) -> str:
     match kind:
         case "quarantine_changed" if payload["after_falls"]:
             falls, most = payload["after_falls"], payload["max_units"]
@@ -97,7 +97,7 @@ def _told_of_data(kind: str, payload: Mapping[str, Any]) -> str:
         case "leave_granted":
             return f"{payload['member_id']} may leave, as one of at most {payload['max_leaving']} at once"
         case "quarantine_changed" | "units_suspected" | "units_quarantined" | "units_released":
-            return _told_of_units(kind, payload)
+            return _units_line(kind, payload)
         case "group_emptied":
             return "the group is empty"
         case "group_deleted":

@@ -108,7 +108,7 @@ def test_a_unit_that_felled_its_holders_in_a_row_is_left_out() -> None:
     assert record.reason.startswith("2 holders in a row fell; the last was m1: m1: no heartbeat")
 
 
-def test_the_lone_suspect_is_the_unit_that_all_fallen_holders_had() -> None:
+def test_the_suspect_is_the_unit_that_all_fallen_holders_had() -> None:
     core = a_poisoned_group()
 
     let_join(core)
@@ -201,7 +201,7 @@ def test_a_report_names_the_one_unit_and_counts_in_an_outage() -> None:
     assert core.last("units_quarantined").reason.endswith("the last was m0: its work raised")
 
 
-def test_a_report_of_a_unit_that_the_member_does_not_hold_counts_nothing() -> None:
+def test_a_report_of_a_unit_that_is_not_held_counts_nothing() -> None:
     core = a_group(after_falls=1)
 
     core.ask(LeaveGroup(*KEY, (LeavingMember("m0", None, "", failed_unit="t/1"),)))
@@ -234,7 +234,7 @@ def test_more_suspects_than_may_be_quarantined_stay_assigned() -> None:
     assert core.group.quarantine.names == ()  # Three are due.
 
 
-def test_a_lone_holder_that_restarts_and_falls_again_counts_across_empty_groups() -> None:
+def test_falls_of_a_lone_holder_count_across_empty_groups() -> None:
     core = a_group(members=1)
     expire(core, "m0")
     let_join(core, "n0")
@@ -282,7 +282,7 @@ def test_a_released_unit_is_assigned_again() -> None:
     assert held(core) == {"m2": {"t/0", "t/1", "t/2"}}
 
 
-def test_a_unit_is_released_when_its_time_is_over_also_by_a_new_owner() -> None:
+def test_a_new_owner_releases_a_unit_when_its_time_is_over() -> None:
     core = a_poisoned_group()
     quarantine(core, release_after_ms=60_000)
     let_join(core)
@@ -385,3 +385,13 @@ def test_work_of_connect_workers_is_left_out_by_name() -> None:
 
     assert units_of("worker", full) == {"c/-1", "c/0"}
     assert (decode_share(left).run, config_offset_in(left)) == ((WorkItem("c"),), 7)
+
+
+def test_an_empty_group_with_a_rule_is_not_swept() -> None:
+    core = a_group(members=1)
+    core.ask(a_leave("m0"))
+
+    assert core.sweep() == 0
+    quarantine(core, after_falls=0)
+
+    assert core.sweep() == 1
