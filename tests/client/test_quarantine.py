@@ -23,9 +23,7 @@ async def index(shard: Shard) -> None:
 async def restarted(worker: Worker, strategy: str, falls: list[str]) -> None:
     """A pool whose supervisor starts it again."""
     while True:
-        pool = worker.client.worker_pool(
-            GROUP, index, topics=["docs"], strategy=strategy, session_timeout_ms=SESSION_MS
-        )
+        pool = worker.client.worker_pool(GROUP, ["docs"], index, strategy, session_timeout_ms=SESSION_MS)
         try:
             await pool.run(handle_signals=False)
         except ValueError as error:
@@ -38,7 +36,6 @@ async def test_a_shard_that_fells_its_pools_is_left_out(strategy: str) -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         first, second = a_worker(coordinator), a_worker(coordinator)
         admin, falls = first.client, list[str]()
-
         await admin.put_topic("docs", 6)
         async with admin.consumer(GROUP, ["docs"], strategy, session_timeout_ms=SESSION_MS) as consumer:
             await until(lambda: len(consumer.assignment or ()) == 6)
