@@ -86,7 +86,7 @@ DIRECTED: dict[str, Directed] = {
     ),
     "an_overdue_shard_is_kept": Directed(test_leases.test_leases_that_are_over_are_given_up_without_the_store),
     "a_shard_is_served_after_another_has_appended": Directed(
-        test_leases.test_a_shard_claimed_and_appended_to_by_another_is_not_served
+        test_leases.test_a_shard_that_another_has_appended_to_is_not_served
     ),
     "claimed_lease_counts_from_the_answer": Directed(
         test_leases.test_a_claimed_lease_counts_from_before_the_claim_was_sent

@@ -14,8 +14,9 @@ MAX_WAIT_MS = 50_000
 """The longest a call stays parked: proxies cut silent connections after 60 s."""
 
 MAX_TOPICS_DEBOUNCE_MS = 3_600_000
-MAX_FREEZE_MS = 7 * 86_400_000
 """The longest time for which a group may let changes of its topics collect."""
+MAX_FREEZE_MS = 7 * 86_400_000
+"""The longest time for which a group may be frozen."""
 MAX_FALLS = 100
 """The highest number of falls that a quarantine may wait for."""
 MAX_QUARANTINED = 100

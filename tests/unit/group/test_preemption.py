@@ -299,7 +299,7 @@ def test_an_absent_candidate_that_returns_is_waited_for_again() -> None:
     assert election(core, "m0").successor_id == "i-2"
 
 
-def test_an_absent_candidate_that_fetches_its_share_is_waited_for() -> None:
+def test_an_absent_candidate_that_fetches_is_waited_for_again() -> None:
     """It was only slow: the same process joins the generation that went on without it."""
     core = a_race_with_an_absent_static_candidate()
 

@@ -268,7 +268,7 @@ def test_a_round_goes_on_without_rows_that_cannot_be_read() -> None:
     assert 1 not in shell.leases.owned
 
 
-def test_a_shard_claimed_and_appended_to_by_another_is_not_served() -> None:
+def test_a_shard_that_another_has_appended_to_is_not_served() -> None:
     """This replica was paused between its claim and its load."""
     shell = Shell()
 
