@@ -61,6 +61,7 @@ REPLIES: list[m.Reply] = [
         state_since_ms=5,
         phase_deadline_ms=9,
         preempt_at_ms=11,
+        generation_protocol_name="range",
     ),
     m.ListReply(groups=(m.ListedGroup("g", "Stable", "worker", 4, 1),), more=True),
     m.ListReply(),

@@ -420,11 +420,12 @@ def remove_member(
 
 
 def _print_description(group: DescribeReply) -> None:
+    name = group.generation_protocol_name or group.protocol_name
     facts = {
         "group": group.group_id,
         "state": f"{group.state}, since {ago(group.state_since_ms)}",
         "generation": group.generation_id,
-        "protocol": f"{group.protocol_name} of type {group.protocol_type}" if group.protocol_name else None,
+        "protocol": f"{name} of type {group.protocol_type}" if name else None,
         "leader": group.leader_id,
         "last rebalance": why(group.rebalance_reason, group.rebalance_by),
         "cause": group.rebalance_cause,

@@ -51,6 +51,7 @@ def describe_group(group: Group | None, request: DescribeGroup, now_ms: int = 0)
         quarantine_after=group.quarantine.after_falls,
         quarantined=group.quarantine.names,
         preempt_at_ms=group.preempt_at_ms if group.state is STABLE else None,
+        generation_protocol_name=group.protocol_name or "",
     )
 
 

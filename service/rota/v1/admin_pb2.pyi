@@ -96,7 +96,7 @@ class DescribedMember(_message.Message):
     def __init__(self, member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., metadata: _Optional[bytes] = ..., assignment: _Optional[bytes] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., session_deadline_ms: _Optional[int] = ..., joined: _Optional[bool] = ..., awaited: _Optional[bool] = ..., metadata_decoded: _Optional[str] = ..., assignment_decoded: _Optional[str] = ..., fencing_token: _Optional[int] = ...) -> None: ...
 
 class DescribeGroupResponse(_message.Message):
-    __slots__ = ("group_id", "state", "generation_id", "protocol_type", "protocol_name", "leader_id", "members", "pending_members", "rebalance_reason", "rebalance_by", "state_since_ms", "phase_deadline_ms", "rebalance_cause", "frozen_until_ms", "frozen_reason", "leaving", "quarantine_after", "quarantined", "preempt_at_ms", "revision", "epoch")
+    __slots__ = ("group_id", "state", "generation_id", "protocol_type", "protocol_name", "leader_id", "members", "pending_members", "rebalance_reason", "rebalance_by", "state_since_ms", "phase_deadline_ms", "rebalance_cause", "frozen_until_ms", "frozen_reason", "leaving", "quarantine_after", "quarantined", "preempt_at_ms", "generation_protocol_name", "revision", "epoch")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +116,7 @@ class DescribeGroupResponse(_message.Message):
     QUARANTINE_AFTER_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     PREEMPT_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_PROTOCOL_NAME_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     group_id: str
@@ -137,9 +138,10 @@ class DescribeGroupResponse(_message.Message):
     quarantine_after: int
     quarantined: _containers.RepeatedScalarFieldContainer[str]
     preempt_at_ms: int
+    generation_protocol_name: str
     revision: int
     epoch: int
-    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[str] = ..., generation_id: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocol_name: _Optional[str] = ..., leader_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[DescribedMember, _Mapping]]] = ..., pending_members: _Optional[int] = ..., rebalance_reason: _Optional[str] = ..., rebalance_by: _Optional[str] = ..., state_since_ms: _Optional[int] = ..., phase_deadline_ms: _Optional[int] = ..., rebalance_cause: _Optional[str] = ..., frozen_until_ms: _Optional[int] = ..., frozen_reason: _Optional[str] = ..., leaving: _Optional[_Iterable[str]] = ..., quarantine_after: _Optional[int] = ..., quarantined: _Optional[_Iterable[str]] = ..., preempt_at_ms: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[str] = ..., generation_id: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocol_name: _Optional[str] = ..., leader_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[DescribedMember, _Mapping]]] = ..., pending_members: _Optional[int] = ..., rebalance_reason: _Optional[str] = ..., rebalance_by: _Optional[str] = ..., state_since_ms: _Optional[int] = ..., phase_deadline_ms: _Optional[int] = ..., rebalance_cause: _Optional[str] = ..., frozen_until_ms: _Optional[int] = ..., frozen_reason: _Optional[str] = ..., leaving: _Optional[_Iterable[str]] = ..., quarantine_after: _Optional[int] = ..., quarantined: _Optional[_Iterable[str]] = ..., preempt_at_ms: _Optional[int] = ..., generation_protocol_name: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class DeleteGroupRequest(_message.Message):
     __slots__ = ("namespace", "group_id", "reason")

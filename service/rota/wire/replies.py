@@ -177,6 +177,7 @@ DESCRIBE_REPLY = _reply(
     Entry("quarantine_after", _NUMBER, 0, "So many holders of a unit must fall in a row until it is quarantined."),
     Entry("quarantined", ListOf(_TEXT, MAX_SAFE_INTEGER), (), "Units that assignments leave out, such as `docs/3`."),
     Entry("preempt_at_ms", _NUMBER, None, "When the leader is asked to hand over to a member that outranks it."),
+    Entry("generation_protocol_name", _TEXT, "", "That of the current generation, also while the group rebalances."),
     title="DescribeReply",
 )
 LIST_REPLY = _reply(

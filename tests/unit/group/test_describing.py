@@ -69,6 +69,7 @@ def test_a_stable_group_is_described_with_its_members() -> None:
         generation_id=1,
         protocol_type="consumer",
         protocol_name="range",
+        generation_protocol_name="range",
         leader_id="m0",
         members=(member,),
         rebalance_reason=core.group.rebalance_reason,
@@ -100,6 +101,7 @@ def test_a_join_phase_shows_its_deadline_and_awaited_members() -> None:
     described = core.ask(DESCRIBE)
 
     assert (described.state, described.protocol_name, described.pending_members) == ("PreparingRebalance", "", 1)
+    assert described.generation_protocol_name == "range"
     assert described.phase_deadline_ms == core.now_ms + REBALANCE_MS
     assert [(each.member_id, each.joined, each.awaited) for each in described.members] == [
         ("m0", False, True),

@@ -115,6 +115,10 @@ class DescribeReply:
     """Units that assignments leave out, such as `docs/3`."""
     preempt_at_ms: int | None = None
     """When the leader is asked to hand over to a member that outranks it; None where no member does."""
+    generation_protocol_name: str = ""
+    """The protocol of the current generation, also while the group rebalances; `protocol_name` is empty then, as in
+    Kafka's code. KIP-40 has the prior one there.
+    """
 
 
 @dataclass(frozen=True, slots=True)
