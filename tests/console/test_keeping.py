@@ -128,6 +128,30 @@ async def test_without_identities_there_are_no_tokens_to_see(site: Site) -> None
     assert 'href="/tokens"' not in await site.page("/")
 
 
+# --- the caller's own access --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["viewer", "admin"])
+async def test_the_caller_sees_its_subject_rules_and_roles(doors: Doors, role: str) -> None:
+    async with doors.browser(role) as browser:
+        page = (await browser.get("/access")).text
+
+    assert re.search(rf"You are <b>token:{role}</b>", page)
+    assert f"<td>{role}</td>" in page
+
+
+async def test_a_visitor_without_a_token_sees_that_no_rule_applies(doors: Doors) -> None:
+    async with doors.browser() as browser:
+        page = (await browser.get("/access")).text
+
+    assert "You are not signed in" in page
+    assert "No rule applies to you" in page
+
+
+async def test_without_rules_the_page_of_access_says_so(site: Site) -> None:
+    assert "every caller may do everything" in await site.page("/access")
+
+
 # --- quotas -----------------------------------------------------------------------------------------
 
 

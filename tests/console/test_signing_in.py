@@ -42,6 +42,7 @@ PAGES = {
     ("GET", f"{GROUP_PATH}/live"): DESCRIBE,
     ("GET", f"{GROUP_PATH}/act/{{action}}"): DESCRIBE,
     ("POST", f"{GROUP_PATH}/act/{{action}}"): ADMINISTER,
+    ("GET", "/access"): NOTHING,
     ("GET", "/docs"): NOTHING,
     ("GET", "/signin"): NOTHING,
     ("POST", "/signin"): NOTHING,

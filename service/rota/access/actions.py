@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -38,6 +38,11 @@ ROLES: Mapping[str, frozenset[Action]] = MappingProxyType(
     }
 )
 """Names for sets of actions, to be used wherever actions are listed."""
+
+
+def role_of(actions: Collection[str]) -> str:
+    """The role that has these actions and no others; empty where none does."""
+    return next((role for role, its in ROLES.items() if its == set(actions)), "")
 
 
 class Kind(StrEnum):

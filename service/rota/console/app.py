@@ -15,6 +15,7 @@ from rota.api.access.guard import Guard, behind
 from rota.api.http.draining import Draining
 from rota.api.http.streams import PING_SECONDS, EventStream
 from rota.api.ports import ServedCoordinator
+from rota.console.access import access_page
 from rota.console.across import leaders_page, members_page, search_page, topics_page
 from rota.console.actions import ACTIONS, Form, act, action_named, action_page
 from rota.console.browsing import PAGE_HEADERS, check_origin, fields_of
@@ -80,6 +81,7 @@ class Console:
             "/search": self._search,
             "/shards": self._shards,
             "/quotas": self._quotas,
+            "/access": self._access,
             "/tokens": self._tokens,
             "/docs": self._manual,
             f"{TOKEN_PATH}/revoke": self._ask_to_revoke,
@@ -151,6 +153,9 @@ class Console:
 
     async def _quotas(self, http: Request) -> Response:
         return self._page(http, "quotas.html", await quotas_page(self._desk, self._entrance.guard))
+
+    async def _access(self, http: Request) -> Response:
+        return self._page(http, "access.html", access_page(self._entrance.guard))
 
     async def _tokens(self, http: Request) -> Response:
         self._entrance.check_tokens()

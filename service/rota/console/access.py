@@ -1,0 +1,17 @@
+"""The caller's own access: its subject, and the rules that apply to it, each with its role."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rota.access.actions import role_of
+from rota.access.caller import ANONYMOUS_SUBJECT
+from rota.api.access.guard import Guard
+from rota.api.access.inquiry import known_caller
+
+
+def access_page(guard: Guard | None) -> dict[str, Any]:
+    """As `GET /v1/whoami`; raises `RejectedRequest` for invalid credentials."""
+    caller = known_caller(guard)
+    rules = [(rule, role_of(rule.actions)) for rule in caller.rules]
+    return {"caller": caller, "is_anonymous": caller.subject == ANONYMOUS_SUBJECT, "rules": rules}
