@@ -586,10 +586,7 @@ class Member(Running, Generic[Share]):
         self._context.troubles.publish(self, subject, cause, since_s=since_ms / 1000, now_s=now_s)
 
     def fail(self, error: BaseException, failed_unit: str = "") -> None:
-        """End this member's block with an error, as where a callback raises: work is stopped, and the group left.
-
-        `failed_unit` is reported with it: the unit that the work failed on, such as `docs/3`.
-        """
+        """End this member's block with an error, as where a callback raises. `failed_unit` is reported: as `docs/3`."""
         self._failure = self._failure or error
         self._holding.is_leaving = True
         self._holding.lose(f"{type(error).__name__}: {error}")

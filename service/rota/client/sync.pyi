@@ -686,10 +686,7 @@ class Member(Generic[Share]):
         """Join again after having stepped aside; as soon as this member has left, where that is still under way."""
 
     def fail(self, error: BaseException, failed_unit: str = "") -> None:
-        """End this member's block with an error, as where a callback raises: work is stopped, and the group left.
-
-        `failed_unit` is reported with it: the unit that the work failed on, such as `docs/3`.
-        """
+        """End this member's block with an error, as where a callback raises. `failed_unit` is reported: as `docs/3`."""
 
     def start(self) -> None:
         """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""

@@ -261,19 +261,12 @@ class Group:
         self.sync_deadline_ms: int | None = None
         self.passed_over: str | None = None
         """A leader that was asked to step down: any other member that joins leads."""
-        self.departed: list[Departed] = []
-        """Members of the last assignment that are gone since."""
-        self.asked_ms = 0
-        """When the server was last asked to assign the group."""
-        self.falls: list[Fall] = []
-        """Holders that have fallen since the last generation."""
-        self.loaded_ms: int | None = None
-        """When this owner loaded the group; None where it was created here."""
-        self.fenced_reported: set[tuple[str, str]] = set()
-        self._begin_waiting()
+        self._start_without_history()
 
-    def _begin_waiting(self) -> None:
-        """Soft state of what waits: for the end of a freeze, or for a candidate that outranks the leader."""
+    def _start_without_history(self) -> None:
+        """Soft state of what waits (for the end of a freeze, or for a candidate that outranks the leader), and of what
+        this owner has seen itself.
+        """
         self.held_back: Trigger | None = None
         """The rebalance that begins when the freeze ends."""
         self.ranked: dict[str, Ranked] = {}
@@ -283,6 +276,15 @@ class Group:
         self.steps_down: StepsDown | None = None
         self.preempt_at_ms: int | None = None
         """When the leader is to be asked to hand over."""
+        self.departed: list[Departed] = []
+        """Members of the last assignment that are gone since."""
+        self.asked_ms = 0
+        """When the server was last asked to assign the group."""
+        self.falls: list[Fall] = []
+        """Holders that have fallen since the last generation."""
+        self.loaded_ms: int | None = None
+        """When this owner loaded the group; None where it was created here."""
+        self.fenced_reported: set[tuple[str, str]] = set()
 
     # --- questions ----------------------------------------------------------------------------
 
