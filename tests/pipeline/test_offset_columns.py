@@ -81,7 +81,7 @@ def histories(draw: st.DrawFn) -> list[list[Line]]:
     return [lines[a:b] for a, b in zip([0, *cuts], [*cuts, len(lines)], strict=True)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(slices=histories())
 def test_columns_and_lines_give_the_same_rows_at_any_cut(slices: list[list[Line]]) -> None:
     assert by_columns(slices) == by_lines([line for lines in slices for line in lines])

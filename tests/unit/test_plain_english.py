@@ -55,6 +55,7 @@ NO_VERBS = {"KeyRing"}
 TEST_NAME_MAX_CHARS = 60
 
 
+@pytest.mark.thorough
 def test_no_package_exceeds_its_ceiling_of_marks() -> None:
     above = {}
     for package, prose in packages().items():

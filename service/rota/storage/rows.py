@@ -174,7 +174,7 @@ def _group_row(values: Sequence[Any]) -> GroupRow:
     *plain, leaving, quarantine = values[1:]
     read = tuple((member_id, until_ms) for member_id, until_ms in json.loads(leaving or "[]"))
     row = GroupRow(*[*plain, read, _quarantine(quarantine)])
-    cause, _, mark = row.rebalance_cause.partition(":")
+    cause, _, mark = row.rebalance_cause.rpartition(":")
     return replace(row, rebalance_cause=cause if mark == _mark(row) else "")
 
 

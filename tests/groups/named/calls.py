@@ -134,7 +134,7 @@ def a_reason_to_join_is_sent_whole(patch: Patch) -> None:
 
 @PLANTS.named("clients D4 B-33c", TROUBLE + "test_reasons_are_cut_by_the_sender")
 def a_reason_to_leave_is_sent_whole(patch: Patch) -> None:
-    def leave(self: Any, member_id: str, reason: str) -> LeaveGroup:
+    def leave(self: Any, member_id: str, reason: str, _failed_unit: str) -> LeaveGroup:
         settings = self.settings
         leaving = LeavingMember(member_id, settings.group_instance_id, reason)
         return LeaveGroup(settings.namespace, settings.group_id, (leaving,))

@@ -46,7 +46,7 @@ def outcomes_are_published_out_of_order(patch: Patch) -> None:
     ORDER + "test_an_error_in_the_outcomes_function_ends_the_member",
 )
 def a_function_that_raises_ends_the_member_without_a_leave(patch: Patch) -> None:
-    async def leave_broken(self: Any) -> None:
+    async def leave_broken(self: Any, _failed_unit: str) -> None:
         self._machine.abandon()
         self._wake.set()
 
