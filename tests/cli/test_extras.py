@@ -15,6 +15,8 @@ from packaging.requirements import Requirement
 from rota.cli.extras import MODULES, missing_extra
 from tests.support.newcomer import Newcomer, modules_of
 
+pytestmark = pytest.mark.thorough
+
 NOWHERE = ("--url", "http://127.0.0.1:1")
 
 
