@@ -180,11 +180,11 @@ def test_a_command_learns_its_item(wrappers: Wrappers) -> None:
     shown = 'if [ "$ROTA_TASK" = 0 ]; then exec python3 -c "$1"; fi; exec sleep 60'
     show = "import json, os; print(json.dumps(dict(os.environ)), flush=True)"
 
-    told = environment_of(wrappers.work("", "sh", "-c", shown, "sh", show, options=("-c", wrappers.group_id)))
+    got = environment_of(wrappers.work("", "sh", "-c", shown, "sh", show, options=("-c", wrappers.group_id)))
 
-    assert (told["ROTA_CONNECTOR"], told["ROTA_TASK"], told["ROTA_CONFIG_OFFSET"]) == (wrappers.group_id, "0", "-1")
-    assert told["ROTA_ASSIGNMENT"] == f'[{{"topic": "{wrappers.group_id}", "partitions": [0]}}]'
-    assert int(told["ROTA_FENCING_TOKEN"]) >= 1
+    assert (got["ROTA_CONNECTOR"], got["ROTA_TASK"], got["ROTA_CONFIG_OFFSET"]) == (wrappers.group_id, "0", "-1")
+    assert got["ROTA_ASSIGNMENT"] == f'[{{"topic": "{wrappers.group_id}", "partitions": [0]}}]'
+    assert int(got["ROTA_FENCING_TOKEN"]) >= 1
 
 
 @pytest.mark.slow

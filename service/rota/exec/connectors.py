@@ -6,7 +6,6 @@ What a worker keeps runs on while its group rebalances, so each item has a run, 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +14,11 @@ from dataclasses import dataclass, field
 from rota.client import Client, ConnectWorker, WorkItem
 from rota.exec import tree
 from rota.exec.ending import BY_SIGNAL, GUARDIAN_LOST
-from rota.exec.giving_up import exit_unregistered, exit_unserved, not_granted, unregistered
+from rota.exec.giving_up import exit_without_share
 from rota.exec.run import Grant, GuardianLost, Run, beside
+from rota.exec.shares import share_grant, until
 from rota.exec.signals import ENDING, caught
 from rota.exec.stopping import StopTimes
-from rota.exec.work import share_grant
 from rota.protocol.defaults import RETURN_DELAY_MS
 from rota.protocol.fencing_token import generation_of
 
@@ -88,7 +87,7 @@ class _Working:
         self._wanted: frozenset[WorkItem] = frozenset()
         self._jobs: dict[WorkItem, asyncio.Task[None]] = {}
         self._runs: dict[WorkItem, Run] = {}
-        """Those whose command was started."""
+        """By item, the runs whose command has started."""
         self._changed = asyncio.Event()
         self._ended_by = 0
         self._exit_codes: list[int] = []
@@ -129,8 +128,12 @@ class _Working:
     # --- what runs ----------------------------------------------------------------------------
 
     async def run(self, worker: ConnectWorker) -> int:
-        if not await self._wait_for_share():
-            return BY_SIGNAL + self._ended_by if self._ended_by else await self._no_share(worker)
+        wait_s = None if self._options.wait_ms is None else self._options.wait_ms / 1000
+        await until(self._changed, lambda: bool(self._wanted or self._ended_by), wait_s)
+        if self._ended_by:
+            return BY_SIGNAL + self._ended_by
+        if not self._wanted:
+            return await self._exit_without_share(worker)
         async with asyncio.TaskGroup() as tasks:
             while not self._is_over:
                 self._changed.clear()
@@ -142,27 +145,10 @@ class _Working:
                     run.stop("another command of this worker has ended", self._options.drain_ms / 1000)
         return next((code for code in self._exit_codes if code), 0)
 
-    async def _wait_for_share(self) -> bool:
-        """Whether there is something to do; False if a signal comes first, or time runs out."""
-        wait_s = None if self._options.wait_ms is None else self._options.wait_ms / 1000
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                while not self._wanted and not self._ended_by:
-                    self._changed.clear()
-                    await self._changed.wait()
-        return bool(self._wanted) and not self._ended_by
-
-    async def _no_share(self, worker: ConnectWorker) -> int:
-        """The exit code where the time to wait is over."""
+    async def _exit_without_share(self, worker: ConnectWorker) -> int:
         names = [name for name in self._options.connectors if not name.endswith("*")]
-        is_answered = bool(worker.member_id) and worker.unreachable_since is None
-        if is_answered and (missing := await unregistered(self._client, names)):
-            return exit_unregistered(self._group_id, missing)
-        if (unserved := exit_unserved(self._group_id, worker)) is not None:
-            return unserved
-        is_decided = worker.assignment is not None
-        reason = "no work is assigned to this worker" if is_decided else "the group is still rebalancing"
-        return not_granted(self._group_id, reason)
+        nothing_left = "no work is assigned to this worker"
+        return await exit_without_share(self._client, self._group_id, worker, names, nothing_left)
 
     async def _run_item(self, item: WorkItem, worker: ConnectWorker) -> None:
         """One run for one item: from its guardian's start to the last process of it."""

@@ -24,7 +24,7 @@ def exit_unserved(name: str, member: Member[Any]) -> int | None:
     return UNAVAILABLE
 
 
-async def unregistered(client: Client, topics: Sequence[str]) -> list[str]:
+async def _unregistered(client: Client, topics: Sequence[str]) -> list[str]:
     """Topics without partitions; none where the coordinator does not list them for this client in time."""
     with contextlib.suppress(TimeoutError, CoordinatorError):
         async with asyncio.timeout(REQUEST_TIMEOUT_MS / 1000):
@@ -33,7 +33,7 @@ async def unregistered(client: Client, topics: Sequence[str]) -> list[str]:
     return []
 
 
-def exit_unregistered(name: str, topics: Sequence[str]) -> int:
+def _exit_unregistered(name: str, topics: Sequence[str]) -> int:
     """3: topics that are not registered have no partitions."""
     listed = ", ".join(topics)
     _log.error("%s: gave up: not registered: %s; `rota topics put TOPIC -p NUMBER` registers a topic", name, listed)
@@ -44,3 +44,15 @@ def not_granted(name: str, reason: str) -> int:
     """75: other members hold it, which is no error."""
     _log.info("%s: gave up: %s", name, reason)
     return NOT_GRANTED
+
+
+async def exit_without_share(
+    client: Client, group_id: str, member: Member[Any], topics: Sequence[str], nothing_left: str
+) -> int:
+    """The exit code of a worker without a share; `nothing_left` says why the group has none for it."""
+    is_answered = bool(member.member_id) and member.unreachable_since is None
+    if is_answered and (missing := await _unregistered(client, topics)):
+        return _exit_unregistered(group_id, missing)
+    if (unserved := exit_unserved(group_id, member)) is not None:
+        return unserved
+    return not_granted(group_id, nothing_left if member.assignment is not None else "the group is still rebalancing")

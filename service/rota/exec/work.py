@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from rota.assignors import TopicPartition
-from rota.client import Client, Consumer, Member
+from rota.client import Client, Consumer
 from rota.exec import tree
 from rota.exec.ending import BY_SIGNAL, GUARDIAN_LOST
-from rota.exec.giving_up import exit_unregistered, exit_unserved, not_granted, unregistered
+from rota.exec.giving_up import exit_without_share
 from rota.exec.run import Ended, Grant, GuardianLost, Run, beside
+from rota.exec.shares import share_grant, until
 from rota.exec.signals import ENDING, caught
 from rota.exec.stopping import StopTimes
 from rota.protocol.fencing_token import generation_of
@@ -124,8 +123,11 @@ class _Working:
         while True:
             # The guardian is there before the share is, for then every millisecond counts.
             with Run(self._options.times, self._options.passed_on) as run:
-                if not await self._wait_for_share(wait_s):
-                    return BY_SIGNAL + self._ended_by if self._ended_by else await self._no_share(consumer)
+                await until(self._changed, lambda: bool(self._wanted or self._ended_by), wait_s)
+                if self._ended_by:
+                    return BY_SIGNAL + self._ended_by
+                if not self._wanted:
+                    return await self._exit_without_share(consumer)
                 try:
                     ended = await self._on_share(run, consumer)
                 except GuardianLost as lost:
@@ -139,25 +141,9 @@ class _Working:
             _log.info("%s: %s; the command was ended", self._group_id, ended.stopped)
             wait_s = None
 
-    async def _wait_for_share(self, wait_s: float | None) -> bool:
-        """Whether there is something to do; False if a signal comes first, or time runs out."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                while not self._wanted and not self._ended_by:
-                    self._changed.clear()
-                    await self._changed.wait()
-        return bool(self._wanted) and not self._ended_by
-
-    async def _no_share(self, consumer: Consumer) -> int:
-        """The exit code where the time to wait is over."""
-        is_answered = bool(consumer.member_id) and consumer.unreachable_since is None
-        if is_answered and (missing := await unregistered(self._client, self._options.topics)):
-            return exit_unregistered(self._group_id, missing)
-        if (unserved := exit_unserved(self._group_id, consumer)) is not None:
-            return unserved
-        is_decided = consumer.assignment is not None
-        reason = "other members hold all partitions" if is_decided else "the group is still rebalancing"
-        return not_granted(self._group_id, reason)
+    async def _exit_without_share(self, consumer: Consumer) -> int:
+        nothing_left = "other members hold all partitions"
+        return await exit_without_share(self._client, self._group_id, consumer, self._options.topics, nothing_left)
 
     async def _on_share(self, run: Run, consumer: Consumer) -> Ended:
         """One run on one share."""
@@ -194,31 +180,6 @@ class _Working:
         if len(self._options.topics) == 1:
             more["ROTA_PARTITIONS"] = " ".join(str(partition) for _, partition in self._share)
         return share_grant(self._group_id, consumer, token, self._share, more)
-
-
-def share_grant(
-    group_id: str, member: Member[Any], token: int, share: Sequence[tuple[str, int]], more: Mapping[str, str]
-) -> Grant:
-    """What a command is told of its share: `more` is for its environment alone."""
-    numbers: dict[str, list[int]] = {}
-    for topic, partition in share:
-        numbers.setdefault(topic, []).append(partition)
-    assignment = [{"topic": topic, "partitions": partitions} for topic, partitions in numbers.items()]
-    environment = {
-        **more,
-        "ROTA_GROUP": group_id,
-        "ROTA_FENCING_TOKEN": str(token),
-        "ROTA_GENERATION": str(generation_of(token)),
-        "ROTA_MEMBER_ID": member.member_id,
-        "ROTA_ASSIGNMENT": json.dumps(assignment),
-    }
-    document = {
-        "group": group_id,
-        "fencing_token": token,
-        "member_id": member.member_id,
-        "assignment": assignment,
-    }
-    return Grant(environment, document)
 
 
 def _told(share: Share) -> str:

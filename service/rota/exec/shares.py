@@ -1,0 +1,47 @@
+"""What `rota work` does alike for partitions and for connectors: it waits for a share, and passes it to a command."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rota.client import Member
+from rota.exec.run import Grant
+from rota.protocol.fencing_token import generation_of
+
+
+async def until(changed: asyncio.Event, is_so: Callable[[], bool], wait_s: float | None) -> None:
+    """Return once `is_so`, which is asked after each `changed`, or once the time is over."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(wait_s):
+            while not is_so():
+                changed.clear()
+                await changed.wait()
+
+
+def share_grant(
+    group_id: str, member: Member[Any], token: int, share: Sequence[tuple[str, int]], more: Mapping[str, str]
+) -> Grant:
+    """The grant of a share to a command; `more` is for its environment alone."""
+    numbers: dict[str, list[int]] = {}
+    for topic, partition in share:
+        numbers.setdefault(topic, []).append(partition)
+    assignment = [{"topic": topic, "partitions": partitions} for topic, partitions in numbers.items()]
+    environment = {
+        **more,
+        "ROTA_GROUP": group_id,
+        "ROTA_FENCING_TOKEN": str(token),
+        "ROTA_GENERATION": str(generation_of(token)),
+        "ROTA_MEMBER_ID": member.member_id,
+        "ROTA_ASSIGNMENT": json.dumps(assignment),
+    }
+    document = {
+        "group": group_id,
+        "fencing_token": token,
+        "member_id": member.member_id,
+        "assignment": assignment,
+    }
+    return Grant(environment, document)
