@@ -117,6 +117,21 @@ async def test_a_caller_sees_the_namespaces_that_it_may_read(service: Service) -
     assert of_admin == {"namespaces": ["lobby", NAMESPACE, "team-b"]}
 
 
+async def test_the_store_is_not_asked_for_callers_without_any_right(service: Service) -> None:
+    async def asked() -> list[str]:
+        raise AssertionError("the store was asked for namespaces")
+
+    revoked = service.secrets.a_token("revoked", revoked_at_ms=1)
+    unknown = service.secrets.oidc.token(sub="eve")
+    app = create_app(service.coordinator, guard=service.guard, namespaces=asked)
+    async with serving(app) as http:
+        of_eve = await http.get("/v1/namespaces", headers=bearer(unknown))
+        of_revoked = await http.get("/v1/namespaces", headers=bearer(revoked))
+
+    assert of_eve.json() == {"namespaces": []}
+    assert of_revoked.status_code == 401
+
+
 async def test_groups_of_people_count_as_the_issuer_says(service: Service) -> None:
     token = service.secrets.oidc.token(sub="alice", groups=["admins"])
 

@@ -3,12 +3,12 @@
 # ruff: noqa: ARG002 — every kind of value has the same signature, though not all need the limits.
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from rota.access.actions import Action, Kind, Resource
-from rota.access.rules import Decision, Rule, rules_for
+from rota.access.rules import Decision, Rule, may_ever, rules_for
 from rota.api.access.guard import Guard
 from rota.api.access.identity import Identity
 from rota.protocol.errors import ErrorCode, RejectedRequest
@@ -17,6 +17,8 @@ from rota.protocol.limits import Limits
 from rota.wire.fields import Boolean, Integer, Schema, Text, invalid
 from rota.wire.records import Entry, ListOf, Record, given
 
+Namespaces = Callable[[], Awaitable[list[str]]]
+"""The namespaces that have groups or topics, by name."""
 _OF_THE_SERVER = frozenset({Action.JOURNAL, Action.METRICS, Action.TOKENS})
 _NO_RULES = Decision(allowed=True, rule="", detail="this server has no rules: every caller may do everything")
 
@@ -86,15 +88,20 @@ def answer_to(question: Question, guard: Guard | None) -> Decision:
     return _NO_RULES if guard is None else _proven(guard).decision(question.action, resource)
 
 
-def readable(namespaces: Sequence[str], guard: Guard | None) -> list[str]:
-    """Those of the namespaces whose list of groups or topics the caller may read; refused as `known_caller` is."""
+async def readable(namespaces: Namespaces, guard: Guard | None) -> list[str]:
+    """The namespaces whose list of groups or topics the caller may read; refused as `known_caller` is.
+
+    The store is not asked for a caller that may list nothing anywhere.
+    """
     if guard is None:
-        return list(namespaces)
+        return await namespaces()
     identity = _proven(guard)
+    if not may_ever(guard.authenticator.policy.document.rules, identity.caller, {Action.DESCRIBE}):
+        return []
     lists = (Kind.GROUPS, Kind.TOPICS)
     return [
         each
-        for each in namespaces
+        for each in await namespaces()
         if any(identity.decision(Action.DESCRIBE, Resource(kind, each)).allowed for kind in lists)
     ]
 

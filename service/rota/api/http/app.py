@@ -16,10 +16,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rota.access.browsers import REFUSED, Site, Verdict, site_of
 from rota.api.access.guard import ADMIT_ALL, Guard, behind
+from rota.api.access.inquiry import Namespaces
 from rota.api.http.credentials import credentials_of
 from rota.api.http.draining import Draining
 from rota.api.http.fast_path import FastPath
-from rota.api.http.handlers import FenceKeys, Handlers, Namespaces, no_fence_keys, no_namespaces
+from rota.api.http.handlers import FenceKeys, Handlers, no_fence_keys, no_namespaces
 from rota.api.http.heartbeats import HeartbeatEndpoint
 from rota.api.http.openapi import build_openapi
 from rota.api.http.operations import OPERATIONS, Operation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from rota.api.access.inquiry import (
     CAN_I_QUERY,
     CAN_I_REPLY,
     WHO_AM_I_REPLY,
+    Namespaces,
     answer_to,
     known_caller,
     readable,
@@ -37,8 +38,6 @@ from rota.wire.routes import Carrier, Route, decode_path, decode_request
 
 FenceKeys = Callable[[], Mapping[str, Any]]
 """The JWK set of the keys that sign fencing tokens, as it is now."""
-Namespaces = Callable[[], Awaitable[list[str]]]
-"""The namespaces that have groups or topics, by name."""
 JWKS_HEADERS = ((b"content-type", b"application/jwk-set+json"), (b"cache-control", b"max-age=60"))
 
 
@@ -134,7 +133,7 @@ class Handlers:
 
     async def list_namespaces(self, http: HttpRequest) -> Rendered:
         check_no_query(http.scope)
-        return render_document({"namespaces": readable(await self.namespaces(), self.guard)})
+        return render_document({"namespaces": await readable(self.namespaces, self.guard)})
 
     async def can_i(self, http: HttpRequest) -> Rendered:
         question = CAN_I_QUERY.decode(CAN_I_QUERY.from_query(http.query_params.multi_items()), self.limits)
