@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, groupby
-from operator import itemgetter
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -104,7 +104,7 @@ def _replayer(
         found = Replays(strategies, load_decoder(decoder) if decoder else None, known)
         writer = TableWriter(folder, {name: GOLD[name].schema for name in UNFOLDED}, "advice")
         for chunk in lines.chunks(MOST_LINES):
-            others = _telling(chunk.read(parts[number], EVENTS.names, commits=False))
+            others = _without_counts(chunk.read(parts[number], EVENTS.names, commits=False))
             for made in found.add(chain.from_iterable(map(lines_of, in_order(others).to_batches()))):
                 writer.add(*made)
         for made in found.finish():
@@ -114,7 +114,7 @@ def _replayer(
     return run
 
 
-def _telling(others: pa.Table) -> pa.Table:
+def _without_counts(others: pa.Table) -> pa.Table:
     """The lines from which members and assignments are known: few of all."""
     counted = pc.equal(others.column("kind"), "session_stats")
     return others.filter(pc.and_not(pc.not_equal(others.column("group_id"), ""), counted))
@@ -146,7 +146,7 @@ class Replays:
 
     def add(self, lines: Iterable[Line]) -> Iterator[Row]:
         """The rows that these lines complete; they come group by group and ordered by number."""
-        for key, of_group in groupby(lines, key=itemgetter(0, 4, 5)):
+        for key, of_group in groupby(lines, key=attrgetter("shard_id", "namespace", "group_id")):
             replay = self._groups.get(key)
             if replay is None:
                 _, namespace, group_id = key
