@@ -24,87 +24,87 @@ def a_timer(at_ms: int) -> Timer:
 
 
 def test_timers_ring_in_the_order_in_which_they_are_due() -> None:
-    clock, rung = HandClock(), list[Timer]()
+    clock, fired = HandClock(), list[Timer]()
     queue = TimerQueue(clock, lambda _: None)
     for at_ms in (1_030, 1_010, 1_020, 1_040):
-        queue.set(a_timer(at_ms), rung.append)
+        queue.set(a_timer(at_ms), fired.append)
 
     clock.ms = 1_030
     queue.ring_due()
 
-    assert [timer.at_ms for timer in rung] == [1_010, 1_020, 1_030]
+    assert [timer.at_ms for timer in fired] == [1_010, 1_020, 1_030]
     assert queue.next_at_ms() == 1_040
 
 
 def test_a_process_that_slept_delays_its_timers_as_long() -> None:
-    clock, rung, late = HandClock(), list[Timer](), list[int]()
+    clock, fired, late = HandClock(), list[Timer](), list[int]()
     queue = TimerQueue(clock, late.append)
-    queue.set(a_timer(1_010), rung.append)
+    queue.set(a_timer(1_010), fired.append)
 
     clock.ms = 1_010 + 700
     queue.ring_due()
 
-    assert (rung, late, queue.next_at_ms()) == ([], [700], 1_010 + 1_400)
+    assert (fired, late, queue.next_at_ms()) == ([], [700], 1_010 + 1_400)
     clock.ms = 1_010 + 1_400
     queue.ring_due()
-    assert len(rung) == 1
+    assert len(fired) == 1
 
 
 def test_timers_that_are_set_after_a_stall_ring_in_time() -> None:
-    clock, rung = HandClock(), list[Timer]()
+    clock, fired = HandClock(), list[Timer]()
     queue = TimerQueue(clock, lambda _: None)
-    queue.set(a_timer(1_010), rung.append)
+    queue.set(a_timer(1_010), fired.append)
 
     clock.ms = 1_010 + 700
     queue.ring_due()
-    is_first = queue.set(a_timer(1_760), rung.append)
+    is_first = queue.set(a_timer(1_760), fired.append)
     clock.ms = 1_760
     queue.ring_due()
 
     assert is_first
-    assert ([timer.at_ms for timer in rung], queue.next_at_ms()) == ([1_760], 1_010 + 1_400)
+    assert ([timer.at_ms for timer in fired], queue.next_at_ms()) == ([1_760], 1_010 + 1_400)
 
 
 def test_a_short_stall_does_not_end_a_longer_hold() -> None:
-    clock, rung, late = HandClock(), list[Timer](), list[int]()
+    clock, fired, late = HandClock(), list[Timer](), list[int]()
     queue = TimerQueue(clock, late.append)
-    queue.set(a_timer(1_010), rung.append)
+    queue.set(a_timer(1_010), fired.append)
 
     clock.ms = 1_010 + 700
     queue.ring_due()
-    queue.set(a_timer(1_720), rung.append)
+    queue.set(a_timer(1_720), fired.append)
     clock.ms = 1_720 + 150
     queue.ring_due()
 
-    assert (rung, late, queue.next_at_ms()) == ([], [700, 150], 1_010 + 1_400)
+    assert (fired, late, queue.next_at_ms()) == ([], [700, 150], 1_010 + 1_400)
 
 
 def test_a_backlog_of_expiries_is_worked_off_without_a_pause() -> None:
     clock, late = HandClock(), list[int]()
-    rung: list[Timer] = []
+    fired: list[Timer] = []
     queue = TimerQueue(clock, late.append)
     batches = 10
     for _ in range(batches * BATCH):
-        queue.set(a_timer(1_010), rung.append)
+        queue.set(a_timer(1_010), fired.append)
 
     clock.ms = 1_010
     for _ in range(batches):
         queue.ring_due()
         clock.ms += STALL_MS // 2  # the expiry also has to be written
 
-    assert len(rung) == batches * BATCH
+    assert len(fired) == batches * BATCH
     assert late == []
 
 
 def test_a_process_asleep_in_a_backlog_holds_the_rest_back() -> None:
-    clock, rung, late = HandClock(), list[Timer](), list[int]()
+    clock, fired, late = HandClock(), list[Timer](), list[int]()
     queue = TimerQueue(clock, late.append)
     for _ in range(2 * BATCH):
-        queue.set(a_timer(1_010), rung.append)
+        queue.set(a_timer(1_010), fired.append)
 
     clock.ms = 1_010
     queue.ring_due()
     clock.ms += 500
     queue.ring_due()
 
-    assert (len(rung), late) == (BATCH, [500])
+    assert (len(fired), late) == (BATCH, [500])

@@ -426,7 +426,7 @@ class Client:
         reason: str = "",
     ) -> QuarantineReply:
         """Set the rule by which units of work that fell their holders are left out of assignments, and release such
-        units. For administrators; what is left out stays as it is.
+        units. For administrators; a value that is not given stays as it is.
 
         Args:
             group_id: The group.

@@ -191,9 +191,8 @@ class Shard(ShardState):
                 record(result, group, OffsetsDeleted(tuple(over), "expired"))
                 gone += len(over)
             long_enough = empty_since_ms is None or group.state_since_ms <= empty_since_ms
-            has_rule = (
-                group.quarantine.after_falls or group.quarantine.units
-            )  # An administrator set it: it does not go in silence.
+            # An administrator has set a rule of quarantine: it does not go in silence.
+            has_rule = bool(group.quarantine.after_falls or group.quarantine.units)
             if none_left and group.state is EMPTY and not group.pending and long_enough and not has_rule:
                 self._delete(result, group, "nothing is left in it")
                 gone += 1

@@ -56,8 +56,9 @@ class Standing:
         self.leader_error: str | None = None
         """As the leader: why there are none."""
         self.reason = ""
-        self.failed_unit = ""
         """Why it joins or leaves."""
+        self.failed_unit = ""
+        """The unit of work that failed, where it leaves for that."""
         self.metadata_is_stale = False
         """A join in flight has outdated metadata."""
         self.is_held_off = False
