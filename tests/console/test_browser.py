@@ -276,7 +276,9 @@ async def test_a_leader_is_made_to_step_down_by_who_means_it(browser: Browser, s
         await page.get_by_role("button", name="Step down").click()
 
         await expect(page.locator(".told")).to_have_text("The leader was asked to step down.")
-        await expect(page.locator("#how + .story .reason").first).to_contain_text("its machine goes away")
+        # The hand-over may be the latest chapter by now.
+        asked = page.locator("#how + .story .reason").filter(has_text="its machine goes away")
+        await expect(asked.first).to_be_visible()
     after = scene.until_stable(CANDIDATES, 2)
     assert after["leader_id"] != before["leader_id"]
     assert {member["member_id"] for member in _members(after)} == {member["member_id"] for member in _members(before)}
