@@ -89,7 +89,7 @@ class StableGroup:
         if not self._static:
             send(self.shard, self.joins())
         while self.group.state is not COMPLETING_REBALANCE:
-            _ring_join_timer(self.shard, self.group)
+            _fire_join_timer(self.shard, self.group)
         send(self.shard, self.syncs())
         assert self.group.state is STABLE
         self.shard.rows()
@@ -127,7 +127,7 @@ def _member_id(group_id: str, index: int) -> str:
     return f"{group_id}-{index:08d}-1b2c-4d5e-8f90-0123456789ab"
 
 
-def _ring_join_timer(shard: Shard, group: Group) -> None:
+def _fire_join_timer(shard: Shard, group: Group) -> None:
     assert group.join_deadline_ms is not None
     timer = Timer(TimerKind.JOIN, group.namespace, group.group_id, "", group.join_deadline_ms)
     shard.on_timer(timer, group.join_deadline_ms)

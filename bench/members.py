@@ -65,7 +65,7 @@ class Crowd:
         connection = await Connection.open(self.port, self.token)
         _, answer = await connection.post(f"{self.path}/heartbeat", {"members": beats})
         connection.close()
-        assert {told["error"] for told in answer["members"]} == {"NONE"}, answer
+        assert {each["error"] for each in answer["members"]} == {"NONE"}, answer
 
     def moved(self, former: int, generation_id: int) -> None:
         """A member gave up its share of `former` or got one of `generation_id`; 0 is none."""

@@ -184,8 +184,8 @@ async def be_noisy(port: int) -> None:
     """Between each two SIGUSR1 rebalance groups, then say how many members have rejoined a second."""
     # These members stand for other machines, so they must not take the server's core from it.
     os.nice(19)
-    told = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, told.set)
+    notified = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, notified.set)
     noisy = [_crowd(port, "noisy", number) for number in range(NOISY_GROUPS)]
     await asyncio.gather(*(crowd.grow(NOISY_MEMBERS) for crowd in noisy))
     await asyncio.gather(*(crowd.start(crowd.members) for crowd in noisy))
@@ -193,14 +193,14 @@ async def be_noisy(port: int) -> None:
 
     print(NOISY, flush=True)
     for number in count():
-        await _next(told)
-        print(f"{NOISY} {number}: {await _be_noisy_until(told, port, noisy)}", flush=True)
+        await _next(notified)
+        print(f"{NOISY} {number}: {await _be_noisy_until(notified, port, noisy)}", flush=True)
 
 
-async def _be_noisy_until(told: asyncio.Event, port: int, noisy: Sequence[Crowd]) -> float:
+async def _be_noisy_until(notified: asyncio.Event, port: int, noisy: Sequence[Crowd]) -> float:
     began, before = time.perf_counter(), sum(crowd.messages for crowd in noisy)
     noise = asyncio.create_task(_make_noise(port, noisy))
-    await _next(told)
+    await _next(notified)
     # A rejoin is three messages: the heartbeat that was answered, the join and the sync.
     rejoins_per_s = (sum(crowd.messages for crowd in noisy) - before) / 3 / (time.perf_counter() - began)
     noise.cancel()
@@ -209,9 +209,9 @@ async def _be_noisy_until(told: asyncio.Event, port: int, noisy: Sequence[Crowd]
     return rejoins_per_s
 
 
-async def _next(told: asyncio.Event) -> None:
-    await told.wait()
-    told.clear()
+async def _next(notified: asyncio.Event) -> None:
+    await notified.wait()
+    notified.clear()
 
 
 async def _make_noise(port: int, noisy: Sequence[Crowd]) -> None:

@@ -138,8 +138,8 @@ async def _own_doors(server: Server, crowds: Sequence[Crowd]) -> list[_Door]:
     seen: list[tuple[int, int]] = []
     async with asyncio.timeout(HAND_OVER_S):
         while True:
-            told = [get_json(server, f"{crowd.path}/coordinator") for crowd in crowds]
-            owners = [(one["worker_http_port"], one["worker_grpc_port"]) for one in told]
+            coordinators = [get_json(server, f"{crowd.path}/coordinator") for crowd in crowds]
+            owners = [(one["worker_http_port"], one["worker_grpc_port"]) for one in coordinators]
             if len(set(owners)) == 2 and (0, 0) not in owners and owners == seen:
                 break
             seen = owners

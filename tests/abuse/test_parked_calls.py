@@ -15,7 +15,7 @@ MIB_OF_A_THOUSAND = 80
 
 
 @pytest.mark.parametrize("count", [500, pytest.param(2_000, marks=pytest.mark.slow)])
-async def test_all_who_wait_for_a_leader_hear_of_it(count: int, target: Target) -> None:
+async def test_all_calls_that_wait_for_a_leader_are_answered(count: int, target: Target) -> None:
     most = 20 + MIB_OF_A_THOUSAND * count / 1_000
     group = f"/v1/namespaces/default/groups/awaited-{count}"
     async with target.unharmed(most_mib=most, what=f"{count} parked calls"), lines(target.port, count) as waiting:

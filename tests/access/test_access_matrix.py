@@ -343,7 +343,7 @@ async def _on_a_stream(channel: grpc.aio.Channel, metadata: tuple[tuple[str, str
         left = await client.ask(leave=pb.LeaveGroupRequest(**place, members=[pb.LeavingMember(member_id="nobody")]))
         beats = [pb.MemberHeartbeat(member_id="nobody", generation_id=1)]
         group = pb.GroupHeartbeat(**place, members=beats)
-        heard = await client.ask(heartbeat=pb.HeartbeatManyRequest(groups=[group]))
+        seen = await client.ask(heartbeat=pb.HeartbeatManyRequest(groups=[group]))
     except (asyncio.InvalidStateError, AssertionError):
         if not client.stream.done():
             raise
@@ -351,7 +351,7 @@ async def _on_a_stream(channel: grpc.aio.Channel, metadata: tuple[tuple[str, str
         return _verdict(await client.stream.code())
     finally:
         await client.close()
-    codes = {event.error.code for event in (joined, synced, left)} | {heard.heartbeat.groups[0].error}
+    codes = {event.error.code for event in (joined, synced, left)} | {seen.heartbeat.groups[0].error}
     verdicts = {_verdict_of(code) for code in codes}
     assert len(verdicts) == 1, codes
     return verdicts.pop()

@@ -63,7 +63,7 @@ def test_what_is_no_certificate_is_said_to_be_none(der: bytes) -> None:
         validity_of(ssl.DER_cert_to_PEM_cert(der).encode())
 
 
-def test_metrics_tell_of_the_certificate_that_is_shown_now(authority: Authority) -> None:
+def test_metrics_report_the_certificate_that_is_shown_now(authority: Authority) -> None:
     files = authority.issue("rota")
     metrics, tls = Metrics(), ServerTls(TlsFiles(files.cert, files.key), look_every_s=0)
     metrics.certificate_shown("clients", tls.validity)

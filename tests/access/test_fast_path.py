@@ -192,7 +192,7 @@ async def test_a_caller_that_is_not_known_yet_is_verified_first(guarded: Guarded
     assert guarded.both.fast.ordinary == 2  # the first one, and the one that ends the exchange
 
 
-async def test_two_callers_of_one_connection_are_told_apart(guarded: Guarded) -> None:
+async def test_two_callers_of_one_connection_are_distinguished(guarded: Guarded) -> None:
     """As those behind a proxy, which repeats requests of both on one connection."""
     mine, anothers = guarded.heartbeat(guarded.as_("member")), guarded.heartbeat(guarded.as_("another"))
 
@@ -296,9 +296,9 @@ async def test_the_clients_address_is_that_of_the_ordinary_way(trusted: str, hop
     head = FastConnection(path, "127.0.0.1", None).plan(b"POST", PATH.encode(), headers)
     path.proxies = None
 
-    told = TrustedProxies(guarded.service.api, proxies)._told("127.0.0.1", headers) if proxies else {}
+    reported = TrustedProxies(guarded.service.api, proxies)._changes("127.0.0.1", headers) if proxies else {}
     assert head is not None
-    assert head.origin == told.get("client", ("127.0.0.1", 0))[0]
+    assert head.origin == reported.get("client", ("127.0.0.1", 0))[0]
 
 
 async def test_a_certificate_is_its_connections_caller(guarded: Guarded) -> None:

@@ -65,46 +65,46 @@ async def over_grpc(service: Service, name: str, token: str, request: Any, respo
 
 
 @pytest.mark.parametrize(("asked", "allowed", "rule"), ASKED)
-async def test_a_caller_hears_whether_it_may_and_which_rule_decides(
+async def test_a_caller_asks_whether_it_may_and_which_rule_decides(
     service: Service, asked: dict[str, str], allowed: bool, rule: str
 ) -> None:
     token = service.secrets.a_token("ci")
 
-    told = await over_http(service, "/v1/can-i", token, asked)
+    got = await over_http(service, "/v1/can-i", token, asked)
 
-    assert (told["allowed"], told["rule"]) == (allowed, rule)
-    assert told["detail"].startswith(f"token:ci may {'' if allowed else 'not '}{asked['action']} ")
-    assert told == await over_grpc(service, "CanI", token, pb.CanIRequest(**asked), pb.CanIResponse)
+    assert (got["allowed"], got["rule"]) == (allowed, rule)
+    assert got["detail"].startswith(f"token:ci may {'' if allowed else 'not '}{asked['action']} ")
+    assert got == await over_grpc(service, "CanI", token, pb.CanIRequest(**asked), pb.CanIResponse)
 
 
 async def test_what_is_answered_is_what_is_done(service: Service) -> None:
     headers = bearer(service.secrets.a_token("ci"))
     asked = {"action": "join", "namespace": NAMESPACE, "group_id": "ledger-1"}
 
-    told = (await service.http.get("/v1/can-i", params=asked, headers=headers)).json()
+    got = (await service.http.get("/v1/can-i", params=asked, headers=headers)).json()
     heartbeat = {"member_id": "nobody", "generation_id": 1}
     path = f"/v1/namespaces/{NAMESPACE}/groups/ledger-1/heartbeat"
     refused = await service.http.post(path, json=heartbeat, headers=headers)
 
     assert refused.status_code == httpx.codes.FORBIDDEN
-    assert refused.json()["detail"] == told["detail"]
+    assert refused.json()["detail"] == got["detail"]
 
 
-async def test_a_caller_hears_who_it_is_and_the_rules_that_speak_of_it(service: Service) -> None:
+async def test_a_caller_gets_its_name_and_the_rules_for_it(service: Service) -> None:
     at_ms = int(time.time() * 1000) + 3_600_000
     token = service.secrets.a_token("nightly", expires_at_ms=at_ms)
 
-    told = await over_http(service, "/v1/whoami", token)
+    got = await over_http(service, "/v1/whoami", token)
 
-    assert (told["subject"], told["method"], told["expires_at_ms"]) == ("token:nightly", "token", at_ms)
-    assert [(rule["name"], rule["effect"]) for rule in told["rules"]] == [
+    assert (got["subject"], got["method"], got["expires_at_ms"]) == ("token:nightly", "token", at_ms)
+    assert [(rule["name"], rule["effect"]) for rule in got["rules"]] == [
         ("frozen for the audit", "deny"),
         ("scope of nightly", "allow"),
     ]
-    assert told["rules"][1]["actions"] == ["describe", "join", "commit"]
-    assert "subjects" not in told["rules"][0]
+    assert got["rules"][1]["actions"] == ["describe", "join", "commit"]
+    assert "subjects" not in got["rules"][0]
     same = await over_grpc(service, "WhoAmI", token, pb.WhoAmIRequest(), pb.WhoAmIResponse)
-    assert {**same, "expires_at_ms": int(same["expires_at_ms"])} == told
+    assert {**same, "expires_at_ms": int(same["expires_at_ms"])} == got
 
 
 async def test_a_caller_sees_the_namespaces_that_it_may_read(service: Service) -> None:
@@ -135,28 +135,31 @@ async def test_the_store_is_not_asked_for_callers_without_any_right(service: Ser
 async def test_groups_of_people_count_as_the_issuer_says(service: Service) -> None:
     token = service.secrets.oidc.token(sub="alice", groups=["admins"])
 
-    told = await over_http(service, "/v1/whoami", token)
+    got = await over_http(service, "/v1/whoami", token)
 
-    assert (told["subject"], told["groups"]) == ("user:alice", ["admins"])
-    assert {rule["name"] for rule in told["rules"]} == {"admins", "frozen for the audit"}
+    assert (got["subject"], got["groups"]) == ("user:alice", ["admins"])
+    assert {rule["name"] for rule in got["rules"]} == {"admins", "frozen for the audit"}
     assert (await over_http(service, "/v1/can-i", token, {"action": "journal"}))["rule"] == "admins"
 
 
-async def test_a_caller_without_proof_is_anonymous_and_told_its_rights(service: Service) -> None:
-    told = await over_http(service, "/v1/whoami", "")
+async def test_a_caller_without_proof_is_anonymous_and_gets_its_rights(service: Service) -> None:
+    got = await over_http(service, "/v1/whoami", "")
 
     asked = {"action": "describe", "namespace": "lobby", "group_id": GROUP}
-    assert (told["subject"], [rule["name"] for rule in told["rules"]]) == ("anonymous", ["who has no name may look"])
+    assert (got["subject"], [rule["name"] for rule in got["rules"]]) == (
+        "anonymous",
+        ["who has no name may look"],
+    )
     assert (await over_http(service, "/v1/can-i", "", asked))["allowed"] is True
     assert (await over_http(service, "/v1/can-i", "", {**asked, "namespace": NAMESPACE}))["allowed"] is False
 
 
-async def test_credentials_that_prove_nothing_hear_why(service: Service) -> None:
+async def test_credentials_that_prove_nothing_are_answered_with_why(service: Service) -> None:
     token = service.secrets.a_token("gone", revoked_at_ms=1)
 
     for path in ("/v1/whoami", "/v1/can-i?action=metrics"):
-        told = await over_http(service, path, token)
-        assert (told["code"], told["detail"]) == ("UNAUTHENTICATED", "token 'gone' was revoked")
+        got = await over_http(service, path, token)
+        assert (got["code"], got["detail"]) == ("UNAUTHENTICATED", "token 'gone' was revoked")
     with pytest.raises(grpc.aio.AioRpcError, match="was revoked"):
         await over_grpc(service, "WhoAmI", token, pb.WhoAmIRequest(), pb.WhoAmIResponse)
 
@@ -176,10 +179,10 @@ async def test_credentials_that_prove_nothing_hear_why(service: Service) -> None
 async def test_a_question_that_makes_no_sense_is_refused(
     service: Service, asked: dict[str, str], complaint: str
 ) -> None:
-    told = await over_http(service, "/v1/can-i", "", asked)
+    got = await over_http(service, "/v1/can-i", "", asked)
 
-    assert told["code"] == "INVALID_REQUEST"
-    assert complaint in told["detail"]
+    assert got["code"] == "INVALID_REQUEST"
+    assert complaint in got["detail"]
 
 
 async def test_without_rules_every_caller_may_do_everything(service: Service) -> None:

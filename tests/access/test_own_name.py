@@ -42,14 +42,16 @@ def a_join(key: tuple[str, str]) -> m.JoinGroup:
 
 
 @pytest.fixture
-def ring(tmp_path: Path) -> KeyRing:
+def key_pairs(tmp_path: Path) -> KeyRing:
     file = tmp_path / "fence.pem"
     file.write_bytes(new_key())
     return read_keys([file])
 
 
 @asynccontextmanager
-async def served(folder: Path, ring: KeyRing, more: str = "") -> AsyncIterator[tuple[Service, dict[str, Credentials]]]:
+async def served(
+    folder: Path, key_pairs: KeyRing, more: str = ""
+) -> AsyncIterator[tuple[Service, dict[str, Credentials]]]:
     secrets = Secrets(folder)
     callers = {
         "own": Credentials(secrets.a_token("own")),
@@ -57,7 +59,7 @@ async def served(folder: Path, ring: KeyRing, more: str = "") -> AsyncIterator[t
         "administrator": Credentials(secrets.a_token("administrator", "operator")),
         "none": Credentials(),
     }
-    async with a_guarded_service(secrets, more, sign=Signer(lambda: ring, 60)) as service:
+    async with a_guarded_service(secrets, more, sign=Signer(lambda: key_pairs, 60)) as service:
         yield service, callers
 
 
@@ -89,9 +91,9 @@ def error_of(reply: Any) -> ErrorCode:
 @pytest.mark.parametrize("transport", ["http", "grpc"])
 @pytest.mark.parametrize("caller", REFUSED)
 async def test_only_the_caller_that_joined_acts_for_a_member(
-    tmp_path: Path, ring: KeyRing, transport: str, caller: str
+    tmp_path: Path, key_pairs: KeyRing, transport: str, caller: str
 ) -> None:
-    async with served(tmp_path, ring) as (service, callers):
+    async with served(tmp_path, key_pairs) as (service, callers):
         async with (
             calling(service, transport, callers["own"]) as own,
             calling(service, transport, callers[caller]) as it,
@@ -110,22 +112,22 @@ async def test_only_the_caller_that_joined_acts_for_a_member(
     assert found == expected
 
 
-async def test_a_signed_token_is_for_the_caller_that_joined(tmp_path: Path, ring: KeyRing) -> None:
-    async with served(tmp_path, ring) as (service, callers):
+async def test_a_signed_token_is_for_the_caller_that_joined(tmp_path: Path, key_pairs: KeyRing) -> None:
+    async with served(tmp_path, key_pairs) as (service, callers):
         async with calling(service, "http", callers["own"]) as own, calling(service, "http", callers["other"]) as other:
             key = (NAMESPACE, "g")
             me = await own(a_join(key))
             sign = m.VerifyFence(*key, me.generation_id, me.member_id, sign=True)
             mine, stolen = await own(sign), await other(sign)
 
-    token = verify(mine.token, ring.public)
+    token = verify(mine.token, key_pairs.public)
     assert (token.member_id, token.fencing_token, token.group_instance_id) == (me.member_id, me.fencing_token, "host-1")
     assert (stolen.error, stolen.token) == (E.GROUP_AUTHORIZATION_FAILED, "")
     assert "another caller" in stolen.detail
 
 
-async def test_a_batch_is_rejected_member_by_member(tmp_path: Path, ring: KeyRing) -> None:
-    async with served(tmp_path, ring) as (service, callers):
+async def test_a_batch_is_rejected_member_by_member(tmp_path: Path, key_pairs: KeyRing) -> None:
+    async with served(tmp_path, key_pairs) as (service, callers):
         async with calling(service, "http", callers["own"]) as own:
             me = await own(a_join((NAMESPACE, "g")))
         answers = {}
@@ -138,8 +140,8 @@ async def test_a_batch_is_rejected_member_by_member(tmp_path: Path, ring: KeyRin
     assert answers == {"own": "NONE", "other": "GROUP_AUTHORIZATION_FAILED", "administrator": "NONE"}
 
 
-async def test_with_the_switch_off_callers_are_not_compared(tmp_path: Path, ring: KeyRing) -> None:
-    async with served(tmp_path, ring, "bind_members_to_callers = false\n") as (service, callers):
+async def test_with_the_switch_off_callers_are_not_compared(tmp_path: Path, key_pairs: KeyRing) -> None:
+    async with served(tmp_path, key_pairs, "bind_members_to_callers = false\n") as (service, callers):
         async with calling(service, "http", callers["own"]) as own, calling(service, "http", callers["other"]) as other:
             me = await own(a_join((NAMESPACE, "g")))
             reply = await other(m.Heartbeat(NAMESPACE, "g", me.member_id, me.generation_id))

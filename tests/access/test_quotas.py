@@ -46,7 +46,7 @@ def test_what_is_taken_of_a_bucket_comes_back_at_its_rate() -> None:
     assert bucket.taken(60_000) == 50
 
 
-def test_a_meter_tells_what_its_namespace_takes_by_now() -> None:
+def test_a_meter_reports_what_its_namespace_takes_now() -> None:
     meter = a_meter(requests_per_s=5, bytes_per_s=100)
     for _ in range(2):
         meter.open["max_parked"].take("c")

@@ -79,7 +79,7 @@ async def test_in_another_namespace_a_member_ends_with_another(service: Service,
 
 
 @pytest.mark.parametrize("scheme", TRANSPORTS)
-async def test_a_member_whose_token_is_revoked_is_told_and_ends(service: Service, scheme: str) -> None:
+async def test_a_member_with_a_revoked_token_is_notified_and_ends(service: Service, scheme: str) -> None:
     name = f"leaver over {scheme}"
     token = service.secrets.a_token(name)
 

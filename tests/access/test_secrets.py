@@ -132,8 +132,8 @@ async def test_files_that_turn_bad_under_a_server_are_not_quoted(tmp_path: Path)
 async def answered_over_http(service: Service, route: tuple[str, str], headers: list[tuple[str, str]]) -> str:
     method, path, query, body = targets_by_route()[route]
     async with service.http.stream(method, path, params=query, json=body, headers=headers) as response:
-        told = str(response.headers)
-        return told if path.endswith("/events") else told + (await response.aread()).decode()
+        reported = str(response.headers)
+        return reported if path.endswith("/events") else reported + (await response.aread()).decode()
 
 
 async def answered_over_grpc(channel: grpc.aio.Channel, rpc: str, headers: list[tuple[str, str]]) -> str:

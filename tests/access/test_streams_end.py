@@ -65,7 +65,7 @@ async def test_a_stream_ends_for_a_pod_that_is_gone(service: Service, monkeypatc
     await client.close()
 
 
-async def test_who_may_not_join_hears_nothing_of_the_group_on_a_stream(service: Service) -> None:
+async def test_a_caller_that_may_not_join_gets_no_event_of_the_group(service: Service) -> None:
     owner = bearer(service.secrets.a_token("owner"))
     viewer = service.secrets.a_token("viewer", "viewer")
     join = f"{path_of('g')}/join"
@@ -89,7 +89,7 @@ async def test_a_watch_ends_when_its_token_is_revoked(service: Service) -> None:
     async def revoke() -> None:
         service.secrets.revoke("watcher")
 
-    assert_it_ended(await what_a_watch_hears_after(revoke, service, "watched", watcher))
+    assert_it_ended(await what_a_watch_receives_after(revoke, service, "watched", watcher))
 
 
 async def test_a_watch_ends_when_a_rule_denies_it(service: Service) -> None:
@@ -103,7 +103,7 @@ async def test_a_watch_ends_when_a_rule_denies_it(service: Service) -> None:
             while (await service.http.get(path_of("frozen"), headers=onlooker)).status_code != 403:
                 continue
 
-    assert_it_ended(await what_a_watch_hears_after(deny, service, "frozen", onlooker))
+    assert_it_ended(await what_a_watch_receives_after(deny, service, "frozen", onlooker))
 
 
 NOBODY_LOOKS = """
@@ -116,7 +116,7 @@ effect = "deny"
 """
 
 
-async def what_a_watch_hears_after(
+async def what_a_watch_receives_after(
     change: Callable[[], Awaitable[None]], service: Service, group_id: str, watcher: dict[str, str]
 ) -> list[str]:
     """Its lines until it ends, where a member joins after the change."""
@@ -131,10 +131,10 @@ async def what_a_watch_hears_after(
             return [line async for line in lines]
 
 
-def assert_it_ended(heard: list[str]) -> None:
+def assert_it_ended(seen: list[str]) -> None:
     """Without the news that it might not have."""
-    assert [line for line in heard if line.startswith('data: {"revision')] == []
-    assert "event: interrupted" in heard
+    assert [line for line in seen if line.startswith('data: {"revision')] == []
+    assert "event: interrupted" in seen
 
 
 def path_of(group_id: str) -> str:

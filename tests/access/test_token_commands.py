@@ -140,16 +140,16 @@ def test_the_journal_keeps_the_authors_of_forgotten_tokens(rota: Rota, tmp_path:
     rota("token", "revoke", "--yes", "ci", "--note", "it was in a log", *at)
     rota("token", "forget", "ci", *at)
 
-    told = json.loads(rota("token", "history", "ci", *at, "-o", "json").out)
+    shown = json.loads(rota("token", "history", "ci", *at, "-o", "json").out)
     table = rota("token", "history", *at).out
 
-    assert [(each["done"], each["note"]) for each in told] == [
+    assert [(each["done"], each["note"]) for each in shown] == [
         ("forget", ""),
         ("revoke", "it was in a log"),
         ("create", "for CI"),
     ]
-    assert {each["token_id"] for each in told} == {token.split("_")[1]}
-    assert {(each["by"], each["origin"]) for each in told} == {(f"shell:{getpass.getuser()}", socket.gethostname())}
+    assert {each["token_id"] for each in shown} == {token.split("_")[1]}
+    assert {(each["by"], each["origin"]) for each in shown} == {(f"shell:{getpass.getuser()}", socket.gethostname())}
     assert len(table.splitlines()) == 5
     assert token.split("_")[2] not in (tmp_path / "rota.db").read_bytes().decode("latin-1")
 
@@ -184,7 +184,7 @@ def test_a_token_expires_unless_its_maker_says_that_it_does_not(rota: Rota, tmp_
         "ever": ("--never-expires",),
     }
 
-    told = {name: rota("token", "create", name, *options, *file).err for name, options in lives.items()}
+    shown = {name: rota("token", "create", name, *options, *file).err for name, options in lives.items()}
     listed = rota("token", "list", *file, "-o", "json")
     table = rota("token", "list", *file)
 
@@ -193,7 +193,10 @@ def test_a_token_expires_unless_its_maker_says_that_it_does_not(rota: Rota, tmp_
         for each in json.loads(listed.out)
     }
     assert days == {"plain": 90, "brief": 13, "month": 15, "ever": None}
-    assert ("expires in 89d" in told["plain"] or "in 90d" in told["plain"], "never expires" in told["ever"]) == (
+    assert (
+        "expires in 89d" in shown["plain"] or "in 90d" in shown["plain"],
+        "never expires" in shown["ever"],
+    ) == (
         True,
         True,
     )

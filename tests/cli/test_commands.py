@@ -73,7 +73,7 @@ def test_a_description_has_members_and_the_last_rebalance(rota: Rota) -> None:
     assert json.loads(rota("groups", "describe", "indexers", "-o", "json").out)["leader_id"] == member_id
 
 
-def test_watch_tells_every_event_with_its_reason_one_a_line(rota: Rota) -> None:
+def test_watch_prints_every_event_with_its_reason_one_a_line(rota: Rota) -> None:
     member_id = rota.member("indexers")
 
     past = ("groups", "watch", "indexers", "--after", "0", "-n", "5")
@@ -239,7 +239,7 @@ def test_every_failure_is_one_clear_line_and_an_exit_code(
         (answering_garbage, "http://127.0.0.1:{port} gives no answer that can be read"),
     ],
 )
-async def test_another_program_at_the_servers_address_is_told_as_such(rota: Rota, serve: Serve, says: str) -> None:
+async def test_another_program_at_the_address_is_reported_as_such(rota: Rota, serve: Serve, says: str) -> None:
     async with listening(serve) as port:
         url = f"http://127.0.0.1:{port}"
         failed = await asyncio.to_thread(rota, "groups", "describe", "g", "--url", url)

@@ -61,17 +61,17 @@ def test_the_demo_loses_a_worker_and_finishes_exactly_once(processes: Processes,
 
     exit_code = demo.wait_for_exit(90)
 
-    told = demo.output()
-    assert exit_code == 0, told
-    assert "FAILED" not in told
-    assert "kill -9" in told
-    assert "no heartbeat within its session timeout of 1000 ms" in told
-    assert "every file was counted exactly once: 240 of 240" in told
+    reported = demo.output()
+    assert exit_code == 0, reported
+    assert "FAILED" not in reported
+    assert "kill -9" in reported
+    assert "no heartbeat within its session timeout of 1000 ms" in reported
+    assert "every file was counted exactly once: 240 of 240" in reported
     # \w+ in bytes: the ü of fünf parts it in two words.
-    assert "the words agree: 1440 counted by the workers, 1440 counted directly" in told
-    assert "a commit in its name is refused by the coordinator: UNKNOWN_MEMBER_ID" in told
-    assert "a result in its name is refused by the fence" in told
-    assert "\x1b" not in told
+    assert "the words agree: 1440 counted by the workers, 1440 counted directly" in reported
+    assert "a commit in its name is refused by the coordinator: UNKNOWN_MEMBER_ID" in reported
+    assert "a result in its name is refused by the fence" in reported
+    assert "\x1b" not in reported
     assert not alive_in_session(demo.pid)
     assert not list((some_files.parent / "temporary").iterdir())
 
@@ -147,38 +147,38 @@ class Journal:
         self.board = board
         self.revision = 0
 
-    def tell(self, kind: str, generation_id: int = 1, reason: str = "", **payload: Any) -> list[str]:
+    def notify(self, kind: str, generation_id: int = 1, reason: str = "", **payload: Any) -> list[str]:
         self.revision += 1
         event = GroupEvent(self.revision, 0, generation_id, kind, reason, payload)
-        return [line.text for line in self.board.tell(event)]
+        return [line.text for line in self.board.lines_of(event)]
 
     def generation(self, generation_id: int, shares: dict[str, list[int]]) -> list[str]:
         """A completed generation in which the first member leads."""
         ids = {name: f"{name}-{UUID}" for name in shares}
-        self.tell("generation_completed", generation_id, member_ids=list(ids.values()))
+        self.notify("generation_completed", generation_id, member_ids=list(ids.values()))
         encoded = [
             [ids[name], b64encode(encode_assignment(Assignment(tuple(TopicPartition("words", n) for n in share))))]
             for name, share in shares.items()
         ]
         leader_id = next(iter(ids.values()))
-        return self.tell("assignment_synced", generation_id, leader_id=leader_id, assignments=encoded)
+        return self.notify("assignment_synced", generation_id, leader_id=leader_id, assignments=encoded)
 
     def commit(self, name: str, partition: int, offset: int) -> list[str]:
-        return self.tell("offsets_committed", member_id=f"{name}-{UUID}", offsets=[["words", partition, offset]])
+        return self.notify("offsets_committed", member_id=f"{name}-{UUID}", offsets=[["words", partition, offset]])
 
 
 def test_the_board_shows_takeovers_and_late_commits() -> None:
     board = Board(Work("", (("a", "b", "c"), ("d", "e", "f"), ("g",)), rounds=1))
     journal = Journal(board)
-    told = journal.generation(1, {"worker-1": [0, 1], "worker-2": [2]})
-    assert told == ["generation 1: worker-1 has 0-1, worker-2 has 2 (as worker-1, its leader, assigned)"]
+    reported = journal.generation(1, {"worker-1": [0, 1], "worker-2": [2]})
+    assert reported == ["generation 1: worker-1 has 0-1, worker-2 has 2 (as worker-1, its leader, assigned)"]
 
     journal.commit("worker-1", 0, 1)
     assert board.someone_in_the_middle() is None
     journal.commit("worker-1", 0, 2)
     assert board.someone_in_the_middle() == f"worker-1-{UUID}"
     loss = board.lose(f"worker-1-{UUID}")
-    journal.tell("member_expired", member_id=loss.member_id, reason="silent")
+    journal.notify("member_expired", member_id=loss.member_id, reason="silent")
     journal.generation(2, {"worker-2": [0, 1, 2]})
     taken = journal.commit("worker-2", 0, 3)
     journal.commit("worker-1", 1, 3)

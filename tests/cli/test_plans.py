@@ -34,11 +34,11 @@ def group(rota: Rota) -> str:
 def test_a_plan_is_printed_for_people_and_for_programs(rota: Rota, group: str) -> None:
     hypothesis = ("--members", "+1", "--partitions", "words=3", "--strategy", "server:roundrobin")
 
-    told = rota("groups", "plan", group, *hypothesis)
+    reported = rota("groups", "plan", group, *hypothesis)
     plan: dict[str, Any] = json.loads(rota("groups", "plan", group, *hypothesis, "-o", "json").out)
 
-    assert told.exit_code == 0, told.err
-    lines = [line.split() for line in told.out.splitlines()]
+    assert reported.exit_code == 0, reported.err
+    lines = [line.split() for line in reported.out.splitlines()]
     member_id = plan["members"][0]["member_id"]
     moved = {"topic": "words", "partitions": [1], "from_member_id": member_id, "to_member_id": "new-1"}
     assert (plan["group_id"], plan["moves"], plan["moved"]) == ("readers", 1, [moved])

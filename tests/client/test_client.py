@@ -210,11 +210,11 @@ async def test_who_is_asked_for_patience_waits_for_as_long() -> None:
 
 
 @in_virtual_time
-async def test_patience_that_one_has_not_is_told_to_the_program() -> None:
+async def test_a_timeout_without_time_left_is_reported_to_the_program() -> None:
     script = Script(ErrorCode.THROTTLED, retry_after_ms=60_000)
-    with pytest.raises(Throttled) as told:
+    with pytest.raises(Throttled) as reported:
         await Caller(script).ask(DESCRIBE, DescribeReply)
-    assert told.value.retry_after_ms == 60_000
+    assert reported.value.retry_after_ms == 60_000
 
 
 @in_virtual_time

@@ -25,7 +25,7 @@ WORK = [WorkItem("sink"), *(WorkItem("sink", task) for task in range(6))]
 
 @dataclass
 class Diary:
-    told: list[tuple[str, tuple[WorkItem, ...]]] = field(default_factory=list)
+    reported: list[tuple[str, tuple[WorkItem, ...]]] = field(default_factory=list)
 
     def listeners(self) -> dict[str, Any]:
         return {
@@ -36,7 +36,7 @@ class Diary:
 
     def note(self, what: str, work: tuple[WorkItem, ...]) -> None:
         if work:
-            self.told.append((what, work))
+            self.reported.append((what, work))
 
 
 def connect_worker(
@@ -68,7 +68,7 @@ async def test_kept_work_goes_on_while_a_newcomer_gets_its_share() -> None:
             await until(lambda: run_all([first, second]))
             kept = first.assignment or ()
 
-            (assigned, everything), *rest = diary.told
+            (assigned, everything), *rest = diary.reported
             assert (assigned, sorted(everything)) == ("assigned", sorted(WORK))
             assert [what for what, _ in rest] == ["revoked"]
             assert not set(rest[0][1]) & set(kept)
@@ -81,13 +81,13 @@ async def test_the_work_of_a_leaver_waits_and_disturbs_no_other() -> None:
         async with connect_worker(coordinator, "b") as leaves:
             await until(lambda: run_all([stays, leaves]))
             had = leaves.assignment
-        told = list(diary.told)
+        reported = list(diary.reported)
         await asyncio.sleep(DELAY_MS / 2_000)
         async with connect_worker(coordinator, "b") as returned:
             await until(lambda: run_all([stays, returned]))
 
             assert returned.assignment == had
-            assert diary.told == told
+            assert diary.reported == reported
 
 
 @in_virtual_time
@@ -229,7 +229,7 @@ async def test_workers_share_registered_connectors_of_the_server() -> None:
         await until(lambda: run_all([first]))
         second = await stack.enter_async_context(served_worker(coordinator, "b"))
         await until(lambda: run_all([first, second]))
-        assert [what for what, _ in diary.told] == ["assigned", "revoked"], "what stays does not pause"
+        assert [what for what, _ in diary.reported] == ["assigned", "revoked"], "what stays does not pause"
 
         await put_sink(coordinator, 8)
         more = [*WORK, WorkItem("sink", 6), WorkItem("sink", 7)]
@@ -306,7 +306,7 @@ async def test_eager_workers_stop_everything_before_they_join() -> None:
         async with connect_worker(coordinator, "b", protocols=BOTH) as second:
             await until(lambda: run_all([first, second]))
 
-            (_, everything), (revoked, stopped), (again, share) = diary.told
+            (_, everything), (revoked, stopped), (again, share) = diary.reported
             assert (revoked, sorted(stopped), again) == ("revoked", sorted(everything), "assigned")
             assert len(share) < len(everything)
         # Eager workers wait for none that has left.
@@ -363,13 +363,13 @@ async def test_a_rolling_upgrade_to_incremental_loses_no_work() -> None:
                 workers[name] = await stack.enter_async_context(worker)
                 await until(lambda: run_all(list(workers.values())))
         kept = diaries["a"]
-        kept.told.clear()
+        kept.reported.clear()
 
         async with connect_worker(coordinator, "d", protocols="incremental") as newcomer:
             await until(lambda: run_all([*workers.values(), newcomer]))
 
-        assert [what for what, _ in kept.told] in ([], ["revoked"]), "what stays does not pause any more"
-        assert all(len(work) < 3 for _, work in kept.told)
+        assert [what for what, _ in kept.reported] in ([], ["revoked"]), "what stays does not pause any more"
+        assert all(len(work) < 3 for _, work in kept.reported)
         for stack in stacks.values():
             await stack.aclose()
 

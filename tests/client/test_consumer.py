@@ -34,22 +34,22 @@ class Diary:
     """The arguments of callbacks, and which partitions were worked on without a gap."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, Partitions]] = []
+        self.reported: list[tuple[str, Partitions]] = []
         self.deadlines: list[float | None] = []
         self.drain_s = 0.0
 
     def on_assigned(self, added: Partitions, held: Partitions, *, deadline: float | None) -> None:
         assert set(added) <= set(held)
-        self.told.append(("assigned", added))
+        self.reported.append(("assigned", added))
         self.deadlines.append(deadline)
 
     async def on_revoked(self, removed: Partitions, *, deadline: float | None) -> None:
         self.deadlines.append(deadline)
         await asyncio.sleep(self.drain_s)
-        self.told.append(("revoked", removed))
+        self.reported.append(("revoked", removed))
 
     def on_lost(self, removed: Partitions) -> None:
-        self.told.append(("lost", removed))
+        self.reported.append(("lost", removed))
 
 
 def a_consumer(coordinator: LocalCoordinator, diary: Diary | None = None, **options: Any) -> Consumer:
@@ -106,12 +106,12 @@ async def test_callbacks_receive_additions_removals_and_deadlines() -> None:
             await first.wait_assigned()
             async with a_consumer(coordinator) as other:
                 await until(lambda: are_shared([first, other]) and len(first.assignment or ()) == 6)
-                assert [what for what, _ in diary.told if what != "assigned"] == ["revoked"]
-                (moved,) = [places for what, places in diary.told if what == "revoked"]
+                assert [what for what, _ in diary.reported if what != "assigned"] == ["revoked"]
+                (moved,) = [places for what, places in diary.reported if what == "revoked"]
                 assert sorted(other.assignment or ()) == sorted(moved)
-                assert [len(places) for what, places in diary.told if what == "assigned"] == [12, 0, 0]
+                assert [len(places) for what, places in diary.reported if what == "assigned"] == [12, 0, 0]
             await until(lambda: are_shared([first]))
-            assert sorted(diary.told[-1][1]) == sorted(moved)
+            assert sorted(diary.reported[-1][1]) == sorted(moved)
         assert None not in diary.deadlines
 
 
@@ -240,7 +240,7 @@ async def test_stored_progress_is_committed_regularly_and_at_revokes() -> None:
 
 
 @in_virtual_time
-async def test_a_commit_in_the_background_tells_how_it_went() -> None:
+async def test_a_commit_in_the_background_reports_its_outcome() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         consumer = worker.client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS)
@@ -274,7 +274,7 @@ async def test_a_stalled_member_gives_its_share_up_until_it_works() -> None:
                 events = [event async for event in until_lost(stuck)]
                 assert "no progress for 10000 ms" in events[-1].reason
                 await until(lambda: are_shared([other]))
-                assert diary.told[-1][0] == "lost"
+                assert diary.reported[-1][0] == "lost"
                 stuck.progress()
                 await until(lambda: are_shared([stuck, other]) and bool(stuck.assignment))
 
@@ -315,7 +315,7 @@ async def test_a_pattern_subscribes_to_present_and_future_topics() -> None:
 
 @in_virtual_time
 @pytest.mark.parametrize("strategy", ["roundrobin", "cooperative-sticky"])
-async def test_a_topic_that_grows_is_dealt_anew(strategy: str) -> None:
+async def test_a_topic_that_grows_is_assigned_anew(strategy: str) -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         client = a_worker(coordinator).client
         await client.put_topic("documents", 2)
@@ -338,7 +338,7 @@ async def test_growth_that_takes_nothing_from_anybody_revokes_nothing() -> None:
             await consumer.wait_assigned()
             counts["work"] = 3
             await until(lambda: len(consumer.assignment or ()) == 3)
-            assert diary.told == [("assigned", ALL[:2]), ("assigned", ALL[2:3])]
+            assert diary.reported == [("assigned", ALL[:2]), ("assigned", ALL[2:3])]
 
 
 @in_virtual_time
@@ -349,7 +349,7 @@ async def test_a_changed_subscription_swaps_old_for_new() -> None:
             await consumer.wait_assigned()
             await consumer.subscribe({"rest": 1})
             await until(lambda: consumer.assignment == (("rest", 0),))
-            assert diary.told == [("assigned", ALL[:2]), ("revoked", ALL[:2]), ("assigned", (("rest", 0),))]
+            assert diary.reported == [("assigned", ALL[:2]), ("revoked", ALL[:2]), ("assigned", (("rest", 0),))]
             assert consumer.subscription == ("rest",)
 
 

@@ -167,11 +167,11 @@ class Replicas:
             self.searched.append(index)
             if self.denies:
                 return httpx.Response(403, json=problem_document(ErrorCode.GROUP_AUTHORIZATION_FAILED, ""))
-            return httpx.Response(200, json=self.told(index))
+            return httpx.Response(200, json=self.reported(index))
         self.calls.append(index)
         return httpx.Response(200, json={**BEATING, "epoch": self.epoch})
 
-    def told(self, index: int) -> dict[str, object]:
+    def reported(self, index: int) -> dict[str, object]:
         owner = {"replica_id": f"replica-{self.owner}", "address": self.addresses[self.owner]}
         return {**owner, "epoch": self.epoch, "lease_left_ms": 5_000, "reported_by": f"replica-{index}"}
 

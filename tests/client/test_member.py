@@ -189,7 +189,7 @@ async def test_after_a_long_outage_the_member_holds_its_share_again() -> None:
 
 
 @in_virtual_time
-async def test_events_tell_the_whole_story_in_order() -> None:
+async def test_events_show_the_whole_story_in_order() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
 

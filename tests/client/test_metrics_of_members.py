@@ -117,7 +117,7 @@ async def test_a_second_member_rebalances_the_first() -> None:
 
 
 @in_virtual_time
-async def test_a_second_cooperative_round_is_told_apart_from_the_first() -> None:
+async def test_a_second_cooperative_round_is_not_the_first() -> None:
     async with a_coordinator() as coordinator:
         worker, other = a_worker(coordinator), a_worker(coordinator, "x")
         scrape = Scrape(worker.client)

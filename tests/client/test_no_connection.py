@@ -39,7 +39,7 @@ async def reaching(url: str, credentials: Credentials | None = None) -> AsyncIte
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-async def test_a_refused_connection_is_told_as_such(scheme: str) -> None:
+async def test_a_refused_connection_is_reported_as_such(scheme: str) -> None:
     url = f"{scheme}://127.0.0.1:{free_port()}"
     async with reaching(url) as transport:
         failure = await failure_of(transport)
@@ -69,7 +69,7 @@ async def test_an_address_that_drops_packets_is_reported_in_time(scheme: str) ->
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-async def test_silence_is_told_with_the_address_and_the_time(scheme: str) -> None:
+async def test_silence_is_reported_with_the_address_and_the_time(scheme: str) -> None:
     async with AsyncExitStack() as stack:
         port = await stack.enter_async_context(listening(never_answering))
         transport = await stack.enter_async_context(reaching(f"{scheme}://127.0.0.1:{port}"))
@@ -80,7 +80,7 @@ async def test_silence_is_told_with_the_address_and_the_time(scheme: str) -> Non
 
 
 @pytest.mark.parametrize("scheme", ["https", "grpcs", "grpcs+stream"])
-async def test_a_server_without_tls_is_told_as_such(scheme: str) -> None:
+async def test_a_server_without_tls_is_reported_as_such(scheme: str) -> None:
     async with AsyncExitStack() as stack:
         port = await stack.enter_async_context(listening(answering_404))
         transport = await stack.enter_async_context(reaching(f"{scheme}://127.0.0.1:{port}"))
@@ -90,7 +90,7 @@ async def test_a_server_without_tls_is_told_as_such(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["https", "grpcs", "grpcs+stream"])
-async def test_a_certificate_that_is_not_trusted_is_told_as_such(scheme: str, tmp_path: Path) -> None:
+async def test_a_certificate_that_is_not_trusted_is_reported_as_such(scheme: str, tmp_path: Path) -> None:
     ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
     shown, tls = theirs.issue("server"), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(shown.cert, shown.key)
@@ -106,7 +106,7 @@ async def test_a_certificate_that_is_not_trusted_is_told_as_such(scheme: str, tm
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "grpc+stream"])
-async def test_a_server_that_speaks_no_grpc_is_told_as_such(scheme: str) -> None:
+async def test_a_server_that_speaks_no_grpc_is_reported_as_such(scheme: str) -> None:
     async with AsyncExitStack() as stack:
         port = await stack.enter_async_context(listening(answering_404))
         transport = await stack.enter_async_context(reaching(f"{scheme}://127.0.0.1:{port}"))
@@ -136,7 +136,7 @@ async def test_a_token_that_no_header_can_hold_is_not_quoted(scheme: str, tmp_pa
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-async def test_a_call_of_a_closed_client_is_told_as_such(scheme: str) -> None:
+async def test_a_call_of_a_closed_client_is_reported_as_such(scheme: str) -> None:
     async with a_door({"grpc+stream": "stream"}.get(scheme, scheme)) as url:
         transport = transport_to([url], None)
         await transport.send(BEAT, timeout_ms=5_000)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rota.client.transports.owner_search import OwnerSearch, Told
+from rota.client.transports.owner_search import OwnerReport, OwnerSearch
 from rota.client.transports.owners import Owner, OwnerOutOfReach
 
 GROUP = ("default", "g")
@@ -20,11 +20,11 @@ class Network:
         self.owner = "o"
         self.asked: list[str] = []
 
-    async def ask(self, _group: tuple[str, str], url: str) -> Told:
+    async def ask(self, _group: tuple[str, str], url: str) -> OwnerReport:
         self.asked.append(url)
         if url not in self.who:
             raise OwnerOutOfReach(url)
-        return Told(self.owner, self.who[url], 7, self.advertised, self.own_port)
+        return OwnerReport(self.owner, self.who[url], 7, self.advertised, self.own_port)
 
     async def address(self, *listed: str, anywhere: bool = False) -> str:
         owner = await OwnerSearch(self.ask, listed, anywhere=anywhere).find(GROUP, listed[0])
@@ -99,9 +99,9 @@ async def test_nothing_without_tls_is_gone_to_from_where_there_is_tls(network: N
 async def test_an_advertised_machine_leads_to_the_owning_worker(network: Network) -> None:
     network.advertised = "http://b:80"
 
-    async def ask(group: tuple[str, str], url: str) -> Told:
-        told = await network.ask(group, url)
-        return Told(told.replica_id, told.reported_by, 7, told.address, 8102 if "//b" in url else 0)
+    async def ask(group: tuple[str, str], url: str) -> OwnerReport:
+        reported = await network.ask(group, url)
+        return OwnerReport(reported.replica_id, reported.reported_by, 7, reported.address, 8102 if "//b" in url else 0)
 
     network.who = {"http://a:80": "x", "http://b:80": "neighbour", "http://b:8102": "o"}
     owner = await OwnerSearch(ask, ["http://a:80", "http://b:80"], anywhere=False).find(GROUP, "http://a:80")

@@ -72,9 +72,9 @@ async def test_a_lock_is_held_by_one_and_its_tokens_rise() -> None:
 async def test_a_cut_off_holder_ends_its_body_before_the_next_begins() -> None:
     async with a_coordinator() as coordinator:
         diary: list[str] = []
-        told: list[Permit] = []
+        reported: list[Permit] = []
         cut, other = a_worker(coordinator, "cut"), a_worker(coordinator, "other")
-        holding = asyncio.create_task(hold(permits(cut, on_lost=told.append), diary, "cut"))
+        holding = asyncio.create_task(hold(permits(cut, on_lost=reported.append), diary, "cut"))
         await until(lambda: diary == ["cut begins 0"])
         waiting = asyncio.create_task(hold(permits(other), diary, "other"))
         await asyncio.sleep(1)
@@ -85,18 +85,18 @@ async def test_a_cut_off_holder_ends_its_body_before_the_next_begins() -> None:
         assert diary == ["cut begins 0", "cut ends", "other begins 0"]
         with pytest.raises(PermitLost, match="the permit was lost"):
             await holding
-        assert [(permit.number, permit.is_valid) for permit in told] == [(0, False)]
+        assert [(permit.number, permit.is_valid) for permit in reported] == [(0, False)]
         await cancelled(waiting)
 
 
 @in_virtual_time
 async def test_on_lost_is_not_called_for_a_permit_that_is_given_back() -> None:
     async with a_coordinator() as coordinator:
-        told: list[Permit] = []
-        async with permits(a_worker(coordinator, "a"), on_lost=told.append) as permit:
+        reported: list[Permit] = []
+        async with permits(a_worker(coordinator, "a"), on_lost=reported.append) as permit:
             permit.raise_if_lost()
 
-        assert told == []
+        assert reported == []
         with pytest.raises(PermitLost):
             permit.raise_if_lost()
 

@@ -43,7 +43,7 @@ def test_a_term_is_held_and_handed_over_when_the_block_ends(url: str) -> None:
         assert tokens[0] < tokens[1]
 
 
-def test_a_term_that_is_over_is_told_at_the_end_of_its_block(url: str) -> None:
+def test_a_term_that_is_over_is_reported_at_the_end_of_its_block(url: str) -> None:
     with a_client(url) as client, client.leader("writer", session_timeout_ms=60_000) as election:
         term = next(iter(election.terms()))
         with pytest.raises(LeadershipLost):
@@ -67,10 +67,10 @@ def test_run_calls_a_plain_function_in_each_term(url: str) -> None:
 
 
 def test_callbacks_are_plain_functions_in_threads_of_their_own(url: str) -> None:
-    told: list[tuple[str, int, str]] = []
+    reported: list[tuple[str, int, str]] = []
 
     def note(what: str, partitions: Any) -> None:
-        told.append((what, len(partitions), threading.current_thread().name.split("_")[0]))
+        reported.append((what, len(partitions), threading.current_thread().name.split("_")[0]))
 
     with a_client(url) as client:
         consumer = client.consumer(
@@ -84,7 +84,7 @@ def test_callbacks_are_plain_functions_in_threads_of_their_own(url: str) -> None
             assert len(assigned.share) == 4
             consumer.commit([OffsetToCommit("work", 1, 7)])
             assert consumer.committed()[("work", 1)] == 7
-    assert told == [("assigned", 4, "rota callback"), ("revoked", 4, "rota callback")]
+    assert reported == [("assigned", 4, "rota callback"), ("revoked", 4, "rota callback")]
 
 
 def test_a_worker_pool_works_in_one_thread_a_shard(url: str) -> None:
@@ -142,13 +142,13 @@ def test_a_lock_waits_and_is_released_at_the_blocks_end(url: str) -> None:
         assert lock.lost.is_set()
 
 
-def test_a_permit_that_is_lost_is_told_at_the_end_of_its_block(url: str) -> None:
-    told: list[int] = []
+def test_a_lost_permit_is_reported_at_the_end_of_its_block(url: str) -> None:
+    reported: list[int] = []
     with a_client(url) as client:
-        permit = client.permits("two", 2, session_timeout_ms=60_000, on_lost=lambda lost: told.append(lost.number))
+        permit = client.permits("two", 2, session_timeout_ms=60_000, on_lost=lambda lost: reported.append(lost.number))
         with pytest.raises(PermitLost, match="the permit was lost"):
             work_until_removed(client, permit)
-    assert told == [0]
+    assert reported == [0]
 
 
 def work_until_removed(client: Any, permit: Any) -> None:

@@ -25,8 +25,8 @@ async def led_together(strategy: str, *roles: TopicRole) -> list[Partitions]:
     """What each gets where the first one leads."""
     said = [next(each.metadata for each in role.protocols(None, -1) if each.name == strategy) for role in roles]
     members = tuple(JoinedMember(f"m{index}", None, metadata) for index, metadata in enumerate(said))
-    dealt = await roles[0].assign(JoinedAsLeader(1, strategy, members))
-    return [decode_assignment(dealt[member.member_id]).partitions for member in members]
+    plan = await roles[0].assign(JoinedAsLeader(1, strategy, members))
+    return [decode_assignment(plan[member.member_id]).partitions for member in members]
 
 
 @pytest.mark.parametrize(("partitions", "on_the_loop"), [(10, True), (10_000, False)])
@@ -34,13 +34,13 @@ async def test_a_large_assignment_is_computed_off_the_event_loop(
     partitions: int, on_the_loop: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[int] = []
-    deal = consumer_protocol._deal
+    plan = consumer_protocol._distribute
 
-    def deal_noting_the_thread(*generation: Any) -> Any:
+    def distribute_noting_the_thread(*generation: Any) -> Any:
         threads.append(threading.get_ident())
-        return deal(*generation)
+        return plan(*generation)
 
-    monkeypatch.setattr(consumer_protocol, "_deal", deal_noting_the_thread)
+    monkeypatch.setattr(consumer_protocol, "_distribute", distribute_noting_the_thread)
     role = TopicRole(("range",), ("t",), {"t": partitions})
 
     assignments = await role.assign(leading(role))

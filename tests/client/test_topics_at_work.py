@@ -106,7 +106,7 @@ async def test_partitions_move_to_the_members_in_their_racks(client: Client, lea
         await until(lambda: [numbers(each) for each in members] == [{1, 3}, {0, 2, 4}])
 
 
-async def test_what_strategies_do_not_heed_disturbs_nobody(client: Client) -> None:
+async def test_changes_that_no_strategy_reads_cause_no_rebalance(client: Client) -> None:
     await client.put_topic("t", 4)
     await client.put_topic("u", 1)
     (member,) = consumers(client, 1, re.compile("[tuv]"), "sticky")

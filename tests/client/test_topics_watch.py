@@ -112,7 +112,7 @@ def sizes(members: Sequence[Consumer]) -> list[int]:
 
 @in_virtual_time
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "server:sticky"])
-async def test_growth_is_dealt_within_a_moment(strategy: str) -> None:
+async def test_growth_is_assigned_within_a_moment(strategy: str) -> None:
     async with AsyncExitStack() as stack:
         admin, _, members = await a_group(stack, strategy=strategy)
         await admin.put_topic("t", 6)

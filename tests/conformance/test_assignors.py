@@ -201,7 +201,7 @@ SUBSCRIBED = [
         ("count:a=3", True),
     ],
 )
-def test_a_property_is_told_from_its_opposite(name: str, expected: bool) -> None:
+def test_a_property_is_distinguished_from_its_opposite(name: str, expected: bool) -> None:
     assert holds(name, Outcome({"t": 3, "u": 2}, SUBSCRIBED, SHARES)) is expected
 
 

@@ -114,7 +114,7 @@ async def test_a_session_runs_down_between_two_refreshes(browser: Browser, scene
 
 
 @pytest.mark.slow
-async def test_a_server_that_goes_away_is_told_of_and_comes_back(browser: Browser, scene: Scene) -> None:
+async def test_a_server_that_goes_away_is_reported_and_comes_back(browser: Browser, scene: Scene) -> None:
     async with page_of(browser, scene.url + "/shards") as page:
         await page.route("**/shards", lambda route: route.abort())
         await expect(page.locator("#lost")).to_be_visible(timeout=10_000)
@@ -143,16 +143,16 @@ async def test_sessions_pause_while_the_server_is_silent(
             server.process.pause()
         await page.clock.run_for(15_000)
         await expect(page.locator("#lost")).to_be_visible()
-        told_last = await sessions(page)
+        reported_last = await sessions(page)
         await page.clock.run_for(60_000)
-        assert await sessions(page) == told_last
+        assert await sessions(page) == reported_last
 
         if silence == "killed":
             server.start_and_wait()
         else:
             server.process.resume()
         await expect(page.locator("#lost")).to_be_hidden()
-        await expect(page.locator("meter")).not_to_have_js_property("value", told_last[0])
+        await expect(page.locator("meter")).not_to_have_js_property("value", reported_last[0])
 
 
 @pytest.mark.slow
@@ -275,7 +275,7 @@ async def test_a_leader_is_made_to_step_down_by_who_means_it(browser: Browser, s
         await page.get_by_label("to confirm").fill(CANDIDATES)
         await page.get_by_role("button", name="Step down").click()
 
-        await expect(page.locator(".told")).to_have_text("The leader was asked to step down.")
+        await expect(page.locator(".notice")).to_have_text("The leader was asked to step down.")
         # The hand-over may be the latest chapter by now.
         asked = page.locator("#how + .story .reason").filter(has_text="its machine goes away")
         await expect(asked.first).to_be_visible()
@@ -322,7 +322,7 @@ async def test_a_token_is_revoked_in_a_browser(browser: Browser, keeper: Keeper)
         await page.get_by_label("Why?").fill("it was stolen")
         await page.get_by_role("button", name="Revoke").click()
 
-        await expect(page.locator(".told")).to_have_text("The token is revoked.")
+        await expect(page.locator(".notice")).to_have_text("The token is revoked.")
         await expect(page.get_by_role("link", name="Revoke old-laptop")).to_have_count(0)
         await page.keyboard.press("g")
         await page.keyboard.press("q")

@@ -84,8 +84,8 @@ async def test_a_revoked_token_is_rejected_from_then_on(doors: Doors) -> None:
     assert f'href="{path}"' not in page
     assert "It is revoked already" in again.text
     await until_answered(doors.http, calls, httpx.codes.UNAUTHORIZED)
-    (told,) = re.findall(rf"<td>Revoke</td><td>leaked .*?{token_id}.*?</tr>", page, re.DOTALL)
-    assert ["token:admin" in told, "127.0.0.1" in told, "it was in a log" in told] == [True, True, True]
+    (reported,) = re.findall(rf"<td>Revoke</td><td>leaked .*?{token_id}.*?</tr>", page, re.DOTALL)
+    assert ["token:admin" in reported, "127.0.0.1" in reported, "it was in a log" in reported] == [True, True, True]
 
 
 async def test_tokens_history_is_read_over_http_by_journal_readers(doors: Doors) -> None:

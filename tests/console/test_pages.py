@@ -110,7 +110,7 @@ async def test_a_group_named_like_a_page_has_one_page_at_a_time(site: Site, name
         assert tabs.count('aria-current="page"') == 1
 
 
-async def test_one_of_a_kind_is_told_as_one(site: Site) -> None:
+async def test_one_of_a_kind_is_shown_as_one(site: Site) -> None:
     await site.stable("indexers", share=json.dumps({"topics": {"documents": [0]}}).encode())
 
     group_, delete = await site.page(site.path("indexers")), await site.page(site.path("indexers", "act", "delete"))
@@ -122,7 +122,7 @@ async def test_one_of_a_kind_is_told_as_one(site: Site) -> None:
     assert 'data-unit="member">1</td>' in listed
 
 
-async def test_a_group_that_is_not_there_is_told_of_in_words(site: Site) -> None:
+async def test_a_group_that_does_not_exist_is_reported_in_words(site: Site) -> None:
     answer = await site.http.get(site.path("mistyped"))
 
     assert answer.status_code == httpx.codes.NOT_FOUND

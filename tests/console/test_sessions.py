@@ -158,11 +158,11 @@ async def test_an_open_page_ends_within_3_s_of_its_session(doors: Doors, elsewhe
             else:
                 await browser.post("/signout")
             async with asyncio.timeout(SOON_S):
-                heard = (await live).text
+                seen = (await live).text
 
     assert time.monotonic() - began < 3
-    assert "event: interrupted" in heard
-    assert '"code":"UNAUTHENTICATED"' in heard.replace(" ", "")
+    assert "event: interrupted" in seen
+    assert '"code":"UNAUTHENTICATED"' in seen.replace(" ", "")
 
 
 async def test_over_tls_only_the_cookie_of_this_host_counts(doors: Doors) -> None:

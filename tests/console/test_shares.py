@@ -68,7 +68,7 @@ def test_bytes_that_mean_nothing_to_us_make_no_map() -> None:
     assert share_map("worker", {"a": b'{"version":1,"run":{"copy":[-1,0]},"revoke":{}}'}) is not None
 
 
-def test_runs_of_numbers_are_told_as_ranges() -> None:
+def test_runs_of_numbers_are_shown_as_ranges() -> None:
     assert in_words([("b", 3), ("a", 0), ("a", 2), ("a", 1), ("a", 7)]) == "a 0-2, 7 · b 3"
 
 
@@ -117,11 +117,14 @@ def generation(number: int, leader_id: str) -> Generation:
 def test_a_leader_leads_until_another_one_does() -> None:
     story = [generation(1, "a"), generation(2, "a"), generation(3, ""), generation(4, "b"), Generation(5)]
 
-    told = reigns(story)
+    shown = reigns(story)
 
-    assert [(one.leader_id, one.first_generation, one.last_generation) for one in told] == [("b", 4, 4), ("a", 1, 2)]
-    assert [(one.since_ms, one.until_ms) for one in told] == [(4_000, None), (1_000, 3_000)]
-    assert told[1].why == "reason 1"
+    assert [(one.leader_id, one.first_generation, one.last_generation) for one in shown] == [
+        ("b", 4, 4),
+        ("a", 1, 2),
+    ]
+    assert [(one.since_ms, one.until_ms) for one in shown] == [(4_000, None), (1_000, 3_000)]
+    assert shown[1].why == "reason 1"
 
 
 def test_shards_that_nobody_holds_stand_under_no_name() -> None:

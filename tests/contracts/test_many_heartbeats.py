@@ -34,7 +34,7 @@ async def a_member(url: str) -> str:
         await transport.close()
 
 
-async def told(door: str, beats: list[tuple[str, int, str | None]]) -> list[tuple[str, int, str]]:
+async def reported(door: str, beats: list[tuple[str, int, str | None]]) -> list[tuple[str, int, str]]:
     """The answer to each: its error, the group's generation and state. The member is called `me`."""
     async with a_door(door) as url:
         me = await a_member(url)
@@ -43,24 +43,24 @@ async def told(door: str, beats: list[tuple[str, int, str | None]]) -> list[tupl
             for member, generation, instance in beats
         ]
         if door.startswith("http"):
-            return await told_over_http(url, named)
+            return await reported_over_http(url, named)
         async with grpc.aio.insecure_channel(urlsplit(url).netloc) as channel:
             members = [pb.MemberHeartbeat(**beat) for beat in named]
             group = pb.GroupHeartbeat(namespace=NAMESPACE, group_id="g", members=members)
             request = pb.HeartbeatManyRequest(groups=[group])
             if door.startswith("stream"):
-                return told_in(await told_over_a_stream(channel, request), named)
-            return told_in(await stub(channel).HeartbeatMany(request), named)
+                return reported_in(await reported_over_a_stream(channel, request), named)
+            return reported_in(await stub(channel).HeartbeatMany(request), named)
 
 
-async def told_over_http(url: str, beats: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
+async def reported_over_http(url: str, beats: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
     async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
         answer = await client.post(f"/v1/namespaces/{NAMESPACE}/groups/g/heartbeat", json={"members": beats})
     assert [each["member_id"] for each in answer.json()["members"]] == [beat["member_id"] for beat in beats]
     return [(each["error"], each["generation_id"], each["state"]) for each in answer.json()["members"]]
 
 
-async def told_over_a_stream(channel: grpc.aio.Channel, request: pb.HeartbeatManyRequest) -> Any:
+async def reported_over_a_stream(channel: grpc.aio.Channel, request: pb.HeartbeatManyRequest) -> Any:
     session = SessionClient(channel)
     try:
         return (await session.ask(heartbeat=request)).heartbeat
@@ -68,7 +68,7 @@ async def told_over_a_stream(channel: grpc.aio.Channel, request: pb.HeartbeatMan
         await session.close()
 
 
-def told_in(response: Any, beats: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
+def reported_in(response: Any, beats: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
     """GRPC names those that are refused; all others have the group's generation and state."""
     (group,) = response.groups
     assert group.error == "NONE"
@@ -77,20 +77,20 @@ def told_in(response: Any, beats: list[dict[str, Any]]) -> list[tuple[str, int, 
 
 
 @pytest.mark.parametrize("door", [REFERENCE, *OTHERS])
-async def test_members_that_live_are_told_where_the_group_stands(door: str) -> None:
-    assert await told(door, [("me", 1, None), ("me", 1, "i")]) == [CURRENT, CURRENT]
+async def test_members_that_live_learn_where_the_group_stands(door: str) -> None:
+    assert await reported(door, [("me", 1, None), ("me", 1, "i")]) == [CURRENT, CURRENT]
 
 
 @pytest.mark.parametrize("door", [REFERENCE, *OTHERS])
 async def test_those_that_are_refused_spoil_nothing_for_the_others(door: str) -> None:
-    answers = await told(door, [("me", 1, None), ("a stranger", 1, None), ("another", 1, "i")])
+    answers = await reported(door, [("me", 1, None), ("a stranger", 1, None), ("another", 1, "i")])
 
     assert answers[0] == CURRENT
     assert [error for error, *_ in answers[1:]] == ["UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID"]
 
 
 @pytest.mark.parametrize("door", [REFERENCE, *OTHERS])
-async def test_an_old_generation_is_told_so(door: str) -> None:
-    ((error, *_),) = await told(door, [("me", 0, None)])
+async def test_an_old_generation_is_reported_as_old(door: str) -> None:
+    ((error, *_),) = await reported(door, [("me", 0, None)])
 
     assert error == "ILLEGAL_GENERATION"

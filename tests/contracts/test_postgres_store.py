@@ -87,9 +87,7 @@ async def test_a_transactions_limits_do_not_change_the_session(postgres_url: str
     assert pid == same_pid, "another connection tells nothing of this one"
 
 
-async def test_a_database_that_answers_early_is_told_to_wait(
-    postgres_server: PostgresServer, postgres_url: str
-) -> None:
+async def test_a_database_that_answers_early_has_to_wait(postgres_server: PostgresServer, postgres_url: str) -> None:
     name = postgres_url.rpartition("/")[2]
     postgres_server.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = off')
     store = SqlStore(postgres_url)
@@ -242,7 +240,7 @@ async def test_no_listener_is_unavailable_and_no_database_rejected(postgres_dsn:
         await SqlStore("postgresql://postgres@127.0.0.1:1/rota").open(SHARD_COUNT)
 
 
-async def test_who_has_no_driver_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_driver_is_reported_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "asyncpg", None)
 
     with pytest.raises(StoreRefused, match=r"rota\[postgres\]"):

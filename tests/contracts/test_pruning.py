@@ -100,12 +100,12 @@ async def read_by(url: str, reader: str, positions: Mapping[int, int]) -> None:
 
 
 async def test_days_that_are_over_go_and_the_rest_stays_gapless(url: str, service: SqlStore) -> None:
-    told = await prune(url, keep_days=1, dry_run=True)
+    reported = await prune(url, keep_days=1, dry_run=True)
     before = await numbers(service)
     done = await prune(url, keep_days=1)
     again = await prune(url, keep_days=1)
 
-    assert told == done
+    assert reported == done
     assert done.lines == SHARDS * 3 * A_DAY
     assert before == {s: list(range(1, DAYS * A_DAY + 1)) for s in range(SHARDS)}
     assert await numbers(service) == {s: list(range(3 * A_DAY + 1, DAYS * A_DAY + 1)) for s in range(SHARDS)}

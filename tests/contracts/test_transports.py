@@ -169,7 +169,7 @@ async def a_rebalance_is_planned(say: Say) -> None:
 async def a_group_is_described_as_its_type_reads_it(say: Say) -> None:
     subscription = encode_subscription(Subscription(("t",)))
     share = encode_assignment(Assignment((TopicPartition("t", 0), TopicPartition("t", 2))))
-    for kind, metadata, assignment, told in (
+    for kind, metadata, assignment, reported in (
         ("consumer", subscription, share, {"topics": {"t": [0, 2]}}),
         ("worker", b"no worker's", b"no worker's", None),
         ("of-nobody", b"\xff", b"\xff", None),
@@ -179,8 +179,8 @@ async def a_group_is_described_as_its_type_reads_it(say: Say) -> None:
         await say(SyncGroup(*G, member.member_id, member.generation_id, assignments=((member.member_id, assignment),)))
         reply = await say(DescribeGroup(*G))
         assert isinstance(reply, DescribeReply)
-        assert (reply.members[0].assignment, reply.members[0].assignment_decoded) == (assignment, told)
-        assert (reply.members[0].metadata_decoded is None) == (told is None)
+        assert (reply.members[0].assignment, reply.members[0].assignment_decoded) == (assignment, reported)
+        assert (reply.members[0].metadata_decoded is None) == (reported is None)
         await say(LeaveGroup(*G, (LeavingMember(group_instance_id="i1"),)))
 
 
@@ -392,15 +392,15 @@ async def test_what_protobuf_cannot_say_is_refused_all_the_same(transport: str, 
 
 
 @pytest.mark.parametrize("transport", OTHERS)
-async def test_a_watch_tells_the_same(transport: str) -> None:
-    async def told(name: str) -> list[Any]:
+async def test_a_watch_reports_the_same(transport: str) -> None:
+    async def reported(name: str) -> list[Any]:
         async with a_transport(name) as sender:
             await sender.send(a_join("i1", wait_ms=20_000), timeout_ms=30_000)  # Its generation is complete then.
             await sender.send(a_join("i2", wait_ms=0), timeout_ms=30_000)
             lines = [line async for line in first(4, sender.watch(*G, 0))]
         return [(line.generation_id, line.kind, line.reason[:10], sorted(line.payload)) for line in lines]
 
-    assert await told(transport) == await told(REFERENCE)
+    assert await reported(transport) == await reported(REFERENCE)
 
 
 async def first(count: int, lines: Any) -> Any:

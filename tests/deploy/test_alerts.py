@@ -81,16 +81,16 @@ def test_every_metric_that_is_used_is_one_of_a_live_server(processes: Processes,
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         exposed = answer.read()
 
-    told = {*re.findall(r"^# TYPE (\w+)", exposed.decode(), re.MULTILINE), *(metric.name for metric in OF_PIPELINE)}
+    reported = {*re.findall(r"^# TYPE (\w+)", exposed.decode(), re.MULTILINE), *(metric.name for metric in OF_PIPELINE)}
     assert len(used_metrics()) > 20
-    assert used_metrics().keys() <= told
+    assert used_metrics().keys() <= reported
     assert (checked := promtool("check", "metrics", stdin=exposed)).returncode == 0, checked.stderr + checked.stdout
 
 
 def test_every_label_that_is_selected_by_is_one_of_its_metric() -> None:
     page = (REPOSITORY / "docs" / "reference" / "metrics.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| \w+ \| ([^|]*) \|", page, re.MULTILINE)
-    labels = {name: set(told.split(", ")) for name, told in rows}
+    labels = {name: set(reported.split(", ")) for name, reported in rows}
 
     wrong = {
         (metric, label)

@@ -95,9 +95,9 @@ def test_probes_have_a_port_of_their_own_where_it_is_wanted(case: Path, chosen: 
 
 def test_the_suggested_ingress_can_be_trusted() -> None:
     (server,) = find(render(EVERYTHING), "Deployment")["spec"]["template"]["spec"]["containers"]
-    (told,) = (one["value"] for one in server["env"] if one["name"] == "ROTA_TRUSTED_PROXIES")
+    (reported,) = (one["value"] for one in server["env"] if one["name"] == "ROTA_TRUSTED_PROXIES")
 
-    assert [str(network) for network in parse_networks(told)] == ["10.0.0.0/8", "2001:db8::7/128"]
+    assert [str(network) for network in parse_networks(reported)] == ["10.0.0.0/8", "2001:db8::7/128"]
 
 
 @pytest.mark.slow

@@ -174,15 +174,15 @@ def test_a_password_file_in_the_stores_url_works_for_each_reader(mode: str) -> N
         "extraVolumeMounts": [{"name": "postgres", "mountPath": "/var/run/postgres", "readOnly": True}],
         "journal": {"keepDays": 7},
     }
-    told = [
+    reported = [
         (pod["spec"].get("volumes", ()), container.get("volumeMounts", ()))
         for _, pod in pod_templates(render(MINIMAL, values=values))
         for container in containers(pod)
         if "ROTA_STORE" in {variable["name"] for variable in container.get("env", ())}
     ]
 
-    assert len(told) == {"init": 3, "job": 4}[mode]
-    for volumes, mounts in told:
+    assert len(reported) == {"init": 3, "job": 4}[mode]
+    for volumes, mounts in reported:
         assert values["extraVolumes"][0] in volumes
         assert values["extraVolumeMounts"][0] in mounts
 

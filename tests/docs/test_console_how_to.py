@@ -55,7 +55,7 @@ def test_its_pictures_are_there_and_small() -> None:
     assert [picture.name for picture in pictures if picture.stat().st_size > 250_000] == []
 
 
-def test_it_tells_what_every_action_does() -> None:
+def test_it_says_what_every_action_does() -> None:
     rows = re.findall(r"^\| ([a-z ]+) \|", PAGE, re.MULTILINE)
 
     named = {

@@ -43,11 +43,11 @@ def test_the_check_names_a_page_that_is_missing_or_old(tmp_path: Path) -> None:
 
 def test_the_references_events_are_exported_events_of_members() -> None:
     """One name for one thing: `rota.client.NAME` is the class whose objects `member.events()` gives."""
-    told = (DOCS / "reference" / "sdk.md").read_text().partition("## What members tell")[2].partition("\n## ")[0]
+    reported = (DOCS / "reference" / "sdk.md").read_text().partition("## What members tell")[2].partition("\n## ")[0]
     kinds = {(get_origin(kind) or kind).__name__: get_origin(kind) or kind for kind in get_args(MemberEvent)}
 
-    assert re.findall(r"^- `(\w+)\(", told, re.MULTILINE) == [
-        name for name in re.findall(r"^- `(\w+)\(", told, re.MULTILINE) if name in kinds
+    assert re.findall(r"^- `(\w+)\(", reported, re.MULTILINE) == [
+        name for name in re.findall(r"^- `(\w+)\(", reported, re.MULTILINE) if name in kinds
     ]
     assert {name: getattr(rota.client, name, None) for name in kinds} == kinds
 

@@ -35,12 +35,12 @@ def test_every_file_of_the_page_is_one_that_a_server_takes() -> None:
 
 def test_the_table_of_actions_is_the_codes() -> None:
     rows = [line.strip("|").split("|") for line in PAGE.splitlines() if line.startswith("| `") and line.count("|") == 7]
-    told = {
+    reported = {
         cells[0].strip(" `"): {role for role, cell in zip(ROLES, cells[2:], strict=True) if "✓" in cell}
         for cells in rows
     }
 
-    assert told == {action.value: {role for role, may in ROLES.items() if action in may} for action in Action}
+    assert reported == {action.value: {role for role, may in ROLES.items() if action in may} for action in Action}
 
 
 @pytest.mark.slow

@@ -28,8 +28,8 @@ def test_the_site_builds_strictly_and_names_no_machine(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     pages = list((tmp_path / "html").rglob("*.html"))
     assert len(pages) >= 60
-    told = [page.name for page in pages if str(ROOT) in page.read_text()]
-    assert told == []
+    reported = [page.name for page in pages if str(ROOT) in page.read_text()]
+    assert reported == []
     assert [page.name for page in pages if FROM_ELSEWHERE.search(page.read_text())] == []
 
 

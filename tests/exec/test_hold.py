@@ -22,8 +22,8 @@ def holder(wrappers: Wrappers, script: str = HOLDS, permits: int = 1) -> Process
 
 def permit_of(process: Process) -> tuple[int, int]:
     """The number and the token that the command received."""
-    told = json.loads(process.wait_for_line(r"^\{.*\}$")[0])
-    return int(told["ROTA_PERMIT"]), int(told["ROTA_FENCING_TOKEN"])
+    reported = json.loads(process.wait_for_line(r"^\{.*\}$")[0])
+    return int(reported["ROTA_PERMIT"]), int(reported["ROTA_FENCING_TOKEN"])
 
 
 def test_two_commands_hold_permits_and_a_third_gets_the_next(wrappers: Wrappers) -> None:

@@ -27,7 +27,7 @@ from tests.support.reaper import is_alive
 pytestmark = pytest.mark.processes
 
 # What waits looks up every now and then: a signal that comes just before a long wait would be heeded after it.
-TELLS_SIGNALS = """
+PRINTS_SIGNALS = """
 import os, signal, time
 def tell(number, frame):
     print("got", signal.Signals(number).name, flush=True)
@@ -80,14 +80,14 @@ def test_the_command_knows_its_token_and_the_next_is_higher(wrappers: Wrappers) 
 
     tokens = sorted(int(environment_of(lead)["ROTA_FENCING_TOKEN"]) for lead in (first, second))
 
-    told = environment_of(first)
+    reported = environment_of(first)
     assert tokens[0] < tokens[1]
-    assert (told["ROTA_GROUP"], told["ROTA_URL"], told["ROTA_NAMESPACE"]) == (
+    assert (reported["ROTA_GROUP"], reported["ROTA_URL"], reported["ROTA_NAMESPACE"]) == (
         wrappers.group_id,
         wrappers.url,
         "default",
     )
-    assert told["ROTA_MEMBER_ID"]
+    assert reported["ROTA_MEMBER_ID"]
 
 
 @pytest.mark.thorough
@@ -124,7 +124,7 @@ def hangups_heeded() -> Iterator[None]:
 
 @pytest.mark.usefixtures("hangups_heeded")
 def test_every_signal_reaches_the_command_and_sets_the_exit_code(wrappers: Wrappers) -> None:
-    lead = wrappers.lead_python(TELLS_SIGNALS)
+    lead = wrappers.lead_python(PRINTS_SIGNALS)
     lead.wait_for_line("^ready")
 
     for name in ("SIGHUP", "SIGUSR1", "SIGWINCH", "SIGTSTP"):
@@ -167,8 +167,8 @@ def test_candidates_wait_and_lead_when_the_command_has_ended(wrappers: Wrappers)
 
 def test_the_commands_leftovers_may_finish_within_the_grace(wrappers: Wrappers) -> None:
     """It receives TERM and prints that, which it could not if it was killed at once."""
-    heeds = "lambda *_: (print('finished', flush=True), os._exit(0))"
-    lead = wrappers.lead_python(LEAVES_A_GRANDCHILD.format(at_term=heeds), "--grace-ms", str(SESSION_MS // 4))
+    ends = "lambda *_: (print('finished', flush=True), os._exit(0))"
+    lead = wrappers.lead_python(LEAVES_A_GRANDCHILD.format(at_term=ends), "--grace-ms", str(SESSION_MS // 4))
     pid_of("grandchild", lead)
 
     lead.send(signal.SIGUSR1)
@@ -242,11 +242,11 @@ def test_a_command_gets_no_secret_of_ours_unless_it_is_asked_for(wrappers: Wrapp
     ours = {name: f"{name}-value" for name in SECRET_VARIABLES}
 
     wrapper = wrappers.lead_with({**ours, "THEIRS": "yes"}, PRINT_ENVIRONMENT, "--pass-env", "ROTA_REDIS")
-    told = environment_of(wrapper)
+    reported = environment_of(wrapper)
 
-    assert ours.keys() & told.keys() == {"ROTA_REDIS"}
-    assert (told["THEIRS"], told["ROTA_URL"]) == ("yes", wrappers.url)
-    assert int(told["ROTA_FENCING_TOKEN"]) > 0
+    assert ours.keys() & reported.keys() == {"ROTA_REDIS"}
+    assert (reported["THEIRS"], reported["ROTA_URL"]) == ("yes", wrappers.url)
+    assert int(reported["ROTA_FENCING_TOKEN"]) > 0
 
 
 def test_a_guardian_holds_no_secret_of_ours(wrappers: Wrappers) -> None:

@@ -52,11 +52,11 @@ def test_the_command_knows_its_share_and_sets_the_exit_code(wrappers: Wrappers) 
 
     work = wrappers.work(wrappers.group_id, "python3", "-c", PRINT_ENVIRONMENT + "; raise SystemExit(9)")
 
-    told = environment_of(work)
+    reported = environment_of(work)
     assert work.wait_for_exit() == 9
-    assert told["ROTA_PARTITIONS"] == "0 1 2"
-    assert json.loads(told["ROTA_ASSIGNMENT"]) == [{"topic": wrappers.group_id, "partitions": [0, 1, 2]}]
-    assert int(told["ROTA_FENCING_TOKEN"]) >= 1
+    assert reported["ROTA_PARTITIONS"] == "0 1 2"
+    assert json.loads(reported["ROTA_ASSIGNMENT"]) == [{"topic": wrappers.group_id, "partitions": [0, 1, 2]}]
+    assert int(reported["ROTA_FENCING_TOKEN"]) >= 1
 
 
 @pytest.mark.slow

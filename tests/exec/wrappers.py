@@ -116,8 +116,8 @@ def wait_until_dead(*pids: int, deadline_s: float = _DEADLINE_S) -> float:
 
 def environment_of(wrapper: Process) -> dict[str, str]:
     """The environment that a command printed as JSON."""
-    told: dict[str, str] = json.loads(wrapper.wait_for_line(r"^\{.*\}$")[0])
-    return told
+    reported: dict[str, str] = json.loads(wrapper.wait_for_line(r"^\{.*\}$")[0])
+    return reported
 
 
 PRINT_ENVIRONMENT = "import json, os; print(json.dumps(dict(os.environ)), flush=True)"

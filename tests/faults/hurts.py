@@ -52,7 +52,7 @@ CUTS: dict[str, Callable[[Network], None]] = {
 }
 
 
-def _cut_what_all_tell_redis(network: Network) -> None:
+def _cut_publishing(network: Network) -> None:
     for name in NAMES:
         network.cut_one_way(name, REDIS)
 
@@ -77,7 +77,7 @@ PACKETS: dict[str, Callable[[NamespacedNetwork], None]] = {
     **CUTS,
     "one from the other replicas": _cut_from_its_peers,
     "what one sends to Postgres": lambda network: network.cut_one_way("r1", POSTGRES),
-    "what all send to Redis": _cut_what_all_tell_redis,
+    "what all send to Redis": _cut_publishing,
     "one refused by Postgres": lambda network: network.refuse("r1", POSTGRES),
     "one refused by the other replicas": _refuse_to_its_peers,
 }

@@ -39,7 +39,7 @@ class Worker:
     def __init__(self, member: Member[bytes], number: int) -> None:
         self.member = member
         self.commits = 0
-        self.told: list[MemberEvent[bytes]] = []
+        self.reported: list[MemberEvent[bytes]] = []
         """Everything, the share that it began with first."""
         self._number = number
 
@@ -56,12 +56,12 @@ class Worker:
         try:
             await self.member.commit([OffsetToCommit("t", self._number, self.commits)])
         except CoordinatorError as error:
-            error.add_note(f"{self.member.group_id}, {self.member.member_id}: {self.told}")
+            error.add_note(f"{self.member.group_id}, {self.member.member_id}: {self.reported}")
             raise
 
     async def _listen(self) -> None:
         async for event in self.member.events():
-            self.told.append(event)
+            self.reported.append(event)
 
 
 @asynccontextmanager
@@ -115,20 +115,20 @@ async def test_200_members_notice_nothing_of_a_rolling_restart(processes: Proces
         clients = [await stack.enter_async_context(connect(order)) for order in orders]
         workers = await stack.enter_async_context(working(clients))
         before = generations_of_all(workers)
-        await until(lambda: all(worker.told for worker in workers), "every member has heard of its share")
+        await until(lambda: all(worker.reported for worker in workers), "every member has heard of its share")
         for worker in workers:
-            worker.told.clear()
+            worker.reported.clear()
         for replica in cluster.replicas.values():
             await replica.terminate()
             replica.start()
             await cluster.until_settled()
             await until(progress(workers), "every member has committed since")
-        told = Counter(type(event).__name__ for worker in workers for event in worker.told)
+        reported = Counter(type(event).__name__ for worker in workers for event in worker.reported)
         after = generations_of_all(workers)
 
     print(f"{sum(worker.commits for worker in workers)} commits")
     assert after == before
-    assert told == {}
+    assert reported == {}
 
 
 def progress(workers: list[Worker]) -> Callable[[], bool]:

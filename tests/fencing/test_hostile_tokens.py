@@ -49,7 +49,7 @@ SEGMENTS = st.binary(max_size=60).map(base64url) | st.text(max_size=40) | JSON_V
 
 
 @pytest.fixture(scope="module")
-def ring(tmp_path_factory: pytest.TempPathFactory) -> KeyRing:
+def key_pairs(tmp_path_factory: pytest.TempPathFactory) -> KeyRing:
     path = tmp_path_factory.mktemp("keys") / "key.pem"
     path.write_bytes(new_key())
     return read_keys([path])
@@ -61,49 +61,49 @@ def segment(value: Any) -> str:
 
 @pytest.mark.parametrize("hostile", [*NESTED, *LARGE], ids=range(len(NESTED) + len(LARGE)))
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_deep_and_large_parts_are_invalid_tokens(ring: KeyRing, hostile: bytes, place: int) -> None:
-    parts = sign(TOKEN, ring).split(".")
+def test_deep_and_large_parts_are_invalid_tokens(key_pairs: KeyRing, hostile: bytes, place: int) -> None:
+    parts = sign(TOKEN, key_pairs).split(".")
     parts[place] = base64url(hostile)
 
     with pytest.raises(InvalidToken):
-        verify(".".join(parts), ring.public, now=NOW)
+        verify(".".join(parts), key_pairs.public, now=NOW)
     with pytest.raises(InvalidToken):
-        Fence(lambda: ring.public, clock=lambda: NOW).admit(".".join(parts))
+        Fence(lambda: key_pairs.public, clock=lambda: NOW).admit(".".join(parts))
 
 
 @FEW
 @given(text=st.text(alphabet=st.characters(), max_size=200))
-def test_any_text_is_an_invalid_token(ring: KeyRing, text: str) -> None:
+def test_any_text_is_an_invalid_token(key_pairs: KeyRing, text: str) -> None:
     with pytest.raises(InvalidToken):
-        verify(text, ring.public, now=NOW)
+        verify(text, key_pairs.public, now=NOW)
 
 
 @FEW
 @given(parts=st.tuples(HEADERS.map(segment) | SEGMENTS, SEGMENTS, SEGMENTS))
-def test_any_three_parts_are_an_invalid_token(ring: KeyRing, parts: tuple[str, str, str]) -> None:
+def test_any_three_parts_are_an_invalid_token(key_pairs: KeyRing, parts: tuple[str, str, str]) -> None:
     with pytest.raises(InvalidToken):
-        verify(".".join(parts), ring.public, now=NOW)
+        verify(".".join(parts), key_pairs.public, now=NOW)
 
 
 @FEW
 @given(claims=JSON_VALUES)
-def test_signed_claims_of_any_shape_are_an_invalid_token(ring: KeyRing, claims: Any) -> None:
+def test_signed_claims_of_any_shape_are_an_invalid_token(key_pairs: KeyRing, claims: Any) -> None:
     """A key that signs other things as well, as an operator may have it."""
-    header = {"alg": "EdDSA", "typ": "rota-fence+jwt", "kid": ring.signing_id}
+    header = {"alg": "EdDSA", "typ": "rota-fence+jwt", "kid": key_pairs.signing_id}
     signed = f"{segment(header)}.{segment(claims)}"
-    text = f"{signed}.{base64url(ring.signing.sign(signed.encode('ascii')))}"
+    text = f"{signed}.{base64url(key_pairs.signing.sign(signed.encode('ascii')))}"
 
     with pytest.raises(InvalidToken):
-        verify(text, ring.public, now=NOW)
+        verify(text, key_pairs.public, now=NOW)
 
 
 @pytest.mark.parametrize(
     "odd", [{"exp": -(10**400)}, {"exp": 1.5}, {"generation_id": "7"}, {"generation_id": None}, {"fencing_token": [1]}]
 )
-def test_signed_numbers_that_are_none_are_an_invalid_token(ring: KeyRing, odd: dict[str, Any]) -> None:
-    header = {"alg": "EdDSA", "typ": "rota-fence+jwt", "kid": ring.signing_id}
+def test_signed_numbers_that_are_none_are_an_invalid_token(key_pairs: KeyRing, odd: dict[str, Any]) -> None:
+    header = {"alg": "EdDSA", "typ": "rota-fence+jwt", "kid": key_pairs.signing_id}
     claims = {"namespace": "n", "group_id": "g", "generation_id": 1, "sub": "a", "is_leader": True, "iss": "rota"}
     signed = f"{segment(header)}.{segment({**claims, 'iat': 1, 'exp': NOW + 60, **odd})}"
 
     with pytest.raises(InvalidToken):
-        verify(f"{signed}.{base64url(ring.signing.sign(signed.encode('ascii')))}", ring.public, now=NOW)
+        verify(f"{signed}.{base64url(key_pairs.signing.sign(signed.encode('ascii')))}", key_pairs.public, now=NOW)

@@ -195,7 +195,7 @@ async def test_the_last_to_commit_wins_whichever_door_it_takes(
     assert found == [3, 4]
 
 
-async def test_progress_outlives_the_owner_that_never_heard_of_it(dsn: str, teller: asyncpg.Connection) -> None:
+async def test_progress_outlives_the_owner_that_never_learned_of_it(dsn: str, teller: asyncpg.Connection) -> None:
     async with serving(dsn) as first:
         me = await joined(first)
         await teller.execute(COMMIT, me.generation_id, me.member_id, 0, 7)
@@ -207,7 +207,7 @@ async def test_progress_outlives_the_owner_that_never_heard_of_it(dsn: str, tell
         assert await fetched(second) == {("transfers", 0): 7, ("transfers", 1): 8}
 
 
-async def test_the_journal_tells_of_it_and_folds_to_the_rows(dsn: str, teller: asyncpg.Connection) -> None:
+async def test_the_journal_records_it_and_folds_to_the_rows(dsn: str, teller: asyncpg.Connection) -> None:
     async with serving(dsn) as coordinator:
         me = await joined(coordinator)
         await teller.execute(COMMIT, me.generation_id, me.member_id, 0, 7)

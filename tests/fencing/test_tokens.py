@@ -28,119 +28,119 @@ def a_key(folder: Path, name: str = "key") -> Path:
 
 
 @pytest.fixture
-def ring(tmp_path: Path) -> KeyRing:
+def key_pairs(tmp_path: Path) -> KeyRing:
     return read_keys([a_key(tmp_path)])
 
 
-def a_fence(ring: KeyRing, highest: dict[str, int] | None = None) -> Fence:
-    return Fence(lambda: ring.public, highest=highest, clock=lambda: NOW)
+def a_fence(key_pairs: KeyRing, highest: dict[str, int] | None = None) -> Fence:
+    return Fence(lambda: key_pairs.public, highest=highest, clock=lambda: NOW)
 
 
-def test_signed_tokens_are_read_with_published_keys_alone(ring: KeyRing) -> None:
-    published = json.loads(json.dumps(ring.jwks()))
+def test_signed_tokens_are_read_with_published_keys_alone(key_pairs: KeyRing) -> None:
+    published = json.loads(json.dumps(key_pairs.jwks()))
 
-    assert verify(sign(TOKEN, ring), public_keys(published), now=NOW) == TOKEN
+    assert verify(sign(TOKEN, key_pairs), public_keys(published), now=NOW) == TOKEN
 
 
-def test_any_jwt_library_reads_it(ring: KeyRing) -> None:
+def test_any_jwt_library_reads_it(key_pairs: KeyRing) -> None:
     import jwt
 
-    key = jwt.PyJWKSet.from_dict(ring.jwks())[ring.signing_id]
-    claims = jwt.decode(sign(TOKEN, ring), key, algorithms=["EdDSA"], issuer="rota", options={"verify_exp": False})
+    key = jwt.PyJWKSet.from_dict(key_pairs.jwks())[key_pairs.signing_id]
+    claims = jwt.decode(sign(TOKEN, key_pairs), key, algorithms=["EdDSA"], issuer="rota", options={"verify_exp": False})
 
     assert (claims["sub"], claims["generation_id"], claims["is_leader"]) == ("writer-1", 7, True)
 
 
 @pytest.mark.parametrize("part", [0, 1, 2])
-def test_a_token_that_was_changed_anywhere_is_refused(ring: KeyRing, part: int) -> None:
-    parts = sign(TOKEN, ring).split(".")
+def test_a_token_that_was_changed_anywhere_is_refused(key_pairs: KeyRing, part: int) -> None:
+    parts = sign(TOKEN, key_pairs).split(".")
     for at in range(0, len(parts[part]), 7):
         changed = "A" if parts[part][at] != "A" else "B"
         forged = [*parts]
         forged[part] = parts[part][:at] + changed + parts[part][at + 1 :]
         with pytest.raises(InvalidToken):
-            verify(".".join(forged), ring.public, now=NOW)
+            verify(".".join(forged), key_pairs.public, now=NOW)
 
 
 @pytest.mark.parametrize("changes", [{"alg": "none"}, {"alg": "HS256"}, {"typ": "JWT"}, {"kid": "other"}, {"crit": []}])
-def test_a_token_of_another_kind_is_refused(ring: KeyRing, changes: dict[str, object]) -> None:
-    _, claims, _ = sign(TOKEN, ring).split(".")
-    header = json.dumps({"alg": "EdDSA", "typ": "rota-fence+jwt", "kid": ring.signing_id, **changes}).encode()
+def test_a_token_of_another_kind_is_refused(key_pairs: KeyRing, changes: dict[str, object]) -> None:
+    _, claims, _ = sign(TOKEN, key_pairs).split(".")
+    header = json.dumps({"alg": "EdDSA", "typ": "rota-fence+jwt", "kid": key_pairs.signing_id, **changes}).encode()
     signed = f"{urlsafe_b64encode(header).rstrip(b'=').decode()}.{claims}"
-    signature = urlsafe_b64encode(ring.signing.sign(signed.encode())).rstrip(b"=").decode()
+    signature = urlsafe_b64encode(key_pairs.signing.sign(signed.encode())).rstrip(b"=").decode()
 
     with pytest.raises(InvalidToken):
-        verify(f"{signed}.{signature}", ring.public, now=NOW)
+        verify(f"{signed}.{signature}", key_pairs.public, now=NOW)
 
 
 @pytest.mark.parametrize("text", ["", ".", "..", "a.b", "a.b.c", "é.é.é", "x" * 100_000])
-def test_what_is_no_token_is_refused(ring: KeyRing, text: str) -> None:
+def test_what_is_no_token_is_refused(key_pairs: KeyRing, text: str) -> None:
     with pytest.raises(InvalidToken):
-        verify(text, ring.public)
+        verify(text, key_pairs.public)
 
 
-def test_a_token_runs_out(ring: KeyRing) -> None:
-    signed = sign(TOKEN, ring)
+def test_a_token_runs_out(key_pairs: KeyRing) -> None:
+    signed = sign(TOKEN, key_pairs)
 
-    verify(signed, ring.public, now=NOW + 59.9)
+    verify(signed, key_pairs.public, now=NOW + 59.9)
     with pytest.raises(InvalidToken, match="run out"):
-        verify(signed, ring.public, now=NOW + 60)
+        verify(signed, key_pairs.public, now=NOW + 60)
 
 
-def test_another_servers_token_is_refused(ring: KeyRing, tmp_path: Path) -> None:
+def test_another_servers_token_is_refused(key_pairs: KeyRing, tmp_path: Path) -> None:
     other = read_keys([a_key(tmp_path, "other")])
 
     with pytest.raises(InvalidToken, match="not known"):
-        verify(sign(TOKEN, other), ring.public, now=NOW)
+        verify(sign(TOKEN, other), key_pairs.public, now=NOW)
 
 
-def test_a_fence_refuses_what_is_older_than_it_has_seen(ring: KeyRing) -> None:
-    fence = a_fence(ring)
-    old, new = sign(TOKEN, ring), sign(replace(TOKEN, generation_id=8, fencing_token=fencing_token(8)), ring)
+def test_a_fence_refuses_what_is_older_than_it_has_seen(key_pairs: KeyRing) -> None:
+    fence = a_fence(key_pairs)
+    old, new = sign(TOKEN, key_pairs), sign(replace(TOKEN, generation_id=8, fencing_token=fencing_token(8)), key_pairs)
 
     fence.admit(old)
     fence.admit(new)
     with pytest.raises(StaleToken, match=f"{fencing_token(8)} has been here"):
         fence.admit(old)
-    fence.admit(sign(replace(TOKEN, group_id="another"), ring))
+    fence.admit(sign(replace(TOKEN, group_id="another"), key_pairs))
 
 
-def test_a_fence_keeps_what_it_has_seen_where_it_is_told(ring: KeyRing) -> None:
+def test_a_fence_keeps_what_it_has_seen_where_it_is_configured(key_pairs: KeyRing) -> None:
     highest: dict[str, int] = {}
-    a_fence(ring, highest).admit(sign(replace(TOKEN, generation_id=8, fencing_token=fencing_token(8)), ring))
+    a_fence(key_pairs, highest).admit(sign(replace(TOKEN, generation_id=8, fencing_token=fencing_token(8)), key_pairs))
 
     with pytest.raises(StaleToken):
-        a_fence(ring, highest).admit(sign(TOKEN, ring))
+        a_fence(key_pairs, highest).admit(sign(TOKEN, key_pairs))
     assert highest == {"default/billing": fencing_token(8), "default/billing/writer": fencing_token(8)}
 
 
-def test_a_fence_rejects_a_predecessor_and_admits_other_members(ring: KeyRing) -> None:
-    fence = a_fence(ring)
+def test_a_fence_rejects_a_predecessor_and_admits_other_members(key_pairs: KeyRing) -> None:
+    fence = a_fence(key_pairs)
     beside = replace(TOKEN, member_id="other-1", group_instance_id="other")
     dynamic = replace(TOKEN, member_id="dynamic", group_instance_id=None)
     successor = replace(TOKEN, member_id="writer-2", fencing_token=fencing_token(7, 1))
 
-    fence.admit(sign(TOKEN, ring))
-    fence.admit(sign(successor, ring))
+    fence.admit(sign(TOKEN, key_pairs))
+    fence.admit(sign(successor, key_pairs))
 
     with pytest.raises(StaleToken, match="default/billing/writer is over"):
-        fence.admit(sign(TOKEN, ring))
+        fence.admit(sign(TOKEN, key_pairs))
     for token in (beside, dynamic, successor):
-        fence.admit(sign(token, ring))
+        fence.admit(sign(token, key_pairs))
 
 
-def test_a_token_that_contradicts_its_generation_is_refused(ring: KeyRing) -> None:
+def test_a_token_that_contradicts_its_generation_is_refused(key_pairs: KeyRing) -> None:
     with pytest.raises(InvalidToken):
-        verify(sign(replace(TOKEN, fencing_token=fencing_token(8)), ring), ring.public, now=NOW)
+        verify(sign(replace(TOKEN, fencing_token=fencing_token(8)), key_pairs), key_pairs.public, now=NOW)
 
 
-def test_a_token_of_another_group_or_tenant_opens_nothing(ring: KeyRing) -> None:
-    fence = a_fence(ring)
+def test_a_token_of_another_group_or_tenant_opens_nothing(key_pairs: KeyRing) -> None:
+    fence = a_fence(key_pairs)
 
     with pytest.raises(InvalidToken, match="belong"):
-        fence.admit(sign(TOKEN, ring), group_id="reports")
+        fence.admit(sign(TOKEN, key_pairs), group_id="reports")
     with pytest.raises(InvalidToken, match="belong"):
-        fence.admit(sign(TOKEN, ring), namespace="other")
+        fence.admit(sign(TOKEN, key_pairs), namespace="other")
 
 
 def test_keys_rotate_without_a_token_that_nobody_can_check(tmp_path: Path) -> None:
@@ -180,9 +180,9 @@ def test_a_retired_key_may_be_left_as_its_public_half(tmp_path: Path) -> None:
     pem = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     public.write_bytes(retired.signing.public_key().public_bytes(*pem))
 
-    ring = read_keys([a_key(tmp_path), public])
+    key_pairs = read_keys([a_key(tmp_path), public])
 
-    assert verify(sign(TOKEN, retired), ring.public, now=NOW) == TOKEN
+    assert verify(sign(TOKEN, retired), key_pairs.public, now=NOW) == TOKEN
     with pytest.raises(InvalidKeys, match="private key"):
         read_keys([public])
 

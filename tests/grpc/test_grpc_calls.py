@@ -142,7 +142,7 @@ async def test_a_fence_holds_for_the_generation_and_breaks_with_it(channel: Chan
     )
 
 
-async def test_the_leader_is_told_and_waited_for(channel: Channel) -> None:
+async def test_the_leader_is_shown_and_waited_for(channel: Channel) -> None:
     waiting = asyncio.ensure_future(stub(channel).GetLeader(pb.GetLeaderRequest(**G, wait_ms=20_000)))
     member = await a_stable_member(channel)
 
@@ -160,8 +160,8 @@ async def test_a_permit_is_granted_by_the_answer_to_the_sync(channel: Channel) -
     token = synced.fencing_token
     assert json.loads(synced.assignment).items() >= {"permit": 0, "token": token, "of": 3, "place": 0}.items()
     described = await admin(channel).DescribeGroup(admin_pb2.DescribeGroupRequest(namespace="default", group_id="g"))
-    told = json.loads(described.members[0].assignment_decoded)
-    assert told == {"permit": 0, "token": token, "of": 3, "place": 0}
+    reported = json.loads(described.members[0].assignment_decoded)
+    assert reported == {"permit": 0, "token": token, "of": 3, "place": 0}
 
 
 async def test_a_group_is_frozen_and_a_member_may_leave(channel: Channel) -> None:
@@ -242,13 +242,13 @@ async def test_groups_are_listed_in_pages_described_and_deleted(channel: Channel
 
 async def test_an_administrators_removal_is_known_as_one(channel: Channel, coordinator: LocalCoordinator) -> None:
     await a_stable_member(channel)
-    told: list[str] = []
-    coordinator.subscribe("default", "g", lambda event: told.append(event.kind))
+    reported: list[str] = []
+    coordinator.subscribe("default", "g", lambda event: reported.append(event.kind))
 
     leaving = [pb.LeavingMember(group_instance_id="i1")]
     await admin(channel).RemoveMembers(admin_pb2.RemoveMembersRequest(**G, members=leaving))
 
-    assert told == ["member_removed", "group_emptied"]
+    assert reported == ["member_removed", "group_emptied"]
 
 
 async def test_topics_are_put_read_listed_and_deleted(channel: Channel) -> None:
@@ -474,9 +474,9 @@ async def test_a_draining_coordinator_answers_who_waits(channel: Channel, coordi
     await until(lambda: coordinator.parked() == 1)
 
     await coordinator.drain()
-    told = await waiting
+    reported = await waiting
 
-    assert (told.status, told.code, told.retry_after_s) == (
+    assert (reported.status, reported.code, reported.retry_after_s) == (
         grpc.StatusCode.UNAVAILABLE,
         "COORDINATOR_NOT_AVAILABLE",
         1,

@@ -65,11 +65,11 @@ async def test_sigterm_answers_parked_rpcs_and_sends_streams_elsewhere(processes
 
         server.process.send(signal.SIGTERM)
         started = time.monotonic()
-        told, answered = await asyncio.gather(waiting, session.answer_to(parked))
+        reported, answered = await asyncio.gather(waiting, session.answer_to(parked))
         ended = await session.until_ended()
         exit_code = await asyncio.to_thread(server.process.wait_for_exit)
 
-    assert (told.status, told.code) == (grpc.StatusCode.UNAVAILABLE, "COORDINATOR_NOT_AVAILABLE")
+    assert (reported.status, reported.code) == (grpc.StatusCode.UNAVAILABLE, "COORDINATOR_NOT_AVAILABLE")
     assert answered.error.code == "COORDINATOR_NOT_AVAILABLE"
     assert [event.WhichOneof("event") for event in session.news] == ["drain"]
     assert (ended, exit_code) == (grpc.StatusCode.OK, 0)
@@ -100,7 +100,7 @@ async def test_while_draining_both_ports_answer_then_end_together(processes: Pro
         described_too = await admin(channel).DescribeGroup(admin_pb2.DescribeGroupRequest(**G))
         early = over_grpc.done() or over_http.done() or session.ended is not None
 
-        parked_http, parked_grpc, told = await over_http, await over_grpc, await events
+        parked_http, parked_grpc, reported = await over_http, await over_grpc, await events
         ended = await session.until_ended()
         watch_ended = await code_at_the_end(watch)
         exit_code = await asyncio.to_thread(server.process.wait_for_exit)
@@ -110,7 +110,7 @@ async def test_while_draining_both_ports_answer_then_end_together(processes: Pro
     assert (described.status_code, described_too.state, early) == (200, "PreparingRebalance", False)
     assert (parked_http.status_code, parked_http.json()["code"]) == (503, "COORDINATOR_NOT_AVAILABLE")
     assert (parked_grpc.status, parked_grpc.code) == (grpc.StatusCode.UNAVAILABLE, "COORDINATOR_NOT_AVAILABLE")
-    assert "event: server-drain" in told
+    assert "event: server-drain" in reported
     assert [event.WhichOneof("event") for event in session.news] == ["drain"]
     assert (ended, watch_ended, exit_code) == (grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, 0)
 

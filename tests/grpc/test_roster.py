@@ -72,7 +72,7 @@ async def beat_on(stream: Deaf, roster: Roster, coordinator: LocalCoordinator, m
     request = HeartbeatMany(*KEY, (MemberHeartbeat(member.member_id, member.generation_id),))
     reply = (await coordinator.call(request)).reply
     assert isinstance(reply, HeartbeatManyReply)
-    roster.hear(stream, request, reply.errors)
+    roster.on_heartbeat(stream, request, reply.errors)
 
 
 async def member_ids(coordinator: LocalCoordinator) -> list[str]:

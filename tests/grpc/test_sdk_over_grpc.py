@@ -151,12 +151,12 @@ async def described(coordinator: LocalCoordinator) -> DescribeReply:
 async def test_the_heartbeats_of_a_process_come_to_travel_together(
     coordinator: LocalCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard: list[int] = []
-    hear = coordinator.try_heartbeat
+    seen: list[int] = []
+    on_heartbeat = coordinator.try_heartbeat
 
     def counting(request: object) -> object:
-        heard.append(len(getattr(request, "members", ())))
-        return hear(request)  # type: ignore[arg-type]
+        seen.append(len(getattr(request, "members", ())))
+        return on_heartbeat(request)  # type: ignore[arg-type]
 
     monkeypatch.setattr(coordinator, "try_heartbeat", counting)
     server = GrpcServer(coordinator, LIMITS)
@@ -166,9 +166,9 @@ async def test_the_heartbeats_of_a_process_come_to_travel_together(
         client = await stack.enter_async_context(rota.connect(f"grpc+stream://{server.address}"))
         members = [await stack.enter_async_context(a_member(client, 1_500)) for _ in range(12)]
         await all_partitions_are_shared(members)
-        heard.clear()
-        await until(lambda: sum(heard) >= 48 and max(heard) == 12)
-        messages = heard.copy()  # When members leave, the others join again, each on its own.
+        seen.clear()
+        await until(lambda: sum(seen) >= 48 and max(seen) == 12)
+        messages = seen.copy()  # When members leave, the others join again, each on its own.
 
     # Alone they would have been as many messages as heartbeats.
     assert len(messages) <= sum(messages) / 4

@@ -126,7 +126,7 @@ async def test_a_rebalance_is_pushed_to_all_but_those_who_join(session: SessionC
     assert (await newcomer).generation_id == 3
 
 
-async def test_each_stream_hears_of_its_own_members_only(session: SessionClient, other: SessionClient) -> None:
+async def test_each_stream_gets_events_of_its_own_members_only(session: SessionClient, other: SessionClient) -> None:
     leader, follower = await a_pair(session, other)
 
     await session.send(join=a_join("i0", member_id=leader.member_id))
@@ -149,7 +149,7 @@ async def test_a_new_assignment_is_pushed_with_the_shares(session: SessionClient
     assert session.news == []
 
 
-async def test_a_member_that_is_removed_is_told(session: SessionClient, channel: Channel) -> None:
+async def test_a_member_that_is_removed_is_notified(session: SessionClient, channel: Channel) -> None:
     leader, follower = await a_pair(session)
 
     leaving = [pb.LeavingMember(member_id=follower.member_id, reason="enough")]
@@ -173,7 +173,7 @@ async def test_a_member_whose_place_is_taken_is_fenced(session: SessionClient, c
     assert (list(fenced.member_ids), fenced.code) == ([follower.member_id], "FENCED_INSTANCE_ID")
 
 
-async def test_who_leaves_over_the_stream_is_told_by_the_answer_alone(session: SessionClient) -> None:
+async def test_a_member_that_leaves_on_a_stream_gets_the_answer_alone(session: SessionClient) -> None:
     leader, follower = await a_pair(session)
 
     leave = pb.LeaveGroupRequest(**G, members=[pb.LeavingMember(member_id=follower.member_id)])
@@ -273,9 +273,7 @@ async def test_requests_of_a_message_are_batched_only_if_asked_for(
     ],
     ids=["beside_a_request", "nested", "without_a_number", "too_many"],
 )
-async def test_requests_that_cannot_be_told_apart_end_the_stream(
-    session: SessionClient, message: pb.SessionRequest
-) -> None:
+async def test_requests_that_look_the_same_end_the_stream(session: SessionClient, message: pb.SessionRequest) -> None:
     await session.stream.write(message)
 
     assert await session.until_ended() is grpc.StatusCode.INVALID_ARGUMENT
@@ -312,7 +310,7 @@ async def test_losing_the_stream_alone_takes_nobody_along(
     assert [seat.member_id for seat in server._roster.seats(("default", "g")).values()] == [follower.member_id]
 
 
-async def test_a_loss_that_is_told_twice_still_takes_its_members_along(
+async def test_a_loss_reported_twice_still_takes_its_members_along(
     coordinator: LocalCoordinator, server: GrpcServer
 ) -> None:
     """The client's last message is seen to be the last, and then, while that is cleared away, its stream is gone."""
@@ -382,8 +380,8 @@ async def test_a_drain_is_pushed_and_removes_no_member(
     session = SessionClient(channel)
     await session.ask(options=pb.SessionOptions(leave_after_ms=0))
     await a_pair(session)
-    told: list[str] = []
-    coordinator.subscribe("default", "g", lambda event: told.append(event.kind))
+    reported: list[str] = []
+    coordinator.subscribe("default", "g", lambda event: reported.append(event.kind))
     parked = await session.send(join=a_join("i2"))
     await session.next_news("rebalance")
 
@@ -393,7 +391,7 @@ async def test_a_drain_is_pushed_and_removes_no_member(
     assert (await session.next_news("drain")).reason
     assert (await session.answer_to(parked)).error.code == "COORDINATOR_NOT_AVAILABLE"
     assert await session.until_ended() is grpc.StatusCode.OK
-    assert "member_left" not in told
+    assert "member_left" not in reported
     await session.close()
 
 

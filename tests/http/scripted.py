@@ -93,7 +93,7 @@ class ScriptedCoordinator:
     async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[JournalEvent]:
         seen = self.journal[-1].seq if after_revision is None and self.journal else after_revision or 0
         self.watchers += 1
-        await self._tell()
+        await self._notify()
         try:
             while True:
                 check_not_pruned(seen, self.first_revision)
@@ -106,7 +106,7 @@ class ScriptedCoordinator:
                     await self.changed.wait()
         finally:
             self.watchers -= 1
-            await self._tell()
+            await self._notify()
 
     async def events(self, shard_id: int, after_seq: int, limit: int) -> list[JournalEvent]:
         check_not_pruned(after_seq, self.first_revision)
@@ -129,16 +129,16 @@ class ScriptedCoordinator:
 
     async def append(self, *events: JournalEvent) -> None:
         self.journal += events
-        await self._tell()
+        await self._notify()
 
     async def prune(self, up_to: int) -> None:
         self.first_revision = up_to + 1
         self.journal = [event for event in self.journal if event.seq > up_to]
-        await self._tell()
+        await self._notify()
 
     async def end_journal(self) -> None:
         self.journal_ends = True
-        await self._tell()
+        await self._notify()
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Return once `holds()`; everything that changes here notifies."""
@@ -160,7 +160,7 @@ class ScriptedCoordinator:
     async def _park(self, request: Request) -> Answer:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self.parked[future] = request
-        await self._tell()
+        await self._notify()
         try:
             return await future
         except asyncio.CancelledError:
@@ -168,13 +168,13 @@ class ScriptedCoordinator:
             raise
         finally:
             del self.parked[future]
-            await self._tell()
+            await self._notify()
 
     async def _note(self, request: Request) -> None:
         self.requests.append(request)
-        await self._tell()
+        await self._notify()
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self.changed:
             self.changed.notify_all()
 

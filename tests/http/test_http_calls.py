@@ -89,7 +89,7 @@ async def test_every_error_is_a_problem_document_with_its_status(
     assert (problem.revision, problem.epoch) == (REVISION, EPOCH)
 
 
-async def test_who_asks_the_wrong_replica_is_told_the_owner(
+async def test_a_call_of_the_wrong_replica_is_answered_with_the_owner(
     scripted: ScriptedCoordinator, client: httpx.AsyncClient
 ) -> None:
     scripted.reply, scripted.owner = JoinReply(ErrorCode.NOT_COORDINATOR), "http://10.0.0.7:8080"
@@ -243,7 +243,7 @@ async def test_a_lost_store_is_503_and_a_bug_of_ours_is_500(
     assert [record.message for record in caplog.records] == ["a request failed"]
 
 
-async def test_probes_tell_alive_from_ready(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:
+async def test_probes_distinguish_alive_from_ready(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:
     assert (await client.get("/readyz")).json() == {"status": "ready"}
     scripted.is_ready = (False, "3 of 4 shards are served")
     unready = await client.get("/readyz")

@@ -39,8 +39,8 @@ async def test_a_group_of_two_lives_from_first_join_to_deletion(real_client: htt
 
     second = asyncio.create_task(posted(real_client, "life/join", join_body("pod-1")))
     heartbeat = {"member_id": alone["member_id"], "generation_id": 1, "group_instance_id": "pod-0", "wait_ms": 10_000}
-    told = await posted(real_client, "life/heartbeat", heartbeat, 409)
-    assert told["code"] == "REBALANCE_IN_PROGRESS"
+    reported = await posted(real_client, "life/heartbeat", heartbeat, 409)
+    assert reported["code"] == "REBALANCE_IN_PROGRESS"
 
     leader = await posted(real_client, "life/join", join_body("pod-0", member_id=alone["member_id"]))
     follower = await second

@@ -63,9 +63,9 @@ async def test_old_lines_go_at_the_first_upkeep(
         await until_first(store, OLD + 1)
         stop.set()
 
-    told = {record.message: record.__dict__ for record in caplog.records if record.name == "rota.server.retention"}
-    assert told["old lines of the journal are deleted"]["keep_days"] == 90
-    assert told["old lines of the journal were deleted"]["lines"] == OLD
+    reported = {record.message: record.__dict__ for record in caplog.records if record.name == "rota.server.retention"}
+    assert reported["old lines of the journal are deleted"]["keep_days"] == 90
+    assert reported["old lines of the journal were deleted"]["lines"] == OLD
 
 
 async def until_first(store: Path, seq: int) -> None:

@@ -64,7 +64,7 @@ def test_wrong_settings_are_refused(wrong: dict[str, object]) -> None:
         Settings.model_validate(wrong)
 
 
-def test_a_port_that_is_taken_is_told_with_its_address() -> None:
+def test_a_port_that_is_taken_is_reported_with_its_address() -> None:
     with listen(Address("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert url_of(taken) == f"http://127.0.0.1:{port}"

@@ -93,8 +93,8 @@ async def test_one_call_elects_a_leader(real_client: httpx.AsyncClient) -> None:
     joined = await posted(real_client, "writer/join", candidate)
 
     assert joined["leader_id"] == joined["member_id"]
-    told = (await real_client.get(f"{NAMESPACE}/groups/writer/leader")).json()
-    assert (told["leader_id"], told["generation_id"], told["state"]) == (joined["member_id"], 1, "Stable")
+    reported = (await real_client.get(f"{NAMESPACE}/groups/writer/leader")).json()
+    assert (reported["leader_id"], reported["generation_id"], reported["state"]) == (joined["member_id"], 1, "Stable")
 
 
 def wishing(permits: int) -> dict[str, Any]:
@@ -105,8 +105,8 @@ def wishing(permits: int) -> dict[str, Any]:
 async def permit(client: httpx.AsyncClient, group: str, joined: dict[str, Any]) -> dict[str, Any]:
     """What a member of a group with permits was given."""
     call = {"member_id": joined["member_id"], "generation_id": joined["generation_id"]}
-    told: dict[str, Any] = json.loads(b64decode((await posted(client, f"{group}/sync", call))["assignment"]))
-    return told
+    reported: dict[str, Any] = json.loads(b64decode((await posted(client, f"{group}/sync", call))["assignment"]))
+    return reported
 
 
 async def test_a_released_permit_passes_on_with_a_higher_token(real_client: httpx.AsyncClient) -> None:
@@ -126,8 +126,8 @@ async def test_a_released_permit_passes_on_with_a_higher_token(real_client: http
     assert (held["permit"], kept["permit"], waits["permit"], granted["permit"]) == (0, 0, None, 0)
     assert (waits["place"], held["token"] == kept["token"] < granted["token"]) == (1, True)
     (member,) = (await real_client.get(f"{NAMESPACE}/groups/seats")).json()["members"]
-    told = {name: granted[name] for name in ("permit", "token", "of", "place")}
-    assert (member["metadata_decoded"], member["assignment_decoded"]) == ({"permits": 1}, told)
+    reported = {name: granted[name] for name in ("permit", "token", "of", "place")}
+    assert (member["metadata_decoded"], member["assignment_decoded"]) == ({"permits": 1}, reported)
 
 
 async def test_a_wish_that_cannot_be_read_is_a_bad_request(real_client: httpx.AsyncClient) -> None:
@@ -152,14 +152,14 @@ async def test_a_leader_is_asked_to_hand_over_and_does(real_client: httpx.AsyncC
     assert kept["leader_id"] == high["leader_id"] == low["member_id"]
 
     await permit(real_client, "ranked", kept)
-    told = await posted(real_client, "ranked/heartbeat", {**beat, "generation_id": kept["generation_id"]})
-    asked = await permit(real_client, "ranked", {**kept, "generation_id": told["generation_id"]})
+    reported = await posted(real_client, "ranked/heartbeat", {**beat, "generation_id": kept["generation_id"]})
+    asked = await permit(real_client, "ranked", {**kept, "generation_id": reported["generation_id"]})
     assert (asked["leader_id"], asked["successor_id"]) == (low["member_id"], high["member_id"])
 
     handing = {**candidate("low", 1, holding=False), "member_id": low["member_id"]}
     gives = asyncio.create_task(posted(real_client, "ranked/join", handing))
     follows = {**candidate("high", 9, holding=False), "member_id": high["member_id"]}
-    beat = {"member_id": high["member_id"], "generation_id": told["generation_id"], "wait_ms": 10_000}
+    beat = {"member_id": high["member_id"], "generation_id": reported["generation_id"], "wait_ms": 10_000}
     await posted(real_client, "ranked/heartbeat", beat, 409)
     leads = await posted(real_client, "ranked/join", follows)
     assert leads["leader_id"] == (await gives)["leader_id"] == high["member_id"]

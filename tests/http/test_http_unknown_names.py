@@ -98,7 +98,7 @@ async def test_probes_ignore_what_is_added_to_them(client: httpx.AsyncClient, pa
     assert (await client.get(path, params={MISSPELT: "1"})).status_code == (await client.get(path)).status_code == 200
 
 
-async def test_the_nearest_name_is_told(client: httpx.AsyncClient, scripted: ScriptedCoordinator) -> None:
+async def test_the_nearest_name_is_suggested(client: httpx.AsyncClient, scripted: ScriptedCoordinator) -> None:
     groups = "/v1/namespaces/default/groups"
     join = {"sesion_timeout_ms": 5_000, "protocol_type": "w", "protocols": [{"name": "p"}]}
     said = [

@@ -149,7 +149,7 @@ async def test_a_stream_reports_a_journal_that_cannot_be_followed(
         assert [frame["event"] async for frame in frames(response)] == ["interrupted"]
 
 
-async def test_a_stream_whose_end_is_told_twice_lets_go_of_the_journal(scripted: ScriptedCoordinator) -> None:
+async def test_a_stream_that_ends_twice_lets_go_of_the_journal(scripted: ScriptedCoordinator) -> None:
     """The client has not taken an event yet, and it takes a while until the server has closed its connection."""
     untaken, ended, cleared = (asyncio.Event() for _ in range(3))
 

@@ -97,7 +97,7 @@ async def test_what_was_acknowledged_is_there_after_kill_9(processes: Processes,
 
 
 @pytest.mark.slow
-def test_a_taken_port_is_told_in_one_line_and_nothing_is_created(processes: Processes, tmp_path: Path) -> None:
+def test_a_taken_port_is_one_line_and_nothing_is_created(processes: Processes, tmp_path: Path) -> None:
     with listen(Address("127.0.0.1", 0)) as taken:
         address = url_of(taken).removeprefix("http://")
         server = processes.rota("serve", "--store", f"sqlite:///{tmp_path / 'new.db'}", "--http", address)
@@ -108,7 +108,7 @@ def test_a_taken_port_is_told_in_one_line_and_nothing_is_created(processes: Proc
 
 
 @pytest.mark.slow
-def test_a_store_that_is_in_use_is_told(processes: Processes, tmp_path: Path) -> None:
+def test_a_store_that_is_in_use_is_reported(processes: Processes, tmp_path: Path) -> None:
     Server(processes, tmp_path)
     second = Server(processes, tmp_path, wait=False)
     assert second.process.wait_for_exit() == 1

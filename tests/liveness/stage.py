@@ -27,7 +27,7 @@ from rota.storage.memory import MemoryStore, MemoryTables
 from tests.client.virtual_time import LoopClock
 
 SESSION_S = 10.0
-TOLD_S = 0.2
+PUBLISHED_S = 0.2
 """By then, all replicas know an owner's last heartbeats."""
 GROUP = ("default", "orders")
 
@@ -117,15 +117,15 @@ class _Wires:
         async for event in self._fleet.up[peer.replica_id].watch(namespace, group_id, after_revision):
             yield event
 
-    async def tell_released(self, peers: Sequence[Replica]) -> None:
+    async def notify_released(self, peers: Sequence[Replica]) -> None:
         for peer in peers:
             if peer.replica_id in self._fleet.up:
                 self._fleet.up[peer.replica_id].nudge()
 
-    async def tell_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
+    async def notify_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
         for peer in peers:
             if peer.replica_id in self._fleet.up:
-                self._fleet.up[peer.replica_id].hear_of_topics(namespaces)
+                self._fleet.up[peer.replica_id].on_topics_changed(namespaces)
 
     async def close(self) -> None:
         """Nothing to let go of."""
@@ -149,7 +149,7 @@ class Worker:
         self.instance = instance
         self.member_id = ""
         self.generation_id = 0
-        self.heard_s = 0.0
+        self.seen_s = 0.0
         """When it was last answered that it lives."""
 
     async def join(self, at: RoutedCoordinator) -> None:
@@ -160,13 +160,13 @@ class Worker:
         shares = ((self.member_id, b"all"),)
         synced = await at.call(SyncGroup(*GROUP, self.member_id, self.generation_id, assignments=shares))
         assert synced.reply.error is ErrorCode.NONE
-        self.heard_s = asyncio.get_running_loop().time()
+        self.seen_s = asyncio.get_running_loop().time()
 
     async def heartbeat(self, at: RoutedCoordinator, *, wait_ms: int | None = None) -> ErrorCode:
         beat = Heartbeat(*GROUP, self.member_id, self.generation_id, wait_ms=wait_ms)
         error = (await at.call(beat)).reply.error
         if error is ErrorCode.NONE:
-            self.heard_s = asyncio.get_running_loop().time()
+            self.seen_s = asyncio.get_running_loop().time()
         return error
 
     async def heartbeats(self, at: RoutedCoordinator, *, seconds: float) -> set[ErrorCode]:
@@ -195,7 +195,7 @@ async def a_worker(at: RoutedCoordinator, instance: str = "w") -> Worker:
     """A member that the other replicas know of."""
     worker = Worker(instance)
     await worker.join(at)
-    await asyncio.sleep(TOLD_S)
+    await asyncio.sleep(PUBLISHED_S)
     return worker
 
 

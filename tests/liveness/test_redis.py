@@ -44,7 +44,7 @@ def news(*names: MemberName, shard_id: int = 3, ms_ago: int = 0) -> list[ShardNe
 async def test_each_shard_has_one_key_in_one_slot_of_a_cluster(
     liveness: RedisLiveness, valkey_server: ValkeyServer
 ) -> None:
-    await liveness.tell([*news(A, shard_id=3), *news(A, shard_id=4)])
+    await liveness.publish([*news(A, shard_id=3), *news(A, shard_id=4)])
 
     with redis.Redis(port=valkey_server.port) as client:
         keys = sorted(client.scan_iter())
@@ -55,21 +55,21 @@ async def test_each_shard_has_one_key_in_one_slot_of_a_cluster(
 
 async def test_stores_do_not_mix(liveness: RedisLiveness, valkey_server: ValkeyServer) -> None:
     another = on(valkey_server, incarnation="def")
-    await liveness.tell(news(A))
+    await liveness.publish(news(A))
 
-    assert (await another.read(3)).heard_ms_ago == {}
+    assert (await another.read(3)).seen_ms_ago == {}
     await another.close()
 
 
 async def test_replicas_share(liveness: RedisLiveness, valkey_server: ValkeyServer) -> None:
     another = on(valkey_server, incarnation="abc")
-    await liveness.tell(news(A, ms_ago=60_000))
+    await liveness.publish(news(A, ms_ago=60_000))
 
     assert await another.record(3, [A]) == [True]
 
-    (heard,) = await liveness.heard_ms_ago([(3, A)])
-    assert heard is not None
-    assert heard < 30_000
+    (seen,) = await liveness.seen_ms_ago([(3, A)])
+    assert seen is not None
+    assert seen < 30_000
     await another.close()
 
 
@@ -77,18 +77,18 @@ async def test_replicas_share(liveness: RedisLiveness, valkey_server: ValkeyServ
 async def test_a_server_that_has_lost_its_memory_is_noticed(
     liveness: RedisLiveness, valkey_server: ValkeyServer, loss: str
 ) -> None:
-    assert await liveness.tell(news(A)) == []
+    assert await liveness.publish(news(A)) == []
     getattr(valkey_server, loss)()
     with suppress(LivenessUnavailable):
         await liveness.ping()
 
-    assert await liveness.tell(news()) == [3]
-    assert await liveness.tell(news(A)) == []
-    assert set((await liveness.read(3)).heard_ms_ago) == {A}
+    assert await liveness.publish(news()) == [3]
+    assert await liveness.publish(news(A)) == []
+    assert set((await liveness.read(3)).seen_ms_ago) == {A}
 
 
 async def test_scripts_are_loaded_again_after_a_restart(liveness: RedisLiveness, valkey_server: ValkeyServer) -> None:
-    await liveness.tell(news(A))
+    await liveness.publish(news(A))
     with redis.Redis(port=valkey_server.port) as client:
         client.script_flush()
 
@@ -96,14 +96,14 @@ async def test_scripts_are_loaded_again_after_a_restart(liveness: RedisLiveness,
 
 
 async def test_a_time_in_the_future_is_no_sign_of_life(liveness: RedisLiveness, valkey_server: ValkeyServer) -> None:
-    await liveness.tell(news(A))
+    await liveness.publish(news(A))
     with redis.Redis(port=valkey_server.port) as client:
         seconds, _ = client.time()
         # As after a fail-over to a machine with a clock that is behind.
         client.zadd("rota:{abc-3}:heard", {"default/orders/a": (seconds + 60) * 1000})
 
-    assert await liveness.heard_ms_ago([(3, A)]) == [None]
-    assert (await liveness.read(3)).heard_ms_ago == {}
+    assert await liveness.seen_ms_ago([(3, A)]) == [None]
+    assert (await liveness.read(3)).seen_ms_ago == {}
 
 
 async def test_a_server_that_is_not_there_is_unavailable_at_once(valkey_server: ValkeyServer) -> None:
@@ -111,7 +111,7 @@ async def test_a_server_that_is_not_there_is_unavailable_at_once(valkey_server: 
     valkey_server.stop()
 
     with pytest.raises(LivenessUnavailable):
-        await liveness.tell(news(A))
+        await liveness.publish(news(A))
     await liveness.close()
 
 
@@ -120,18 +120,18 @@ async def test_a_late_answer_of_a_silent_server_reaches_no_call(
 ) -> None:
     async with Link(valkey_server.port) as link:
         liveness = RedisLiveness(f"redis://127.0.0.1:{link.port}", incarnation="abc", timeout_s=PATIENT_S)
-        await liveness.tell([*news(A, shard_id=1, ms_ago=60_000), *news(A, shard_id=2, ms_ago=600_000)])
+        await liveness.publish([*news(A, shard_id=1, ms_ago=60_000), *news(A, shard_id=2, ms_ago=600_000)])
         link.cut()
         liveness._timeout_s = 0.2
 
         with pytest.raises(LivenessUnavailable):
-            await liveness.heard_ms_ago([(1, A)])
+            await liveness.seen_ms_ago([(1, A)])
 
         liveness._timeout_s = PATIENT_S
         link.heal()
-        (heard,) = await liveness.heard_ms_ago([(2, A)])
-        assert heard is not None
-        assert heard >= 600_000
+        (seen,) = await liveness.seen_ms_ago([(2, A)])
+        assert seen is not None
+        assert seen >= 600_000
         await liveness.close()
 
 
@@ -142,12 +142,12 @@ async def test_nobody_gets_the_answer_to_a_question_that_was_cancelled(valkey_se
     dice = random.Random(2_624)
     async with Link(valkey_server.port, delay_s=0.005) as link:
         liveness = RedisLiveness(f"redis://127.0.0.1:{link.port}", incarnation="abc", timeout_s=10.0)
-        await liveness.tell([ShardNews(1, minutes, ())])
+        await liveness.publish([ShardNews(1, minutes, ())])
 
         async def ask(name: MemberName) -> None:
-            (heard,) = await liveness.heard_ms_ago([(1, name)])
-            assert heard is not None
-            assert heard // 60_000 == minutes[name] // 60_000, "another member's answer"
+            (seen,) = await liveness.seen_ms_ago([(1, name)])
+            assert seen is not None
+            assert seen // 60_000 == minutes[name] // 60_000, "another member's answer"
 
         cancelled = 0
         for _ in range(15):
@@ -180,7 +180,7 @@ async def test_over_tls_with_a_password(tmp_path: Path) -> None:
             wrong = RedisLiveness(f"rediss://:guess@{at}", incarnation="abc", timeout_s=10.0)
             stranger = RedisLiveness(f"rediss://:secret@127.0.0.1:{link.port}/0", incarnation="abc", timeout_s=10.0)
 
-            assert await right.tell(news(A)) == []
+            assert await right.publish(news(A)) == []
             for refused in (wrong, stranger):
                 with pytest.raises(LivenessUnavailable) as raised:
                     await refused.ping()
@@ -218,7 +218,7 @@ async def test_a_server_that_pauses_expires_no_live_member(
         answers |= await beats(15)
         reader = on(valkey_server, incarnation="abc")
         async with asyncio.timeout(60):
-            while set((await reader.read(shard_of("default", "g", 2))).heard_ms_ago) != {name}:
+            while set((await reader.read(shard_of("default", "g", 2))).seen_ms_ago) != {name}:
                 answers |= await beats(1)
 
         assert answers == {ErrorCode.NONE}

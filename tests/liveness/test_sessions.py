@@ -8,7 +8,7 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatManyReply, HeartbeatReply, MemberHeartbeat
 from rota.runtime.routing import RoutedCoordinator
 from tests.client.virtual_time import in_virtual_time
-from tests.liveness.stage import GROUP, SESSION_S, TOLD_S, Fleet, Worker, a_worker, members, owner_and_other
+from tests.liveness.stage import GROUP, PUBLISHED_S, SESSION_S, Fleet, Worker, a_worker, members, owner_and_other
 
 OK = {ErrorCode.NONE}
 
@@ -34,7 +34,7 @@ async def until_owned(replica: RoutedCoordinator) -> None:
 
 
 @in_virtual_time
-async def test_a_member_that_only_another_replica_hears_is_not_expired() -> None:
+async def test_a_member_that_only_another_replica_sees_is_not_expired() -> None:
     fleet = Fleet()
     async with owner_and_other(fleet) as (owner, other):
         worker = await a_worker(owner)
@@ -82,7 +82,7 @@ async def test_a_silent_member_expires_at_its_sessions_end() -> None:
         worker = await a_worker(owner)
         await worker.heartbeats(owner, seconds=30)
 
-        assert worker.heard_s + SESSION_S <= await expired_at_s(fleet) < worker.heard_s + SESSION_S + 0.3
+        assert worker.seen_s + SESSION_S <= await expired_at_s(fleet) < worker.seen_s + SESSION_S + 0.3
 
 
 @in_virtual_time
@@ -93,7 +93,7 @@ async def test_a_member_silent_elsewhere_has_its_whole_session() -> None:
         fleet.is_cut = True
         await worker.heartbeats(other, seconds=25)
 
-        assert worker.heard_s + SESSION_S <= await expired_at_s(fleet) < worker.heard_s + SESSION_S + 0.3
+        assert worker.seen_s + SESSION_S <= await expired_at_s(fleet) < worker.seen_s + SESSION_S + 0.3
 
 
 @in_virtual_time
@@ -102,12 +102,12 @@ async def test_members_that_left_or_expired_are_forgotten() -> None:
     assert fleet.liveness is not None
     async with owner_and_other(fleet) as (owner, _):
         worker = await a_worker(owner)
-        assert set((await fleet.liveness.read(0)).heard_ms_ago) == {(*GROUP, worker.member_id)}
+        assert set((await fleet.liveness.read(0)).seen_ms_ago) == {(*GROUP, worker.member_id)}
 
         await expired_at_s(fleet)
         await asyncio.sleep(0.2)
 
-        assert set((await fleet.liveness.read(0)).heard_ms_ago) == set()
+        assert set((await fleet.liveness.read(0)).seen_ms_ago) == set()
 
 
 # --- a shard without an owner ----------------------------------------------------------------------
@@ -128,7 +128,7 @@ async def test_without_an_owner_any_replica_keeps_members_alive() -> None:
 
 
 @in_virtual_time
-async def test_who_is_not_known_is_told_to_try_again() -> None:
+async def test_a_member_that_is_not_known_has_to_try_again() -> None:
     fleet = Fleet(lease_s=3 * SESSION_S)
     async with owner_and_other(fleet) as (owner, other):
         worker = await a_worker(owner)
@@ -187,7 +187,7 @@ async def test_who_takes_over_keeps_what_is_left_of_a_session() -> None:
         await until_owned(other)
 
         # Its last heartbeat may have been answered just before the owner died. A whole session would be 2 s longer.
-        assert worker.heard_s + SESSION_S <= await expired_at_s(fleet) < killed_s + SESSION_S + 0.5
+        assert worker.seen_s + SESSION_S <= await expired_at_s(fleet) < killed_s + SESSION_S + 0.5
 
 
 @in_virtual_time
@@ -237,7 +237,7 @@ async def test_a_parked_member_has_a_whole_session_after_a_takeover() -> None:
         await asyncio.sleep(0.1)
         await leader.join(owner)
         await joining
-        await asyncio.sleep(TOLD_S)
+        await asyncio.sleep(PUBLISHED_S)
         # The follower does not join again, so that the leader waits for longer than its session.
         rejoining = asyncio.create_task(leader.join(owner))
         await asyncio.sleep(0.1)
@@ -254,7 +254,7 @@ async def test_a_parked_member_has_a_whole_session_after_a_takeover() -> None:
 
 
 @in_virtual_time
-async def test_what_the_liveness_store_forgets_it_is_told_again() -> None:
+async def test_what_the_liveness_store_forgets_is_published_again() -> None:
     fleet = Fleet(lease_s=3 * SESSION_S)
     assert fleet.liveness is not None
     async with owner_and_other(fleet) as (owner, other):
@@ -297,7 +297,7 @@ async def test_a_long_liveness_outage_expires_no_live_member() -> None:
         known = await fleet.liveness.read(0)
 
         assert answers == OK
-        assert known.heard_ms_ago[(*GROUP, worker.member_id)] < 2_000
+        assert known.seen_ms_ago[(*GROUP, worker.member_id)] < 2_000
         assert fleet.events("member_expired") == []
 
 
@@ -345,4 +345,4 @@ async def test_a_silent_member_expires_without_the_liveness_store() -> None:
         await asyncio.sleep(1.0)
         fleet.liveness.away = True
 
-        assert worker.heard_s + SESSION_S <= await expired_at_s(fleet) < worker.heard_s + SESSION_S + 0.3
+        assert worker.seen_s + SESSION_S <= await expired_at_s(fleet) < worker.seen_s + SESSION_S + 0.3

@@ -112,12 +112,12 @@ async def test_no_call_fails_while_members_come_go_and_die(
     await fleet.all_agree()
     await fleet.end()
 
-    told = fleet.tally
-    unexpected = sum(told.unexpected().values())
-    print(f"{sum(told.answers.values())} calls, {provoked} provocations, {told.shares} shares, {dict(told.answers)}")
+    shown = fleet.tally
+    unexpected = sum(shown.unexpected().values())
+    print(f"{sum(shown.answers.values())} calls, {provoked} provocations, {shown.shares} shares, {dict(shown.answers)}")
     if seconds == round(60 * MINUTES):
-        add_row(Row("load", seconds / 60, 1, provoked, len(told.generations), told.accepted, 0, 0, unexpected, SEED))
-    assert unexpected == 0, told.unexpected()
+        add_row(Row("load", seconds / 60, 1, provoked, len(shown.generations), shown.accepted, 0, 0, unexpected, SEED))
+    assert unexpected == 0, shown.unexpected()
     assert provoked >= seconds / 10
     assert await failed_calls(ports) == 0
 

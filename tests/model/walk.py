@@ -91,7 +91,7 @@ class TinyWorld:
         lines, highest = len(self.core.journal), self._generation()
         absent = {i for i, member in self.group.members.items() if not member.joined} if self.group else set()
         self._do(verb, name)
-        self._hear()
+        self._heartbeat()
         if any(entry.record.kind == "generation_completed" for entry in self.core.journal[lines:]) and verb != "time":
             assert self.group is not None
             actor = self.clients[name].member_id
@@ -105,7 +105,7 @@ class TinyWorld:
 
     def _do(self, verb: str, name: str) -> None:
         if verb == "time":
-            self.core.ring_next()
+            self.core.fire_next()
         elif verb == "delete":
             self.core.ask(m.DeleteGroup(*KEY))
         elif verb == "restart":
@@ -179,7 +179,7 @@ class TinyWorld:
         client.kind = kind
         client.call = self.core.send(request)
 
-    def _hear(self) -> None:
+    def _heartbeat(self) -> None:
         for client in self.clients.values():
             if client.call is not None and client.call in self.core.answers:
                 reply = self.core.answers[client.call]

@@ -45,19 +45,19 @@ def explained(core: Core) -> Explanation:
     return explain(described, core.now_ms, history(core), lambda at_ms: f"t{at_ms}")
 
 
-def said(explanation: Explanation, about: str) -> list[str]:
-    return [point.text for point in explanation.points if point.about == about]
+def said(shown: Explanation, about: str) -> list[str]:
+    return [point.text for point in shown.points if point.about == about]
 
 
 def test_a_stable_group_names_its_leader_and_its_token() -> None:
     core = a_stable_group(members=2)
 
-    told = explained(core)
+    shown = explained(core)
 
-    assert told.mood is Mood.CALM
-    assert told.headline == "Stable for 0 ms: 2 members in generation 1, none is waited for."
-    assert said(told, "leader") == [f"m0 leads; its fencing token is {fencing_token(1)}, of generation 1."]
-    (because,) = said(told, "because")
+    assert shown.mood is Mood.CALM
+    assert shown.headline == "Stable for 0 ms: 2 members in generation 1, none is waited for."
+    assert said(shown, "leader") == [f"m0 leads; its fencing token is {fencing_token(1)}, of generation 1."]
+    (because,) = said(shown, "because")
     assert because.startswith("The last rebalance began 600 ms ago: member m0 joined. It took 600 ms.")
 
 
@@ -67,30 +67,30 @@ def test_a_rebalance_names_who_is_waited_for_and_until_when() -> None:
     core.ask(a_heartbeat("m0", 1))
     core.advance(500)
 
-    told = explained(core)
+    shown = explained(core)
 
-    assert told.headline == "Rebalancing for 2.5 s: 1 of 3 members joined, waiting for m0 and m1 to join again."
-    assert said(told, "until")[0].endswith("28 s from now; then it continues without the missing members.")
-    assert said(told, "waits for") == [
+    assert shown.headline == "Rebalancing for 2.5 s: 1 of 3 members joined, waiting for m0 and m1 to join again."
+    assert said(shown, "until")[0].endswith("28 s from now; then it continues without the missing members.")
+    assert said(shown, "waits for") == [
         "m0 is alive (last heartbeat 500 ms ago) but did not join again yet.",
         "m1 is alive (last heartbeat 2.5 s ago) but did not join again yet.",
     ]
-    assert said(told, "blocked") == [
+    assert said(shown, "blocked") == [
         "No member gets a new share before that. Members of generation 1 may still commit."
     ]
-    assert "member m2 changed its metadata" in said(told, "because")[0]
+    assert "member m2 changed its metadata" in said(shown, "because")[0]
 
 
-def test_who_is_silent_is_told_apart_from_who_is_only_late() -> None:
+def test_a_silent_member_is_distinguished_from_a_late_one() -> None:
     core = a_group_in_a_join_phase(members=3)
     core.advance(7_000)
     core.ask(a_heartbeat("m0", 1))
 
-    told = explained(core)
+    shown = explained(core)
 
-    assert told.mood is Mood.WAITING
-    assert said(told, "waits for")[1].startswith("m1 sent no heartbeat for 7.0 s; it expires at t")
-    assert "3.0 s from now" in said(told, "waits for")[1]
+    assert shown.mood is Mood.WAITING
+    assert said(shown, "waits for")[1].startswith("m1 sent no heartbeat for 7.0 s; it expires at t")
+    assert "3.0 s from now" in said(shown, "waits for")[1]
 
 
 def test_static_members_outlast_the_join_phase() -> None:
@@ -106,19 +106,22 @@ def test_a_newcomer_that_got_an_id_is_waited_for() -> None:
     core.send(a_join("m9"))
     core.ask(a_join(new="m10"))
 
-    told = explained(core)
+    shown = explained(core)
 
-    assert told.headline.endswith(
+    assert shown.headline.endswith(
         "waiting for m0 to join again, and for 1 newcomer to come back with the id given to it."
     )
 
 
 def test_the_first_generation_waits_for_others_on_purpose() -> None:
-    told = explained(a_group_in_its_initial_delay(members=2))
+    shown = explained(a_group_in_its_initial_delay(members=2))
 
-    assert (told.mood, said(told, "leader")) == (Mood.BUSY, ["There is no leader until the next generation names one."])
-    assert told.headline == "Rebalancing for 0 ms: 2 members joined; the first generation waits a little for others."
-    assert said(told, "until")[0].endswith("300 ms from now; newcomers may still join.")
+    assert (shown.mood, said(shown, "leader")) == (
+        Mood.BUSY,
+        ["There is no leader until the next generation names one."],
+    )
+    assert shown.headline == "Rebalancing for 0 ms: 2 members joined; the first generation waits a little for others."
+    assert said(shown, "until")[0].endswith("300 ms from now; newcomers may still join.")
 
 
 def test_a_leader_that_does_not_assign_is_named() -> None:
@@ -126,14 +129,14 @@ def test_a_leader_that_does_not_assign_is_named() -> None:
     core.send(a_sync("m1", 1))
     core.advance(4_000)
 
-    told = explained(core)
+    shown = explained(core)
 
     assert (
-        told.headline
+        shown.headline
         == "Generation 1 has been waiting for its assignment for 4.0 s: m0 leads, and has not assigned yet."
     )
-    assert said(told, "blocked") == ["1 member wait for a share. Commits are rejected until then."]
-    assert said(told, "until")[0].endswith("then members that have not synced are removed.")
+    assert said(shown, "blocked") == ["1 member wait for a share. Commits are rejected until then."]
+    assert said(shown, "until")[0].endswith("then members that have not synced are removed.")
 
 
 def test_a_group_that_keeps_rebalancing_is_not_called_calm() -> None:
@@ -143,10 +146,10 @@ def test_a_group_that_keeps_rebalancing_is_not_called_calm() -> None:
         everybody_again(core)
         assigned(core)
 
-    told = explained(core)
+    shown = explained(core)
 
-    assert told.mood is Mood.WAITING
-    assert said(told, "lately") == ["12 rebalances within 10 min: 11 × requested, 1 × member joined."]
+    assert shown.mood is Mood.WAITING
+    assert said(shown, "lately") == ["12 rebalances within 10 min: 11 × requested, 1 × member joined."]
 
 
 def test_members_that_expire_again_and_again_are_worth_a_look() -> None:
@@ -160,10 +163,10 @@ def test_members_that_expire_again_and_again_are_worth_a_look() -> None:
         everybody_again(core)
         assigned(core)
 
-    told = explained(core)
+    shown = explained(core)
 
-    assert told.mood is Mood.WAITING
-    assert said(told, "lately") == ["4 rebalances within 10 min: 3 × member expired, 1 × member joined."]
+    assert shown.mood is Mood.WAITING
+    assert said(shown, "lately") == ["4 rebalances within 10 min: 3 × member expired, 1 × member joined."]
 
 
 def test_an_empty_group_and_one_that_is_not_there() -> None:
@@ -180,10 +183,10 @@ def test_a_member_close_to_its_end_shows_in_a_stable_group() -> None:
     core.advance(SESSION_MS - 2_000)
     core.ask(a_heartbeat("m0", 1))
 
-    told = explained(core)
+    shown = explained(core)
 
-    assert told.mood is Mood.WAITING
-    assert said(told, "silent")[0].startswith("m1 sent no heartbeat for 8.0 s; it expires at t")
+    assert shown.mood is Mood.WAITING
+    assert said(shown, "silent")[0].startswith("m1 sent no heartbeat for 8.0 s; it expires at t")
 
 
 def test_a_group_whose_last_member_expired_names_the_expiry() -> None:
@@ -191,11 +194,11 @@ def test_a_group_whose_last_member_expired_names_the_expiry() -> None:
     core.advance(SESSION_MS)
     expired = f"member m0 expired: no heartbeat within its session timeout of {SESSION_MS} ms"
 
-    told = explained(core)
+    shown = explained(core)
     without_history = explain(core.ask(m.DescribeGroup(NAMESPACE, GROUP_ID)), core.now_ms)
 
-    assert said(told, "because") == [f"The last member went 0 ms ago: {expired}."]
-    assert said(told, "lately") == ["2 rebalances within 10 min: 1 × member joined, 1 × member expired."]
+    assert said(shown, "because") == [f"The last member went 0 ms ago: {expired}."]
+    assert said(shown, "lately") == ["2 rebalances within 10 min: 1 × member joined, 1 × member expired."]
     assert said(without_history, "because") == [f"The last member went: {expired}."]
     assert story(core)[-1].cause == "member_expired"
 
@@ -300,17 +303,17 @@ def test_long_lists_of_names_end_early() -> None:
 
 def test_a_group_with_permits_names_holders_and_the_next() -> None:
     wish: Listed = ((permits.PROTOCOL_NAME, permits.encode_wish(permits.Wish(1))),)
-    told = explained(a_served_group(wish, 3, permits.PROTOCOL_TYPE))
+    shown = explained(a_served_group(wish, 3, permits.PROTOCOL_TYPE))
 
-    assert said(told, "permits") == [f"1 of 1 are held: 0 by m0 with token {fencing_token(1)}."]
-    assert said(told, "line") == ["2 members in line; m1 gets the next permit."]
+    assert said(shown, "permits") == [f"1 of 1 are held: 0 by m0 with token {fencing_token(1)}."]
+    assert said(shown, "line") == ["2 members in line; m1 gets the next permit."]
 
 
 def test_an_election_names_priorities_and_the_due_hand_over() -> None:
     core = a_race(1, 5)
-    told = explained(core)
-    assert said(told, "priorities") == ["m1 has 5, m0 has 1."]
-    assert said(told, "hand-over") == [f"At t{core.now_ms + HOLD_MS}, 2.0 s from now, a higher priority takes over."]
+    shown = explained(core)
+    assert said(shown, "priorities") == ["m1 has 5, m0 has 1."]
+    assert said(shown, "hand-over") == [f"At t{core.now_ms + HOLD_MS}, 2.0 s from now, a higher priority takes over."]
 
     keep_alive(core, HOLD_MS)
 

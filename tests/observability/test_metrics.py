@@ -127,7 +127,7 @@ def test_redis_has_no_state_before_it_was_asked() -> None:
     metrics = Metrics()
     assert "rota_liveness_up{" not in metrics.exposition().decode()
 
-    metrics.liveness_failed("tell")
+    metrics.liveness_failed("publish")
     assert 'rota_liveness_up{store="redis"} 0.0' in metrics.exposition().decode()
     metrics.liveness_answered()
     assert 'rota_liveness_up{store="redis"} 1.0' in metrics.exposition().decode()
@@ -195,8 +195,8 @@ class _DeafPeers:
     ) -> AsyncIterator[JournalEvent]:
         raise PeerUnreachable("gone")
 
-    async def tell_released(self, peers: object) -> None: ...
+    async def notify_released(self, peers: object) -> None: ...
 
-    async def tell_topics_changed(self, peers: object, namespaces: object) -> None: ...
+    async def notify_topics_changed(self, peers: object, namespaces: object) -> None: ...
 
     async def close(self) -> None: ...

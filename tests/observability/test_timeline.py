@@ -79,10 +79,10 @@ LINES: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "payload", "told"), LINES)
-def test_a_line_in_words(kind: str, payload: dict[str, Any], told: str) -> None:
-    assert what_happened({"kind": kind, "payload": payload, "reason": ""}) == told
-    assert what_happened({"kind": kind, "payload": payload, "reason": "because"}) == f"{told}: because"
+@pytest.mark.parametrize(("kind", "payload", "reported"), LINES)
+def test_a_line_in_words(kind: str, payload: dict[str, Any], reported: str) -> None:
+    assert what_happened({"kind": kind, "payload": payload, "reason": ""}) == reported
+    assert what_happened({"kind": kind, "payload": payload, "reason": "because"}) == f"{reported}: because"
 
 
 def test_every_kind_of_line_has_words() -> None:

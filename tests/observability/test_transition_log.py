@@ -35,15 +35,15 @@ def test_each_transition_is_a_line_with_its_reason(processes: Processes, tmp_pat
     server.wait_for_line("group is Empty")
 
     lines = [json.loads(line) for line in server.output().splitlines()]
-    told = [line for line in lines if "state" in line]
-    assert [(line["state"], line["generation_id"]) for line in told] == [
+    reported = [line for line in lines if "state" in line]
+    assert [(line["state"], line["generation_id"]) for line in reported] == [
         ("PreparingRebalance", 0),
         ("CompletingRebalance", 1),
         ("Stable", 1),
         ("Empty", 2),
     ]
-    assert all(line["level"] == "info" and line["group_id"] == "indexers" for line in told)
-    assert [why(line, joined) for line in told] == ["joined", "joined", "joined", "left"]
+    assert all(line["level"] == "info" and line["group_id"] == "indexers" for line in reported)
+    assert [why(line, joined) for line in reported] == ["joined", "joined", "joined", "left"]
     assert SECRET not in server.output()
 
 

@@ -70,9 +70,9 @@ class HandMade:
         for made in replays(self.lines, strategies or STRATEGIES):
             if made.table != "advisor":
                 continue
-            told = as_dict(made.table, made.values)
-            summed = found.setdefault(str(told["assignor"]), dict.fromkeys(SUMMED, 0))
-            summed.update({name: summed[name] + told[name] for name in SUMMED})
+            reported = as_dict(made.table, made.values)
+            summed = found.setdefault(str(reported["assignor"]), dict.fromkeys(SUMMED, 0))
+            summed.update({name: summed[name] + reported[name] for name in SUMMED})
         return found
 
     def what_ifs(self) -> dict[str, Values]:

@@ -327,7 +327,7 @@ def _hours(commits: list[tuple[int, int]]) -> Iterator[tuple[int, int, int, int,
         yield hour, len(taken), offsets[0], offsets[-1], waited_ms, back
 
 
-def heard(lines: Iterable[Line]) -> Counter[tuple[str, int, int, int | None, int | None, int | None]]:
+def heartbeat_rows(lines: Iterable[Line]) -> Counter[tuple[str, int, int, int | None, int | None, int | None]]:
     """Of each of the journal's statistics: whose, until when (ms), how many gaps, and half, 99 % and 99.9 % of them."""
     found: Counter[tuple[str, int, int, int | None, int | None, int | None]] = Counter()
     for line in lines:

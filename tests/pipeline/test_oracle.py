@@ -38,16 +38,16 @@ def groups_of(seed: int) -> list[list[Line]]:
 @cache
 def facts(seed: int) -> list[Facts]:
     """For each group all rows by table, closed and open, as dictionaries."""
-    return told_of(ordered(simulated(seed)))
+    return terms(ordered(simulated(seed)))
 
 
-def told_of(lines: list[Line]) -> list[Facts]:
-    told = []
+def terms(lines: list[Line]) -> list[Facts]:
+    shown = []
     for (_, _, group_id), fold, rows in fold_lines(lines, simulated_units):
         found = [*rows, *fold.open_rows()]
         if group_id:
-            told.append({table: [as_dict(table, r.values) for r in found if r.table == table] for table in GOLD})
-    return told
+            shown.append({table: [as_dict(table, r.values) for r in found if r.table == table] for table in GOLD})
+    return shown
 
 
 def as_dict(table: str, values: Sequence[Any]) -> dict[str, Any]:
@@ -60,9 +60,11 @@ def ms(at_us: int | None) -> int | None:
 
 @each_seed
 def test_time_in_states_adds_up(seed: int) -> None:
-    for lines, told, of_group in zip(groups_of(seed), facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
+    for lines, shown, of_group in zip(
+        groups_of(seed), facts(seed), oracle.steps(ordered(simulated(seed))), strict=True
+    ):
         spent: Counter[str] = Counter()
-        for row in told["group_states"]:
+        for row in shown["group_states"]:
             open_ms = lines[-1].at_ms - row["from_at"] // 1000
             spent[row["state"]] += max(0, open_ms) if row["ms"] is None else row["ms"]
         assert +spent == oracle.time_in_states(of_group)
@@ -70,42 +72,42 @@ def test_time_in_states_adds_up(seed: int) -> None:
 
 @each_seed
 def test_members_were_there_from_when_to_when(seed: int) -> None:
-    for told, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
-        rows = Counter((row["member_id"], ms(row["joined_at"]), ms(row["ended_at"])) for row in told["members"])
+    for shown, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
+        rows = Counter((row["member_id"], ms(row["joined_at"]), ms(row["ended_at"])) for row in shown["members"])
         assert rows == oracle.presences(of_group)
 
 
 @each_seed
 def test_leaders_led_from_when_to_when_and_nobody_for_how_long(seed: int) -> None:
-    for told, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
+    for shown, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
         rows = [
             (row["leader_id"], ms(row["from_at"]), ms(row["to_at"]), row["gap_ms"], row["generations"])
-            for row in told["leader_tenures"]
+            for row in shown["leader_tenures"]
         ]
         assert rows == oracle.leaderships(of_group)
 
 
 @each_seed
 def test_assignments_moved_what_changed_hands(seed: int) -> None:
-    for told, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
+    for shown, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
         columns = ("members", "units", "moves", "forced_moves", "revoked", "stddev")
-        rows = [tuple(row[name] for name in columns) for row in told["assignments"]]
+        rows = [tuple(row[name] for name in columns) for row in shown["assignments"]]
         assert rows == [pytest.approx(wanted) for wanted in oracle.assigned(of_group)]
 
 
 @each_seed
 def test_refused_requests_are_counted_by_hour(seed: int) -> None:
-    for lines, told in zip(groups_of(seed), facts(seed), strict=True):
+    for lines, shown in zip(groups_of(seed), facts(seed), strict=True):
         rows: Counter[tuple[str, str, str, int]] = Counter()
-        for row in told["fenced"]:
+        for row in shown["fenced"]:
             rows[row["member_id"], row["operation"], row["error"], row["hour"] // 3_600_000_000] += row["times"]
         assert rows == oracle.fenced(lines)
 
 
 @pytest.mark.parametrize("seed", ENDINGS)
 def test_rebalances_end_as_they_did(seed: int) -> None:
-    for told, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
-        rows = [(attempt_of(row), row) for row in told["rebalances"]]
+    for shown, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
+        rows = [(attempt_of(row), row) for row in shown["rebalances"]]
         assert Counter(tried for tried, _ in rows) == Counter(oracle.attempts(of_group))
         for tried, row in rows:
             assert row["join_ms"] == took(tried.since_ms, tried.joined_ms)
@@ -125,21 +127,21 @@ def took(from_ms: int | None, to_ms: int | None) -> int | None:
 
 @pytest.mark.parametrize("seed", ENDINGS)
 def test_rebalances_began_for_what_the_line_before_says(seed: int) -> None:
-    for told, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
-        rows = [row for row in told["rebalances"] if row["outcome"] != REASSIGNED]
+    for shown, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
+        rows = [row for row in shown["rebalances"] if row["outcome"] != REASSIGNED]
         assert Counter((row["started_at"] // 1000, row["cause"]) for row in rows) == oracle.causes(of_group)
 
 
 def test_rebalances_of_these_worlds_end_in_every_possible_way() -> None:
-    rows = [row for seed in ENDINGS for told in facts(seed) for row in told["rebalances"]]
+    rows = [row for seed in ENDINGS for shown in facts(seed) for row in shown["rebalances"]]
 
     assert {row["outcome"] for row in rows if row["ended_at"]} == OUTCOMES.keys() - {DELETED}
 
 
 @each_seed
 def test_who_came_and_went_makes_the_next_generation(seed: int) -> None:
-    for told, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
-        rows = [row for row in told["rebalances"] if row["generation_id"] and row["outcome"] != "reassigned"]
+    for shown, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
+        rows = [row for row in shown["rebalances"] if row["generation_id"] and row["outcome"] != "reassigned"]
         sizes = [(r["generation_id"], r["members_before"], r["members_after"], r["leader_id"]) for r in rows]
         assert sizes == oracle.generations(of_group)
         for row in rows:
@@ -149,36 +151,36 @@ def test_who_came_and_went_makes_the_next_generation(seed: int) -> None:
 
 @each_seed
 def test_offsets_went_on_by_the_hour(seed: int) -> None:
-    for lines, told in zip(groups_of(seed), facts(seed), strict=True):
+    for lines, shown in zip(groups_of(seed), facts(seed), strict=True):
         columns = ("commits", "first_offset", "last_offset", "stall_ms", "went_back")
         rows = Counter(
             (row["topic"], row["partition"], row["hour"] // 3_600_000_000, *(row[name] for name in columns))
-            for row in told["offsets"]
+            for row in shown["offsets"]
         )
         assert rows == oracle.progress(lines)
 
 
 @each_seed
 def test_heartbeats_are_those_of_the_statistics(seed: int) -> None:
-    for lines, told in zip(groups_of(seed), facts(seed), strict=True):
+    for lines, shown in zip(groups_of(seed), facts(seed), strict=True):
         columns = ("heartbeats", "p50_ms", "p99_ms", "p999_ms")
         rows = Counter(
-            (row["member_id"], ms(row["to_at"]), *(row[name] for name in columns)) for row in told["heartbeats"]
+            (row["member_id"], ms(row["to_at"]), *(row[name] for name in columns)) for row in shown["heartbeats"]
         )
-        assert rows == oracle.heard(lines)
+        assert rows == oracle.heartbeat_rows(lines)
 
 
 @each_seed
 def test_who_comes_and_goes_is_counted_by_the_hour(seed: int) -> None:
-    for told, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
-        assert flapping_rows(told) == oracle.flapping(of_group)
+    for shown, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
+        assert flapping_rows(shown) == oracle.flapping(of_group)
 
 
-def flapping_rows(told: Facts) -> Counter[tuple[Any, ...]]:
+def flapping_rows(shown: Facts) -> Counter[tuple[Any, ...]]:
     columns = ("sessions_in_hour", "flapping", "median_session_ms")
     return Counter(
         (row["member_id"], ms(row["ended_at"]), *(row[name] for name in columns))
-        for row in told["members"]
+        for row in shown["members"]
         if row["ended_at"] is not None
     )
 
@@ -187,9 +189,9 @@ def test_a_wavering_autoscaler_gets_daily_timeout_advice() -> None:
     plan = draw_group(5, seed=7)
     world = ShardWorld(0, [plan], seed=7, starts_at_ms=UNTIL_MS - 5 * HOUR_MS)
     lines = ordered([Line(*row) for row in world.run(UNTIL_MS)])
-    [told], of_group = told_of(lines), next(oracle.steps(lines))
+    [shown], of_group = terms(lines), next(oracle.steps(lines))
 
-    flapping, advice = flapping_rows(told), advice_rows(told)
+    flapping, advice = flapping_rows(shown), advice_rows(shown)
 
     assert plan.scale_every_ms
     assert max(cycles for _, _, _, cycles, _ in flapping) >= FLAPPING
@@ -198,15 +200,15 @@ def test_a_wavering_autoscaler_gets_daily_timeout_advice() -> None:
     assert advice == [pytest.approx(row) for row in oracle.advised(line for line in lines if line.group_id)]
 
 
-def advice_rows(told: Facts) -> list[tuple[Any, ...]]:
+def advice_rows(shown: Facts) -> list[tuple[Any, ...]]:
     columns = ("session_timeout_ms", "recommended_ms", "false_expiries_per_day", "recommended_false_per_day")
-    return [(ms(row["at"]), *(row[name] for name in columns)) for row in told["timeout_advice"]]
+    return [(ms(row["at"]), *(row[name] for name in columns)) for row in shown["timeout_advice"]]
 
 
 @each_seed
 def test_timeouts_are_advised_by_the_statistics(seed: int) -> None:
-    for lines, told in zip(groups_of(seed), facts(seed), strict=True):
-        assert advice_rows(told) == [pytest.approx(row) for row in oracle.advised(lines)]
+    for lines, shown in zip(groups_of(seed), facts(seed), strict=True):
+        assert advice_rows(shown) == [pytest.approx(row) for row in oracle.advised(lines)]
 
 
 @each_seed
@@ -217,10 +219,10 @@ def test_shards_went_from_owner_to_owner(seed: int) -> None:
 
     rows = [as_dict("failovers", row.values) for row in found if row.table == "failovers"]
 
-    told = [(row["shard_id"], row["epoch"], row["from_replica"], row["to_replica"], row["gap_ms"]) for row in rows]
+    shown = [(row["shard_id"], row["epoch"], row["from_replica"], row["to_replica"], row["gap_ms"]) for row in rows]
     expected = [(s, *x) for s in sorted({x.shard_id for x in lines}) for x in oracle.owners(of_shard_in(lines, s))]
-    assert told == expected
-    assert len(told) > 2
+    assert shown == expected
+    assert len(shown) > 2
 
 
 def of_shard_in(lines: list[Line], shard_id: int) -> list[Line]:

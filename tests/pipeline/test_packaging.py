@@ -36,7 +36,7 @@ def test_a_cluster_takes_the_manifests(name: str, version: str) -> None:
     assert [problem for manifest in manifests(name) for problem in problems(manifest, version)] == []
 
 
-def test_rota_understands_what_the_manifests_tell_it() -> None:
+def test_rota_understands_the_settings_of_the_manifests() -> None:
     from typer.testing import CliRunner
 
     from rota.cli.commands import app

@@ -73,10 +73,10 @@ def examine(spark: SparkSession, store_url: str, folder: Path) -> Examined:
     lake = Lake.create(folder, "parquet", journal.heads().incarnation)
     Ingest(journal, {"url": store_url}).run(spark, lake)
     refresh(spark, lake)
-    [causes_told] = [section for section in make_report(spark, lake).sections if section.name == "causes"]
+    [causes_reported] = [section for section in make_report(spark, lake).sections if section.name == "causes"]
     audited = audit(spark, lake)
     assert (audited.lines, audited.tables) == (lake.ingested()[1].lines, len(FOLDED))
-    return Examined({cause: count for cause, count, _ in causes_told.rows}, audited.findings)
+    return Examined({cause: count for cause, count, _ in causes_reported.rows}, audited.findings)
 
 
 # --- tampering --------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def _far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_far_east")
-def test_the_report_tells_every_cause_and_is_one_file(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+def test_the_report_shows_every_cause_and_is_one_file(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     rows = advise(spark, lake)
     prices = changes(spark, lake)
 
@@ -60,13 +60,13 @@ def test_the_report_tells_every_cause_and_is_one_file(spark: SparkSession, lake:
 
     html = (tmp_path / "out" / "index.html").read_text()
     causes = (tmp_path / "out" / "causes.csv").read_text().splitlines()[1:]
-    told = {line.split(",")[0]: int(line.split(",")[1]) for line in causes}
+    reported = {line.split(",")[0]: int(line.split(",")[1]) for line in causes}
     assert rows > 0
     assert {price.change for price in prices} >= {"none", "strategy", "static membership", "session timeout"}
     assert changes(spark, lake, prices[0].group_id) == [p for p in prices if p.group_id == prices[0].group_id]
     assert {path.suffix for path in paths} == {".html", ".md", ".csv"}
-    assert told.keys() <= CAUSES.keys() - {"unknown"}
-    assert sum(told.values()) >= lines_of_kind(lake, "rebalance_started")
+    assert reported.keys() <= CAUSES.keys() - {"unknown"}
+    assert sum(reported.values()) >= lines_of_kind(lake, "rebalance_started")
     assert all(name in html for name in (*STRATEGIES, ACTUAL, "<svg", "rebalances in "))
     assert "http" not in html.replace("http-equiv", "")  # nothing is loaded from anywhere
     assert f" to {datetime.fromtimestamp(last_line_us(lake) / 1e6, UTC):%Y-%m-%d %H:%M} UTC" in html

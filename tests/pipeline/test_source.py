@@ -46,7 +46,7 @@ def test_columns_and_kinds_that_nobody_wants_are_not_read(spark: SparkSession, p
 
 
 @pytest.mark.slow
-def test_it_reads_where_spark_is_told_to_push_nothing(spark: SparkSession, postgres_url: str) -> None:
+def test_it_reads_where_spark_is_set_to_push_nothing(spark: SparkSession, postgres_url: str) -> None:
     """Spark refuses every reader that could take filters while its setting is off."""
     setting = "spark.sql.python.filterPushdown.enabled"
     source = spark.read.format("rota").option("url", postgres_url)

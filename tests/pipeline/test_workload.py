@@ -88,11 +88,11 @@ def test_sticky_moves_least_and_the_advisor_knows_the_real_moves() -> None:
 
     moves = {name: sum(row["moves"] for row in advice if row["assignor"] == name) for name in (ACTUAL, *STRATEGIES)}
     least = sum(row["least_moves"] for row in advice if row["assignor"] == "sticky")
-    told = [row for row in advice if row["assignor"] == ACTUAL]
+    reported = [row for row in advice if row["assignor"] == ACTUAL]
     shares = [row for row in rows_of(lines, "assignments") if row["units"]]
     assert moves["sticky"] == least
     assert moves["sticky"] < moves["range"] < moves["roundrobin"]
-    assert sums_of(told) == sums_of(shares), "a step has what its rounds have together"
+    assert sums_of(reported) == sums_of(shares), "a step has what its rounds have together"
 
 
 async def verified(url: str) -> list[str]:
@@ -106,7 +106,7 @@ def test_shards_written_at_once_do_not_block_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", [pytest.param("sqlite", marks=pytest.mark.slow), "postgres"])
-def test_a_store_that_is_filled_has_rows_that_its_journal_tells(
+def test_a_store_that_is_filled_has_the_rows_of_its_journal(
     engine: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     url = f"sqlite:///{tmp_path / 'rota.db'}" if engine == "sqlite" else request.getfixturevalue("postgres_dsn")

@@ -62,12 +62,12 @@ def test_shards_of_killed_and_stopped_replicas_move_unchanged(processes: Process
     beat = a_stable_member(servers[0])
 
     take_owner(servers).process.kill9()
-    told = [call(server, "heartbeat", **beat).json() for server in servers]
+    reported = [call(server, "heartbeat", **beat).json() for server in servers]
     assert take_owner(servers).process.terminate() == 0
-    told.append(call(servers[0], "heartbeat", **beat).json())
+    reported.append(call(servers[0], "heartbeat", **beat).json())
 
-    assert [(each["generation_id"], each["state"]) for each in told] == 3 * [(1, "Stable")]
-    assert len({each["epoch"] for each in told}) == 2
+    assert [(each["generation_id"], each["state"]) for each in reported] == 3 * [(1, "Stable")]
+    assert len({each["epoch"] for each in reported}) == 2
     assert servers[0].process.terminate() == 0
     verify = processes.rota("db", "verify", "--store", store)
     assert verify.wait_for_exit() == 0, verify.output()

@@ -75,12 +75,12 @@ async def test_sigterm_answers_every_parked_call_and_ends(server: Server, http: 
     began = monotonic()
     server.process.send(signal.SIGTERM)
     answers = await asyncio.gather(heartbeat, join)
-    told = await stream
+    reported = await stream
 
     for answer in answers:
         assert (answer.status_code, answer.json()["code"]) == (503, "COORDINATOR_NOT_AVAILABLE")
         assert answer.headers["retry-after"]
-    assert "event: server-drain" in told
+    assert "event: server-drain" in reported
     assert await asyncio.to_thread(server.process.wait_for_exit) == 0
     # It takes a few hundredths of a second, and on a machine that is busy still less than the join would have waited.
     assert monotonic() - began < 20.0

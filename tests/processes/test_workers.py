@@ -60,7 +60,7 @@ def owners(url: str, groups: Iterable[str]) -> set[str]:
     return {ask(url, f"groups/{group}/coordinator").json().get("replica_id", "") for group in groups}
 
 
-def heard_of(valkey: ValkeyServer) -> bytes:
+def last_seen_in(valkey: ValkeyServer) -> bytes:
     """The members that the replicas have published, all names in one."""
     with redis.Redis.from_url(valkey.url, socket_timeout=30) as client:
         return b"".join(name for key in client.scan_iter("rota:*:heard") for name in client.zrange(key, 0, -1))
@@ -112,7 +112,9 @@ def test_with_a_redis_no_heartbeat_fails_when_a_worker_is_killed(
     # Shards on their way from the first worker to the second have no owner for a moment.
     serving.wait_until(lambda: len(owners(url, beats)) == 2 and "" not in owners(url, beats), "both to own shards")
     members = [str(beat["member_id"]).encode() for beat in beats.values()]
-    serving.wait_until(lambda: all(each in heard_of(valkey_server) for each in members), "a Redis that was told of all")
+    serving.wait_until(
+        lambda: all(each in last_seen_in(valkey_server) for each in members), "a Redis that was told of all"
+    )
 
     os.kill(doomed, signal.SIGKILL)
     serving.wait_for_line(f"a worker ended by itself .* pid={doomed} ")

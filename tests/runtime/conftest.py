@@ -52,9 +52,9 @@ class FaultyStore(MemoryStore):
 
 
 @pytest.fixture(autouse=True)
-def _peers_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def _peers_are_notified(monkeypatch: pytest.MonkeyPatch) -> None:
     """Changes of which replicas are not notified in time they find at the next refresh, for which tests do not wait."""
-    monkeypatch.setattr(client, "TELL_S", EVENTUALLY_S)
+    monkeypatch.setattr(client, "NOTIFY_S", EVENTUALLY_S)
 
 
 @pytest.fixture

@@ -117,10 +117,10 @@ async def test_a_topic_registered_elsewhere_is_assigned_unpolled(
         await two.routed.call(PutTopic("default", topic_elsewhere, 2, ()))
 
         beat = Heartbeat("default", group_id, again.member_id, again.generation_id, wait_ms=30_000)
-        told = (await one.routed.call(beat)).reply
+        reported = (await one.routed.call(beat)).reply
 
-    assert isinstance(told, HeartbeatReply)
-    assert told.generation_id == again.generation_id + 1
+    assert isinstance(reported, HeartbeatReply)
+    assert reported.generation_id == again.generation_id + 1
     assert [json.loads(reply.assignment)["topics"] for reply in (before, first)] == [{}, {topic_elsewhere: [0]}]
 
 

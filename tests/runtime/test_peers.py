@@ -23,7 +23,7 @@ from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.forwarding import PeerUnreachable
 from rota.server.settings import Settings
 from rota.storage.memory import MemoryTables
-from rota.wire.peer_heartbeats import pack_told, unpack_heartbeats
+from rota.wire.peer_heartbeats import pack_answers, unpack_heartbeats
 from tests.runtime.conftest import NOW, FaultyStore
 
 SECRET, NEXT_SECRET = "a secret of replicas", "their next secret one"
@@ -139,7 +139,7 @@ class Wire:
     def answer(self, number: int) -> None:
         data, answer = self.messages[number]
         answer.set_result(
-            pack_told([(HeartbeatReply(generation_id=beat.generation_id), 7, 3, "") for beat in beats(data)])
+            pack_answers([(HeartbeatReply(generation_id=beat.generation_id), 7, 3, "") for beat in beats(data)])
         )
 
 

@@ -243,7 +243,7 @@ async def test_a_listing_does_not_need_who_has_handed_over_all(fleet: list[Runni
     assert (await third.routed.call(ListGroups("default"))).reply.error is ErrorCode.NONE
 
 
-async def test_without_forwarding_the_client_is_told_the_owner(tables: MemoryTables) -> None:
+async def test_without_forwarding_the_answer_names_the_owner(tables: MemoryTables) -> None:
     async with a_replica(tables, "r1", forward=False) as first, a_replica(tables, "r2", forward=False) as second:
         await settled([first, second])
 
@@ -353,7 +353,7 @@ async def test_a_member_whose_owner_is_silent_is_kept_alive_in_time(
     clock = SystemClock()
     liveness = MemoryLiveness(clock.monotonic_ms)
     shard_id = shard_of("default", "g", SHARDS)
-    await liveness.tell([ShardNews(shard_id, {("default", "g", "m"): LONG_MS}, ())])
+    await liveness.publish([ShardNews(shard_id, {("default", "g", "m"): LONG_MS}, ())])
     async with a_silent_peer(tables), a_replica(tables, "r1", liveness=liveness) as replica:
         await until(lambda: replica.local.directory.peer_of(shard_id) is not None)
 
@@ -361,6 +361,6 @@ async def test_a_member_whose_owner_is_silent_is_kept_alive_in_time(
             answer = await replica.routed.call(Heartbeat("default", "g", "m", 1, wait_ms=wait_ms))
 
     assert answer.reply.error is ErrorCode.NONE
-    (heard_ms_ago,) = await liveness.heard_ms_ago([(shard_id, ("default", "g", "m"))])
-    assert heard_ms_ago is not None
-    assert heard_ms_ago < LONG_MS
+    (seen_ms_ago,) = await liveness.seen_ms_ago([(shard_id, ("default", "g", "m"))])
+    assert seen_ms_ago is not None
+    assert seen_ms_ago < LONG_MS

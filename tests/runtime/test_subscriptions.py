@@ -25,55 +25,53 @@ def a_leave(member: JoinReply) -> LeaveGroup:
 
 
 async def test_a_listener_is_notified_before_the_answer_is_sent(coordinator: LocalCoordinator) -> None:
-    told: list[str] = []
-    coordinator.subscribe("default", "g", lambda event: told.append(event.kind))
-    coordinator.subscribe("default", "other", lambda event: told.append("not ours"))
+    reported: list[str] = []
+    coordinator.subscribe("default", "g", lambda event: reported.append(event.kind))
+    coordinator.subscribe("default", "other", lambda event: reported.append("not ours"))
 
     await coordinator.call(a_join())
 
-    assert told == ["member_joined", "rebalance_started", "generation_completed", "leader_changed"]
+    assert reported == ["member_joined", "rebalance_started", "generation_completed", "leader_changed"]
 
 
-async def test_a_listener_that_has_ended_is_told_nothing_more(coordinator: LocalCoordinator) -> None:
-    told: list[JournalEvent] = []
-    end = coordinator.subscribe("default", "g", told.append)
+async def test_a_listener_that_has_ended_gets_nothing_more(coordinator: LocalCoordinator) -> None:
+    reported: list[JournalEvent] = []
+    end = coordinator.subscribe("default", "g", reported.append)
     end()
 
     await a_stable_member(coordinator)
 
-    assert told == []
+    assert reported == []
 
 
-async def test_a_listener_is_told_of_nothing_that_is_not_durable(
-    coordinator: LocalCoordinator, store: FaultyStore
-) -> None:
+async def test_a_listener_gets_nothing_that_is_not_durable(coordinator: LocalCoordinator, store: FaultyStore) -> None:
     member = await a_stable_member(coordinator)
-    told: list[str] = []
-    coordinator.subscribe("default", "g", lambda event: told.append(event.kind))
+    reported: list[str] = []
+    coordinator.subscribe("default", "g", lambda event: reported.append(event.kind))
     store.open_gate.clear()
 
     leaving = asyncio.create_task(coordinator.call(a_leave(member)))
     await store.waiting.wait()
-    assert told == []
+    assert reported == []
     store.open_gate.set()
     await leaving
 
-    assert told == ["member_left", "group_emptied"]
+    assert reported == ["member_left", "group_emptied"]
 
 
 async def test_a_listener_that_fails_harms_nobody(coordinator: LocalCoordinator) -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     def fail(event: JournalEvent) -> None:
         raise ValueError(event.kind)
 
     coordinator.subscribe("default", "g", fail)
-    coordinator.subscribe("default", "g", lambda event: told.append(event.kind))
+    coordinator.subscribe("default", "g", lambda event: reported.append(event.kind))
 
     member = await a_stable_member(coordinator)
 
     assert member.generation_id == 1
-    assert "assignment_synced" in told
+    assert "assignment_synced" in reported
 
 
 async def test_batched_heartbeats_are_answered_at_once_between_writes(

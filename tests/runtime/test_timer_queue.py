@@ -23,14 +23,14 @@ def a_timer(at_ms: int) -> Timer:
     return Timer(TimerKind.SESSION, "default", "g", "m", at_ms)
 
 
-def test_timers_ring_in_the_order_in_which_they_are_due() -> None:
+def test_timers_fire_in_the_order_in_which_they_are_due() -> None:
     clock, fired = HandClock(), list[Timer]()
     queue = TimerQueue(clock, lambda _: None)
     for at_ms in (1_030, 1_010, 1_020, 1_040):
         queue.set(a_timer(at_ms), fired.append)
 
     clock.ms = 1_030
-    queue.ring_due()
+    queue.fire_due()
 
     assert [timer.at_ms for timer in fired] == [1_010, 1_020, 1_030]
     assert queue.next_at_ms() == 1_040
@@ -42,24 +42,24 @@ def test_a_process_that_slept_delays_its_timers_as_long() -> None:
     queue.set(a_timer(1_010), fired.append)
 
     clock.ms = 1_010 + 700
-    queue.ring_due()
+    queue.fire_due()
 
     assert (fired, late, queue.next_at_ms()) == ([], [700], 1_010 + 1_400)
     clock.ms = 1_010 + 1_400
-    queue.ring_due()
+    queue.fire_due()
     assert len(fired) == 1
 
 
-def test_timers_that_are_set_after_a_stall_ring_in_time() -> None:
+def test_timers_that_are_set_after_a_stall_fire_in_time() -> None:
     clock, fired = HandClock(), list[Timer]()
     queue = TimerQueue(clock, lambda _: None)
     queue.set(a_timer(1_010), fired.append)
 
     clock.ms = 1_010 + 700
-    queue.ring_due()
+    queue.fire_due()
     is_first = queue.set(a_timer(1_760), fired.append)
     clock.ms = 1_760
-    queue.ring_due()
+    queue.fire_due()
 
     assert is_first
     assert ([timer.at_ms for timer in fired], queue.next_at_ms()) == ([1_760], 1_010 + 1_400)
@@ -71,10 +71,10 @@ def test_a_short_stall_does_not_end_a_longer_hold() -> None:
     queue.set(a_timer(1_010), fired.append)
 
     clock.ms = 1_010 + 700
-    queue.ring_due()
+    queue.fire_due()
     queue.set(a_timer(1_720), fired.append)
     clock.ms = 1_720 + 150
-    queue.ring_due()
+    queue.fire_due()
 
     assert (fired, late, queue.next_at_ms()) == ([], [700, 150], 1_010 + 1_400)
 
@@ -89,7 +89,7 @@ def test_a_backlog_of_expiries_is_worked_off_without_a_pause() -> None:
 
     clock.ms = 1_010
     for _ in range(batches):
-        queue.ring_due()
+        queue.fire_due()
         clock.ms += STALL_MS // 2  # the expiry also has to be written
 
     assert len(fired) == batches * BATCH
@@ -103,8 +103,8 @@ def test_a_process_asleep_in_a_backlog_holds_the_rest_back() -> None:
         queue.set(a_timer(1_010), fired.append)
 
     clock.ms = 1_010
-    queue.ring_due()
+    queue.fire_due()
     clock.ms += 500
-    queue.ring_due()
+    queue.fire_due()
 
     assert (len(fired), late) == (BATCH, [500])

@@ -69,16 +69,16 @@ async def test_a_watch_answers_old_versions_at_once_and_others_later(
     assert (await changed(coordinator, new.version, wait_ms=10)).version == new.version
 
 
-async def test_a_change_that_is_not_durable_is_not_told(coordinator: LocalCoordinator, store: FaultyStore) -> None:
+async def test_a_change_that_is_not_durable_is_not_reported(coordinator: LocalCoordinator, store: FaultyStore) -> None:
     first = await put(coordinator, 4)
     waiting = await parked(coordinator, first.version)
     store.open_gate.clear()
     growing = asyncio.create_task(put(coordinator, 8))
     await store.waiting.wait()
-    told_before = waiting.done()
+    notified_before = waiting.done()
     store.open_gate.set()
 
-    assert not told_before
+    assert not notified_before
     assert (await waiting).partitions == 8
     await growing
 
@@ -151,12 +151,12 @@ async def test_a_change_beyond_the_page_of_this_namespace_is_reported(
     await coordinator.call(PutTopic("elsewhere", "c", 2, ()))
     for _ in range(10):
         await asyncio.sleep(0)
-    told_of_elsewhere = waiting.done()
+    reported_elsewhere = waiting.done()
     await coordinator.call(PutTopic("default", "c", 2, ()))
-    told = await waiting
+    reported = await waiting
 
-    assert not told_of_elsewhere
-    assert ([topic.topic for topic in told.topics], told.more) == (["a", "b"], True)
+    assert not reported_elsewhere
+    assert ([topic.topic for topic in reported.topics], reported.more) == (["a", "b"], True)
 
 
 async def test_topics_keep_their_version_while_they_are_the_same(
@@ -207,17 +207,17 @@ async def test_changes_of_two_shards_have_a_version_for_each_order(store: Faulty
     assert len(set(seen)) == len(seen)
 
 
-async def test_who_waits_is_told_what_another_replica_has_changed(tables: MemoryTables) -> None:
+async def test_waiting_calls_learn_what_another_replica_has_changed(tables: MemoryTables) -> None:
     async with a_replica(tables, "r1") as one, a_replica(tables, "r2") as two:
         await settled([one, two])
         waiting = [await waiting_for_news(one), await waiting_for_news(two)]
 
         await one.routed.call(PutTopic("default", "words", 4, ()))
 
-        told = [await each for each in waiting]
+        reported = [await each for each in waiting]
 
-    assert [[topic.partitions for topic in each.topics] for each in told] == [[4], [4]]
-    assert told[0].version == told[1].version
+    assert [[topic.partitions for topic in each.topics] for each in reported] == [[4], [4]]
+    assert reported[0].version == reported[1].version
 
 
 async def test_nobody_waits_for_topics_at_a_server_that_stops(coordinator: LocalCoordinator) -> None:

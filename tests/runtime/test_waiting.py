@@ -104,7 +104,7 @@ async def test_draining_answers_parked_calls_and_accepts_none(coordinator: Local
     assert coordinator.ready() == (False, "draining")
 
 
-async def test_watching_a_group_tells_its_past_and_then_its_present(coordinator: LocalCoordinator) -> None:
+async def test_watching_a_group_shows_its_past_and_then_its_present(coordinator: LocalCoordinator) -> None:
     leader = await a_stable_member(coordinator)
     seen: list[str] = []
 

@@ -109,7 +109,7 @@ def a_hand_over_does_not_flush(patch: Patch) -> None:
     patch(Ownership, "flush", flush)
 
 
-shared("decided_calls_are_told_to_go_elsewhere", "faults R7", "S13")
+shared("decided_calls_are_sent_elsewhere", "faults R7", "S13")
 shared("a_write_of_unknown_outcome_counts_as_undecided", "the net", "S13 S9", 9)
 shared("a_call_of_unknown_outcome_is_sent_again", "aesthetics D2", "S13", 1, 3)
 

@@ -42,13 +42,13 @@ class Recorder:
     name = "recorder"
 
     def __init__(self, failures: int = 0, *, again: bool = True) -> None:
-        self.told: list[int] = []
+        self.reported: list[int] = []
         self.failures = failures
         self.again = again
         self.called = asyncio.Event()
 
     async def deliver(self, change: Change) -> None:
-        self.told.append(change.number)
+        self.reported.append(change.number)
         self.called.set()
         if self.failures:
             self.failures -= 1
@@ -74,7 +74,7 @@ async def test_a_delivery_is_repeated_until_it_succeeds() -> None:
 
     await delivered(hook, change(1))
 
-    assert hook.told == [1, 1, 1, 1]
+    assert hook.reported == [1, 1, 1, 1]
 
 
 async def test_what_is_pointless_to_repeat_is_given_up() -> None:
@@ -82,7 +82,7 @@ async def test_what_is_pointless_to_repeat_is_given_up() -> None:
 
     await delivered(hook, change(1))
 
-    assert hook.told == [1]
+    assert hook.reported == [1]
 
 
 async def test_an_old_change_is_dropped_once_a_newer_one_exists() -> None:
@@ -90,8 +90,8 @@ async def test_an_old_change_is_dropped_once_a_newer_one_exists() -> None:
 
     await delivered(hook, change(1), change(2))
 
-    assert hook.told == sorted(hook.told)
-    assert hook.told[-1] == 2
+    assert hook.reported == sorted(hook.reported)
+    assert hook.reported[-1] == 2
 
 
 # --- webhook -------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_a_sidecar_notifies_all_hooks_in_order_of_generations(sidecars: Sidecars
 # --- program -------------------------------------------------------------------------------------------
 
 
-async def test_a_program_is_told_by_argument_environment_and_input(tmp_path: Path) -> None:
+async def test_a_program_is_notified_by_argument_environment_and_input(tmp_path: Path) -> None:
     script = (
         "import json, os, sys; from pathlib import Path; name = json.load(sys.stdin)['name'];"
         "Path(sys.argv[1]).write_text(json.dumps([sys.argv[2], os.environ['ROTA_STATE'], name]))"
@@ -240,8 +240,8 @@ class Cluster:
 
     def pod(self) -> Pod:
         port = str(self.receiver.port)
-        told = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": port, "POD_NAME": "web-0"}
-        return Pod.of(told, self.account)
+        reported = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": port, "POD_NAME": "web-0"}
+        return Pod.of(reported, self.account)
 
     def _patch(self, got: Received) -> int:
         if got.headers.get("authorization") != f"Bearer {(self.account / 'token').read_text().strip()}":
@@ -302,6 +302,6 @@ async def test_a_command_gets_no_secret_of_the_sidecar(
 
     await CommandHook([sys.executable, "-c", script, str(tmp_path / "told")], 10, passed_on).deliver(change(1))
 
-    told = json.loads((tmp_path / "told").read_text())
-    assert {name: told[name] for name in SECRET_VARIABLES if name in told} == shown
-    assert "PATH" in told
+    reported = json.loads((tmp_path / "told").read_text())
+    assert {name: reported[name] for name in SECRET_VARIABLES if name in reported} == shown
+    assert "PATH" in reported

@@ -143,11 +143,11 @@ def test_events_are_sent_as_they_happen_and_missed_ones_later(sidecars: Sidecars
 
     (first,) = read("", 1)
     sidecar.post("/resign?pause_ms=0")
-    told = read(first["id"], 3)
+    reported = read(first["id"], 3)
 
     assert first["event"] == "elected"
-    assert [frame["event"] for frame in told] == ["revoked", "unknown", "elected"]
-    tokens = [json.loads(frame["data"])["fencing_token"] for frame in (first, *told)]
+    assert [frame["event"] for frame in reported] == ["revoked", "unknown", "elected"]
+    tokens = [json.loads(frame["data"])["fencing_token"] for frame in (first, *reported)]
     assert tokens[0] < tokens[3]
     assert tokens[1:3] == [None, None]
 

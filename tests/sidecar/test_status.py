@@ -17,7 +17,7 @@ LEADER = Status("billing", State.LEADER, "pod-0", True, "pod-0-x", fencing_token
 
 
 @given(state=st.sampled_from(State), left_ms=st.none() | st.integers(-10_000, 10_000))
-def test_nothing_is_told_beyond_its_expiry(state: State, left_ms: int | None) -> None:
+def test_nothing_is_answered_beyond_its_expiry(state: State, left_ms: int | None) -> None:
     status = Status("billing", state, "pod-0", True, "pod-0-x", fencing_token(7)).unless_over(left_ms)
 
     assert (status.state in KNOWING) == (state in KNOWING and left_ms is not None and left_ms > 0)
@@ -54,7 +54,7 @@ def test_a_static_id_comes_from_the_downward_api(given: dict[str, str], expected
     assert instance_id_of(given) == expected
 
 
-async def heard(news: News, last_event_id: str, count: int) -> list[Change]:
+async def seen(news: News, last_event_id: str, count: int) -> list[Change]:
     found: list[Change] = []
     async with asyncio.timeout(60):
         async for change in news.listen(last_event_id):
@@ -66,11 +66,11 @@ async def heard(news: News, last_event_id: str, count: int) -> list[Change]:
 
 async def test_a_returning_reader_gets_missed_events_or_the_present() -> None:
     news = News("boot")
-    first, second, third = (news.tell(kind, LEADER, 0) for kind in ("elected", "generation", "revoked"))
+    first, second, third = (news.publish(kind, LEADER, 0) for kind in ("elected", "generation", "revoked"))
 
-    assert await heard(news, first.event_id, 2) == [second, third]
-    assert await heard(news, "", 1) == [third]
-    assert await heard(news, "another-1", 1) == [third]
+    assert await seen(news, first.event_id, 2) == [second, third]
+    assert await seen(news, "", 1) == [third]
+    assert await seen(news, "another-1", 1) == [third]
 
 
 async def test_who_listens_comes_to_its_end_with_the_sidecar() -> None:

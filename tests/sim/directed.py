@@ -91,9 +91,7 @@ DIRECTED: dict[str, Directed] = {
     "claimed_lease_counts_from_the_answer": Directed(
         test_leases.test_a_claimed_lease_counts_from_before_the_claim_was_sent
     ),
-    "decided_calls_are_told_to_go_elsewhere": Directed(
-        test_owned_shard.test_a_decided_call_is_not_sent_to_the_next_owner
-    ),
+    "decided_calls_are_sent_elsewhere": Directed(test_owned_shard.test_a_decided_call_is_not_sent_to_the_next_owner),
     "held_back_changes_are_forgotten": Directed(test_freezing.test_a_leader_joining_for_topics_rebalances_at_the_end),
     "lease_counts_from_the_answer": Directed(test_leases.test_a_renewed_lease_counts_from_before_the_renewal_was_sent),
     "members_that_are_gone_are_answered_for": Directed(
@@ -107,7 +105,7 @@ DIRECTED: dict[str, Directed] = {
     ),
     "old_updates_are_believed": Directed(test_owned_shard.test_a_member_keeps_what_the_last_owner_was_silent_for),
     "only_one_shard_is_given_up": Directed(test_group_commit.test_an_append_of_unknown_outcome_loses_every_shard_in_it),
-    "skipped_assignment_counts": Directed(test_static_members.test_returning_leader_is_told_to_skip_assigning),
+    "skipped_assignment_counts": Directed(test_static_members.test_returning_leader_has_to_skip_assigning),
     "stale_renewal_reinstalls": Directed(test_leases.test_a_shard_dropped_during_its_renewal_stays_dropped),
     "the_answer_of_the_others_is_ignored": Directed(
         test_owned_shard.test_a_member_that_another_replica_has_seen_in_time_lives_on

@@ -54,7 +54,7 @@ FINDINGS: dict[str, Finding] = {
     "faults R5": _as("an unknown outcome keeps the shard", "unknown_outcome_is_failure"),
     "faults R6": _as("answers leave after the lease is over", "replies_after_the_lease"),
     "faults R7": _as(
-        "decided and undecided calls get the same answer at a hand-over", "decided_calls_are_told_to_go_elsewhere"
+        "decided and undecided calls get the same answer at a hand-over", "decided_calls_are_sent_elsewhere"
     ),
     "faults R8": _as("a claimed lease counts from the answer", "claimed_lease_counts_from_the_answer"),
     "faults R9": _as(

@@ -345,13 +345,13 @@ def assignment_not_persisted(patch: Patch) -> None:
 @mutant
 def tombstone_forgotten(patch: Patch) -> None:
     """S1: a group that is made again counts from zero."""
-    original = shard.Shard._bury
+    original = shard.Shard._remove
 
-    def bury(self: Any, namespace: str, group_id: str, record: Any) -> None:
+    def remove(self: Any, namespace: str, group_id: str, record: Any) -> None:
         original(self, namespace, group_id, record)
         del self.tombstones[(namespace, group_id)]
 
-    patch(shard.Shard, "_bury", bury)
+    patch(shard.Shard, "_remove", remove)
 
 
 @mutant

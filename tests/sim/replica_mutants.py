@@ -276,7 +276,7 @@ def a_write_of_unknown_outcome_counts_as_undecided(patch: Patch) -> None:
 
 
 @mutant
-def decided_calls_are_told_to_go_elsewhere(patch: Patch) -> None:
+def decided_calls_are_sent_elsewhere(patch: Patch) -> None:
     """D1: at a hand-over, calls that are decided and not durable are answered as if they were not decided."""
     original = OwnedShard.drop
 
@@ -353,15 +353,15 @@ def the_answer_of_the_others_is_ignored(patch: Patch) -> None:
 @mutant
 def a_new_owner_ignores_what_was_left_of_sessions(patch: Patch) -> None:
     """L2: after each change of the owner, a silent member has a full session again."""
-    patch(owned_shard, "_share_sessions", lambda shard, _heard, now, _: shard.share_sessions({}, 0, now.wall_ms).timers)
+    patch(owned_shard, "_share_sessions", lambda shard, _seen, now, _: shard.share_sessions({}, 0, now.wall_ms).timers)
 
 
 @mutant
 def old_updates_are_believed(patch: Patch) -> None:
     """L1: while the store was away it received no heartbeats, and their absence counts against members."""
 
-    def share_sessions(shard: Any, heard: Any, now: Any, _: int) -> Any:
-        return shard.share_sessions(heard.heard_ms_ago, owned_shard.GRACE_MS, now.wall_ms).timers
+    def share_sessions(shard: Any, seen: Any, now: Any, _: int) -> Any:
+        return shard.share_sessions(seen.seen_ms_ago, owned_shard.GRACE_MS, now.wall_ms).timers
 
     patch(owned_shard, "_share_sessions", share_sessions)
 

@@ -27,7 +27,7 @@ LOOKED_THROUGH = 512
 """Seeds to look through for outcomes that the chunk does not reach: a change of the worlds moves the rare ones."""
 
 
-def _told(tally: Tally) -> str:
+def _published(tally: Tally) -> str:
     return "\n".join(
         f"seed {seed}: {found[0]}\n  {replay_command(seed)}" for seed, found in sorted(tally.failures.items())
     )
@@ -38,7 +38,7 @@ def _reached_from(tally: Tally) -> set[tuple[str, str, str]]:
     reached, end = set(tally.reached), CHUNK
     while end < LOOKED_THROUGH and any("not reached" in fault for fault in UNREACHED.faults(reached)):
         more = run_seeds(range(end, end + CHUNK))
-        assert not more.failures, _told(more)
+        assert not more.failures, _published(more)
         reached |= more.reached.keys()
         end += CHUNK
     return reached
@@ -48,7 +48,7 @@ def _reached_from(tally: Tally) -> set[tuple[str, str, str]]:
 def test_no_seed_violates_anything(first: int) -> None:
     tally = run_seeds(range(first, first + CHUNK))
 
-    assert not tally.failures, _told(tally)
+    assert not tally.failures, _published(tally)
     assert tally.rebalances >= 5 * CHUNK, "worlds in which nothing happens prove nothing"
     assert [situation for situation in SITUATIONS if not tally.sometimes[situation]] == []
     if (first, CHUNK) == COVERED:

@@ -26,7 +26,7 @@ SITUATIONS = ("the store went back", "a replica finds that the store went back",
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def _told(tally: Tally) -> str:
+def _published(tally: Tally) -> str:
     command = "python -m rota.testing.sim --setbacks --seeds 1 --first"
     return "\n".join(f"{found[0]}\n  {command} {seed}" for seed, found in sorted(tally.failures.items()))
 
@@ -34,7 +34,7 @@ def _told(tally: Tally) -> str:
 def _check(seeds: range) -> None:
     tally = tally_of(seeds, run_setback_seed)
 
-    assert not tally.failures, _told(tally)
+    assert not tally.failures, _published(tally)
     assert [situation for situation in SITUATIONS if not tally.sometimes[situation]] == []
 
 

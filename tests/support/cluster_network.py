@@ -85,11 +85,11 @@ class ProxiedNetwork:
     def heal(self) -> None:
         """No link is cut or slow any more."""
 
-        def mend() -> None:
+        def repair() -> None:
             self._cut.clear()
             self._delay_s.clear()
 
-        self._run(self._change(mend))
+        self._run(self._change(repair))
 
     # --- inside, on the network's thread -------------------------------------------------------------
 

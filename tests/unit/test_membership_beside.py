@@ -103,7 +103,7 @@ def test_a_member_without_a_share_holds_nothing() -> None:
 @pytest.mark.parametrize("reply", [BEATING, REBALANCING])
 def test_a_reported_renewal_moves_the_deadline_and_nothing_else(reply: HeartbeatReply) -> None:
     bench = a_stable_follower()
-    bench.membership.heard(BEAT, reply, bench.now_ms + 500)
+    bench.membership.on_heartbeat_answer(BEAT, reply, bench.now_ms + 500)
 
     assert bench.membership.deadline_ms == bench.now_ms + 500 + SESSION_MS - MARGIN_MS
     assert bench.membership.state is State.STABLE
@@ -119,7 +119,7 @@ def test_a_reported_renewal_moves_the_deadline_and_nothing_else(reply: Heartbeat
 def test_a_reported_answer_that_renews_nothing_changes_nothing(request_: Heartbeat, reply: HeartbeatReply) -> None:
     bench = a_stable_follower()
     deadline_ms = bench.membership.deadline_ms
-    bench.membership.heard(request_, reply, bench.now_ms + 500)
+    bench.membership.on_heartbeat_answer(request_, reply, bench.now_ms + 500)
 
     assert (bench.membership.deadline_ms, bench.membership.state) == (deadline_ms, State.STABLE)
 

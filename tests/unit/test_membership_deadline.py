@@ -111,15 +111,15 @@ def test_an_answer_after_a_long_sleep_revives_nothing() -> None:
     assert bench.answered(BEATING, after_ms=60_000) == [Lost(1, "deadline")]
 
 
-def told_while_unanswered(bench: Bench, calls: int) -> list[Event]:
+def reported_while_unanswered(bench: Bench, calls: int) -> list[Event]:
     return [event for _ in range(calls) for event in bench.unanswered()]
 
 
-def test_unreachable_is_told_once_and_is_not_lost() -> None:
+def test_unreachable_is_reported_once_and_is_not_lost() -> None:
     bench = a_stable_follower()
     assert bench.unanswered(after_ms=100) == []
     silent_since_ms = bench.now_ms
-    assert told_while_unanswered(bench, calls=8) == [Unreachable(silent_since_ms)]
+    assert reported_while_unanswered(bench, calls=8) == [Unreachable(silent_since_ms)]
     assert bench.membership.unreachable_since_ms == silent_since_ms
     assert bench.membership.holds(bench.now_ms)
     assert bench.answered(BEATING) == [Reachable()]

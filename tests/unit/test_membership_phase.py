@@ -29,10 +29,10 @@ from tests.unit.membership_bench import (
 # --- which generation proves that the session was renewed ---------------------------------------------------
 
 
-def a_phase(*, seen: int, told: bool, is_static: bool = False) -> JoinPhase:
+def a_phase(*, seen: int, notified: bool, is_static: bool = False) -> JoinPhase:
     phase = JoinPhase(is_static=is_static)
     phase.completed(seen)
-    phase.told = told
+    phase.notified = notified
     return phase
 
 
@@ -40,10 +40,10 @@ def a_phase(*, seen: int, told: bool, is_static: bool = False) -> JoinPhase:
     ("phase", "generation_id", "renewed"),
     [
         pytest.param(JoinPhase(is_static=False), 4, True, id="the first generation of a newcomer"),
-        pytest.param(a_phase(seen=4, told=True), 5, True, id="the next one after a rebalance"),
-        pytest.param(a_phase(seen=4, told=True), 4, False, id="answered at once in the same generation"),
-        pytest.param(a_phase(seen=4, told=False), 5, False, id="a resync counts up, too"),
-        pytest.param(a_phase(seen=4, told=True, is_static=True), 5, False, id="static members are not left out"),
+        pytest.param(a_phase(seen=4, notified=True), 5, True, id="the next one after a rebalance"),
+        pytest.param(a_phase(seen=4, notified=True), 4, False, id="answered at once in the same generation"),
+        pytest.param(a_phase(seen=4, notified=False), 5, False, id="a resync counts up, too"),
+        pytest.param(a_phase(seen=4, notified=True, is_static=True), 5, False, id="static members are not left out"),
     ],
 )
 def test_only_a_join_phase_that_we_were_part_of_renews(phase: JoinPhase, generation_id: int, renewed: bool) -> None:
@@ -51,11 +51,11 @@ def test_only_a_join_phase_that_we_were_part_of_renews(phase: JoinPhase, generat
 
 
 def test_a_phase_that_is_over_proves_nothing_of_the_next() -> None:
-    phase = a_phase(seen=4, told=True)
+    phase = a_phase(seen=4, notified=True)
     phase.unanswered(1_000)
     phase.completed(5)
 
-    assert (phase.since_ms, phase.told, phase.renewed(6)) == (None, False, False)
+    assert (phase.since_ms, phase.notified, phase.renewed(6)) == (None, False, False)
 
 
 def test_a_phase_counts_from_the_first_unanswered_join() -> None:

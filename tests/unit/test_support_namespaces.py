@@ -46,7 +46,7 @@ def test_a_cut_link_is_silent_both_ways_until_it_is_restored(network: Namespaced
     assert client.ping()
 
 
-def test_what_is_refused_is_told_so_at_once(network: NamespacedNetwork, client: redis.Redis) -> None:
+def test_a_refused_name_is_reported_at_once(network: NamespacedNetwork, client: redis.Redis) -> None:
     assert client.ping()
     network.refuse(CLIENTS, REDIS)
     for _ in ("the connection there is", "another one"):

@@ -18,7 +18,7 @@ from rota.protocol.messages import (
     MemberHeartbeat,
 )
 from rota.wire.envelopes import MalformedEnvelope
-from rota.wire.peer_heartbeats import pack_heartbeats, pack_told, unpack_heartbeats, unpack_told
+from rota.wire.peer_heartbeats import pack_answers, pack_heartbeats, unpack_answers, unpack_heartbeats
 
 TEXT = st.text(max_size=8)
 NUMBER = st.integers(-1, 2**31 - 1)
@@ -40,9 +40,9 @@ def test_heartbeats_arrive_as_they_were_sent(requests: list[Heartbeat | Heartbea
 
 @given(st.lists(st.tuples(REPLIES, NUMBER, NUMBER, TEXT), max_size=4))
 def test_replies_arrive_with_what_travels_beside_them(
-    told: list[tuple[HeartbeatReply | HeartbeatManyReply, int, int, str]],
+    reported: list[tuple[HeartbeatReply | HeartbeatManyReply, int, int, str]],
 ) -> None:
-    assert unpack_told(pack_told(told)) == told
+    assert unpack_answers(pack_answers(reported)) == reported
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,10 @@ def test_other_requests_are_malformed(document: object) -> None:
 )
 def test_other_replies_are_malformed(document: object) -> None:
     with pytest.raises(MalformedEnvelope):
-        unpack_told(json.dumps(document).encode())
+        unpack_answers(json.dumps(document).encode())
 
 
 def test_what_is_no_json_is_malformed() -> None:
-    for unpack in (unpack_heartbeats, unpack_told):
+    for unpack in (unpack_heartbeats, unpack_answers):
         with pytest.raises(MalformedEnvelope):
             unpack(b"\xff[")

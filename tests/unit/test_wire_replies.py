@@ -132,6 +132,6 @@ def test_the_last_page_has_no_token_for_a_next_one() -> None:
         {"generation_id": 4, "state": "Stable", "revision": "1"},
     ],
 )
-def test_a_document_that_is_no_reply_is_told_as_such(document: dict[str, object]) -> None:
+def test_a_document_that_is_no_reply_is_reported_as_such(document: dict[str, object]) -> None:
     with pytest.raises(MalformedReply):
         decode_reply(m.HeartbeatReply, document)

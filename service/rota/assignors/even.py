@@ -19,17 +19,17 @@ def assign_evenly(
     numbering: Numbering, member_ids: Sequence[str], claims: Claims, racks: Racks | None = None
 ) -> list[list[int]]:
     """The partition numbers of each member, by rank. `member_ids` are in alphabetical order."""
-    deal = _Deal(numbering, member_ids)
-    deal.keep_owned(claims)
-    free = deal.free()
-    deal.seat_unfilled()
+    distribution = _Distribution(numbering, member_ids)
+    distribution.keep_owned(claims)
+    free = distribution.free()
+    distribution.seat_unfilled()
     if racks is not None:
-        free = deal.give_within_racks(sorted(free, key=racks.members_near), racks)
-    deal.give_round_robin(free)
-    return deal.shares
+        free = distribution.give_within_racks(sorted(free, key=racks.members_near), racks)
+    distribution.give_round_robin(free)
+    return distribution.shares
 
 
-class _Deal:
+class _Distribution:
     """The shares while they fill up.
 
     `below` are the members under the floor; `at_floor` those that may still get one more, in the order in which they

@@ -42,9 +42,11 @@ def assign_unevenly(
     fresh = {topic: [number for number in numbering.numbers[topic] if holders[number] == NOBODY] for topic in topics}
     if racks is not None:
         for topic in topics:
-            _deal_within_racks(fresh[topic], subscribers[topic], holders, loads, racks)
+            _distribute_within_racks(fresh[topic], subscribers[topic], holders, loads, racks)
     for topic in topics:
-        _deal([number for number in fresh[topic] if holders[number] == NOBODY], subscribers[topic], holders, loads)
+        _distribute(
+            [number for number in fresh[topic] if holders[number] == NOBODY], subscribers[topic], holders, loads
+        )
     balance = _Balance(subscribers, holders, loads, _second_choices(members, claims))
     # Partitions without an owner move for free, so they are tried before any is taken from its owner.
     balance.improve({topic: numbers for topic, numbers in fresh.items() if numbers})
@@ -71,7 +73,7 @@ def _kept(numbering: Numbering, subscribers: Mapping[str, Sequence[int]], claims
     return holders
 
 
-def _deal_within_racks(
+def _distribute_within_racks(
     free: Sequence[int], subscribers: Sequence[int], holders: list[int], loads: list[int], racks: Racks
 ) -> None:
     """Each partition to the least loaded subscriber in one of its racks (or without a rack), if there is one."""
@@ -88,7 +90,7 @@ def _deal_within_racks(
             least[racks.of_members[rank]].changed(rank)
 
 
-def _deal(free: Sequence[int], subscribers: Sequence[int], holders: list[int], loads: list[int]) -> None:
+def _distribute(free: Sequence[int], subscribers: Sequence[int], holders: list[int], loads: list[int]) -> None:
     """Each partition to the subscriber with the least load, of equals the first.
 
     Done level by level, like water that fills a vessel: all subscribers at the lowest level get one each, in order, and
@@ -96,18 +98,18 @@ def _deal(free: Sequence[int], subscribers: Sequence[int], holders: list[int], l
     """
     waiting = sorted(subscribers, key=loads.__getitem__, reverse=True)
     lowest: list[int] = []
-    dealt = 0
-    while dealt < len(free):
+    given = 0
+    while given < len(free):
         level = loads[lowest[0]] if lowest else loads[waiting[-1]]
         if waiting and loads[waiting[-1]] == level:
             while waiting and loads[waiting[-1]] == level:
                 lowest.append(waiting.pop())
             lowest.sort()
-        turn = free[dealt : dealt + len(lowest)]
+        turn = free[given : given + len(lowest)]
         for number, rank in zip(turn, lowest, strict=False):
             holders[number] = rank
             loads[rank] += 1
-        dealt += len(turn)
+        given += len(turn)
 
 
 def _second_choices(members: Sequence[MemberSubscription], claims: Claims) -> dict[int, int]:

@@ -10,7 +10,7 @@ import typer
 from rota.cli.calls import Server
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import OutputFormat, Shared, Url, shared
-from rota.cli.output import Output, print_item, tell
+from rota.cli.output import Output, print_item, print_notice
 from rota.cli.times import until
 
 if TYPE_CHECKING:
@@ -75,20 +75,20 @@ def whoami(context: typer.Context, url: Url = None, output: OutputFormat = None)
     """Print your identity at the server, and the rules that apply to you; ends with 4 if your token is invalid."""
     options = shared(context, url=url, output=output)
     with Server(options) as server:
-        told = server.exchange("GET", "/v1/whoami")
+        caller = server.exchange("GET", "/v1/whoami")
     if options.output is Output.TABLE:
-        expires_at_ms = told.pop("expires_at_ms")
-        told["groups"] = ", ".join(told["groups"])
-        told["rules"] = ", ".join(rule["name"] for rule in told["rules"])
-        told["expires"] = expires_at_ms and until(expires_at_ms)
-    print_item(told, options.output, name="subject")
+        expires_at_ms = caller.pop("expires_at_ms")
+        caller["groups"] = ", ".join(caller["groups"])
+        caller["rules"] = ", ".join(rule["name"] for rule in caller["rules"])
+        caller["expires"] = expires_at_ms and until(expires_at_ms)
+    print_item(caller, options.output, name="subject")
 
 
 @app.command("check")
 def check(access_file: AccessFile) -> None:
     """Read an access file as a server would, and print its errors; ends with 1 if there are any."""
     document = _read(access_file)
-    tell(f"{len(document.rules)} rules, {len(document.quotas)} quotas, {len(document.issuers)} issuers")
+    print_notice(f"{len(document.rules)} rules, {len(document.quotas)} quotas, {len(document.issuers)} issuers")
 
 
 def _place(what: str, *, is_topic: bool) -> dict[str, str]:

@@ -13,7 +13,7 @@ import typer
 
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import OutputFormat, shared
-from rota.cli.output import print_items, tell
+from rota.cli.output import print_items, print_notice
 from rota.credentials import Credentials
 
 FILE_VARIABLE = "ROTA_CONTEXTS_FILE"
@@ -108,7 +108,7 @@ def add(
         context.credentials()
     before = read_contexts()
     _write(Contexts(before.current or name, {**before.contexts, name: context}))
-    tell(f"context {name} is {url}, namespace {namespace}")
+    print_notice(f"context {name} is {url}, namespace {namespace}")
 
 
 @app.command("use")
@@ -117,7 +117,7 @@ def use(name: Name) -> None:
     before = read_contexts()
     context = before.named(name)
     _write(Contexts(name, before.contexts))
-    tell(f"context {name} is in use: {context.url}, namespace {context.namespace}")
+    print_notice(f"context {name} is in use: {context.url}, namespace {context.namespace}")
 
 
 @app.command("list")
@@ -138,7 +138,7 @@ def remove(name: Name) -> None:
     before.named(name)
     left = {other: context for other, context in before.contexts.items() if other != name}
     _write(Contexts(None if before.current == name else before.current, left))
-    tell(f"context {name} is removed")
+    print_notice(f"context {name} is removed")
 
 
 def _write(contexts: Contexts) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rota.cli.options import OutputFormat, Store, shared, store_url
-from rota.cli.output import Output, print_item, print_items, tell
+from rota.cli.output import Output, print_item, print_items, print_notice
 from rota.observability.printable import printable
 from rota.protocol.limits import GENERATIONS_RAISED, MAX_GENERATION
 
@@ -79,7 +79,7 @@ def copy(
 
     source = store_url(store)
     done = asyncio.run(copy_store(source, target))
-    tell(f"{parse_store_url(target)} holds now what {parse_store_url(source)} holds; do not serve that one again")
+    print_notice(f"{parse_store_url(target)} is a copy of {parse_store_url(source)}; do not serve that one again")
     print_item(
         {"incarnation": done.incarnation, "shards": done.shards, **done.rows},
         _item_output(context, output),
@@ -112,11 +112,11 @@ def restore(
 
     url = store_url(store)
     done = asyncio.run(put_back(url, source, raise_by=raise_generations_by, force=force))
-    tell(f"{parse_store_url(url)} holds now what {source} holds")
+    print_notice(f"{parse_store_url(url)} holds now what {source} holds")
     if done.kept_as:
-        tell(f"the store that was there is kept as {done.kept_as}")
+        print_notice(f"the store that was there is kept as {done.kept_as}")
     if done.unreadable:
-        tell(f"the former store cannot be read, so it is not known which changes are lost: {done.unreadable}")
+        print_notice(f"the former store cannot be read, so it is not known which changes are lost: {done.unreadable}")
     _print(done.restored, shared(context, output=output).output, kept_as=done.kept_as)
 
 
@@ -151,11 +151,11 @@ def restored(
 
 def _print(done: Restored, output: Output, **more: Any) -> None:
     floors = [shard.generation_floor for shard in done.shards]
-    tell(f"incarnation {done.incarnation}; generations go on above {max(floors, default=0):,}")
+    print_notice(f"incarnation {done.incarnation}; generations go on above {max(floors, default=0):,}")
     if done.lost is None:
-        tell("changes after each shard's last event are lost; pass the former store with --former to list them")
+        print_notice("changes after each shard's last event are lost; pass the former store with --former to list them")
     else:
-        _tell_lost(done.lost)
+        _print_lost(done.lost)
     if output is Output.JSON:
         lost = asdict(done.lost) if done.lost is not None else None
         shards = [asdict(shard) for shard in done.shards]
@@ -166,11 +166,11 @@ def _print(done: Restored, output: Output, **more: Any) -> None:
         print_items([asdict(shard) for shard in done.shards], output, columns=columns, name="shard_id")
 
 
-def _tell_lost(lost: Lost) -> None:
+def _print_lost(lost: Lost) -> None:
     for sentences in (list(_lost_commits(lost)), list(_lost_groups(lost)), list(_lost_revocations(lost))):
-        _tell_some(sentences)
+        _print_some(sentences)
     if not (lost.commits or lost.groups or lost.revocations):
-        tell("no commit, generation or revocation is lost")
+        print_notice("no commit, generation or revocation is lost")
 
 
 def _lost_commits(lost: Lost) -> Iterator[str]:
@@ -191,8 +191,8 @@ def _lost_revocations(lost: Lost) -> Iterator[str]:
         yield f"lost revocation: the API token {name} is accepted again; revoke it with `rota token revoke`"
 
 
-def _tell_some(sentences: Sequence[str]) -> None:
+def _print_some(sentences: Sequence[str]) -> None:
     for sentence in sentences[:SHOWN]:
-        tell(printable(sentence))
+        print_notice(printable(sentence))
     if len(sentences) > SHOWN:
-        tell(f"… and {len(sentences) - SHOWN:,} more such lines; `-o json` has all")
+        print_notice(f"… and {len(sentences) - SHOWN:,} more such lines; `-o json` has all")

@@ -11,7 +11,7 @@ import typer
 from rota.cli import copies
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import OutputFormat, Store, shared, store_url
-from rota.cli.output import Output, print_item, tell
+from rota.cli.output import Output, print_item, print_notice
 from rota.protocol.defaults import STORE_WAIT_MS
 from rota.protocol.ids import NO_SHARD
 
@@ -37,7 +37,7 @@ def upgrade(store: Store = None) -> None:
     from rota.storage.migrate import upgrade as upgrade_store
 
     status = asyncio.run(upgrade_store(store_url(store)))
-    tell(f"the schema is at {status.current}" + (", of a later release" if status.is_newer else ""))
+    print_notice(f"the schema is at {status.current}" + (", of a later release" if status.is_newer else ""))
 
 
 @app.command()
@@ -64,7 +64,7 @@ def wait(
     store that cannot be reached yet is waited for, too. Changes nothing.
     """
     current = asyncio.run(_until_usable(store_url(store), monotonic() + timeout))
-    tell(f"the schema is at {current}")
+    print_notice(f"the schema is at {current}")
 
 
 async def _until_usable(url: str, give_up_at: float) -> str | None:
@@ -96,7 +96,7 @@ def verify(context: typer.Context, store: Store = None, output: OutputFormat = N
     reports = asyncio.run(_verify(store_url(store)))
     differences = [(report.shard_id, difference) for report in reports for difference in report.differences]
     for shard_id, difference in differences:
-        tell(f"shard {shard_id}: {difference}")
+        print_notice(f"shard {shard_id}: {difference}")
     item = {
         "shards": sum(report.shard_id != NO_SHARD for report in reports),
         "events": sum(report.events for report in reports),

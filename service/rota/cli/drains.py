@@ -6,7 +6,7 @@ import time
 
 from rota.cli.calls import Server
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.output import tell
+from rota.cli.output import print_notice
 from rota.cli.times import until
 from rota.protocol.messages import DescribeGroup, DescribeReply, DrainMember, DrainReply
 
@@ -20,7 +20,7 @@ def ask_to_leave(server: Server, group: str, member: str, max_leaving: int, wait
     while True:
         reply = server.call(request, DrainReply)
         if reply.granted:
-            tell(f"{member} may leave {group}: the permission ends {until(reply.until_ms or 0)}")
+            print_notice(f"{member} may leave {group}: the permission ends {until(reply.until_ms or 0)}")
             return
         left_s = ends_at - time.monotonic()
         if left_s <= 0:

@@ -174,10 +174,10 @@ def _redis(metrics: _Metrics) -> str:
 
 def _shards(metrics: _Metrics) -> str:
     owned, due = metrics.total("rota_shards_owned"), metrics.total("rota_shards_due")
-    told = f"this replica owns {owned:.0f} of {metrics.total('rota_shards'):.0f}, {due:.0f} are assigned to it"
+    text = f"this replica owns {owned:.0f} of {metrics.total('rota_shards'):.0f}, {due:.0f} are assigned to it"
     if owned < due:
-        raise Unwell(f"{told}; see docs/runbooks/RotaShardsUnowned.md")
-    return told
+        raise Unwell(f"{text}; see docs/runbooks/RotaShardsUnowned.md")
+    return text
 
 
 def _event_loop(metrics: _Metrics) -> str:
@@ -191,10 +191,10 @@ def _certificates(metrics: _Metrics, now_s: float) -> str:
     """As the alert has it: a week is short for those that live for months, a quarter of the time for others."""
     begins = dict(metrics.samples("rota_certificate_not_before_timestamp_seconds"))
     ends = metrics.samples("rota_certificate_not_after_timestamp_seconds")
-    told = "; ".join(f"the one for {label.split('=')[1]} {_left(end_s - now_s)}" for label, end_s in ends)
+    text = "; ".join(f"the one for {label.split('=')[1]} {_left(end_s - now_s)}" for label, end_s in ends)
     if any(end_s - now_s < min(_WEEK_S, (end_s - begins[label]) / 4) for label, end_s in ends):
-        raise Unwell(f"{told}; see docs/runbooks/RotaCertificateEnds.md")
-    return told or "none: the server has no TLS, or a proxy terminates it"
+        raise Unwell(f"{text}; see docs/runbooks/RotaCertificateEnds.md")
+    return text or "none: the server has no TLS, or a proxy terminates it"
 
 
 def _left(seconds: float) -> str:

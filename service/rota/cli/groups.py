@@ -16,7 +16,7 @@ from rota.cli.consent import Yes, confirm
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.lists import AllNamespaces, Limit, Listing, Sort, Watch
 from rota.cli.options import Group, Namespace, OutputFormat, Url, shared
-from rota.cli.output import Output, as_line, print_item, tell
+from rota.cli.output import Output, as_line, print_item, print_notice
 from rota.cli.tables import print_table
 from rota.cli.times import ago, milliseconds, since_ms, until
 from rota.observability.printable import printable
@@ -106,12 +106,12 @@ def why_group(
     options = shared(context, url, namespace, output)
     with Server(options) as server:
         described = server.call(DescribeGroup(server.namespace, group), DescribeReply)
-        told = explain(described, int(time.time() * 1_000), recent_events(server, group))
+        explanation = explain(described, int(time.time() * 1_000), recent_events(server, group))
     if options.output is Output.TABLE:
-        print(printable(told.headline))
-        print_table([[f"{point.about}:", point.text] for point in told.points])
+        print(printable(explanation.headline))
+        print_table([[f"{point.about}:", point.text] for point in explanation.points])
     else:
-        print_item({"group_id": group, **asdict(told)}, options.output, name="group_id")
+        print_item({"group_id": group, **asdict(explanation)}, options.output, name="group_id")
 
 
 @app.command("watch")
@@ -232,7 +232,7 @@ def delete_group(
         check_group_id(group)
         confirm(f"Delete group {group} of namespace {server.namespace} and its offsets?", yes=yes)
         server.call(DeleteGroup(server.namespace, group, reason), DeleteGroupReply)
-    tell(f"group {group} is deleted")
+    print_notice(f"group {group} is deleted")
 
 
 @app.command("rebalance")
@@ -250,7 +250,7 @@ def rebalance_group(
 
     with Server(shared(context, url, namespace)) as server:
         reply = server.call(RebalanceGroup(server.namespace, group, reason, step_down), RebalanceReply)
-    tell(f"generation {reply.generation_id} of {group} ends")
+    print_notice(f"generation {reply.generation_id} of {group} ends")
 
 
 @app.command("freeze")
@@ -270,7 +270,7 @@ def freeze_group(
 
     with Server(shared(context, url, namespace)) as server:
         reply = server.call(FreezeGroup(server.namespace, group, milliseconds(for_), reason), FreezeReply)
-    tell(f"group {group} is frozen, {until(reply.frozen_until_ms or 0)} it is not")
+    print_notice(f"group {group} is frozen, {until(reply.frozen_until_ms or 0)} it is not")
 
 
 @app.command("unfreeze")
@@ -287,7 +287,7 @@ def unfreeze_group(
 
     with Server(shared(context, url, namespace)) as server:
         server.call(FreezeGroup(server.namespace, group, 0, reason), FreezeReply)
-    tell(f"group {group} is not frozen")
+    print_notice(f"group {group} is not frozen")
 
 
 @app.command("quarantine")
@@ -336,7 +336,7 @@ def release_units(
     with Server(shared(context, url, namespace)) as server:
         request = QuarantineGroup(server.namespace, group, release=tuple(units), reason=reason)
         server.call(request, QuarantineReply)
-    tell(f"released: {', '.join(units)}")
+    print_notice(f"released: {', '.join(units)}")
 
 
 @app.command("drain")
@@ -416,7 +416,7 @@ def remove_member(
         confirm(f"Remove member {printable(member_id)} from group {group} of namespace {server.namespace}?", yes=yes)
         leaving = (LeavingMember(member_id, None, reason),)
         server.call(LeaveGroup(server.namespace, group, leaving, by_admin=True), LeaveReply)
-    tell(f"{member_id} is removed from {group}")
+    print_notice(f"{member_id} is removed from {group}")
 
 
 def _print_description(group: DescribeReply) -> None:
@@ -440,12 +440,12 @@ def _print_description(group: DescribeReply) -> None:
 
 def _held(member: DescribedMember) -> str:
     """An assignment for people: as its protocol type reads it, otherwise its size."""
-    told = member.assignment_decoded
-    if told is None:
+    decoded = member.assignment_decoded
+    if decoded is None:
         return f"{len(member.assignment)} bytes" if member.assignment else "-"
-    first = next((name for name in _BY_TOPIC if isinstance(told.get(name), dict)), "")
-    rest = [f"{name}={_shown(value)}" for name, value in told.items() if name != first and value]
-    return printable(" ".join([_partitions(told[first]), *rest] if first else rest)) or "-"
+    first = next((name for name in _BY_TOPIC if isinstance(decoded.get(name), dict)), "")
+    rest = [f"{name}={_shown(value)}" for name, value in decoded.items() if name != first and value]
+    return printable(" ".join([_partitions(decoded[first]), *rest] if first else rest)) or "-"
 
 
 def _partitions(by_topic: dict[str, Any]) -> str:

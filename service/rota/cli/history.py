@@ -7,7 +7,7 @@ from typing import Any
 
 from rota.cli.calls import LinesArePruned, Server
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.output import tell
+from rota.cli.output import print_notice
 
 _LINES = 5_000
 _PAGE = 1_000
@@ -75,7 +75,7 @@ def _lines(server: Server, shard_id: int, revision: int) -> Iterator[dict[str, A
         try:
             page = server.exchange("GET", "/v1/events", query)["events"]
         except LinesArePruned as pruned:
-            tell(f"the journal begins at revision {pruned.first_revision}: older lines are not considered")
+            print_notice(f"the journal begins at revision {pruned.first_revision}: older lines are not considered")
             after = pruned.first_revision - 1
             continue
         if not page:

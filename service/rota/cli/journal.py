@@ -10,7 +10,7 @@ import typer
 from rota.cli.consent import Yes, confirm
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import OutputFormat, Store, shared, store_url
-from rota.cli.output import print_items, tell
+from rota.cli.output import print_items, print_notice
 from rota.cli.times import ago
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def readers(
 
     url = store_url(store)
     for name in add or ():
-        tell(f"{name} was added" if asyncio.run(register_reader(url, name)) else f"{name} is there already")
+        print_notice(f"{name} was added" if asyncio.run(register_reader(url, name)) else f"{name} is there already")
     for name in remove or ():
         if not asyncio.run(forget_reader(url, name)):
             raise CommandFailed(f"the journal has no reader named {name}", Exit.NOT_FOUND)
@@ -74,6 +74,6 @@ def prune(
     url = store_url(store)
     confirm(f"Delete the lines of the journal that are older than {keep_days} days?", yes=yes or dry_run)
     done = asyncio.run(delete_old_lines(url, keep_days, dry_run=dry_run))
-    tell(f"{done.lines:,} lines of {len(done.up_to)} shards {'would be' if dry_run else 'were'} deleted")
+    print_notice(f"{done.lines:,} lines of {len(done.up_to)} shards {'would be' if dry_run else 'were'} deleted")
     if done.held_by:
-        tell(f"older lines stay until they are read by {', '.join(done.held_by)}; see `rota journal readers`")
+        print_notice(f"older lines stay until they are read by {', '.join(done.held_by)}; see `rota journal readers`")

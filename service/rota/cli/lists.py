@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.output import Output, print_items, tell
+from rota.cli.output import Output, print_items, print_notice
 from rota.wire.suggestions import unknown
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Listing:
             except CommandFailed as failed:
                 if failed.exit_code is not Exit.UNAVAILABLE:
                     raise
-                tell(f"{failed}; trying again")
+                print_notice(f"{failed}; trying again")
             time.sleep(POLL_S)
 
     def _arranged(self, items: Items) -> Items:

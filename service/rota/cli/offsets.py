@@ -11,7 +11,7 @@ from rota.cli.consent import Yes, confirm
 from rota.cli.exits import CommandFailed, Exit, exit_for
 from rota.cli.lists import Limit, Listing, Sort, Watch
 from rota.cli.options import Group, Namespace, OutputFormat, Topic, Url, shared
-from rota.cli.output import tell
+from rota.cli.output import print_notice
 from rota.cli.times import ago, until
 from rota.protocol.ids import check_group_id, check_topic
 
@@ -87,7 +87,7 @@ def set_offset(
     with Server(shared(context, url, namespace)) as server:
         reply = server.call(CommitOffsets(server.namespace, group, NO_GENERATION, (commit,)), CommitReply)
     _check(reply.partitions)
-    tell(f"{group} goes on at {offset} in {topic}/{partition}")
+    print_notice(f"{group} goes on at {offset} in {topic}/{partition}")
 
 
 @app.command("delete")
@@ -111,7 +111,7 @@ def delete_offsets(
         selected = (TopicPartitions(topic, tuple(partitions)),)
         reply = server.call(DeleteOffsets(server.namespace, group, selected), DeleteOffsetsReply)
     _check(reply.partitions)
-    tell(f"{len(reply.partitions)} offsets of {group} are deleted")
+    print_notice(f"{len(reply.partitions)} offsets of {group} are deleted")
 
 
 def _check(results: tuple[PartitionResult, ...]) -> None:

@@ -52,6 +52,6 @@ def as_line(item: Item) -> str:
     return json.dumps(item, ensure_ascii=False, separators=(",", ":"))
 
 
-def tell(message: str) -> None:
+def print_notice(message: str) -> None:
     """Print a message for the person at the terminal: to standard error, because standard output is data."""
     print(message, file=sys.stderr, flush=True)

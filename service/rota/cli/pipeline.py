@@ -10,7 +10,7 @@ import typer
 from rota.cli import pipeline_steps as steps
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import OutputFormat, Store, shared, store_url
-from rota.cli.output import print_items, tell
+from rota.cli.output import print_items, print_notice
 
 if TYPE_CHECKING:
     pass
@@ -133,7 +133,7 @@ def ingest(
             )
             with steps.metrics_served(follower.meters, metrics):
                 for lines, lag_s, message in follower.looks(workers, tables):
-                    tell(message or f"{lines:,} lines, {lag_s:.1f} s after the youngest was written")
+                    print_notice(message or f"{lines:,} lines, {lag_s:.1f} s after the youngest was written")
 
 
 @app.command()
@@ -165,7 +165,7 @@ def backfill(
         tables = steps.existing(lake, older=True)
         with steps.workers_when_needed(master, memory) as workers, tables.locked(), steps.busy("folding all lines"):
             done = fold_all(workers, tables, decoder=decoder, forget_dropped=forget_dropped, keep_facts=keep_facts)
-    tell(f"{sum(done.rows.values()):,} facts, as of fold {done.fold}")
+    print_notice(f"{sum(done.rows.values()):,} facts, as of fold {done.fold}")
 
 
 @app.command()
@@ -286,7 +286,7 @@ def audit(
         tables = steps.existing(lake)
         with steps.spark_session(master, memory) as spark, steps.busy("replaying the history"):
             done = check(spark, tables)
-    tell(f"{done.lines:,} lines of {done.groups:,} groups, {done.tables} tables, {len(done.findings)} findings")
+    print_notice(f"{done.lines:,} lines of {done.groups:,} groups, {done.tables} tables, {len(done.findings)} findings")
     columns = ("check", "shard_id", "namespace", "group_id", "seq", "text")
     if done.findings:
         items = [each._asdict() for each in done.findings]
@@ -307,7 +307,7 @@ def compact(
         tables = steps.existing(lake)
         with tables.locked():
             for line in compact_lake(tables, keep_days=keep_days, vacuum_hours=vacuum_hours):
-                tell(line)
+                print_notice(line)
 
 
 @app.command()

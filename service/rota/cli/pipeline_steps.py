@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.output import tell
+from rota.cli.output import print_notice
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,8 +60,8 @@ def ingest_once(workers: Workers, tables: Lake, how: Ingest, reader: str) -> Non
 
     with tables.locked(), busy("reading the journal") as progress:
         done = how.run(workers, tables, progress)
-    leave_bookmark(how.journal, reader, done.position, tell)
-    tell(f"{done.lines:,} lines read; batch {done.batch}")
+    leave_bookmark(how.journal, reader, done.position, print_notice)
+    print_notice(f"{done.lines:,} lines read; batch {done.batch}")
 
 
 def refresh(workers: Workers, tables: Lake, decoder: str) -> None:
@@ -69,9 +69,9 @@ def refresh(workers: Workers, tables: Lake, decoder: str) -> None:
 
     with tables.locked(), busy("folding"):
         done = fold(workers, tables, decoder=decoder)
-    tell(f"{sum(done.rows.values()):,} facts added")
+    print_notice(f"{sum(done.rows.values()):,} facts added")
     if unreadable := done.rows.get("unreadable"):
-        tell(f"{unreadable:,} lines could not be read: see the table `unreadable` and `rota pipeline audit`")
+        print_notice(f"{unreadable:,} lines could not be read: see the table `unreadable` and `rota pipeline audit`")
 
 
 def advise(workers: Workers, tables: Lake, decoder: str, strategies: list[str] | None = None) -> None:
@@ -80,7 +80,7 @@ def advise(workers: Workers, tables: Lake, decoder: str, strategies: list[str] |
 
     with tables.locked(), busy("replaying assignments"):
         rows = replay(workers, tables, strategies=strategies or STRATEGIES, decoder=decoder)
-    tell(f"{rows:,} assignments computed")
+    print_notice(f"{rows:,} assignments computed")
 
 
 def report(

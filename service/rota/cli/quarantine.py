@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rota.cli.calls import Server
-from rota.cli.output import tell
+from rota.cli.output import print_notice
 from rota.protocol.messages import DescribeGroup, DescribeReply, QuarantineGroup, QuarantineReply
 
 
@@ -13,7 +13,7 @@ def print_quarantine(server: Server, group: str) -> None:
     for unit in described.quarantined:
         print(unit)
     if not described.quarantined:
-        tell("no unit is quarantined" if described.quarantine_after else f"group {group} has no quarantine")
+        print_notice("no unit is quarantined" if described.quarantine_after else f"group {group} has no quarantine")
 
 
 def set_rule(
@@ -23,10 +23,10 @@ def set_rule(
     request = QuarantineGroup(server.namespace, group, after, max_units, release_after_ms, reason=reason)
     reply = server.call(request, QuarantineReply)
     if not reply.after_falls:
-        tell(f"group {group} quarantines no unit any more")
+        print_notice(f"group {group} quarantines no unit any more")
         return
     ends = f"for {reply.release_after_ms // 1000} s" if reply.release_after_ms else "until it is released"
-    tell(
+    print_notice(
         f"group {group} quarantines a unit that felled {reply.after_falls} holders in a row, {ends}; at most "
         f"{reply.max_units} at once"
     )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rota.cli.output import tell
+from rota.cli.output import print_notice
 
 app = typer.Typer(no_args_is_help=True, help="Generate synthetic journals for testing.")
 
@@ -51,4 +51,4 @@ def journal(
             processes=processes,
             report=lambda finished, _all, lines: progress.update(task, completed=finished, lines=lines),
         )
-    tell(f"{done.lines:,} lines of {groups} groups in {done.seconds:.1f} s")
+    print_notice(f"{done.lines:,} lines of {groups} groups in {done.seconds:.1f} s")

@@ -17,7 +17,7 @@ from rota.access.tokens import LIFE_MS, TokenRecord, ends_soon, state_of
 from rota.cli.consent import Yes, confirm
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import OutputFormat, Store, shared, store_url
-from rota.cli.output import Output, print_items, tell
+from rota.cli.output import Output, print_items, print_notice
 from rota.cli.times import ago, span_ms, until
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def create(
         _run(_vault(store, file).add(record, _act(note)))
         ends = "never expires" if record.expires_at_ms is None else f"expires {until(record.expires_at_ms)}"
         where = "this is the only time that it is shown" if out is None else f"it is in {out}"
-        tell(f"created token {record.token_id} for {name}; it {ends}; {where}")
+        print_notice(f"created token {record.token_id} for {name}; it {ends}; {where}")
 
 
 @app.command("list")
@@ -116,7 +116,7 @@ def list_tokens(context: typer.Context, store: Store = None, file: File = None, 
     for record in records:
         if ends_soon(record, _now_ms()):
             named = f"token {record.token_id} ({record.name})"
-            tell(f"{named} expires {_expires(record.expires_at_ms)}: create another one of that name")
+            print_notice(f"{named} expires {_expires(record.expires_at_ms)}: create another one of that name")
 
 
 @app.command("revoke")
@@ -128,7 +128,7 @@ def revoke(token: Token, store: Store = None, file: File = None, note: Why = "",
     confirm(f"Revoke {named}? Callers with it are refused from then on.", yes=yes)
     for record in found:
         _run(vault.revoke(record.token_id, _now_ms(), _act(note)))
-        tell(f"token {record.token_id} ({record.name}) is revoked")
+        print_notice(f"token {record.token_id} ({record.name}) is revoked")
 
 
 @app.command("forget")
@@ -139,7 +139,7 @@ def forget(token: Token, store: Store = None, file: File = None, note: Why = "")
         if state_of(record, _now_ms()) == "good":
             raise CommandFailed(f"token {record.token_id} ({record.name}) is good; revoke it first", Exit.CONFLICT)
         _run(vault.forget(record.token_id, _act(note)))
-        tell(f"token {record.token_id} ({record.name}) is forgotten")
+        print_notice(f"token {record.token_id} ({record.name}) is forgotten")
 
 
 @app.command()
@@ -209,15 +209,15 @@ def _shown(text: str, out: Path | None) -> Iterator[None]:
         raise
 
 
-def _act_item(told: TokenAct) -> dict[str, Any]:
+def _act_item(entry: TokenAct) -> dict[str, Any]:
     return {
-        "at_ms": told.at_ms,
-        "done": told.done.lower(),
-        "name": told.name,
-        "token_id": told.token_id,
-        "by": told.act.actor,
-        "origin": told.act.origin,
-        "note": told.act.note,
+        "at_ms": entry.at_ms,
+        "done": entry.done.lower(),
+        "name": entry.name,
+        "token_id": entry.token_id,
+        "by": entry.act.actor,
+        "origin": entry.act.origin,
+        "note": entry.act.note,
     }
 
 

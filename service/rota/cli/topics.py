@@ -12,7 +12,7 @@ from rota.cli.consent import Yes, confirm
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.lists import AllNamespaces, Limit, Listing, Sort, Watch
 from rota.cli.options import Namespace, OutputFormat, Topic, Url, shared
-from rota.cli.output import print_item, tell
+from rota.cli.output import print_item, print_notice
 from rota.protocol.defaults import TOPICS_WAIT_MS
 from rota.protocol.ids import check_topic
 
@@ -109,7 +109,7 @@ def watch_topic(
                 except CommandFailed as failed:
                     if failed.exit_code is not Exit.NOT_FOUND:
                         raise
-                    tell(f"topic {topic} is deleted")
+                    print_notice(f"topic {topic} is deleted")
                     return
 
 
@@ -125,7 +125,7 @@ def delete_topic(
         check_topic(topic)
         confirm(f"Delete topic {topic} of namespace {server.namespace}?", yes=yes)
         server.call(DeleteTopic(server.namespace, topic), TopicReply)
-    tell(f"topic {topic} is deleted")
+    print_notice(f"topic {topic} is deleted")
 
 
 def _item(topic: TopicReply) -> dict[str, Any]:

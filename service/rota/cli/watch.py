@@ -9,7 +9,7 @@ from typing import Any
 
 from rota.cli.calls import JournalIsShorter, LinesArePruned, Server, failure_in
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.output import tell
+from rota.cli.output import print_notice
 from rota.protocol.defaults import RECONNECT_TIMEOUT_MS
 from rota.wire.problems import PRUNED_EVENT, decode_problem
 
@@ -30,7 +30,9 @@ def group_events(server: Server, group_id: str, beginning: int | str | None) -> 
         after = int(server.exchange("GET", server.group_path(group_id, "coordinator"))["revision"])
     if not server.has_group(group_id):
         # A name with a slip of the pen has no events either, so that silence must not look like a quiet group.
-        tell(f"there is no group {group_id} in namespace {server.namespace}; its events are shown once it is there")
+        print_notice(
+            f"there is no group {group_id} in namespace {server.namespace}; its events are shown once it exists"
+        )
     give_up_at: float | None = None
     while True:
         try:
@@ -41,7 +43,7 @@ def group_events(server: Server, group_id: str, beginning: int | str | None) -> 
             first = pruned.first_revision
             if not skips_pruned:
                 raise LinesArePruned(f"{pruned}; `--after {first - 1}` does that", first) from pruned
-            tell(f"the journal begins at revision {first}: older events are pruned")
+            print_notice(f"the journal begins at revision {first}: older events are pruned")
             after = first - 1
             continue
         except JournalIsShorter as shorter:
@@ -53,7 +55,7 @@ def group_events(server: Server, group_id: str, beginning: int | str | None) -> 
             give_up_at = give_up_at or time.monotonic() + RECONNECT_TIMEOUT_MS / 1000
             if time.monotonic() > give_up_at:
                 raise
-            tell(f"{failed}; trying again")
+            print_notice(f"{failed}; trying again")
         time.sleep(_PAUSE_S)
 
 

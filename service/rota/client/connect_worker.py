@@ -64,11 +64,11 @@ class WorkRole:
     """The protocol of the last share."""
     given: bytes = field(default=b"", init=False)
     """The last share, as it came: its times count from when it was read first."""
-    told: WorkShare = field(default_factory=WorkShare, init=False)
-    """What this worker was told last."""
+    share: WorkShare = field(default_factory=WorkShare, init=False)
+    """The latest share of this worker."""
     stopped_in: int = field(default=-1, init=False)
     """The last generation in which work was revoked that this process did not run."""
-    dealt: frozenset[WorkItem] | None = field(default=None, init=False)
+    distributed: frozenset[WorkItem] | None = field(default=None, init=False)
     """The configuration at the time of the group's assignment; None where another process made it."""
     memory: Memory = field(default_factory=Memory, init=False)
     read_up_to: int = field(default=-1, init=False)
@@ -130,7 +130,7 @@ class WorkRole:
             now_ms=now_ms,
             scheduled_rebalance_max_delay_ms=0 if is_eager else self.return_delay_ms,
         )
-        self.dealt = configured
+        self.distributed = configured
         # The next leader has to know it: otherwise the work of a leader that leaves would not wait for its return.
         # This one, too, learns it by its share: a generation that ended before its sync was given to no member.
         more = memory_fields(memory, now_ms)
@@ -165,13 +165,13 @@ class WorkRole:
         return frozenset(await call(self.configured) if callable(self.configured) else self.configured)
 
     def read(self, assigned: Assigned) -> WorkShared:
-        self.told = decode_share(assigned.assignment)
+        self.share = decode_share(assigned.assignment)
         self.read_up_to = config_offset_in(assigned.assignment)
         self.chosen = assigned.protocol_name
         if assigned.assignment != self.given:
             self.given = assigned.assignment
             self.memory = memory_in(self.given, _now_ms()) or self.memory
-        return self.told.run
+        return self.share.run
 
     def without(self, share: WorkShared, other: WorkShared) -> WorkShared:
         taken = frozenset(other)
@@ -213,7 +213,7 @@ class ConnectWorker(Member[WorkShared]):
         self._work_role = role
         self._user = listeners
         self._refresh_ms = refresh_ms
-        self._was_told = asyncio.Event()
+        self._notified = asyncio.Event()
 
     @property
     def config_offset(self) -> int:
@@ -231,8 +231,8 @@ class ConnectWorker(Member[WorkShared]):
 
     async def _start(self, added: WorkShared, held: WorkShared, *, deadline: float | None) -> None:
         await notify(self._user.on_assigned, added, held, deadline=deadline)
-        self._was_told.set()
-        if self._work_role.told.revoke and self._work_role.stopped_in != self.generation_id:
+        self._notified.set()
+        if self._work_role.share.revoke and self._work_role.stopped_in != self.generation_id:
             # It ran that, or its former self did. It does not any more, which the group learns by another round only.
             self._work_role.stopped_in = self.generation_id
             self.rejoin("does not run what it should stop")
@@ -246,14 +246,14 @@ class ConnectWorker(Member[WorkShared]):
     async def _wait_for_who_is_away(self) -> None:
         """As the leader, have the group rebalance when work has waited long enough for its worker."""
         while True:
-            await self._was_told.wait()
-            self._was_told.clear()
-            delay_ms = self._work_role.told.delay_ms
+            await self._notified.wait()
+            self._notified.clear()
+            delay_ms = self._work_role.share.delay_ms
             if not delay_ms or not self.is_leader:
                 continue
             try:
                 async with asyncio.timeout(delay_ms / 1000):
-                    await self._was_told.wait()
+                    await self._notified.wait()
             except TimeoutError:
                 self.rejoin("who was away did not come back in time")
 
@@ -264,7 +264,7 @@ class ConnectWorker(Member[WorkShared]):
             await asyncio.sleep(self._refresh_ms * (0.75 + 0.5 * self._jitter()) / 1000)
             if not self.is_leader or self.assignment is None:
                 continue
-            if not callable(self._work_role.configured) and self._work_role.dealt is not None:
+            if not callable(self._work_role.configured) and self._work_role.distributed is not None:
                 continue
             try:
                 await self._compare_work()
@@ -274,17 +274,17 @@ class ConnectWorker(Member[WorkShared]):
 
     async def _compare_work(self) -> None:
         role, generation_id = self._work_role, self.generation_id
-        dealt = role.dealt
-        given = await self._read_given() if dealt is None else dealt
+        distributed = role.distributed
+        given = await self._read_given() if distributed is None else distributed
         if given is None:
             return
         configured = await role.ask()
-        if dealt is not role.dealt or generation_id != self.generation_id:
+        if distributed is not role.distributed or generation_id != self.generation_id:
             return
         if configured != given:
             self.rejoin("other work is configured")
         else:
-            role.dealt = configured
+            role.distributed = configured
 
     async def _read_given(self) -> frozenset[WorkItem] | None:
         """For a leader that has returned: what the group was given; None while that is not settled.
@@ -293,6 +293,6 @@ class ConnectWorker(Member[WorkShared]):
         """
         request = DescribeGroup(self.namespace, self.group_id)
         group = await self._caller.ask(request, DescribeReply)
-        if group.state != "Stable" or group.generation_id != self.generation_id or self._work_role.told.delay_ms:
+        if group.state != "Stable" or group.generation_id != self.generation_id or self._work_role.share.delay_ms:
             return None
         return self._work_role.read_back(group.members)

@@ -357,7 +357,7 @@ class Consumer(Member[Partitions]):
 
     def _on_event(self, event: core.Event) -> None:
         super()._on_event(event)
-        self._lookout.heed(event)
+        self._lookout.on_event(event)
 
 
 def _place(item: OffsetToCommit) -> TopicPartition:

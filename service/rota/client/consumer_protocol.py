@@ -65,7 +65,7 @@ INLINE_SIZE = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Dealt:
+class Plan:
     """The assignment of a generation that this member leads: its own, or one that it has read back after a restart."""
 
     generation: JoinedAsLeader
@@ -86,11 +86,11 @@ class Dealt:
         """Whether all that strategies read of topics is the same; other attributes are for others to read."""
         return self.topics is not None and _heeded(self.topics) == _heeded(topics)
 
-    def keeps_all_of(self, former: Dealt) -> bool:
+    def keeps_all_of(self, former: Plan) -> bool:
         """Whether no member loses anything by it that it was given in `former`."""
         return all(set(share) <= set(self.shares.get(member_id, ())) for member_id, share in former.shares.items())
 
-    def is_same_as(self, former: Dealt) -> bool:
+    def is_same_as(self, former: Plan) -> bool:
         """Whether each member has the same share, in whatever order, and the same user data."""
         same_members = self.shares.keys() == former.shares.keys() and self.user_data == former.user_data
         return same_members and all(
@@ -125,7 +125,7 @@ class TopicRole:
     rack_id: str | None = None
     capacity: float = 1.0
     topics_debounce_ms: int = 0
-    dealt: Dealt | None = field(default=None, init=False)
+    plan: Plan | None = field(default=None, init=False)
     withheld: WithheldPartitions = field(default_factory=WithheldPartitions, init=False)
 
     def __post_init__(self) -> None:
@@ -186,22 +186,22 @@ class TopicRole:
                 ", ".join(unknown),
             )
         withheld = self.withheld if self.is_chosen_cooperative(generation.protocol_name) else None
-        self.dealt, encoded = await _deal_off_the_loop(generation, topics, subscriptions, withheld)
+        self.plan, encoded = await _distribute_off_the_loop(generation, topics, subscriptions, withheld)
         return encoded
 
     def is_chosen_cooperative(self, protocol_name: str) -> bool:
         """Whether the strategy that the group has chosen withholds partitions; this member itself may be eager."""
         return protocol_name in self.strategies and _registered(protocol_name).cooperative
 
-    async def again(self, dealt: Dealt, topics: Mapping[str, TopicFacts]) -> tuple[Dealt, dict[str, bytes]]:
+    async def again(self, plan: Plan, topics: Mapping[str, TopicFacts]) -> tuple[Plan, dict[str, bytes]]:
         """The assignment that the current topics would give a generation, if each member holds its share."""
         subscriptions = [
-            replace(_read_subscription(member), owned_partitions=dealt.shares.get(member.member_id, ()))
-            for member in dealt.generation.members
+            replace(_read_subscription(member), owned_partitions=plan.shares.get(member.member_id, ()))
+            for member in plan.generation.members
         ]
-        return await _deal_off_the_loop(dealt.generation, topics, subscriptions)
+        return await _distribute_off_the_loop(plan.generation, topics, subscriptions)
 
-    def read_back(self, group: DescribeReply) -> Dealt:
+    def read_back(self, group: DescribeReply) -> Plan:
         """The present assignment of a group, which another process made: an earlier one of this member, as a rule."""
         members = tuple(JoinedMember(each.member_id, each.group_instance_id, each.metadata) for each in group.members)
         assigned = {each.member_id: decode_assignment(each.assignment) for each in group.members}
@@ -213,7 +213,7 @@ class TopicRole:
         }
         generation = JoinedAsLeader(group.generation_id, group.protocol_name, members)
         subscribed = _subscribed([_read_subscription(each) for each in members])
-        return Dealt(generation, subscribed, None, shares, user_data)
+        return Plan(generation, subscribed, None, shares, user_data)
 
     async def count(self, topics: Sequence[str], listing: TopicListing | None = None) -> Mapping[str, TopicFacts]:
         """How many partitions these topics have, and what else is known of them: in the listing, or now."""
@@ -246,25 +246,25 @@ class TopicRole:
         return tuple(partition for partition in held if partition.topic not in self.topics)
 
 
-async def _deal_off_the_loop(
+async def _distribute_off_the_loop(
     generation: JoinedAsLeader,
     topics: Mapping[str, TopicFacts],
     subscriptions: Sequence[MemberSubscription],
     withheld: WithheldPartitions | None = None,
-) -> tuple[Dealt, dict[str, bytes]]:
+) -> tuple[Plan, dict[str, bytes]]:
     """What takes longer is done in a thread: the event loop has heartbeats to send meanwhile."""
     size = sum(partition_counts(topics).values()) + len(subscriptions)
     if size <= INLINE_SIZE and strategy(generation.protocol_name).own is None:
-        return _deal(generation, topics, subscriptions, withheld)
-    return await asyncio.to_thread(_deal, generation, topics, subscriptions, withheld)
+        return _distribute(generation, topics, subscriptions, withheld)
+    return await asyncio.to_thread(_distribute, generation, topics, subscriptions, withheld)
 
 
-def _deal(
+def _distribute(
     generation: JoinedAsLeader,
     topics: Mapping[str, TopicFacts],
     subscriptions: Sequence[MemberSubscription],
     withheld: WithheldPartitions | None,
-) -> tuple[Dealt, dict[str, bytes]]:
+) -> tuple[Plan, dict[str, bytes]]:
     """The assignment, and its bytes by member. With `withheld`, false claims count for nothing."""
     counts, racks, weights = _heeded(topics)
     if withheld is not None:
@@ -273,8 +273,8 @@ def _deal(
     assigned = assign_group(generation.protocol_name, group)
     if withheld is not None:
         withheld.note_assignment(generation.generation_id, subscriptions, assigned.shares)
-    dealt = Dealt(generation, _subscribed(subscriptions), topics, assigned.shares, assigned.user_data)
-    return dealt, dealt.encoded()
+    plan = Plan(generation, _subscribed(subscriptions), topics, assigned.shares, assigned.user_data)
+    return plan, plan.encoded()
 
 
 def _heeded(

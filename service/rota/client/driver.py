@@ -144,7 +144,7 @@ class Driver:
         if (beat := self._beat) is not None and threading.get_ident() == self._thread_id:
             # Before the time is read: the heartbeat thread may have renewed the session while this one was blocked.
             self._beat = None
-            self._machine.heard(beat.request, beat.reply, beat.sent_at_ms)
+            self._machine.on_heartbeat_answer(beat.request, beat.reply, beat.sent_at_ms)
         return self._clock_ms()
 
     def loop_time(self, at_ms: int | None) -> float | None:

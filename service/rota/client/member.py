@@ -407,7 +407,7 @@ class Member(Running, Generic[Share]):
         if self._driving is not None and not self._driving.done():
             has_stopped = await self._let_go(close_by)
             await self._before_leaving(close_by)
-            self._leave("the member was closed", tells=has_stopped)
+            self._leave("the member was closed", sends=has_stopped)
             if self._preparing is not None:
                 self._preparing.cancel()
             limit_s = LEAVE_S if close_by.is_over else self._holding.answer_s(_LEAVE_TIMEOUT_S, least_s=0.5)
@@ -468,8 +468,8 @@ class Member(Running, Generic[Share]):
         self._reminder.stop()
         return True
 
-    def _leave(self, reason: str, *, tells: bool = True, failed_unit: str = "") -> None:
-        leaves, now_ms = self._leaves and tells, self._now_ms()
+    def _leave(self, reason: str, *, sends: bool = True, failed_unit: str = "") -> None:
+        leaves, now_ms = self._leaves and sends, self._now_ms()
         self._driver.react(self._machine.leave(now_ms, reason, failed_unit) if leaves else self._machine.abandon())
         self._wake.set()
 
@@ -597,4 +597,4 @@ class Member(Running, Generic[Share]):
         """Once work has ended. A callback would be cancelled where the share is lost for another reason meanwhile."""
         has_stopped = await self._callbacks.drain(CloseBy(CLOSE_TIMEOUT_S))
         why = f"its work on {failed_unit} raised {self._failure!r}" if failed_unit else "its callback raised"
-        self._leave(why, tells=has_stopped, failed_unit=failed_unit)
+        self._leave(why, sends=has_stopped, failed_unit=failed_unit)

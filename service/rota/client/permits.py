@@ -178,8 +178,10 @@ class Permits(Running):
             async with asyncio.timeout(wait_s):
                 return await self._candidacy.granted()
         except TimeoutError as error:
-            told = self._candidacy.member.trouble or f"{self.of} are held, {self.place - 1} members are before this one"
-            raise TimeoutError(f"no permit of {self._candidacy.member.group_id!r} in {wait_s} s: {told}") from error
+            reason = (
+                self._candidacy.member.trouble or f"{self.of} are held, {self.place - 1} members are before this one"
+            )
+            raise TimeoutError(f"no permit of {self._candidacy.member.group_id!r} in {wait_s} s: {reason}") from error
 
     # --- the permit ---------------------------------------------------------------------------
 

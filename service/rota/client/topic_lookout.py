@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from rota.client.calls import Caller
-from rota.client.consumer_protocol import Dealt, Partitions, TopicRole
+from rota.client.consumer_protocol import Partitions, Plan, TopicRole
 from rota.client.driver import Driver
 from rota.client.errors import CoordinatorError
 from rota.client.holding import Holding
@@ -23,7 +23,7 @@ from rota.protocol.messages import DescribeGroup, DescribeReply
 from rota.protocol.texts import TOPICS_CHANGED
 from rota.types import TopicFacts
 from rota.types.registry import SERVER_PREFIX
-from rota.types.topic_facts import tell_changes
+from rota.types.topic_facts import describe_changes
 
 AGAIN_S = 1.0
 """After a comparison of topics that could not be made."""
@@ -105,7 +105,7 @@ class TopicLookout:
         self._take(self._selection.among(listing.topics if listing is not None else ()), "its subscription changed")
         self._check_missing.set()
 
-    def heed(self, event: core.Event) -> None:
+    def on_event(self, event: core.Event) -> None:
         """What happened to the member may be a reason to look."""
         if isinstance(event, core.Assigned) and self._lacks_topics():
             self._check_missing.set()
@@ -127,11 +127,11 @@ class TopicLookout:
     async def _refresh_topics(self) -> None:
         """Compare the assignment with the topics when these have changed, and now and then in any case."""
         while True:
-            is_told = await self._is_told_to_look()
+            is_notified = await self._is_notified()
             self._rounds += 1
-            if not is_told and self._has_looked and self._is_soon_enough():
+            if not is_notified and self._has_looked and self._is_soon_enough():
                 continue
-            is_net, self._rounds, self._has_looked = self._has_looked and not is_told, 0, False
+            is_net, self._rounds, self._has_looked = self._has_looked and not is_notified, 0, False
             try:
                 self._has_looked = await self._compare_topics(is_net=is_net)
             except Exception as error:
@@ -144,43 +144,43 @@ class TopicLookout:
 
     async def _compare_topics(self, *, is_net: bool) -> bool:
         """Bring the subscription and the assignment in line with one listing of the topics, newer than both."""
-        dealt = self._own_assignment()
-        if dealt is not None and is_net and await self._has_other_subscriptions(dealt):
+        plan = self._own_assignment()
+        if plan is not None and is_net and await self._has_other_subscriptions(plan):
             self._driver.rejoin("a member restarted with another subscription")
             return False
-        dealt = dealt or await self._read_assignment()
+        plan = plan or await self._read_assignment()
         listing = await self._list()
-        if self._debounce_ms and await self._has_changed(dealt, listing):
+        if self._debounce_ms and await self._has_changed(plan, listing):
             await self._let_changes_collect()
-            dealt = self._own_assignment() or await self._read_assignment()
+            plan = self._own_assignment() or await self._read_assignment()
             listing = await self._list()
         selected = self._selection.among(listing.topics if listing is not None else ())
-        self._take(selected, f"{TOPICS_CHANGED}{self._told(dealt, selected, listing)}")
-        is_in_line = await self._follow_topics(dealt, listing)
+        self._take(selected, f"{TOPICS_CHANGED}{self._changes(plan, selected, listing)}")
+        is_in_line = await self._follow_topics(plan, listing)
         if is_in_line and listing is not None and self._watch is not None:
             self._watch.note(listing.version)
         return is_in_line
 
-    def _told(self, dealt: Dealt | None, selected: Sequence[str], listing: TopicListing | None) -> str:
+    def _changes(self, plan: Plan | None, selected: Sequence[str], listing: TopicListing | None) -> str:
         """Which topics are others than before, to be put behind a reason."""
         if listing is None:
             return ""
-        before = dealt.topics if dealt is not None else None
+        before = plan.topics if plan is not None else None
         if before is None:  # Of these a member that does not assign knows the names only.
             before = {name: listing.topics.get(name, TopicFacts(0)) for name in self._role.topics}
-        told = tell_changes(before, {name: listing.topics[name] for name in selected if name in listing.topics})
-        return f": {told}" if told else ""
+        changes = describe_changes(before, {name: listing.topics[name] for name in selected if name in listing.topics})
+        return f": {changes}" if changes else ""
 
     async def _list(self) -> TopicListing | None:
         return await self._registered.list() if self._depends_on_registry() else None
 
-    async def _has_changed(self, dealt: Dealt | None, listing: TopicListing | None) -> bool:
+    async def _has_changed(self, plan: Plan | None, listing: TopicListing | None) -> bool:
         """Whether topics are others than those that this member subscribes to, or that it has assigned."""
         if self._selection.among(listing.topics if listing is not None else ()) != self._role.topics:
             return True
-        if dealt is None or dealt.topics is None or not self._leads():
+        if plan is None or plan.topics is None or not self._leads():
             return False
-        return not dealt.is_about(await self._role.count(dealt.subscribed, listing))
+        return not plan.is_about(await self._role.count(plan.subscribed, listing))
 
     async def _let_changes_collect(self) -> None:
         """Wait, but not through a join phase: its generation should have all that is known by then."""
@@ -194,19 +194,19 @@ class TopicLookout:
         """Whether registered topics matter to this member: by its pattern, or to the leader that counts them."""
         return self._selection.pattern is not None or (self._role.counts_registered and self._leads())
 
-    async def _has_other_subscriptions(self, dealt: Dealt) -> bool:
+    async def _has_other_subscriptions(self, plan: Plan) -> bool:
         """Whether a static member has come back and subscribes to other topics than when this leader assigned."""
-        if not any(member.group_instance_id for member in dealt.generation.members):
+        if not any(member.group_instance_id for member in plan.generation.members):
             return False
         read = await self._read_assignment()
-        return read is not None and read.subscriptions() != dealt.subscriptions()
+        return read is not None and read.subscriptions() != plan.subscriptions()
 
     def _refresh_s(self) -> float:
         """A leader that could not compare tries again soon: a rebalance that was under way may have come to nothing."""
         refresh_s = self._refresh_ms / 1000
         return refresh_s if self._has_looked or not self._leads() else min(refresh_s, AGAIN_S)
 
-    async def _is_told_to_look(self) -> bool:
+    async def _is_notified(self) -> bool:
         """False after a while; not for all members at the same moment."""
         try:
             async with asyncio.timeout(self._refresh_s() * (0.75 + 0.5 * self._jitter())):
@@ -255,53 +255,53 @@ class TopicLookout:
     async def _watch_topics(self, watch: TopicsWatch) -> None:
         """While this member leads: what changes for the others, they learn by the rebalance."""
         while not self._machine.is_final:
-            if self._deals_topics():
+            if self._assigns_topics():
                 async with asyncio.TaskGroup() as tasks:
                     watching = tasks.create_task(watch.follow(self._look_now.set))
-                    while self._deals_topics():
+                    while self._assigns_topics():
                         await self._driver.changed.wait()
                     watching.cancel()
             else:
                 await self._driver.changed.wait()
 
     def _is_watching(self) -> bool:
-        return self._watch is not None and self._watch.is_live and self._deals_topics()
+        return self._watch is not None and self._watch.is_live and self._assigns_topics()
 
     def _is_fixed(self) -> bool:
         """Whether topics never change: names, with counts that were given once. Subscriptions still may."""
         return self._selection.pattern is None and isinstance(self._role.counts, Mapping)
 
-    def _deals_topics(self) -> bool:
+    def _assigns_topics(self) -> bool:
         """Whether the group waits for this member to notice what becomes of topics."""
         if self._machine.is_final or not self._machine.is_leader:
             return False
         return self._selection.pattern is not None or not self._machine.protocol_name.startswith(SERVER_PREFIX)
 
-    async def _follow_topics(self, dealt: Dealt | None, listing: TopicListing | None) -> bool:
+    async def _follow_topics(self, plan: Plan | None, listing: TopicListing | None) -> bool:
         """As the leader, assign again when topics have changed: at once if that takes nothing from any member.
 
         False where that has to wait for the generation that comes.
         """
         if self._machine.protocol_name.startswith(SERVER_PREFIX):
             return True
-        if dealt is None:
+        if plan is None:
             return False
-        topics = await self._role.count(sorted({*dealt.subscribed, *self._role.topics}), listing)
-        if not self._is_current(dealt):
+        topics = await self._role.count(sorted({*plan.subscribed, *self._role.topics}), listing)
+        if not self._is_current(plan):
             return False
-        if dealt.is_about(topics):
+        if plan.is_about(topics):
             return True
-        again, encoded = await self._role.again(dealt, topics)
-        if not self._is_current(dealt):
+        again, encoded = await self._role.again(plan, topics)
+        if not self._is_current(plan):
             return False
         # Under a cooperative strategy a member may still be giving up what it was not assigned: all have to join again.
-        at_once = not self._withholds() and again.keeps_all_of(dealt)
-        if again.is_same_as(dealt) or (at_once and self._machine.resync(encoded)):
-            self._role.dealt = again
+        at_once = not self._withholds() and again.keeps_all_of(plan)
+        if again.is_same_as(plan) or (at_once and self._machine.resync(encoded)):
+            self._role.plan = again
             self._driver.wake.set()
         else:
-            told = "" if dealt.topics is None else tell_changes(dealt.topics, topics)
-            self._driver.rejoin(f"{TOPICS_CHANGED}: {told}" if told else TOPICS_CHANGED)
+            changes = "" if plan.topics is None else describe_changes(plan.topics, topics)
+            self._driver.rejoin(f"{TOPICS_CHANGED}: {changes}" if changes else TOPICS_CHANGED)
         return True
 
     def _holds(self) -> bool:
@@ -312,18 +312,18 @@ class TopicLookout:
         is_settled = self._machine.state is State.STABLE and self._machine.is_leader and self._holds()
         return is_settled and not self._machine.protocol_name.startswith(SERVER_PREFIX)
 
-    def _is_current(self, dealt: Dealt) -> bool:
+    def _is_current(self, plan: Plan) -> bool:
         """Whether the group works by this assignment: it may have been made under an id that this member had before."""
-        is_of_group = dealt.generation.protocol_name == self._machine.protocol_name
-        is_latest = dealt is self._role.dealt or dealt.generation.generation_id == self._machine.generation_id
-        return is_of_group and is_latest and self._leads() and self._machine.member_id in dealt.shares
+        is_of_group = plan.generation.protocol_name == self._machine.protocol_name
+        is_latest = plan is self._role.plan or plan.generation.generation_id == self._machine.generation_id
+        return is_of_group and is_latest and self._leads() and self._machine.member_id in plan.shares
 
-    def _own_assignment(self) -> Dealt | None:
+    def _own_assignment(self) -> Plan | None:
         """What this member assigned, if the group works by that."""
-        dealt = self._role.dealt
-        return dealt if dealt is not None and self._is_current(dealt) else None
+        plan = self._role.plan
+        return plan if plan is not None and self._is_current(plan) else None
 
-    async def _read_assignment(self) -> Dealt | None:
+    async def _read_assignment(self) -> Plan | None:
         """The group's assignment as the coordinator has it, for a leader that has returned and did not assign it."""
         if not self._leads():
             return None
@@ -385,7 +385,7 @@ class TopicLookout:
 
     async def _count_rest(self) -> int | None:
         """How many partitions of the group's topics are assigned to no member; None if this generation is over."""
-        dealt = self._own_assignment()
-        if dealt is None and (read := await self._read_assignment()) is not None:
-            dealt = replace(read, topics=await self._role.count(read.subscribed))
-        return None if dealt is None else dealt.unassigned()
+        plan = self._own_assignment()
+        if plan is None and (read := await self._read_assignment()) is not None:
+            plan = replace(read, topics=await self._role.count(read.subscribed))
+        return None if plan is None else plan.unassigned()

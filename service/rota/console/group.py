@@ -15,7 +15,7 @@ from rota.console.desk import QUIET, Described, Desk
 from rota.console.drawing import draw
 from rota.console.rendering import utc
 from rota.console.shares import in_words, moves, share_map, units_of
-from rota.observability.explanation import count, explain, heard_ms_ago
+from rota.observability.explanation import count, explain, seen_ms_ago
 from rota.observability.generations import Event, Generation, generations
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import DescribedMember, DescribeReply
@@ -35,7 +35,7 @@ class Seat:
     member: DescribedMember
     leads: bool
     left_ms: int | None
-    heard_ms_ago: int | None
+    seen_ms_ago: int | None
     holds: str
     held: int | None
 
@@ -80,7 +80,7 @@ async def group_page(
     drawn = share_map(group.protocol_type, shares, former)
     return {
         **common_values(desk, described, now_ms, base_url),
-        "told": explain(group, now_ms, events, utc),
+        "explanation": explain(group, now_ms, events, utc),
         "seats": [seat_of(group, member, now_ms) for member in _seated(group, show_all=show_all)],
         "map": drawn,
         "drawing": draw(drawn) if drawn is not None and drawn.units else None,
@@ -122,15 +122,15 @@ async def leader_page(desk: Desk, namespace: str, group_id: str, base_url: str) 
     described = await desk.describe(namespace, group_id)
     group, now_ms = described.group, desk.now_ms()
     history = await desk.history(described, _ALL_LINES)
-    told_of = reigns(generations(history.events))
+    terms = reigns(generations(history.events))
     leader = next((member for member in group.members if member.member_id == group.leader_id), None)
-    current = told_of[0] if told_of and leader and told_of[0].leader_id == leader.member_id else None
+    current = terms[0] if terms and leader and terms[0].leader_id == leader.member_id else None
     return {
         **common_values(desk, described, now_ms, base_url),
         "leader": leader and seat_of(group, leader, now_ms),
         "reign": current,
         "waiting": [member for member in group.members if member is not leader][:MOST_SEATS],
-        "reigns": told_of,
+        "reigns": terms,
         "first_revision": history.first_revision,
     }
 
@@ -226,7 +226,7 @@ def seat_of(group: DescribeReply, member: DescribedMember, now_ms: int) -> Seat:
         member,
         member.member_id == group.leader_id,
         None if deadline_ms is None else max(0, deadline_ms - now_ms),
-        heard_ms_ago(member, now_ms),
+        seen_ms_ago(member, now_ms),
         _holds(group, member),
         None if units is None else len(units),
     )
@@ -237,9 +237,9 @@ def _holds(group: DescribeReply, member: DescribedMember) -> str:
     units = units_of(group.protocol_type, member.assignment)
     if units is not None:
         return in_words(units)
-    told = readable_assignment(group.protocol_type, member.assignment)
-    if told is not None:
-        return ", ".join(f"{name} {value}" for name, value in told.items() if value not in ("", None))
+    decoded = readable_assignment(group.protocol_type, member.assignment)
+    if decoded is not None:
+        return ", ".join(f"{name} {value}" for name, value in decoded.items() if value not in ("", None))
     return f"{len(member.assignment)} bytes"
 
 

@@ -99,7 +99,7 @@ class Line:
 
     listed: ListedGroup
     described: Described | None
-    told: Explanation | None
+    explanation: Explanation | None
 
 
 async def list_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:

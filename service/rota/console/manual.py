@@ -42,8 +42,8 @@ def manual_page(document: Document, base_url: str) -> dict[str, Any]:
     for path, by_method in document["paths"].items():
         for method, operation in by_method.items():
             chapters[operation["tags"][0]].append(_entry(method.upper(), path, operation, schemas, base_url))
-    told = {tag["name"]: tag["description"] for tag in document["tags"]}
-    return {"chapters": [(name, told[name], entries) for name, entries in chapters.items() if entries]}
+    descriptions = {tag["name"]: tag["description"] for tag in document["tags"]}
+    return {"chapters": [(name, descriptions[name], entries) for name, entries in chapters.items() if entries]}
 
 
 def _entry(method: str, path: str, operation: Document, schemas: Document, base_url: str) -> Entry:

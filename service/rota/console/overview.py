@@ -36,7 +36,7 @@ class Concern:
 
     namespace: str
     group: DescribeReply
-    told: Explanation
+    explanation: Explanation
 
 
 async def overview(desk: Desk, *, sees_server: bool) -> dict[str, Any]:
@@ -46,7 +46,7 @@ async def overview(desk: Desk, *, sees_server: bool) -> dict[str, Any]:
     totals: Counter[str] = Counter()
     for each in counts:
         totals.update(each.by_state)
-    ready, told = desk.ready()
+    ready, detail = desk.ready()
     concerns, looked_at = await _concerns(desk, listed)
     replicas = owners_by_replica(await desk.owners(), desk.shard_count) if sees_server else None
     return {
@@ -58,7 +58,7 @@ async def overview(desk: Desk, *, sees_server: bool) -> dict[str, Any]:
         "more_concerns": max(0, len(concerns) - _SHOWN),
         "not_looked_at": sum(each.groups for each in counts) - totals["Empty"] - looked_at,
         "ready": ready,
-        "ready_told": told,
+        "ready_detail": detail,
         "replicas": replicas,
         "shard_count": desk.shard_count,
         "now_ms": desk.now_ms(),
@@ -101,8 +101,8 @@ async def _concerns(desk: Desk, listed: dict[str, Sequence[ListedGroup]]) -> tup
         described = await desk.describe_each(namespace, (moving + stable)[:_LOOKED_AT])
         looked_at += min(len(moving) + len(stable), _LOOKED_AT)
         for each in described.values():
-            told = explain(each.group, desk.now_ms())
-            if told.mood in (Mood.WAITING, Mood.BUSY):
-                found.append(Concern(namespace, each.group, told))
-    found.sort(key=lambda one: (one.told.mood is not Mood.WAITING, one.namespace, one.group.group_id))
+            explanation = explain(each.group, desk.now_ms())
+            if explanation.mood in (Mood.WAITING, Mood.BUSY):
+                found.append(Concern(namespace, each.group, explanation))
+    found.sort(key=lambda one: (one.explanation.mood is not Mood.WAITING, one.namespace, one.group.group_id))
     return found, looked_at

@@ -26,7 +26,7 @@ class Use:
     name: str
     used: int
     most: int
-    told: str = ""
+    limit_text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

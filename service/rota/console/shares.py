@@ -105,10 +105,11 @@ def units_of(protocol_type: str, share: bytes) -> list[Unit] | None:
     """What an assignment says in units; None where it does not speak of any."""
     if not share:
         return []
-    told = readable_assignment(protocol_type, share)
+    decoded = readable_assignment(protocol_type, share)
     if protocol_type == PERMITS:
-        return [] if told is None or told["permit"] is None else [(_PERMIT, int(told["permit"]))]
-    by_topic = next((told[key] for key in _BY_TOPIC if isinstance(told.get(key), Mapping)), None) if told else None
+        return [] if decoded is None or decoded["permit"] is None else [(_PERMIT, int(decoded["permit"]))]
+    decoded = decoded or {}
+    by_topic = next((decoded[key] for key in _BY_TOPIC if isinstance(decoded.get(key), Mapping)), None)
     if by_topic is None:
         return None
     return [(str(topic), int(number)) for topic, numbers in by_topic.items() for number in numbers]

@@ -44,7 +44,7 @@ class Loss:
 
 
 class Board:
-    """Folds the group's journal. `tell` gives the lines to show for an event."""
+    """Folds the group's journal. `lines_of` gives the lines to show for an event."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -61,7 +61,7 @@ class Board:
         """Every partition's offset is at its end."""
         return all(done == self.work.end(partition) for partition, done in enumerate(self.done))
 
-    def tell(self, event: GroupEvent) -> Iterator[Line]:
+    def lines_of(self, event: GroupEvent) -> Iterator[Line]:
         """Take an event in."""
         self.events.append(event)
         payload = event.payload

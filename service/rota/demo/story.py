@@ -134,7 +134,7 @@ class _Demo:
             with self._screen.live(self._board):
                 async for event in client.watch(self._group_id, after_revision=0):
                     self._last_event_at = time.monotonic()
-                    for line in self._board.tell(event):
+                    for line in self._board.lines_of(event):
                         self._screen.say(line)
                     self._maybe_kill(workers)
                     if self._board.is_complete and self._loss_is_over():

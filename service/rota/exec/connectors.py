@@ -198,7 +198,7 @@ class _Working:
                 run.renew(valid_until)
             if worker.fencing_token > token:
                 token = worker.fencing_token
-                run.tell(self._grant(item, token, worker))
+                run.send(self._grant(item, token, worker))
             await asyncio.sleep(self._options.times.margin_ms / 1000 / 4)
 
     def _grant(self, item: WorkItem, token: int, worker: ConnectWorker) -> Grant:

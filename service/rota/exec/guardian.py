@@ -49,7 +49,7 @@ class Guardian:
         for end in (self._wakeup, self._wakeup_writer):
             end.setblocking(False)
         signal.set_wakeup_fd(self._wakeup_writer.fileno(), warn_on_full_buffer=False)
-        self._told_to_end = False
+        self._must_end = False
         self._pid = 0
         self._exit_code: int | None = None
         self._stopping: Stopping | None = None
@@ -60,19 +60,19 @@ class Guardian:
         """Start the command when told to, and return once nothing of it is left."""
         while not self._is_over():
             self._wait()
-            self._heed_signals()
+            self._read_signals()
             for message in self._wrapper.read():
-                self._heed(message)
+                self._handle(message)
             if self._wrapper.is_over:
                 self._stop("the wrapper is gone")
             self._reap()
             self._act()
         if self._stopping is not None:
-            self._wrapper.tell(ended=self._exit_code, reason=self._stopping.reason)
+            self._wrapper.send(ended=self._exit_code, reason=self._stopping.reason)
 
     def _is_over(self) -> bool:
         if self._pid == 0:
-            return self._wrapper.is_over or self._told_to_end
+            return self._wrapper.is_over or self._must_end
         return self._exit_code is not None and not tree.is_any_left(os.getpid(), self._pid)
 
     def _wait(self) -> None:
@@ -87,7 +87,7 @@ class Guardian:
             return _STRAYS_LOOK_MS / 1000
         return min(max(0, self._stopping.next_at_ms() - now_ms()), _LONGEST_LOOK_MS) / 1000
 
-    def _heed_signals(self) -> None:
+    def _read_signals(self) -> None:
         try:
             numbers = self._wakeup.recv(4_096)
         except BlockingIOError:
@@ -96,16 +96,16 @@ class Guardian:
             if self._pid and self._exit_code is None:
                 tree.send(number, (), self._pid)
             else:
-                self._told_to_end = True
+                self._must_end = True
 
-    def _heed(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         match message:
             case {"run": {"command": command, "environment": environment, "document": document}, **rest}:
                 self._stopping = Stopping(StopTimes(rest["grace_ms"], rest["margin_ms"]), rest["valid_until_ms"])
                 if self._stopping.due(now_ms()) is Step.NOTHING:
                     self._start(command, environment, document)
                 else:
-                    self._told_to_end = True  # It is too late already.
+                    self._must_end = True  # It is too late already.
             case {"valid_until_ms": valid_until_ms} if self._stopping is not None:
                 self._stopping.renewed(valid_until_ms)
             case {"document": document} if self._lost_pipe is not None:
@@ -166,7 +166,7 @@ class Guardian:
         with contextlib.suppress(PermissionError):  # It has executed its program, and done this before.
             os.setpgid(self._pid, self._pid)
         os.close(reader)
-        self._wrapper.tell(started=self._pid)
+        self._wrapper.send(started=self._pid)
 
     def _send_documents(self) -> None:
         assert self._lost_pipe is not None

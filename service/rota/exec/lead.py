@@ -159,7 +159,7 @@ class _Leading:
             run.renew(valid_until)
             if term.token != token:
                 token = term.token
-                run.tell(self._grant(term, token, election))
+                run.send(self._grant(term, token, election))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(look_s):
                     await term.lost.wait()
@@ -178,7 +178,7 @@ class _Leading:
             "ROTA_GENERATION": str(generation_of(token)),
             "ROTA_MEMBER_ID": member_id,
         }
-        told = {"group": self._name, "fencing_token": token, "member_id": member_id}
+        fields = {"group": self._name, "fencing_token": token, "member_id": member_id}
         if isinstance(term, Permit):
-            return Grant({**environment, "ROTA_PERMIT": str(term.number)}, {**told, "permit": term.number})
-        return Grant(environment, told)
+            return Grant({**environment, "ROTA_PERMIT": str(term.number)}, {**fields, "permit": term.number})
+        return Grant(environment, fields)

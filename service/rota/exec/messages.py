@@ -42,7 +42,7 @@ class Lines:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def tell(self, **message: Any) -> None:
+    def send(self, **message: Any) -> None:
         """Send a message. A peer that does not read for half a second counts as gone, and is to see us as gone, too."""
         try:
             self._socket.settimeout(_PATIENCE_S)

@@ -114,7 +114,7 @@ class Run:
         """Have the command run until `valid_until`, in seconds of the event loop's clock, unless that is renewed."""
         self._valid_until_ms = from_loop_ms(valid_until)
         environment = {name: value for name, value in grant.environment.items() if len(value) < _LONGEST_VARIABLE}
-        self._lines.tell(
+        self._lines.send(
             run={"command": list(command), "environment": environment, "document": grant.line},
             grace_ms=self._times.grace_ms,
             margin_ms=self._times.margin_ms,
@@ -127,22 +127,22 @@ class Run:
         # The two clocks are read one after the other: a millisecond is no news.
         if self._valid_until_ms is None or abs(valid_until_ms - self._valid_until_ms) > 2:
             self._valid_until_ms = valid_until_ms
-            self._lines.tell(valid_until_ms=valid_until_ms)
+            self._lines.send(valid_until_ms=valid_until_ms)
 
-    def tell(self, grant: Grant) -> None:
+    def send(self, grant: Grant) -> None:
         """The grant has changed, and the command may go on: it reads so from its pipe."""
-        self._lines.tell(document=grant.line)
+        self._lines.send(document=grant.line)
 
     def forward(self, number: int) -> None:
         """Pass a signal on to the command's process group."""
-        self._lines.tell(signal=number)
+        self._lines.send(signal=number)
 
     def stop(self, reason: str, grace_s: float | None = None) -> None:
         """TERM, and KILL after the grace, or at the end of the grant if that is sooner."""
         grace_ms = self._times.grace_ms if grace_s is None else int(grace_s * 1000)
         if self._late_at_ms is None:
             self._late_at_ms = now_ms() + grace_ms + int(_PATIENCE_S * 1000)
-            self._lines.tell(stop=reason, grace_ms=grace_ms)
+            self._lines.send(stop=reason, grace_ms=grace_ms)
             self._news.set()
 
     def lose(self, reason: str) -> None:
@@ -150,7 +150,7 @@ class Run:
         if not self._lost:
             self._lost = reason
             self._late_at_ms = now_ms() + _SHORT_PATIENCE_MS
-            self._lines.tell(lose=reason)
+            self._lines.send(lose=reason)
             self._news.set()
 
     async def wait(self) -> Ended:
@@ -162,7 +162,7 @@ class Run:
         loop = asyncio.get_running_loop()
         loop.add_reader(self._lines.fileno(), self._news.set)
         try:
-            while (ended := self._heard()) is None:
+            while (ended := self._read_end()) is None:
                 await self._wait_for_news()
             return ended
         finally:
@@ -174,7 +174,7 @@ class Run:
             async with asyncio.timeout(min(self._late_in_s(), _LONGEST_LOOK_S)):
                 await self._news.wait()
 
-    def _heard(self) -> Ended | None:
+    def _read_end(self) -> Ended | None:
         """How it ended, if it has; also where we must end it ourselves."""
         self._news.clear()
         for message in self._lines.read():

@@ -155,7 +155,7 @@ class _Working:
         self._idle.clear()
         token = consumer.fencing_token
         run.start(self._options.command, self._grant(token, consumer), valid_until)
-        _log.info("%s: runs on %s in generation %d", self._group_id, _told(self._share), generation_of(token))
+        _log.info("%s: runs on %s in generation %d", self._group_id, _described(self._share), generation_of(token))
         async with beside(self._follow(run, token, consumer)):
             return await run.wait()
 
@@ -169,7 +169,7 @@ class _Working:
                 run.stop("its share has changed", self._options.drain_ms / 1000)
             elif consumer.fencing_token > token:
                 token = consumer.fencing_token
-                run.tell(self._grant(token, consumer))
+                run.send(self._grant(token, consumer))
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(look_s):
@@ -182,5 +182,5 @@ class _Working:
         return share_grant(self._group_id, consumer, token, self._share, more)
 
 
-def _told(share: Share) -> str:
+def _described(share: Share) -> str:
     return ", ".join(f"{topic}/{partition}" for topic, partition in share)

@@ -17,7 +17,7 @@ from rota.group.result import Result, TimerKind
 from rota.group.state import COMPLETING_REBALANCE, STABLE, Group, Member
 from rota.group.suspects import clear_handed_over, leave_out
 from rota.protocol.fencing_token import NO_TOKEN
-from rota.types import Generation, JoinedWith, ServerSide, server_side, tell_topics
+from rota.types import Generation, JoinedWith, ServerSide, describe_topics, server_side
 
 
 def server_side_of(group: Group) -> ServerSide | None:
@@ -104,17 +104,17 @@ def record_assignment(
     """As if the leader had sent it. Members that were left out get nothing."""
     generation_id = group.generation_id + resync
     given = tuple((m, a) for m, a in assignments.items() if m in group.members)
-    told = (tell_topic_changes(group, dict(given)) if resync else "") or tell_changes(group, dict(given))
+    changes = (describe_topic_changes(group, dict(given)) if resync else "") or describe_changes(group, dict(given))
     clear_handed_over(result, group, dict(given))
-    reason = reason or f"the server assigned generation {generation_id} by {group.protocol_name}{told}"
+    reason = reason or f"the server assigned generation {generation_id} by {group.protocol_name}{changes}"
     record(result, group, AssignmentSynced(generation_id, group.leader_id or "", given, resync, reason))
     result.reason = reason
 
 
-def tell_topic_changes(group: Group, assignments: Mapping[str, bytes]) -> str:
+def describe_topic_changes(group: Group, assignments: Mapping[str, bytes]) -> str:
     """What a new assignment says of topics, to be put behind a reason: `: docs 64 → 96`; or nothing."""
-    told = tell_topics(group.protocol_type or "", shares_of(group), assignments)
-    return f": {told}" if told else ""
+    changes = describe_topics(group.protocol_type or "", shares_of(group), assignments)
+    return f": {changes}" if changes else ""
 
 
 def shares_of(group: Group) -> dict[str, bytes]:
@@ -122,13 +122,13 @@ def shares_of(group: Group) -> dict[str, bytes]:
     return {member_id: member.assignment for member_id, member in group.members.items()}
 
 
-def tell_changes(group: Group, assignments: Mapping[str, bytes]) -> str:
+def describe_changes(group: Group, assignments: Mapping[str, bytes]) -> str:
     """What changes, in the words of the type; nothing where it has none, or its function raises."""
     side = server_side_of(group)
-    if side is None or side.tell is None:
+    if side is None or side.describe is None:
         return ""
     try:
-        return f": {side.tell(shares_of(group), assignments)}"
+        return f": {side.describe(shares_of(group), assignments)}"
     except Exception:
         return ""
 

@@ -61,8 +61,8 @@ def heartbeat_many(result: Result, group: Group, request: HeartbeatMany, call: i
             renew_session(result, group, member)
     if group.state is PREPARING_REBALANCE:
         refused = {error.member_id for error in errors}
-        told = (beat.member_id for beat in request.members if beat.member_id not in refused)
-        errors += [HeartbeatError(m, ErrorCode.REBALANCE_IN_PROGRESS, group.rebalance_reason) for m in told]
+        rejoining = (beat.member_id for beat in request.members if beat.member_id not in refused)
+        errors += [HeartbeatError(m, ErrorCode.REBALANCE_IN_PROGRESS, group.rebalance_reason) for m in rejoining]
     reply = HeartbeatManyReply(generation_id=newest, state=group.state.value, errors=tuple(errors))
     result.reply(call, reply)
 

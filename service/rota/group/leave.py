@@ -57,8 +57,8 @@ def _check_silent(member: Member, since_ms: int) -> ErrorCode:
     """Its last heartbeat renewed the session; with a parked call it waits for an answer, and so is alive."""
     if member.session_deadline_ms is None or member.heartbeat_call is not None:
         return ErrorCode.INVALID_REQUEST
-    heard_ms = member.session_deadline_ms - member.image.session_timeout_ms
-    return ErrorCode.INVALID_REQUEST if heard_ms > since_ms else ErrorCode.NONE
+    seen_ms = member.session_deadline_ms - member.image.session_timeout_ms
+    return ErrorCode.INVALID_REQUEST if seen_ms > since_ms else ErrorCode.NONE
 
 
 def _dismiss(result: Result, group: Group, member_id: str, leaving: LeavingMember, *, by_admin: bool) -> None:

@@ -118,14 +118,14 @@ class Shard(ShardState):
         self.limits = limits
         self.generation_floor = 0
         """No group grants this generation or an earlier one."""
-        self.heard: dict[Member, Group] | None = None
+        self.seen: dict[Member, Group] | None = None
         """Members with a session that began or stopped since this was last taken; None where it is not used."""
 
     # --- commands -----------------------------------------------------------------------------
 
     def handle(self, request: Request, call: int, now_ms: int) -> Result:
         """Decide one request at `now_ms`. The reply is in the result, or parked under `call`."""
-        result = Result(now_ms, self.heard)
+        result = Result(now_ms, self.seen)
         match request:
             case Heartbeat():
                 self._heartbeat(result, request, call)
@@ -158,7 +158,7 @@ class Shard(ShardState):
 
     def on_timer(self, timer: Timer, now_ms: int) -> Result:
         """A timer that an earlier result asked for has rung; stale ones do nothing."""
-        result = Result(now_ms, self.heard)
+        result = Result(now_ms, self.seen)
         group = self.groups.get((timer.namespace, timer.group_id))
         if group is not None:
             on_timer(result, group, timer, self.limits)
@@ -170,7 +170,7 @@ class Shard(ShardState):
 
         Does nothing when the call is not parked any more.
         """
-        result = Result(now_ms, self.heard)
+        result = Result(now_ms, self.seen)
         group = self._group(request)
         member = _parked_member(group, request, call) if group is not None else None
         if group is not None and member is not None:
@@ -182,7 +182,7 @@ class Shard(ShardState):
 
         Groups that became Empty after `empty_since_ms` stay: progress may have been committed past us until then.
         """
-        result = Result(now_ms, self.heard)
+        result = Result(now_ms, self.seen)
         gone = 0
         for group in list(self.groups.values()):
             report_gaps(result, group, due_gaps(group, now_ms, self.limits.session_stats_interval_ms))
@@ -205,7 +205,7 @@ class Shard(ShardState):
         To be called while none of this shard's writes is in flight: then everything that does not wait to be written is
         in the store as memory says, or was overwritten there by one of `commits`.
         """
-        result = Result(now_ms, self.heard)
+        result = Result(now_ms, self.seen)
         take_in(result, self.groups, commits)
         self._taken_in.update((commit.side_id, commit) for commit in commits)
         self._note_dirty(result)
@@ -246,7 +246,7 @@ class Shard(ShardState):
 
     def finish_job(self, job: AssignmentJob, outcome: Mapping[str, bytes] | str, now_ms: int) -> Result:
         """Take in the assignments that were computed, or why they could not be. Late ones do nothing."""
-        result = Result(now_ms, self.heard)
+        result = Result(now_ms, self.seen)
         finish_job(result, self.groups.get((job.namespace, job.group_id)), job, outcome, self.limits)
         self._note_dirty(result)
         return result
@@ -254,12 +254,12 @@ class Shard(ShardState):
     # --- what replicas tell each other of their members -----------------------------------------
 
     def share_sessions(
-        self, heard_ms_ago: Mapping[MemberName, int], grace_ms: int, now_ms: int, unknown_ms_ago: int | None = None
+        self, seen_ms_ago: Mapping[MemberName, int], grace_ms: int, now_ms: int, unknown_ms_ago: int | None = None
     ) -> Result:
         """Note from here on which members send heartbeats. See `shorten_sessions`."""
-        self.heard = {}
+        self.seen = {}
         result = Result(now_ms)
-        shorten_sessions(result, self.groups.values(), heard_ms_ago, grace_ms, unknown_ms_ago)
+        shorten_sessions(result, self.groups.values(), seen_ms_ago, grace_ms, unknown_ms_ago)
         return result
 
     def session_is_over(self, timer: Timer, now_ms: int) -> bool:
@@ -267,22 +267,22 @@ class Shard(ShardState):
         group = self.groups.get((timer.namespace, timer.group_id))
         return timer.kind is TimerKind.SESSION and group is not None and session_is_over(group, timer, now_ms)
 
-    def extend_session(self, timer: Timer, heard_ms_ago: int, now_ms: int) -> Result:
+    def extend_session(self, timer: Timer, seen_ms_ago: int, now_ms: int) -> Result:
         """A session timer rang, but another replica heard the member so long ago; it expires if that is too long."""
         group = self.groups.get((timer.namespace, timer.group_id))
         member = group.members.get(timer.member_id) if group is not None else None
         if member is not None:
-            extend_session(member, heard_ms_ago, now_ms)
+            extend_session(member, seen_ms_ago, now_ms)
         return self.on_timer(timer, now_ms)
 
-    def hear_of_all(self) -> None:
+    def mark_all_seen(self) -> None:
         """Mark all members as seen since `heard` was last taken."""
-        self.heard = {member: group for group in self.groups.values() for member in group.members.values()}
+        self.seen = {member: group for group in self.groups.values() for member in group.members.values()}
 
-    def take_heard(self) -> dict[MemberName, int | None]:
+    def take_seen(self) -> dict[MemberName, int | None]:
         """The time of each member's last session start; None while a parked call proves that the member is alive."""
-        heard, self.heard = self.heard or {}, {}
-        return last_seen(heard)
+        seen, self.seen = self.seen or {}, {}
+        return last_seen(seen)
 
     # --- folding ------------------------------------------------------------------------------
 
@@ -463,7 +463,7 @@ class Shard(ShardState):
         record = GroupDeleted(group.generation_id, reason)
         if group.settled is not None:
             result.records.append(Entry(group.namespace, group.group_id, group.generation_id, result.now_ms, record))
-            self._bury(group.namespace, group.group_id, record)
+            self._remove(group.namespace, group.group_id, record)
         else:
             del self.groups[group.key]
 

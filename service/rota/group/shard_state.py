@@ -22,7 +22,7 @@ class ShardState:
         """Generations of deleted groups, by (namespace, group_id)."""
         self.topics: dict[tuple[str, str], TopicRow] = {}
         self._dirty_groups: dict[tuple[str, str], None] = {}
-        self._buried: list[Group] = []
+        self._removed: list[Group] = []
         self.topics_revisions: dict[str, int] = {}
         """By namespace, how often its topics have changed in this shard."""
         self._dirty_topics: dict[tuple[str, str], None] = {}
@@ -61,7 +61,7 @@ class ShardState:
         elif isinstance(record, TopicChanged):
             self._apply_topic(entry.namespace, record)
         elif isinstance(record, GroupDeleted):
-            self._bury(entry.namespace, entry.group_id, record)
+            self._remove(entry.namespace, entry.group_id, record)
         elif not isinstance(record, ShardReleased | Administered):
             apply(self._adopt(entry.namespace, entry.group_id), record, entry.at_ms)
             self._dirty_groups[(entry.namespace, entry.group_id)] = None
@@ -79,7 +79,7 @@ class ShardState:
     def rows(self) -> RowChanges:
         """The rows that changed since this was last asked: they go into the transaction of their records."""
         changes = RowChanges()
-        for group in self._buried:
+        for group in self._removed:
             group.dirty = False
             _group_rows(group, changes)
         for key in self._dirty_groups:
@@ -88,7 +88,7 @@ class ShardState:
                 _group_rows(live, changes)
             if key in self.tombstones and (live is None or live.settled is None):
                 changes.groups.append(_tombstone_row(key, self.tombstones[key]))
-        self._buried.clear()
+        self._removed.clear()
         for commit in self._taken_in.values():
             changes.side_commits_taken.append(commit.side_id)
             if (commit.namespace, commit.group_id) not in self.groups:
@@ -125,8 +125,8 @@ class ShardState:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _bury(self, namespace: str, group_id: str, record: GroupDeleted) -> None:
-        self._buried.append(self.groups.pop((namespace, group_id)))
+    def _remove(self, namespace: str, group_id: str, record: GroupDeleted) -> None:
+        self._removed.append(self.groups.pop((namespace, group_id)))
         self.tombstones[(namespace, group_id)] = record.generation_id
         self._dirty_groups[(namespace, group_id)] = None
 

@@ -9,12 +9,12 @@ from rota.group.assignment import (
     AssignmentJob,
     again_at_ms,
     ask_again,
+    describe_changes,
+    describe_topic_changes,
     is_current,
     record_assignment,
     server_side_of,
     shares_of,
-    tell_changes,
-    tell_topic_changes,
 )
 from rota.group.freeze import hold_back
 from rota.group.heartbeat import release_heartbeats
@@ -169,16 +169,16 @@ def _resync(result: Result, group: Group, leader: Member, request: SyncGroup, ca
         result.reply(call, SyncReply(REBALANCE_IN_PROGRESS, detail=reason))
         start_rebalance(result, group, limits, Trigger(Cause.ASSIGNMENT_OUTDATED, reason, leader.member_id))
         return
-    told = tell_topic_changes(group, {m: given.get(m, b"") for m in group.members})
+    changes = describe_topic_changes(group, {m: given.get(m, b"") for m in group.members})
     clear_handed_over(result, group, given)
-    record(result, group, _synced(group, request, given, group.generation_id + 1, resync=True, told=told))
-    result.reason = f"leader {leader.member_id} assigned anew, generation {group.generation_id}{told}"
+    record(result, group, _synced(group, request, given, group.generation_id + 1, resync=True, changes=changes))
+    result.reason = f"leader {leader.member_id} assigned anew, generation {group.generation_id}{changes}"
     result.reply(call, sync_reply(group, leader))
     release_heartbeats(result, group)
 
 
 def _synced(
-    group: Group, request: SyncGroup, given: Mapping[str, bytes], generation_id: int, *, resync: bool, told: str = ""
+    group: Group, request: SyncGroup, given: Mapping[str, bytes], generation_id: int, *, resync: bool, changes: str = ""
 ) -> AssignmentSynced:
     """The leader's assignment without non-members. Members that it left out get nothing, without an error."""
     assignments = tuple((m, a) for m, a in given.items() if m in group.members)
@@ -187,7 +187,7 @@ def _synced(
         leader_id=request.member_id,
         assignments=assignments,
         resync=resync,
-        reason=f"the leader assigned anew{told}" if resync else "",
+        reason=f"the leader assigned anew{changes}" if resync else "",
     )
 
 
@@ -228,11 +228,11 @@ def finish_job(
 
 def _reassigns(group: Group, assignments: Mapping[str, bytes], now_ms: int) -> Trigger:
     """Why these assignments make a Stable group rebalance."""
-    told, waits_until_ms = tell_topic_changes(group, assignments), again_at_ms(group)
-    if not told and waits_until_ms is not None and waits_until_ms <= now_ms:
-        reason = f"what waited for departed members is given out{tell_changes(group, assignments)}"
+    changes, waits_until_ms = describe_topic_changes(group, assignments), again_at_ms(group)
+    if not changes and waits_until_ms is not None and waits_until_ms <= now_ms:
+        reason = f"what waited for departed members is given out{describe_changes(group, assignments)}"
         return Trigger(Cause.RETURN_DELAY_OVER, reason)
-    return Trigger(Cause.TOPICS_CHANGED, f"{TOPICS_CHANGED}{told}")
+    return Trigger(Cause.TOPICS_CHANGED, f"{TOPICS_CHANGED}{changes}")
 
 
 def _takes_away(group: Group, job: AssignmentJob, assignments: Mapping[str, bytes]) -> bool:

@@ -17,9 +17,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
 from rota.group.sessions import MemberName
-from rota.liveness.scripts import HEARD, READ, RECORD, TELL
+from rota.liveness.scripts import PUBLISH, READ, RECORD, SEEN
 from rota.liveness.urls import connection_options
-from rota.replica.ports import Heard, LivenessUnavailable, ShardNews
+from rota.replica.ports import LivenessUnavailable, SeenMembers, ShardNews
 
 TIMEOUT_S = 0.2
 CONNECTIONS = 16
@@ -45,7 +45,7 @@ class RedisLiveness:
     def __init__(self, url: str, *, incarnation: str, timeout_s: float = TIMEOUT_S) -> None:
         self._incarnation = incarnation
         self._timeout_s = timeout_s
-        self._told: dict[int, int] = {}
+        self._published: dict[int, int] = {}
         """Time of each shard's last update from here, by Redis's clock."""
         pool = BlockingConnectionPool(
             **connection_options(url),
@@ -63,32 +63,32 @@ class RedisLiveness:
         async with self._answering():
             await self._redis.echo("rota")
 
-    async def tell(self, news: Sequence[ShardNews]) -> list[int]:
+    async def publish(self, news: Sequence[ShardNews]) -> list[int]:
         commands = [(some.shard_id, command) for some in news for command in self._tellings(some)]
         lost = set()
-        for (shard_id, (_, _, arguments)), (now_ms, told) in zip(
+        for (shard_id, (_, _, arguments)), (now_ms, published) in zip(
             commands, await self._run([command for _, command in commands]), strict=True
         ):
-            before_ms = self._told.get(shard_id)
-            if before_ms is not None and (told is None or float(told) < before_ms):
+            before_ms = self._published.get(shard_id)
+            if before_ms is not None and (published is None or float(published) < before_ms):
                 lost.add(shard_id)
             if arguments[2]:
-                self._told[shard_id] = now_ms
+                self._published[shard_id] = now_ms
         return sorted(lost)
 
-    async def read(self, shard_id: int) -> Heard:
+    async def read(self, shard_id: int) -> SeenMembers:
         ((now_ms, flat),) = await self._run([(READ, self._key(shard_id), ())])
-        heard = {name: _ms_ago(now_ms, score) for name, score in zip(flat[::2], flat[1::2], strict=True)}
-        told_ms_ago = heard.pop(b"", None)
-        return Heard({_member(n): ms_ago for n, ms_ago in heard.items() if ms_ago is not None}, told_ms_ago)
+        seen = {name: _ms_ago(now_ms, score) for name, score in zip(flat[::2], flat[1::2], strict=True)}
+        published_ms_ago = seen.pop(b"", None)
+        return SeenMembers({_member(n): ms_ago for n, ms_ago in seen.items() if ms_ago is not None}, published_ms_ago)
 
-    async def heard_ms_ago(self, members: Sequence[tuple[int, MemberName]]) -> list[int | None]:
+    async def seen_ms_ago(self, members: Sequence[tuple[int, MemberName]]) -> list[int | None]:
         by_shard: dict[int, list[int]] = {}
         for place, (shard_id, _) in enumerate(members):
             by_shard.setdefault(shard_id, []).append(place)
         asked = [(shard, some) for shard, places in by_shard.items() for some in _chunks(places)]
         found: list[int | None] = [None] * len(members)
-        commands = [(HEARD, self._key(shard), [_text(members[place][1]) for place in some]) for shard, some in asked]
+        commands = [(SEEN, self._key(shard), [_text(members[place][1]) for place in some]) for shard, some in asked]
         for (_, places), (now_ms, scores) in zip(asked, await self._run(commands), strict=True):
             for place, score in zip(places, scores, strict=True):
                 found[place] = None if score is None else _ms_ago(now_ms, score)
@@ -108,13 +108,17 @@ class RedisLiveness:
 
     def _tellings(self, some: ShardNews) -> Iterator[Command]:
         """The news in pieces; only the last says that they are complete."""
-        heard, gone = iter(some.heard_ms_ago.items()), iter(some.gone)
-        left = len(some.heard_ms_ago) + len(some.gone)
+        seen, gone = iter(some.seen_ms_ago.items()), iter(some.gone)
+        left = len(some.seen_ms_ago) + len(some.gone)
         while True:
             going = [_text(name) for name in islice(gone, CHUNK)]
-            hearing = {_text(name): ms_ago for name, ms_ago in islice(heard, CHUNK - len(going))}
-            left -= len(going) + len(hearing)
-            yield TELL, self._key(some.shard_id), (json.dumps(going), json.dumps(hearing), int(left == 0), REMEMBER_MS)
+            seen_now = {_text(name): ms_ago for name, ms_ago in islice(seen, CHUNK - len(going))}
+            left -= len(going) + len(seen_now)
+            yield (
+                PUBLISH,
+                self._key(some.shard_id),
+                (json.dumps(going), json.dumps(seen_now), int(left == 0), REMEMBER_MS),
+            )
             if left == 0:
                 return
 

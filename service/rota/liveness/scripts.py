@@ -11,7 +11,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
 
-TELL = (
+PUBLISH = (
     NOW
     + """
 local told = redis.call('ZSCORE', KEYS[1], '')
@@ -35,7 +35,7 @@ return {now, told}
 
 READ = NOW + "return {now, redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')}"
 
-HEARD = NOW + "return {now, redis.call('ZMSCORE', KEYS[1], unpack(ARGV))}"
+SEEN = NOW + "return {now, redis.call('ZMSCORE', KEYS[1], unpack(ARGV))}"
 
 RECORD = (
     NOW

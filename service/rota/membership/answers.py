@@ -229,7 +229,7 @@ def _heartbeat_spacing_ms(standing: Standing, request: Heartbeat) -> int:
 
 
 def _heartbeat_accepted(standing: Standing, reply: HeartbeatReply, at: Moment) -> None:
-    standing.was_heard(reply, at.sent_at_ms)
+    standing.on_heartbeat_answer(reply, at.sent_at_ms)
     standing.pace.at_once(at.now_ms)
     if standing.state is State.STABLE:
         standing.pace.reset()

@@ -14,7 +14,7 @@ class JoinPhase:
         """When the join was sent by which the phase may have completed: the session may count from then."""
         self.seen_generation_id = NO_GENERATION
         """The last generation that this member was in, to judge the next."""
-        self.told = False
+        self.notified = False
         """Whether the coordinator has said that a rebalance is under way."""
 
     def forget_member(self) -> None:
@@ -31,7 +31,7 @@ class JoinPhase:
 
     def completed(self, generation_id: int) -> None:
         self.since_ms = None
-        self.told = False
+        self.notified = False
         self.seen_generation_id = generation_id
 
     def renewed(self, generation_id: int) -> bool:
@@ -45,4 +45,4 @@ class JoinPhase:
             return False
         if self.seen_generation_id == NO_GENERATION:
             return True
-        return self.told and generation_id > self.seen_generation_id
+        return self.notified and generation_id > self.seen_generation_id

@@ -321,13 +321,13 @@ class Membership:
             events += take_silence(self._standing, request, Moment(sent_at_ms, now_ms, jitter))
         return events + self.on_time(now_ms)
 
-    def heard(self, request: Heartbeat, reply: HeartbeatReply, sent_at_ms: int) -> None:
+    def on_heartbeat_answer(self, request: Heartbeat, reply: HeartbeatReply, sent_at_ms: int) -> None:
         """A heartbeat of the thread beside the shell was answered. Only its renewal counts here."""
         standing = self._standing
         if not standing.awaits(request):
             return
         if reply.error in _RENEWING:
-            standing.was_heard(reply, sent_at_ms)
+            standing.on_heartbeat_answer(reply, sent_at_ms)
 
     def on_time(self, now_ms: int) -> list[Event]:
         """Time has passed. At the deadline a share is lost, whether or not a coordinator can be reached."""

@@ -134,7 +134,7 @@ class Standing:
         """It is in this generation: the coordinator grants later ones alone, also where its store forgets this one."""
         self.last_generation_id = max(self.last_generation_id, generation_id)
 
-    def was_heard(self, reply: HeartbeatReply, sent_at_ms: int) -> None:
+    def on_heartbeat_answer(self, reply: HeartbeatReply, sent_at_ms: int) -> None:
         """A heartbeat renewed the session.
 
         A replica that answers for an unreachable owner does not know the group's state: that owner may be in a join
@@ -175,12 +175,12 @@ class Standing:
 
     def rebalance(self, now_ms: int) -> list[Event]:
         """The coordinator is in a join phase: the assignment is revoked before we join it."""
-        self.phase.told = True
+        self.phase.notified = True
         return [] if self.state is State.REVOKING else self.leave_generation(now_ms, "rebalance")
 
     def assignment_failed(self, detail: str, now_ms: int, jitter: float) -> list[Event]:
         event = AssignmentFailed(self.generation_id, detail)
-        self.phase.told = True
+        self.phase.notified = True
         events = self.leave_generation(now_ms, "assignment failed")
         self.pause(now_ms, jitter)
         return [event, *events]
@@ -197,7 +197,7 @@ class Standing:
     def lose(self, reason: str, code: ErrorCode, now_ms: int) -> list[Event]:
         event = Lost(self.generation_id, reason, code)
         was_held = self.assignment is not None
-        self.phase.told = False
+        self.phase.notified = False
         # A join in flight may still claim lost partitions: then no member would be assigned them.
         self.metadata_is_stale = was_held and self.state in JOINS
         self.forget_generation(now_ms)
@@ -256,6 +256,6 @@ class Standing:
         self.state = State.UNJOINED
         self.phase.since_ms = None
         self.pace.at_once(now_ms)
-        self.phase.told = False
+        self.phase.notified = False
         self.metadata_is_stale = False
         self.adopt_member_id("")

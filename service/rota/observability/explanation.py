@@ -95,7 +95,7 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else "no member"
 
 
-def heard_ms_ago(member: DescribedMember, now_ms: int) -> int | None:
+def seen_ms_ago(member: DescribedMember, now_ms: int) -> int | None:
     """Time since a member's last heartbeat; None while a call of it waits, which proves that it is alive."""
     if member.session_deadline_ms is None:
         return None
@@ -195,7 +195,7 @@ class _Explainer:
         return points
 
     def _waited_for(self, member: DescribedMember, to_do: str) -> str:
-        silent_ms = heard_ms_ago(member, self.now_ms)
+        silent_ms = seen_ms_ago(member, self.now_ms)
         if silent_ms is None:
             return f"{_named(member)} has a call waiting here, and must {to_do} after its answer."
         if silent_ms * 2 > member.session_timeout_ms:
@@ -203,7 +203,7 @@ class _Explainer:
         return f"{_named(member)} is alive (last heartbeat {duration(silent_ms)} ago) but did not {to_do} yet."
 
     def _silence(self, member: DescribedMember) -> str:
-        silent_ms = heard_ms_ago(member, self.now_ms) or 0
+        silent_ms = seen_ms_ago(member, self.now_ms) or 0
         deadline_ms = member.session_deadline_ms or self.now_ms
         removed = f"it expires at {self.clock(deadline_ms)}, {duration(deadline_ms - self.now_ms)} from now"
         return f"{_named(member)} sent no heartbeat for {duration(silent_ms)}; {removed}, unless it sends one before."
@@ -251,19 +251,21 @@ class _Explainer:
         best = sorted(ranks, key=lambda one: -ranks[one])[:_NAMED]
         if ranks[best[0]] > ranks[leader.member_id] and (leader.metadata_decoded or {}).get("holding") is None:
             points.append(Point("hand-over", "The leader cannot be asked to hand over: its metadata has no `holding`."))
-        told = ", ".join(f"{one} has {ranks[one]}" for one in best)
-        return [*points, Point("priorities", f"{told}{' (the highest)' if len(ranks) > _NAMED else ''}.")]
+        parts = ", ".join(f"{one} has {ranks[one]}" for one in best)
+        return [*points, Point("priorities", f"{parts}{' (the highest)' if len(ranks) > _NAMED else ''}.")]
 
     def _permits(self) -> list[Point]:
         """The members that hold permits, and the one that gets the next."""
         if self.group.protocol_type != _PERMITS or not self.group.members:
             return []
         read = [(_named(member), member.assignment_decoded or {}) for member in self.group.members]
-        held = sorted((told["permit"], name, told["token"]) for name, told in read if told.get("permit") is not None)
-        line = sorted((told["place"], name) for name, told in read if told.get("place"))
+        held = sorted(
+            (parts["permit"], name, parts["token"]) for name, parts in read if parts.get("permit") is not None
+        )
+        line = sorted((parts["place"], name) for name, parts in read if parts.get("place"))
         names = [f"{number} by {name} with token {token}" for number, name, token in held[:_NAMED]]
         names += [f"{len(held) - _NAMED} more"] if len(held) > _NAMED else []
-        of = max((told.get("of", 0) for _, told in read), default=0)
+        of = max((parts.get("of", 0) for _, parts in read), default=0)
         by = f": {', '.join(names)}" if names else ""
         points = [Point("permits", f"{len(held)} of {of} are held{by}.")]
         if line:
@@ -300,8 +302,8 @@ class _Explainer:
         if number < 2:
             return []
         causes = Counter(one.cause.replace("_", " ") for one in self._recent())
-        told = ", ".join(f"{times} × {cause}" for cause, times in causes.most_common())
-        return [Point("lately", f"{count(number, 'rebalance')} within {duration(LATELY_MS)}: {told}.")]
+        parts = ", ".join(f"{times} × {cause}" for cause, times in causes.most_common())
+        return [Point("lately", f"{count(number, 'rebalance')} within {duration(LATELY_MS)}: {parts}.")]
 
     # --- parts ---------------------------------------------------------------------------------------
 
@@ -320,7 +322,7 @@ class _Explainer:
         return duration(self.now_ms - self.group.state_since_ms)
 
     def _is_late(self, member: DescribedMember) -> bool:
-        silent_ms = heard_ms_ago(member, self.now_ms)
+        silent_ms = seen_ms_ago(member, self.now_ms)
         return silent_ms is not None and silent_ms * 3 > member.session_timeout_ms * 2
 
     def _mood_of(self, awaited: Sequence[DescribedMember]) -> Mood:

@@ -70,7 +70,7 @@ def generations(events: Iterable[Event]) -> list[Generation]:
 
 class _Reader:
     def __init__(self) -> None:
-        self._told: list[Generation] = []
+        self._finished: list[Generation] = []
         self._members: tuple[str, ...] | None = None
         """The members of the last generation; None where the events begin later."""
         self._running: Generation | None = None
@@ -80,8 +80,8 @@ class _Reader:
 
     def story(self) -> list[Generation]:
         if self._running is None:
-            return self._told
-        return [*self._told, replace(self._running, departed=tuple(self._departed))]
+            return self._finished
+        return [*self._finished, replace(self._running, departed=tuple(self._departed))]
 
     def read(self, event: Event) -> None:
         kind, payload = event["kind"], event["payload"]
@@ -107,7 +107,7 @@ class _Reader:
     def _complete(self, event: Event, payload: Mapping[str, Any]) -> None:
         members = tuple(payload["member_ids"])
         before = self._members
-        self._tell(
+        self._finish(
             Generation(
                 payload["generation_id"],
                 event["reason"],
@@ -128,26 +128,26 @@ class _Reader:
         cause = rebalance_cause(event["reason"], payload, self._last_gone)
         place = payload["generation_id"], event["reason"], payload.get("by", "")
         emptied = Generation(*place, cause, at_ms, at_ms, at_ms, revision=event["revision"])
-        self._tell(emptied)
+        self._finish(emptied)
 
-    def _tell(self, generation: Generation) -> None:
-        self._told.append(replace(generation, departed=tuple(self._departed)))
+    def _finish(self, generation: Generation) -> None:
+        self._finished.append(replace(generation, departed=tuple(self._departed)))
         self._members, self._running = generation.member_ids, None
         self._departed.clear()
 
     def _assign(self, event: Event, payload: Mapping[str, Any]) -> None:
-        if not self._told:
+        if not self._finished:
             return
-        last = self._told[-1]
+        last = self._finished[-1]
         if event["kind"] == "assignment_failed":
-            self._told[-1] = replace(last, failure=event["reason"] or "no reason given")
+            self._finished[-1] = replace(last, failure=event["reason"] or "no reason given")
             return
         shares = {member_id: b64decode(share) for member_id, share in payload["assignments"]}
         if not payload["resync"]:
-            self._told[-1] = replace(last, assigned_at_ms=event["at_ms"], assignments=shares)
+            self._finished[-1] = replace(last, assigned_at_ms=event["at_ms"], assignments=shares)
             return
         at_ms, reason = event["at_ms"], event["reason"] or "the leader changed the assignment"
         same_members = replace(last, joined=(), departed=(), failure="", assignments=shares, revision=event["revision"])
         began = replace(same_members, started_at_ms=at_ms, completed_at_ms=at_ms, assigned_at_ms=at_ms)
         again = replace(began, generation_id=payload["generation_id"], reason=reason, by=payload["leader_id"])
-        self._told.append(replace(again, cause=Cause.RESYNC))
+        self._finished.append(replace(again, cause=Cause.RESYNC))

@@ -252,7 +252,7 @@ class Metrics:
         self.liveness_answered()
 
     def liveness_failed(self, operation: str) -> None:
-        """`operation` is one of tell, ask, record, read, ping."""
+        """`operation` is one of publish, ask, record, read, ping."""
         self._liveness_failures.labels(operation).inc()
         self._liveness_up.labels("redis").set(0)
 

@@ -17,9 +17,9 @@ def timeline_line(event: Event) -> str:
 def what_happened(event: Event) -> str:
     """An event in words. Kinds that this release does not know are printed unchanged."""
     payload = event["payload"]
-    told = _told(event["kind"], payload)
+    sentence = _sentence(event["kind"], payload)
     because = why(event["reason"], payload.get("by", ""))
-    return f"{told}: {because}" if because else told
+    return f"{sentence}: {because}" if because else sentence
 
 
 def why(reason: str, by: str) -> str:
@@ -34,7 +34,7 @@ def clock_time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")[11:23]
 
 
-def _told(kind: str, payload: Mapping[str, Any]) -> str:
+def _sentence(kind: str, payload: Mapping[str, Any]) -> str:
     match kind:
         case "rebalance_started":
             return "rebalance"
@@ -59,7 +59,7 @@ def _told(kind: str, payload: Mapping[str, Any]) -> str:
         case "assignment_failed":
             return f"{payload['leader_id']} could not assign"
         case _:
-            return _told_of_data(kind, payload)
+            return _sentence_of_data(kind, payload)
 
 
 def _units_line(kind: str, payload: Mapping[str, Any]) -> str:
@@ -77,7 +77,7 @@ def _units_line(kind: str, payload: Mapping[str, Any]) -> str:
             return f"{', '.join(payload['units'])} {verb}"
 
 
-def _told_of_data(kind: str, payload: Mapping[str, Any]) -> str:
+def _sentence_of_data(kind: str, payload: Mapping[str, Any]) -> str:
     match kind:
         case "offsets_committed":
             offsets = ", ".join(f"{topic}/{number} at {offset}" for topic, number, offset, *_ in payload["offsets"])

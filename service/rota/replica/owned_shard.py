@@ -53,7 +53,7 @@ from rota.protocol.messages import (
     VerifyFence,
     refuse,
 )
-from rota.replica.ports import Answer, Heard, ShardClaim
+from rota.replica.ports import Answer, SeenMembers, ShardClaim
 
 NOT_AVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
 GONE = (MemberLeft, MemberExpired, MemberRemoved, MemberFenced)
@@ -167,7 +167,7 @@ class OwnedShard:
         *,
         replica_id: str,
         lease_until_ms: int,
-        heard: Heard | None = None,
+        seen: SeenMembers | None = None,
         reason: str = "",
         lost: Lost | None = None,
     ) -> tuple[OwnedShard, Ready]:
@@ -177,9 +177,9 @@ class OwnedShard:
         """
         shard, loaded = Shard.load(image, limits, now.wall_ms)
         owned = cls(claim, shard, image.last_seq, replica_id=replica_id, lease_until_ms=lease_until_ms)
-        if heard is not None:
+        if seen is not None:
             owned.asks_others = True
-            loaded.timers += _share_sessions(shard, heard, now, lease_until_ms)
+            loaded.timers += _share_sessions(shard, seen, now, lease_until_ms)
         loaded.records.append(Entry("", "", 0, loaded.now_ms, ShardAcquired(replica_id, claim.epoch, reason)))
         if claim.generation_floor:
             # In the first batch: no answer shows a generation below the floor.
@@ -305,7 +305,7 @@ class OwnedShard:
         """Another replica has found that the store went back, and has raised the floor of this shard."""
         if self._is_mute(now) or floor <= self.shard.generation_floor:
             return NOTHING
-        result = Result(now.wall_ms, self.shard.heard)
+        result = Result(now.wall_ms, self.shard.seen)
         self.shard.raise_generations(result, floor, {})
         return self._take(result, now)
 
@@ -415,18 +415,18 @@ def _gone(records: Sequence[Entry]) -> list[MemberName]:
     ]
 
 
-def _share_sessions(shard: Shard, heard: Heard, now: Now, lease_until_ms: int) -> list[Timer]:
+def _share_sessions(shard: Shard, seen: SeenMembers, now: Now, lease_until_ms: int) -> list[Timer]:
     """Shorten the sessions to what the former owner's published heartbeats leave of them.
 
     A member may have sent one more heartbeat, and got its answer, after the last publication. An owner publishes for as
     long as it answers, which is until its lease is over: an older publication shows that the store has lost the later
     ones, and says nothing about the members.
     """
-    told_ms_ago = heard.told_ms_ago
-    if told_ms_ago is None or told_ms_ago > lease_until_ms - now.monotonic_ms + STILL_HERE_MS + GRACE_MS:
+    published_ms_ago = seen.published_ms_ago
+    if published_ms_ago is None or published_ms_ago > lease_until_ms - now.monotonic_ms + STILL_HERE_MS + GRACE_MS:
         return shard.share_sessions({}, 0, now.wall_ms).timers
-    unknown_ms_ago = max(0, told_ms_ago - 2 * PUBLISH_MS)
-    return shard.share_sessions(heard.heard_ms_ago, told_ms_ago + GRACE_MS, now.wall_ms, unknown_ms_ago).timers
+    unknown_ms_ago = max(0, published_ms_ago - 2 * PUBLISH_MS)
+    return shard.share_sessions(seen.seen_ms_ago, published_ms_ago + GRACE_MS, now.wall_ms, unknown_ms_ago).timers
 
 
 def wait_ms(request: Request, shard: Shard) -> int:

@@ -233,20 +233,20 @@ class ShardNews:
     """A shard's members with the age of their last heartbeats, and members to forget."""
 
     shard_id: int
-    heard_ms_ago: Mapping[MemberName, int]
+    seen_ms_ago: Mapping[MemberName, int]
     gone: Sequence[MemberName]
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class SeenMembers:
     """The age of the last heartbeat of a shard's members, by the liveness store's clock.
 
-    `told_ms_ago` is the age of the owner's last update, None where nothing is known. Heartbeats since then
+    `published_ms_ago` is the age of the owner's last update, None where nothing is known. Heartbeats since then
     may be missing, so that time must not count against any member.
     """
 
-    heard_ms_ago: Mapping[MemberName, int]
-    told_ms_ago: int | None
+    seen_ms_ago: Mapping[MemberName, int]
+    published_ms_ago: int | None
 
 
 class Liveness(Protocol):
@@ -259,16 +259,16 @@ class Liveness(Protocol):
     async def ping(self) -> None:
         """One round trip."""
 
-    async def tell(self, news: Sequence[ShardNews]) -> list[int]:
+    async def publish(self, news: Sequence[ShardNews]) -> list[int]:
         """An owner's news. A time only ever moves forward.
 
         Returns the shards of which earlier news are lost, so that all has to be told again.
         """
 
-    async def read(self, shard_id: int) -> Heard:
+    async def read(self, shard_id: int) -> SeenMembers:
         """All that is known of a shard."""
 
-    async def heard_ms_ago(self, members: Sequence[tuple[int, MemberName]]) -> list[int | None]:
+    async def seen_ms_ago(self, members: Sequence[tuple[int, MemberName]]) -> list[int | None]:
         """The age of the last heartbeat of each of these, by shard and name; None for unknown members."""
 
     async def record(self, shard_id: int, members: Sequence[MemberName]) -> list[bool]:

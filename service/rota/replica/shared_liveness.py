@@ -28,7 +28,7 @@ from rota.group.sessions import MemberName
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, HeartbeatError, HeartbeatMany, HeartbeatManyReply, HeartbeatReply, Reply
 from rota.replica.owned_shard import STILL_HERE_MS, Now, OwnedShard
-from rota.replica.ports import Answer, Heard, ShardNews
+from rota.replica.ports import Answer, SeenMembers, ShardNews
 
 AWAY_MS = 1_000
 """For how long a replica does not ask a store that has failed."""
@@ -114,7 +114,7 @@ class SharedLiveness:
             is_back, now = yield from self._is_back(now)
             if not is_back:
                 for each in owned:
-                    each.shard.take_heard()
+                    each.shard.take_seen()
                 return
         updates = [some for each in owned if (some := self._update(each, gone.get(each.shard_id, []), now)) is not None]
         if not updates:
@@ -147,16 +147,16 @@ class SharedLiveness:
         """What there is to publish of a shard; None if it is nothing."""
         published_ms = self._published_ms.get(owned)
         if published_ms is None:
-            owned.shard.hear_of_all()
-        heard = owned.shard.take_heard()
-        is_silent = not heard and not gone
+            owned.shard.mark_all_seen()
+        seen = owned.shard.take_seen()
+        is_silent = not seen and not gone
         if is_silent and published_ms is not None and now.monotonic_ms < published_ms + STILL_HERE_MS:
             return None
         if is_silent and not owned.shard.groups:
             return None
-        ms_ago = {name: max(0, now.wall_ms - at_ms) for name, at_ms in heard.items() if at_ms is not None}
+        ms_ago = {name: max(0, now.wall_ms - at_ms) for name, at_ms in seen.items() if at_ms is not None}
         # While a parked call proves that a member lives, no time of its last heartbeat may end its session.
-        parked = [name for name, at_ms in heard.items() if at_ms is None]
+        parked = [name for name, at_ms in seen.items() if at_ms is None]
         return ShardNews(owned.shard_id, ms_ago, gone + parked)
 
     # --- expiring, taking over, and heartbeats that no owner answers ---------------------------------
@@ -174,18 +174,18 @@ class SharedLiveness:
             seen = [None] * len(asking)
         return [Asked(owned, timer, ms_ago) for (owned, timer), ms_ago in zip(asking, seen, strict=True)]
 
-    def read(self, shard_id: int, now: Now) -> Steps[Heard]:
+    def read(self, shard_id: int, now: Now) -> Steps[SeenMembers]:
         """The last heartbeats of a shard that is being loaded.
 
         AFTER its rows were read, as replicas record heartbeats until it has an owner.
         """
         if now.monotonic_ms < self._away_until_ms:
-            return Heard({}, None)
-        heard, now = yield ReadShard(shard_id)
-        if heard is UNAVAILABLE:
+            return SeenMembers({}, None)
+        seen, now = yield ReadShard(shard_id)
+        if seen is UNAVAILABLE:
             self._failed(now)
-            return Heard({}, None)
-        found: Heard = heard
+            return SeenMembers({}, None)
+        found: SeenMembers = seen
         return found
 
     def record(self, shard_id: int, request: Heartbeat | HeartbeatMany) -> Steps[Answer | None]:

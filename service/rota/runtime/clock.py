@@ -18,7 +18,7 @@ STALL_MS = 100
 """Later than this and the process, not the member, was asleep."""
 MAX_HOLD_MS = 10_000
 BATCH = 500
-"""How many timers ring before the event loop gets its turn again."""
+"""How many timers fire before the event loop gets its turn again."""
 LONGEST_SLEEP_S = 3_600.0
 
 
@@ -54,9 +54,9 @@ class SystemClock:
 class TimerQueue:
     """Due timers, earliest first. The caller waits for them.
 
-    When timers ring late (a paused process, a blocked loop), the heartbeats that came in meanwhile still
+    When timers fire late (a paused process, a blocked loop), the heartbeats that came in meanwhile still
     wait in the sockets. So all timers that were set before are then held back for as long as they were late: no member
-    is expired for the server's own sleep. Timers that are set after it ring in time.
+    is expired for the server's own sleep. Timers that are set after it fire in time.
     """
 
     def __init__(self, clock: Clock, on_late: Callable[[int], None]) -> None:
@@ -68,21 +68,21 @@ class TimerQueue:
         self._held_until_ms = 0
         self._order = count()
         self._left_ms = 0
-        """When `ring_due` last gave the event loop its turn."""
+        """When `fire_due` last gave the event loop its turn."""
 
-    def set(self, timer: Timer, ring: Callable[[Timer], None]) -> bool:
-        """Keep a timer; True if it is now the first to ring."""
+    def set(self, timer: Timer, fire: Callable[[Timer], None]) -> bool:
+        """Keep a timer; True if it is now the first to fire."""
         first_ms = self.next_at_ms()
-        heapq.heappush(self._heap, (timer.at_ms, next(self._order), ring, timer))
+        heapq.heappush(self._heap, (timer.at_ms, next(self._order), fire, timer))
         return first_ms is None or timer.at_ms < first_ms
 
     def next_at_ms(self) -> int | None:
-        """When `ring_due` has something to do next, by the clock's `now_ms`."""
+        """When `fire_due` has something to do next, by the clock's `now_ms`."""
         if not self._held:
             return self._heap[0][0] if self._heap else None
         return min(self._heap[0][0], self._held_until_ms) if self._heap else self._held_until_ms
 
-    def ring_due(self) -> None:
+    def fire_due(self) -> None:
         """Fire due timers, at most `BATCH` of them."""
         now_ms = self._clock.now_ms()
         self._hold_if_late(now_ms)
@@ -93,8 +93,8 @@ class TimerQueue:
         for _ in range(BATCH):
             if not self._heap or self._heap[0][0] > now_ms:
                 break
-            _, _, ring, timer = heapq.heappop(self._heap)
-            ring(timer)
+            _, _, fire, timer = heapq.heappop(self._heap)
+            fire(timer)
         self._left_ms = self._clock.now_ms()
 
     def _hold_if_late(self, now_ms: int) -> None:
@@ -118,15 +118,15 @@ class TimerTask:
         self._queue = TimerQueue(clock, on_late)
         self._wake = asyncio.Event()
 
-    def set(self, timer: Timer, ring: Callable[[Timer], None]) -> None:
-        if self._queue.set(timer, ring):
+    def set(self, timer: Timer, fire: Callable[[Timer], None]) -> None:
+        if self._queue.set(timer, fire):
             self._wake.set()
 
     async def run(self) -> None:
         while True:
             self._wake.clear()
             await self._sleep()
-            self._queue.ring_due()
+            self._queue.fire_due()
             await asyncio.sleep(0)
 
     async def _sleep(self) -> None:

@@ -100,7 +100,7 @@ class LocalCoordinator:
             self.forwarder = Forwarder(
                 self.forwarding, self.directory, peers, answer=self.call, record=self.record_heartbeat
             )
-            self._notifications = TopicNotifications(peers.tell_topics_changed, self.directory)
+            self._notifications = TopicNotifications(peers.notify_topics_changed, self.directory)
         self.topic_news = TopicNews()
         ask_all = self.forwarder.call if self.forwarder else self.call
         self._assigner = ServerAssigner(ask_all, self._clock, hosts)
@@ -117,7 +117,7 @@ class LocalCoordinator:
             lease_ms=lease_ms,
             steal=steal,
             on_events=self._on_events,
-            notify=peers.tell_released if peers is not None else None,
+            notify=peers.notify_released if peers is not None else None,
             sessions=self._sessions,
             assign=self._assigner.want,
         )
@@ -305,12 +305,12 @@ class LocalCoordinator:
         """Every shard that this replica serves."""
         return self._ownership.owned()
 
-    def hear_of_topics(self, namespaces: Iterable[str]) -> None:
+    def on_topics_changed(self, namespaces: Iterable[str]) -> None:
         """Topics of these namespaces have changed, here or at a peer: wake the calls that wait for that."""
         changed = set(namespaces)
         self._assigner.topics_changed(changed)
         for namespace in changed:
-            self.topic_news.tell(namespace)
+            self.topic_news.notify(namespace)
 
     def groups(self) -> Iterator[Group]:
         """Every group in memory here, for metrics."""
@@ -329,10 +329,10 @@ class LocalCoordinator:
 
     def _on_events(self, shard_id: int, events: list[JournalEvent]) -> None:
         self._telemetry.on_events(shard_id, events)
-        self._subscriptions.tell(events)
+        self._subscriptions.notify(events)
         changed = {event.namespace for event in events if event.kind == TopicChanged.kind}
         if changed:
-            self.hear_of_topics(changed)
+            self.on_topics_changed(changed)
             if self._notifications is not None:
                 self._notifications.send(changed)
 

@@ -93,7 +93,7 @@ class Subscriptions:
 
         return end
 
-    def tell(self, events: Iterable[JournalEvent]) -> None:
+    def notify(self, events: Iterable[JournalEvent]) -> None:
         if not self._listeners:
             return
         for event in events:
@@ -132,7 +132,7 @@ class Follower:
         self._last: tuple[int, int] | None = None
         """Epoch and number of the last line. Where the store went back, lower numbers follow in a later epoch."""
         # Begun at once, not when the task first runs: what happens from this moment on is told.
-        self._end = coordinator.subscribe_here(*self._group, self._tell)
+        self._end = coordinator.subscribe_here(*self._group, self._notify)
         self._task = asyncio.create_task(self._run())
 
     def end(self) -> asyncio.Task[None]:
@@ -154,7 +154,7 @@ class Follower:
             after = self._last[1] if self._last is not None else None
             async with aclosing(self._coordinator.watch(*self._group, after)) as events:  # type: ignore[type-var]
                 async for event in events:
-                    self._tell(event)
+                    self._notify(event)
         except StoreUnavailable:
             return
         except LinesPruned as pruned:
@@ -168,7 +168,7 @@ class Follower:
         epoch = self._last[0] if self._last is not None else 0
         self._last = (epoch, seq)
 
-    def _tell(self, event: JournalEvent) -> None:
+    def _notify(self, event: JournalEvent) -> None:
         if self._last is None or (event.epoch, event.seq) > self._last:
             self._last = (event.epoch, event.seq)
             self._listener(event)

@@ -32,10 +32,10 @@ class Peers(Protocol):
     ) -> AsyncIterator[JournalEvent]:
         """Follow a group at its owner; ends when the peer or the shard goes."""
 
-    async def tell_released(self, peers: Sequence[Replica]) -> None:
+    async def notify_released(self, peers: Sequence[Replica]) -> None:
         """Let these know that shards have become free. Best effort: leases run out anyway."""
 
-    async def tell_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
+    async def notify_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
         """Let these know that topics of namespaces have changed. Best effort: each lists topics now and then anyway."""
 
     async def close(self) -> None: ...

@@ -31,7 +31,7 @@ from rota.protocol.messages import (
     refuse,
 )
 from rota.replica.owned_shard import NOT_AVAILABLE, NOTHING, Now, OwnedShard, Ready
-from rota.replica.ports import Answer, Heard, JournalEvent, ShardBatch, ShardClaim
+from rota.replica.ports import Answer, JournalEvent, SeenMembers, ShardBatch, ShardClaim
 from rota.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class ShardHost:
         forget: Callable[[int, Sequence[MemberName]], None] | None = None,
         assign: Callable[[ShardHost, Timer], None] | None = None,
         lost: Lost | None = None,
-        heard: Heard | None = None,
+        seen: SeenMembers | None = None,
     ) -> None:
         self.gone = asyncio.Event()
         """Set once it is dropped."""
@@ -90,7 +90,7 @@ class ShardHost:
         self._on_events = on_events
         self._on_expired = on_expired
         self._ask = ask
-        """Asks the other replicas before a timer expires a member, then rings it with `ring_asked`."""
+        """Asks the other replicas before a timer expires a member, then fires it with `fire_asked`."""
         self._forget = forget
         """Has the other replicas forget members that are gone."""
         self._assign = assign
@@ -106,7 +106,7 @@ class ShardHost:
             self._now(),
             replica_id=replica_id,
             lease_until_ms=lease_until_ms,
-            heard=heard,
+            seen=seen,
             lost=lost,
         )
         self._carry_out(loaded)
@@ -204,13 +204,13 @@ class ShardHost:
         if self._calls.pop(call.number, None) is not None:
             self._carry_out(self._step(lambda now: self.owned.hang_up(call.number, now)))
 
-    def ring(self, timer: Timer) -> None:
+    def fire(self, timer: Timer) -> None:
         """A timer that one of our results asked for is due."""
-        self._ring(timer, lambda now: self.owned.on_timer(timer, now))
+        self._fire(timer, lambda now: self.owned.on_timer(timer, now))
 
-    def ring_asked(self, timer: Timer, heard_ms_ago: int | None) -> None:
+    def fire_asked(self, timer: Timer, seen_ms_ago: int | None) -> None:
         """The other replicas have been asked: this is when the last of them saw the member, None if none knows it."""
-        self._ring(timer, lambda now: self.owned.others_answered(timer, heard_ms_ago, now))
+        self._fire(timer, lambda now: self.owned.others_answered(timer, seen_ms_ago, now))
 
     def finish_job(self, job: AssignmentJob, outcome: Mapping[str, bytes] | str) -> bool:
         """Take what the server assigned, see `Shard.finish_job`; False if the group is another by now."""
@@ -243,7 +243,7 @@ class ShardHost:
 
     def committed(self, batch: ShardBatch, ready: Ready) -> None:
         """The batch is durable: its events are published, and what waited for it goes out."""
-        self._tell_watchers(batch.events)
+        self._notify_watchers(batch.events)
         self._on_events(self.shard_id, list(batch.events))
         self._carry_out(ready)
 
@@ -296,7 +296,7 @@ class ShardHost:
                     self._links.append(here)
             return ready
 
-    def _ring(self, timer: Timer, step: Callable[[Now], Ready]) -> None:
+    def _fire(self, timer: Timer, step: Callable[[Now], Ready]) -> None:
         ready = self._step(step)
         if ready is not None and ready.decided is not None:
             for entry in ready.decided.records:
@@ -325,12 +325,12 @@ class ShardHost:
 
     def _set_timers(self, timers: Sequence[Timer]) -> None:
         for timer in timers:
-            self._set_timer(timer, self.ring)
+            self._set_timer(timer, self.fire)
 
     def _unpark(self, number: int) -> None:
         self._carry_out(self._step(lambda now: self.owned.unpark(number, now)))
 
-    def _tell_watchers(self, events: tuple[JournalEvent, ...]) -> None:
+    def _notify_watchers(self, events: tuple[JournalEvent, ...]) -> None:
         for event in events:
             for queue in self.watchers.get((event.namespace, event.group_id), ()):
                 queue.put_nowait(event)

@@ -286,7 +286,7 @@ class Ownership:
 
     async def _serve(self, claim: ShardClaim, image: ShardImage, lease_until_ms: int, lost: Lost | None) -> None:
         # Read last: until now, others may have recorded heartbeats for a shard without an owner.
-        heard = await self._sessions.read(claim.shard_id) if self._sessions else None
+        seen = await self._sessions.read(claim.shard_id) if self._sessions else None
         host = ShardHost(
             claim,
             image,
@@ -302,7 +302,7 @@ class Ownership:
             ask=self._sessions.ask if self._sessions else None,
             forget=self._sessions.forget if self._sessions else None,
             assign=self._assign,
-            heard=heard,
+            seen=seen,
             lost=lost,
         )
         self.hosts[claim.shard_id] = host

@@ -12,7 +12,7 @@ from rota.group.sessions import MemberName
 from rota.protocol.messages import Heartbeat, HeartbeatMany
 from rota.replica import shared_liveness as step
 from rota.replica.owned_shard import PUBLISH_MS, Now
-from rota.replica.ports import Answer, Heard, Liveness, LivenessUnavailable
+from rota.replica.ports import Answer, Liveness, LivenessUnavailable, SeenMembers
 from rota.replica.shared_liveness import UNAVAILABLE, Found, SharedLiveness, Step, Steps
 from rota.runtime.clock import Clock
 from rota.runtime.host import ShardHost
@@ -42,7 +42,7 @@ class SharedSessions:
             tasks.create_task(self._keep_publishing())
             tasks.create_task(self._keep_asking())
 
-    async def read(self, shard_id: int) -> Heard:
+    async def read(self, shard_id: int) -> SeenMembers:
         """See `SharedLiveness.read`."""
         return await self._carry_out(self._shared.read(shard_id, self._now()))
 
@@ -74,7 +74,7 @@ class SharedSessions:
             hosts = {host.owned: host for host in self._hosts()}
             for owned, timer, seen_ms_ago in asked:
                 if owned in hosts:
-                    hosts[owned].ring_asked(timer, seen_ms_ago)
+                    hosts[owned].fire_asked(timer, seen_ms_ago)
 
     # --- steps ---------------------------------------------------------------------------------------
 
@@ -103,13 +103,13 @@ class SharedSessions:
                 logger.info("the liveness store is back")
                 return None
             case step.Publish(updates):
-                lost = await self._liveness.tell(updates)
-                self._telemetry.on_liveness_updates(sum(len(some.heard_ms_ago) for some in updates))
+                lost = await self._liveness.publish(updates)
+                self._telemetry.on_liveness_updates(sum(len(some.seen_ms_ago) for some in updates))
                 return lost
             case step.ReadShard(shard_id):
                 return await self._liveness.read(shard_id)
             case step.LastSeen(members):
-                return await self._liveness.heard_ms_ago(members)
+                return await self._liveness.seen_ms_ago(members)
             case step.Record(shard_id, names):
                 return await self._liveness.record(shard_id, names)
 
@@ -129,7 +129,7 @@ class SharedSessions:
 
 _OPERATIONS: dict[type[Step], str] = {
     step.Ping: "ping",
-    step.Publish: "tell",
+    step.Publish: "publish",
     step.ReadShard: "read",
     step.LastSeen: "ask",
     step.Record: "record",

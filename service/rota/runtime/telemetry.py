@@ -27,7 +27,7 @@ class Telemetry:
         """The liveness store was told of so many members."""
 
     def on_liveness_failed(self, operation: str) -> None:
-        """The liveness store did not answer: `tell`, `ask`, `record`, `read` or `ping`."""
+        """The liveness store did not answer: `publish`, `ask`, `record`, `read` or `ping`."""
 
     def on_liveness_back(self) -> None:
         """The liveness store answers again."""

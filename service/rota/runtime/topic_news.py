@@ -26,7 +26,7 @@ class TopicNews:
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._is_over = False
 
-    def tell(self, namespace: str) -> None:
+    def notify(self, namespace: str) -> None:
         """A topic was put or deleted."""
         for event in self._waiting.get(namespace, ()):
             event.set()
@@ -35,7 +35,7 @@ class TopicNews:
         """Answer all waiting calls, and accept none from now on: this replica stops."""
         self._is_over = True
         for namespace in self._waiting:
-            self.tell(namespace)
+            self.notify(namespace)
 
     async def list_when_changed(self, request: ListTopics, ask: Callable[[ListTopics], Awaitable[Answer]]) -> Answer:
         """What `ask` answers, as soon as these are not the topics that the caller knows, or the wait is over."""

@@ -106,9 +106,9 @@ async def open_services(
             ):
                 served = RoutedCoordinator(coordinator) if peers else coordinator
                 metrics.serves(version("rota"), lambda: take_census(coordinator))
-                _tell_certificates(metrics, clients=tls, peers=peer_tls)
+                _report_certificates(metrics, clients=tls, peers=peer_tls)
                 grpc = listen_over_grpc(served, guard, settings, metrics, tls, own)
-                _tell_ways(coordinator, grpc, settings, tls, own)
+                _report_ways(coordinator, grpc, settings, tls, own)
                 await coordinator.start()
                 try:
                     async with answering(grpc):
@@ -138,13 +138,13 @@ def _bound_process(budgets: Budgets, metrics: Metrics) -> None:
     bound_bodies(budgets.unfinished_bodies, partial(metrics.over_budget, "unfinished_bodies"))
 
 
-def _tell_certificates(metrics: Metrics, **shown: ServerTls | None) -> None:
+def _report_certificates(metrics: Metrics, **shown: ServerTls | None) -> None:
     for use, tls in shown.items():
         if tls is not None:
             metrics.certificate_shown(use, tls.validity)
 
 
-def _tell_ways(
+def _report_ways(
     coordinator: LocalCoordinator, grpc: GrpcServer | None, settings: Settings, tls: ServerTls | None, own: OwnPorts
 ) -> None:
     """Ways for clients to this replica and past it, beside the URL of HTTP."""

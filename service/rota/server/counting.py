@@ -61,11 +61,11 @@ class CountedPeers:
     ) -> AsyncIterator[JournalEvent]:
         return self._peers.watch(peer, namespace, group_id, after_revision)
 
-    async def tell_released(self, peers: Sequence[Replica]) -> None:
-        await self._peers.tell_released(peers)
+    async def notify_released(self, peers: Sequence[Replica]) -> None:
+        await self._peers.notify_released(peers)
 
-    async def tell_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
-        await self._peers.tell_topics_changed(peers, namespaces)
+    async def notify_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
+        await self._peers.notify_topics_changed(peers, namespaces)
 
     async def close(self) -> None:
         await self._peers.close()

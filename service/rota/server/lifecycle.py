@@ -122,7 +122,7 @@ async def _serve_until(
             tasks.create_task(watch_loop_lag(services.metrics)),
             tasks.create_task(_maintain(services, settings)),
             tasks.create_task(count_lines(services.store, services.metrics)),
-            tasks.create_task(_tell_ready(services)),
+            tasks.create_task(_report_ready(services)),
         ]
         await asyncio.wait((stopped, running, *serving), return_when=asyncio.FIRST_COMPLETED)
         if not any(task.done() for task in serving):
@@ -156,7 +156,7 @@ async def _drain(services: Services, settings: Settings) -> None:
     await services.coordinator.drain()
 
 
-async def _tell_ready(services: Services) -> None:
+async def _report_ready(services: Services) -> None:
     await services.coordinator.wait_until_ready()
     _log.info("ready", extra={"shards": services.coordinator.shard_count})
 

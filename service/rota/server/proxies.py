@@ -25,14 +25,14 @@ class TrustedProxies:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         client = scope.get("client")
         if scope["type"] == "http" and client and self._proxies.trust(client[0]):
-            scope = {**scope, **self._told(client[0], scope["headers"])}
+            scope = {**scope, **self._changes(client[0], scope["headers"])}
         await self._app(scope, receive, send)
 
-    def _told(self, proxy: str, headers: list[tuple[bytes, bytes]]) -> Scope:
+    def _changes(self, proxy: str, headers: list[tuple[bytes, bytes]]) -> Scope:
         """What the proxy's headers change in a scope. No port is told of a client."""
         hops = [value.decode("latin-1") for name, value in headers if name == _FOR_HEADER]
-        told: Scope = {"client": (self._proxies.client_of(proxy, hops), 0)}
+        changes: Scope = {"client": (self._proxies.client_of(proxy, hops), 0)}
         schemes = [value.strip().lower() for name, value in headers if name == _PROTO_HEADER]
         if len(schemes) == 1 and schemes[0] in _SCHEMES:
-            told["scheme"] = schemes[0].decode()
-        return told
+            changes["scheme"] = schemes[0].decode()
+        return changes

@@ -40,7 +40,7 @@ class ServerTelemetry(Telemetry):
         """By shard and group, when a generation without an assignment yet was complete."""
 
     def on_events(self, shard_id: int, events: Sequence[JournalEvent]) -> None:
-        self._transitions.tell(shard_id, events)
+        self._transitions.notify(shard_id, events)
         awaited = self._awaited_since_ms.setdefault(shard_id, {})
         for event in events:
             self._metrics.event_written(event.kind)
@@ -109,11 +109,11 @@ class TransitionLog:
         self._reasons: dict[int, dict[tuple[str, str], tuple[str, str]]] = {}
         """By shard and group, the sentence and the code."""
 
-    def tell(self, shard_id: int, events: Sequence[JournalEvent]) -> None:
+    def notify(self, shard_id: int, events: Sequence[JournalEvent]) -> None:
         for event in events:
-            self._tell(shard_id, event)
+            self._notify(shard_id, event)
 
-    def _tell(self, shard_id: int, event: JournalEvent) -> None:
+    def _notify(self, shard_id: int, event: JournalEvent) -> None:
         state = _STATES.get(event.kind)
         if state is None:
             return

@@ -48,7 +48,7 @@ class News:
     def last(self) -> Change | None:
         return self._remembered[-1] if self._remembered else None
 
-    def tell(self, kind: str, status: Status, at_ms: int) -> Change:
+    def publish(self, kind: str, status: Status, at_ms: int) -> Change:
         """Publish a change."""
         self._number += 1
         change = Change(self._boot, self._number, kind, at_ms, status)

@@ -82,7 +82,7 @@ class Seat(ABC):
     async def resign(self, reason: str) -> None:
         """Release the share in order, so that another member takes over; `come_back` ends that."""
         await self.member.step_aside(reason)
-        self._tell("unknown")
+        self._publish("unknown")
 
     def come_back(self) -> None:
         if not self._drains:
@@ -93,10 +93,10 @@ class Seat(ABC):
         if not self._drains:
             await self.member.step_aside(reason)
             self._drains = True
-            await self._settled(self._tell("draining"))
+            await self._settled(self._publish("draining"))
 
-    def _tell(self, kind: str) -> Change:
-        return self._news.tell(kind, self.status(), time.time_ns() // 1_000_000)
+    def _publish(self, kind: str) -> Change:
+        return self._news.publish(kind, self.status(), time.time_ns() // 1_000_000)
 
 
 class ElectionSeat(Seat):
@@ -115,7 +115,7 @@ class ElectionSeat(Seat):
         )
         self._leader_id = ""
         self._steps_down = False
-        self._told_token = -1
+        self._published_token = -1
 
     @property
     def member(self) -> Member[Any]:
@@ -159,15 +159,15 @@ class ElectionSeat(Seat):
     async def _serve(self, term: Term) -> None:
         async with term:
             self._steps_down = False
-            self._told_token = term.token
-            self._tell("elected")
+            self._published_token = term.token
+            self._publish("elected")
             try:
                 await asyncio.Event().wait()  # The term cancels its body.
             finally:
                 # While this member is still known to lead, this is an orderly end, and waits for the hooks.
                 in_order = bool(self.member.assignment) or term._is_handed_over()
-                self._steps_down, self._told_token = True, -1
-                change = self._tell("revoked" if in_order else "lost")
+                self._steps_down, self._published_token = True, -1
+                change = self._publish("revoked" if in_order else "lost")
                 if in_order:
                     await self._settled(change)
 
@@ -176,16 +176,16 @@ class ElectionSeat(Seat):
             match event:
                 case Assigned(leader_id=leader_id, is_leader=False) if leader_id != self._leader_id:
                     self._leader_id = leader_id
-                    self._tell("following")
+                    self._publish("following")
                 case Assigned(fencing_token=token, leader_id=leader_id, is_leader=True):
                     self._leader_id = leader_id
-                    if self._election.is_leader and token > self._told_token >= 0:
-                        self._told_token = token
-                        self._tell("generation")
+                    if self._election.is_leader and token > self._published_token >= 0:
+                        self._published_token = token
+                        self._publish("generation")
                 case Lost(share=share) | Revoked(share=share):
                     self._leader_id = ""
                     if not share:  # A leader's end is told where its term ends.
-                        self._tell("unknown")
+                        self._publish("unknown")
 
 
 class PoolSeat(Seat):
@@ -254,13 +254,13 @@ class PoolSeat(Seat):
 
     def _on_assigned(self, _added: Share, held: Share) -> None:
         self._share = held
-        self._tell("assigned")
+        self._publish("assigned")
 
     async def _on_revoked(self, removed: Share) -> None:
         self._share = tuple(place for place in self._share or () if place not in removed)
         if removed:
-            await self._settled(self._tell("revoked"))
+            await self._settled(self._publish("revoked"))
 
     def _on_lost(self, _removed: Share) -> None:
         self._share = None
-        self._tell("lost")
+        self._publish("lost")

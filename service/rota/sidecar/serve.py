@@ -47,10 +47,10 @@ async def serve(client: Client, settings: SidecarSettings) -> None:
     with _signals(stop), bound(settings.http) as http, bound_or_none(settings.probes) as probed:
         news = News(f"{time.time_ns() // 1_000_000:x}")
         async with _hooks(settings) as hooks, asyncio.TaskGroup() as tasks:
-            told = _Told(hooks, settings.revoke_timeout_ms / 1000)
+            runner = _HookRunner(hooks, settings.revoke_timeout_ms / 1000)
             seat_type = PoolSeat if settings.works else ElectionSeat
-            seat = seat_type(client, settings, news, told.settled)
-            background = [tasks.create_task(told.run(news))]
+            seat = seat_type(client, settings, news, runner.settled)
+            background = [tasks.create_task(runner.run(news))]
             background += [tasks.create_task(dispatcher.run()) for dispatcher in hooks]
             try:
                 await _take_part(seat, news, settings, stop, http, probed)
@@ -98,7 +98,7 @@ async def _touch(file: StatusFile, news: News) -> None:
         file.changed()
 
 
-class _Told:
+class _HookRunner:
     """Passes every change to every hook, and waits for them where something is to be given up in order."""
 
     def __init__(self, hooks: list[Dispatcher], patience_s: float) -> None:

@@ -51,10 +51,10 @@ def check_answer(ledger: Ledger, call: Call) -> Iterator[str]:
 
 def _join(account: GroupAccount, reply: m.JoinReply) -> Iterator[str]:
     """S2, S3, S4: answers have the durable generation, leader and protocol; the leader the durable members."""
-    told = (reply.generation_id, reply.leader_id, reply.protocol_name, reply.protocol_type)
+    answered = (reply.generation_id, reply.leader_id, reply.protocol_name, reply.protocol_type)
     durable = (account.generation_id, account.leader_id, account.protocol_name, account.protocol_type)
-    if told != durable:
-        yield f"S2 told {told}, durable is {durable}"
+    if answered != durable:
+        yield f"S2 told {answered}, durable is {durable}"
     if reply.fencing_token != account.token_of(reply.member_id):
         yield f"S7d its token is {account.token_of(reply.member_id)}"
     if reply.member_id not in account.members:

@@ -10,8 +10,8 @@ from rota.replica import steps as step
 from rota.replica.known_owners import KnownOwners
 from rota.replica.leases import Leases
 from rota.replica.owned_shard import OwnedShard
-from rota.replica.ports import Heard, ShardClaim, ShardOwner, StoreUnavailable
 from rota.replica.ports import Replica as Registered
+from rota.replica.ports import SeenMembers, ShardClaim, ShardOwner, StoreUnavailable
 from rota.replica.steps import Do, Steps
 
 if TYPE_CHECKING:
@@ -173,8 +173,8 @@ class ShardKeeper:
         loaded = list(zip(do.claims, do.images, strict=True))
         sessions, waiting = self._replica.sessions, {claim.shard_id for claim in do.claims}
 
-        def install(claim: ShardClaim, image: ShardImage, heard: Heard | None) -> None:
-            self._install(claim, image, do, heard)
+        def install(claim: ShardClaim, image: ShardImage, seen: SeenMembers | None) -> None:
+            self._install(claim, image, do, seen)
             waiting.discard(claim.shard_id)
             if not waiting:
                 then(None)
@@ -185,7 +185,7 @@ class ShardKeeper:
             else:
                 sessions.read(claim.shard_id, partial(install, claim, image))
 
-    def _install(self, claim: ShardClaim, image: ShardImage, do: step.Serve, heard: Heard | None) -> None:
+    def _install(self, claim: ShardClaim, image: ShardImage, do: step.Serve, seen: SeenMembers | None) -> None:
         world = self._world
         is_newest = world.store.tables.epoch_of(claim.shard_id) == claim.epoch
         if image.last_seq != claim.last_seq and is_newest and not world.is_excused(claim.shard_id):
@@ -194,7 +194,7 @@ class ShardKeeper:
             )
         owned, ready = OwnedShard.load(
             claim, image, world.limits, self._replica.now(), replica_id=self._replica.replica_id,
-            lease_until_ms=do.lease_until_ms, heard=heard, lost=do.lost.get(claim.shard_id),
+            lease_until_ms=do.lease_until_ms, seen=seen, lost=do.lost.get(claim.shard_id),
         )  # fmt: skip
         if not claim.generation_floor:
             # Else it has raised generations already, which the journal says after this shard's first line.

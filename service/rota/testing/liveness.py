@@ -14,7 +14,7 @@ from rota.liveness.memory import MemoryLiveness
 from rota.protocol.messages import Heartbeat, HeartbeatMany
 from rota.replica import shared_liveness as step
 from rota.replica.owned_shard import PUBLISH_MS, OwnedShard
-from rota.replica.ports import Answer, Heard, ShardNews
+from rota.replica.ports import Answer, SeenMembers, ShardNews
 from rota.replica.shared_liveness import UNAVAILABLE, Asked, Found, SharedLiveness, Step, Steps
 from rota.testing.scheduler import Process
 
@@ -70,10 +70,10 @@ class LivenessServer(MemoryLiveness):
         world.scheduler.after(there_ms, None, run)
         world.scheduler.after(TIMEOUT_MS, process, settle, None)
 
-    async def tell(self, news: Sequence[ShardNews]) -> list[int]:
+    async def publish(self, news: Sequence[ShardNews]) -> list[int]:
         for each in news:
             self.published_ms[each.shard_id].append(self._world.scheduler.now_ms)
-        return await super().tell(news)
+        return await super().publish(news)
 
     def has_failed(self, from_ms: int, to_ms: int) -> bool:
         """Was there a moment in this span of time at which it was not to be relied on?"""
@@ -85,10 +85,10 @@ class LivenessServer(MemoryLiveness):
 
     def go_back(self) -> None:
         """A standby that was behind takes over."""
-        self._heard, self._told = deepcopy(self._copy)
+        self._seen, self._published = deepcopy(self._copy)
 
     def _contents(self) -> tuple[dict[int, dict[MemberName, int]], dict[int, int]]:
-        return deepcopy((self._heard, self._told))
+        return deepcopy((self._seen, self._published))
 
 
 def _finished(command: Coroutine[Any, Any, Result]) -> Result:
@@ -114,13 +114,13 @@ class SimulatedSessions:
         self.forget = self._shared.forget
         self._publish_later()
 
-    def read(self, shard_id: int, done: Callable[[Heard], None]) -> None:
+    def read(self, shard_id: int, done: Callable[[SeenMembers], None]) -> None:
         """See `SharedLiveness.read`."""
 
-        def found(heard: Heard) -> None:
-            if heard.told_ms_ago is not None:
+        def found(seen: SeenMembers) -> None:
+            if seen.published_ms_ago is not None:
                 self._world.sometimes("a new owner read what was left of sessions")
-            done(heard)
+            done(seen)
 
         self._carry_out(self._shared.read(shard_id, self._replica.now()), found)
 
@@ -186,10 +186,10 @@ class SimulatedSessions:
             case step.Ping():
                 return self._server.ping()
             case step.Publish(updates):
-                return self._server.tell(updates)
+                return self._server.publish(updates)
             case step.ReadShard(shard_id):
                 return self._server.read(shard_id)
             case step.LastSeen(members):
-                return self._server.heard_ms_ago(members)
+                return self._server.seen_ms_ago(members)
             case step.Record(shard_id, names):
                 return self._server.record(shard_id, names)

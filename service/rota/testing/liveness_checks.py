@@ -102,14 +102,14 @@ def _takeovers(
     """For each new owner, the time that it adds: a grace, and the span in which no owner can have published; and when
     the former owner published last, or the new one began where that publication does not count.
     """
-    heard_ms, lease_ms = 0, world.profile.lease_ms
+    seen_ms, lease_ms = 0, world.profile.lease_ms
     for moved, epoch, _, at_ms in world.history.epochs:
         if moved == shard_id:
             if from_ms < at_ms <= to_ms:
                 last_ms = max((ms for ms in published if ms < at_ms), default=at_ms)
                 is_old = at_ms - last_ms > lease_ms + STILL_HERE_MS
-                yield GRACE_MS + lease_ms + at_ms - heard_ms, at_ms if is_old else last_ms
-            heard_ms = max(at_ms, world.history.releases.get((shard_id, epoch), 0))
+                yield GRACE_MS + lease_ms + at_ms - seen_ms, at_ms if is_old else last_ms
+            seen_ms = max(at_ms, world.history.releases.get((shard_id, epoch), 0))
 
 
 def _gone(history: History) -> Iterator[tuple[str, int]]:

@@ -147,7 +147,7 @@ class Replica(ReplicaProcess):
         if owned.is_waiting(number) and number not in self._decided:
             self.world.violation(f"L6 {self.calls[number].call.request} is neither answered nor parked")
 
-    def ring(self, owned: OwnedShard, timer: Timer) -> None:
+    def fire(self, owned: OwnedShard, timer: Timer) -> None:
         """A timer is due."""
         is_join = timer.kind is TimerKind.JOIN
         event = f"timer:{timer.kind}"
@@ -190,7 +190,7 @@ class Replica(ReplicaProcess):
             self.group.want(owned)
             self.commit()
         for timer in ready.timers:
-            self.world.scheduler.after(max(timer.at_ms - self.now().wall_ms, 0), self, self.ring, owned, timer)
+            self.world.scheduler.after(max(timer.at_ms - self.now().wall_ms, 0), self, self.fire, owned, timer)
         for number, answer in ready.replies:
             self._reply(owned, number, answer)
         if self.sessions is not None:

@@ -83,8 +83,8 @@ def _situation(call: Call) -> str:
             return "leader's sync came too late"
         case SyncGroup(), SyncReply(error=ErrorCode.ASSIGNMENT_FAILED):
             return "assignment failed"
-        case Heartbeat() as asked, HeartbeatReply(error=ErrorCode.NONE) as told if (
-            told.generation_id > asked.generation_id
+        case Heartbeat() as asked, HeartbeatReply(error=ErrorCode.NONE) as answer if (
+            answer.generation_id > asked.generation_id
         ):
             return "resync learnt by heartbeat"
         case Heartbeat(wait_ms=wait_ms), HeartbeatReply(error=ErrorCode.REBALANCE_IN_PROGRESS) if wait_ms:

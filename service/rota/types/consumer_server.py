@@ -21,7 +21,7 @@ from rota.assignors import (
 )
 from rota.types import consumer, plain
 from rota.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide, Units
-from rota.types.topic_facts import TopicFacts, partition_counts, partition_racks, partition_weights, tell_changes
+from rota.types.topic_facts import TopicFacts, describe_changes, partition_counts, partition_racks, partition_weights
 from rota.types.user_data import encode_user_data, topics_debounce_of, user_data_in, user_data_values
 from rota.types.wanted_topics import PATTERN_END, WantedTopics, topic_matcher
 from rota.types.wire_format import MalformedMetadata
@@ -94,9 +94,9 @@ def takes_away(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
     )
 
 
-def tell_topics(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
+def describe_topics(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
     """How many partitions of each topic are assigned, where that changes: `docs 64 → 96`."""
-    return tell_changes(_assigned_topics(before), _assigned_topics(after))
+    return describe_changes(_assigned_topics(before), _assigned_topics(after))
 
 
 def topics_debounce_ms(generation: Generation) -> int:
@@ -193,18 +193,18 @@ def _said(member: JoinedWith) -> tuple[MemberSubscription, str | None]:
     if not plain.is_plain(member.metadata):
         said = consumer.decode_subscription(member.metadata)
         return said.of_member(member.member_id, member.group_instance_id), None
-    told = plain.decode_plain_subscription(member.metadata)
+    plain_subscription = plain.decode_plain_subscription(member.metadata)
     subscription = MemberSubscription(
         member.member_id,
         member.group_instance_id,
-        told.topics,
-        told.owned_partitions,
-        told.generation_id,
-        told.rack,
-        told.capacity,
-        told.user_data,
+        plain_subscription.topics,
+        plain_subscription.owned_partitions,
+        plain_subscription.generation_id,
+        plain_subscription.rack,
+        plain_subscription.capacity,
+        plain_subscription.user_data,
     )
-    return subscription, told.topic_regex
+    return subscription, plain_subscription.topic_regex
 
 
 def _former(assignment: bytes) -> tuple[TopicPartition, ...]:
@@ -252,7 +252,7 @@ CONSUMER: Final = ProtocolType(
         _wanted,
         wants_topic,
         takes_away,
-        tell_topics=tell_topics,
+        describe_topics=describe_topics,
         topics_debounce_ms=topics_debounce_ms,
     ),
     subscribes,

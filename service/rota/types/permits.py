@@ -111,7 +111,7 @@ def grant(generation: Generation, _topics: Mapping[str, TopicFacts]) -> dict[str
     return shares
 
 
-def tell(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
+def describe(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
     """The difference between two assignments, for the journal: which permits were granted, and how many wait."""
     shares = {member_id: decode_share(share) for member_id, share in after.items()}
     holders = [share for share in shares.values() if share.permit is not None]
@@ -182,5 +182,5 @@ PERMITS: Final = ProtocolType(
     PROTOCOL_TYPE,
     _read_wish,
     _read_share,
-    server=ServerSide(PROTOCOL_NAME.__eq__, grant, check=decode_wish, of_members=True, tell=tell),
+    server=ServerSide(PROTOCOL_NAME.__eq__, grant, check=decode_wish, of_members=True, describe=describe),
 )

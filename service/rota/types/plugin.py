@@ -96,7 +96,7 @@ class ServerSide:
     members fetch the new shares as they are (a resync). By default a share that becomes another one loses something.
     `of_members`: a share says which member it is for, or has its token. Then the group is assigned anew where a static
     member comes back under another member id, and rebalances where its metadata differs from before.
-    `tell` says for the journal, in a few words, what changes between the shares before and after; `tell_topics` does so
+    `describe` says for the journal, in a few words, what changes between two shares; `describe_topics` does so
     where topics have changed, also for what a leader assigns.
     `topics_debounce_ms`: for how long changes of topics collect, from the first one on, before the group is assigned
     anew. The first assignment of a generation waits for none of it.
@@ -110,8 +110,8 @@ class ServerSide:
     wants_topic: Callable[[Generation], Callable[[str], bool]] | None = None
     takes_away: Callable[[Mapping[str, bytes], Mapping[str, bytes]], bool] = _any_share_changes
     of_members: bool = False
-    tell: Callable[[Mapping[str, bytes], Mapping[str, bytes]], str] | None = None
-    tell_topics: Callable[[Mapping[str, bytes], Mapping[str, bytes]], str] | None = None
+    describe: Callable[[Mapping[str, bytes], Mapping[str, bytes]], str] | None = None
+    describe_topics: Callable[[Mapping[str, bytes], Mapping[str, bytes]], str] | None = None
     topics_debounce_ms: Callable[[Generation], int] | None = None
     succession: Succession | None = None
     again_at_ms: Callable[[Mapping[str, bytes]], int | None] | None = None

@@ -108,12 +108,12 @@ def subscribes(protocol_type: str, metadata: bytes, topic: str) -> bool | None:
         return None
 
 
-def tell_topics(protocol_type: str, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
+def describe_topics(protocol_type: str, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
     """What new shares of members say of topics that have changed; empty where the type says nothing."""
     known = _TYPES.get(protocol_type)
     side = None if known is None else known.server
     try:
-        return side.tell_topics(before, after) if side is not None and side.tell_topics is not None else ""
+        return side.describe_topics(before, after) if side is not None and side.describe_topics is not None else ""
     except Exception:  # A plug-in's function, or bytes that it cannot read.
         return ""
 

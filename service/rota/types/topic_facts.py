@@ -42,7 +42,7 @@ def partition_weights(topics: Mapping[str, TopicFacts]) -> dict[str, list[float]
     return {name: weights for name, facts in topics.items() if (weights := facts.weights())}
 
 
-def tell_changes(before: Mapping[str, TopicFacts], after: Mapping[str, TopicFacts]) -> str:
+def describe_changes(before: Mapping[str, TopicFacts], after: Mapping[str, TopicFacts]) -> str:
     """The difference in a few words, for reasons: `docs 64 → 96, audit-2 0 → 4`; empty where there is none."""
     changed = [
         f"{name} {old} → {new}" if old != new else f"{name} has other attributes"

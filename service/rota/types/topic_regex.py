@@ -42,8 +42,8 @@ def _compiled(text: str) -> TopicRegex:
         compiled: TopicRegex = re2.compile(text, options)
     except re2.error as error:
         why = error.args[0] if error.args else ""
-        told = why.decode(errors="replace") if isinstance(why, bytes) else str(why)
-        raise MalformedMetadata(f'"topic_regex" is no regular expression of RE2: {told}') from None
+        text = why.decode(errors="replace") if isinstance(why, bytes) else str(why)
+        raise MalformedMetadata(f'"topic_regex" is no regular expression of RE2: {text}') from None
     except (UnicodeEncodeError, ValueError) as error:
         raise MalformedMetadata(f'"topic_regex" is no regular expression of RE2: {error}') from None
     return compiled

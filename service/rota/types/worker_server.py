@@ -16,7 +16,7 @@ from typing import Any, Final
 from rota.assignors.work import CONNECTOR, HeldBack, Memory, Worker, WorkItem, WorkShare, assign_work
 from rota.types.json_object import decode_object
 from rota.types.plugin import Departed, Generation, JoinedWith, ProtocolType, ServerSide, Units
-from rota.types.topic_facts import TopicFacts, tell_changes
+from rota.types.topic_facts import TopicFacts, describe_changes
 from rota.types.wanted_topics import WantedTopics, topic_matcher
 from rota.types.wire_format import MalformedMetadata
 from rota.types.worker import (
@@ -103,7 +103,7 @@ def takes_away(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
     )
 
 
-def tell(_before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
+def describe(_before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
     """How much runs, how much is to be stopped first, and for whom work waits."""
     given = [decode_given(share) for share in after.values()]
     parts = [f"{sum(len(each.share.run) for each in given)} to run"]
@@ -114,9 +114,9 @@ def tell(_before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
     return ", ".join((*parts, f"{len(away) - 5} more are away") if len(away) > 5 else parts)
 
 
-def tell_topics(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
+def describe_topics(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
     """How many tasks of each connector are given out, where that changes: `orders 4 → 6`."""
-    return tell_changes(_tasks(before), _tasks(after))
+    return describe_changes(_tasks(before), _tasks(after))
 
 
 def topics_debounce_ms(generation: Generation) -> int:
@@ -230,8 +230,8 @@ WORKER: Final = ProtocolType(
         check,
         _wants_topic,
         takes_away,
-        tell=tell,
-        tell_topics=tell_topics,
+        describe=describe,
+        describe_topics=describe_topics,
         topics_debounce_ms=topics_debounce_ms,
         again_at_ms=again_at_ms,
     ),

@@ -19,7 +19,7 @@ from rota.protocol.messages import (
 from rota.wire.envelopes import MalformedEnvelope, whole
 
 AnyHeartbeat = Heartbeat | HeartbeatMany
-Told = tuple[HeartbeatReply | HeartbeatManyReply, int, int, str]
+PackedAnswer = tuple[HeartbeatReply | HeartbeatManyReply, int, int, str]
 """A reply, and the revision, epoch and owner that travel beside it."""
 
 _BESIDE = (int, int, str)
@@ -43,15 +43,15 @@ def unpack_heartbeats(data: bytes) -> list[AnyHeartbeat]:
         raise MalformedEnvelope(f"not heartbeats: {type(error).__name__}") from error
 
 
-def pack_told(told: Sequence[Told]) -> bytes:
+def pack_answers(answers: Sequence[PackedAnswer]) -> bytes:
     """In the order of the requests."""
-    return json.dumps([_told(*each) for each in told]).encode()
+    return json.dumps([_pack_answer(*each) for each in answers]).encode()
 
 
-def unpack_told(data: bytes) -> list[Told]:
+def unpack_answers(data: bytes) -> list[PackedAnswer]:
     """Raises `MalformedEnvelope` for what no replica sends."""
     try:
-        return [_read_told(each) for each in _list(json.loads(data))]
+        return [_read_answer(each) for each in _list(json.loads(data))]
     except (TypeError, ValueError, RecursionError) as error:
         raise MalformedEnvelope(f"not replies to heartbeats: {type(error).__name__}") from error
 
@@ -80,14 +80,14 @@ def _read_request(given: list[Any]) -> AnyHeartbeat:
     return HeartbeatMany(namespace, group_id, beats, subject)
 
 
-def _told(reply: HeartbeatReply | HeartbeatManyReply, revision: int, epoch: int, owner: str) -> list[Any]:
-    told = [revision, epoch, owner, reply.error, reply.detail, reply.generation_id, reply.state]
+def _pack_answer(reply: HeartbeatReply | HeartbeatManyReply, revision: int, epoch: int, owner: str) -> list[Any]:
+    answers = [revision, epoch, owner, reply.error, reply.detail, reply.generation_id, reply.state]
     if isinstance(reply, HeartbeatManyReply):
-        told.append([[each.member_id, each.error, each.detail] for each in reply.errors])
-    return told
+        answers.append([[each.member_id, each.error, each.detail] for each in reply.errors])
+    return answers
 
 
-def _read_told(given: list[Any]) -> Told:
+def _read_answer(given: list[Any]) -> PackedAnswer:
     revision, epoch, owner = _checked(given[:3], _BESIDE)
     code, detail, generation_id, state = _checked(given[3:7], _REPLY)
     error = ErrorCode(code)

@@ -87,7 +87,7 @@ class Core:
             self._take(self.shard.on_timer(timer, self.now_ms))
         self.now_ms = end_ms
 
-    def ring_next(self) -> bool:
+    def fire_next(self) -> bool:
         """Let time pass until the next timer rings; False if none is set."""
         if self._timers:
             self.advance(max(self._timers[0][0] - self.now_ms, 0))

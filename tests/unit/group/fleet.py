@@ -94,7 +94,7 @@ class Fleet:
         everything = sum(facts.partitions + 1 for facts in self.topics.values())
         return everything - sum(len(tasks) for running in self.running.values() for tasks in running.values())
 
-    def told(self, name: str) -> dict[str, Any]:
+    def reported(self, name: str) -> dict[str, Any]:
         """A worker's share, as people read it."""
         share = readable_assignment("worker", self.core.group.members[self.ids[name]].assignment)
         assert share is not None

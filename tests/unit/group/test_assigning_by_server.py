@@ -58,7 +58,7 @@ def test_syncs_of_all_wait_for_the_server_and_bring_their_shares() -> None:
     assert core.group.state == "Stable"
 
 
-def test_the_leader_is_told_that_it_need_not_assign() -> None:
+def test_the_leader_learns_that_it_need_not_assign() -> None:
     core = an_empty_shard()
     calls = [join(core, "m0"), join(core, "m1")]
     end_join_phase(core)
@@ -296,7 +296,7 @@ def test_a_leader_that_syncs_as_in_other_groups_changes_nothing() -> None:
     assert core.generation_id == 1
 
 
-def test_the_next_leader_is_told_of_its_term_by_its_one_call() -> None:
+def test_the_next_leader_learns_of_its_term_by_its_one_call() -> None:
     core = candidates()
     core.ask(a_leave("m0"))
 

@@ -153,8 +153,8 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(dice=DICE)
     def several_heartbeat_at_once(self, dice: Dice) -> None:
         beats = [self.somebody(dice) for _ in range(dice.below(4))]
-        told = tuple(m.MemberHeartbeat(beat, self.generation(dice), self.instance_of(beat, dice)) for beat in beats)
-        self.core.ask(m.HeartbeatMany(*KEY, told))
+        reported = tuple(m.MemberHeartbeat(beat, self.generation(dice), self.instance_of(beat, dice)) for beat in beats)
+        self.core.ask(m.HeartbeatMany(*KEY, reported))
 
     @rule(dice=DICE)
     def somebody_leaves(self, dice: Dice) -> None:

@@ -57,7 +57,7 @@ def _settle_another_leader(group: Group) -> None:
 
 
 @pytest.mark.parametrize(
-    ("breach", "told"),
+    ("breach", "reported"),
     [
         (_set("joined_count", 1), "joined_count is 1, but 0 have joined"),
         (_forget_support, "support is"),
@@ -87,30 +87,30 @@ def _settle_another_leader(group: Group) -> None:
         (_set("member.settled", None), "is not settled in Stable"),
     ],
 )
-def test_breach_is_told(breach: Callable[[Group], None], told: str) -> None:
+def test_breach_is_reported(breach: Callable[[Group], None], reported: str) -> None:
     group = a_stable_group(members=2, static=1).group
     assert check_group(group) == []
 
     breach(group)
 
-    assert any(told in rule for rule in check_group(group)), check_group(group)
+    assert any(reported in rule for rule in check_group(group)), check_group(group)
 
 
-def test_heartbeat_parked_in_a_join_phase_is_told() -> None:
+def test_heartbeat_parked_in_a_join_phase_is_reported() -> None:
     group = a_group_in_a_join_phase(members=2).group
     group.members["m0"].heartbeat_call = 1
 
     assert any("parks a heartbeat in PreparingRebalance" in rule for rule in check_group(group))
 
 
-def test_join_phase_that_outlasts_the_last_join_is_told() -> None:
+def test_join_phase_that_outlasts_the_last_join_is_reported() -> None:
     group = a_group_in_a_join_phase(members=2).group
     group.members["m0"].joined, group.joined_count = True, 2
 
     assert any("every member has joined, but the join phase goes on" in rule for rule in check_group(group))
 
 
-def test_deadline_of_a_parked_member_is_told() -> None:
+def test_deadline_of_a_parked_member_is_reported() -> None:
     core = a_group_awaiting_its_assignment(members=2)
     core.send(a_sync("m1", 1))
     core.group.members["m1"].session_deadline_ms = 99_999
@@ -118,14 +118,14 @@ def test_deadline_of_a_parked_member_is_told() -> None:
     assert any("although a parked call proves that it lives" in rule for rule in check_group(core.group))
 
 
-def test_group_under_another_s_name_is_told() -> None:
+def test_group_under_another_s_name_is_reported() -> None:
     core = a_stable_group(members=1)
     core.shard.groups[("default", "h")] = core.group
 
     assert any("holds the group" in rule for rule in check_shard(core.shard))
 
 
-def test_generation_below_that_of_the_tombstone_is_told() -> None:
+def test_generation_below_that_of_the_tombstone_is_reported() -> None:
     core = a_stable_group(members=1)
     core.shard.tombstones[("default", "g")] = 5
 

@@ -127,7 +127,7 @@ def test_the_text_of_a_rejected_join_is_short_and_printable() -> None:
     assert "and 55 more" in detail
 
 
-def test_a_join_without_protocols_is_told_what_it_lacks() -> None:
+def test_a_join_without_protocols_is_answered_with_what_it_lacks() -> None:
     lacking = "a join needs a protocol type and at least one protocol"
 
     assert an_empty_shard().ask(a_join(new="x", protocols=())).detail == lacking

@@ -45,7 +45,7 @@ def test_heartbeat_renews_the_session() -> None:
     assert list(core.group.members) == ["m0"]
 
 
-def test_heartbeat_that_is_told_to_rejoin_renews_the_session_too() -> None:
+def test_heartbeat_answered_with_rejoin_renews_the_session_too() -> None:
     core = a_group_in_a_join_phase(members=2)
     core.advance(SESSION_MS - 1)
 
@@ -224,7 +224,7 @@ def test_leave_of_an_unknown_group_is_answered_for_each_member() -> None:
     assert core.ask(replace(a_leave("m0"), group_id="")).error is ErrorCode.INVALID_GROUP_ID
 
 
-def test_removal_by_an_administrator_is_told_as_such() -> None:
+def test_removal_by_an_administrator_is_reported_as_such() -> None:
     core = a_stable_group(members=2)
 
     core.ask(a_leave("m1", by_admin=True))

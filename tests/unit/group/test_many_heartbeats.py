@@ -160,7 +160,7 @@ def test_a_member_that_fell_silent_leaves() -> None:
     assert "m-a" not in table.shard.groups[G].members
 
 
-def test_a_member_that_was_heard_of_since_stays() -> None:
+def test_a_member_that_was_seen_since_stays() -> None:
     table = a_stable_group("a", "b")
     table.now_ms += 200
     table.ask(Heartbeat(*G, "m-a", generation_of(table)))

@@ -160,9 +160,9 @@ def test_the_journal_says_to_which_member_a_permit_went() -> None:
 def test_describe_shows_wishes_and_permits() -> None:
     core = a_group_with_permits()
 
-    told = core.ask(DescribeGroup(NAMESPACE, GROUP_ID)).members
+    reported = core.ask(DescribeGroup(NAMESPACE, GROUP_ID)).members
 
-    assert [decode_share(member.assignment).permit for member in told] == [0, None]
+    assert [decode_share(member.assignment).permit for member in reported] == [0, None]
 
 
 def test_members_of_an_election_are_no_holders_of_permits() -> None:

@@ -68,14 +68,14 @@ def test_a_member_whose_call_is_parked_keeps_its_session_stopped() -> None:
 def test_members_that_were_seen_are_taken_once_with_the_time() -> None:
     core = a_stable_group()
     core.shard.share_sessions({}, 0, core.now_ms)
-    assert core.shard.take_heard() == {}
+    assert core.shard.take_seen() == {}
     core.advance(500)
     core.ask(a_heartbeat("m0", 1))
     seen_at_ms = core.now_ms
     core.advance(50)
 
-    assert core.shard.take_heard() == {name("m0"): seen_at_ms}
-    assert core.shard.take_heard() == {}
+    assert core.shard.take_seen() == {name("m0"): seen_at_ms}
+    assert core.shard.take_seen() == {}
 
 
 def test_a_parked_member_is_taken_without_a_time() -> None:
@@ -83,23 +83,23 @@ def test_a_parked_member_is_taken_without_a_time() -> None:
     core.shard.share_sessions({}, 0, core.now_ms)
     core.send(a_join("m0"))
 
-    assert core.shard.take_heard() == {name("m0"): None}
+    assert core.shard.take_seen() == {name("m0"): None}
 
 
 def test_all_members_can_be_taken_again() -> None:
     core = a_stable_group()
     core.shard.share_sessions({}, 0, core.now_ms)
     core.advance(300)
-    core.shard.hear_of_all()
+    core.shard.mark_all_seen()
 
-    assert core.shard.take_heard().keys() == {name("m0"), name("m1")}
+    assert core.shard.take_seen().keys() == {name("m0"), name("m1")}
 
 
 def test_without_shared_sessions_nothing_is_noted() -> None:
     core = a_stable_group()
     core.ask(a_heartbeat("m0", 1))
 
-    assert core.shard.heard is None
+    assert core.shard.seen is None
 
 
 # --- before an expiry -----------------------------------------------------------------------------------------

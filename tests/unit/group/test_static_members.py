@@ -29,7 +29,7 @@ def test_a_returning_follower_gets_its_share_unrebalanced() -> None:
     assert synced.assignment == b"m1"
 
 
-def test_returning_leader_is_told_to_skip_assigning() -> None:
+def test_returning_leader_has_to_skip_assigning() -> None:
     core = a_stable_group(members=2, static=2)
 
     reply = core.ask(a_join(new="again", instance="i0"))
@@ -127,15 +127,15 @@ def test_a_group_without_a_leader_does_not_keep_its_owner_busy() -> None:
     core = an_empty_shard()
     core.send(a_join(new="m0", instance="i0", rebalance_ms=1))
     while core.group.state == "PreparingRebalance":
-        core.ring_next()
+        core.fire_next()
     core.ask(a_sync("m0", 1, "i0", m0=b""))
     core.ask(m.RebalanceGroup(NAMESPACE, GROUP_ID))
-    end_ms, rings = core.now_ms + SESSION_MS // 2, 0
+    end_ms, fired = core.now_ms + SESSION_MS // 2, 0
 
     while core.now_ms < end_ms:
-        assert core.ring_next()
-        rings += 1
-        assert rings <= SESSION_MS // 2 // 100 + 1
+        assert core.fire_next()
+        fired += 1
+        assert fired <= SESSION_MS // 2 // 100 + 1
 
     assert core.group.state == "PreparingRebalance"
 

@@ -205,7 +205,7 @@ def test_sessions_that_begin_again_with_an_assignment_are_shared() -> None:
     finish(core)
 
     assert core.answer(call).error is ErrorCode.NONE
-    assert core.shard.take_heard() == {(*KEY, "m0"): core.now_ms}
+    assert core.shard.take_seen() == {(*KEY, "m0"): core.now_ms}
 
 
 def test_sessions_that_the_end_of_a_join_phase_renews_are_shared() -> None:
@@ -213,7 +213,7 @@ def test_sessions_that_the_end_of_a_join_phase_renews_are_shared() -> None:
     core.shard.share_sessions({}, 0, core.now_ms)
     core.let_the_join_phase_end()
 
-    assert core.shard.take_heard() == dict.fromkeys([(*KEY, "m0"), (*KEY, "m1")], core.now_ms)
+    assert core.shard.take_seen() == dict.fromkeys([(*KEY, "m0"), (*KEY, "m1")], core.now_ms)
 
 
 # --- calls that change --------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def test_a_session_that_an_unparked_call_renews_is_shared() -> None:
     core.advance(700)
     core.wait_is_over(call)
 
-    assert core.shard.take_heard() == {(*KEY, "m0"): core.now_ms}
+    assert core.shard.take_seen() == {(*KEY, "m0"): core.now_ms}
 
 
 def test_an_answered_call_unparks_no_other_of_its_member() -> None:

@@ -75,7 +75,7 @@ def test_wrong_generation_is_refused() -> None:
     assert core.ask(a_sync("m1", 2)).error is ErrorCode.ILLEGAL_GENERATION
 
 
-def test_zombie_is_told_of_once_for_each_operation() -> None:
+def test_zombie_is_reported_once_for_each_operation() -> None:
     core = a_group_awaiting_its_assignment(members=2)
 
     for _ in range(3):
@@ -107,7 +107,7 @@ def test_another_protocol_than_the_groups_is_refused() -> None:
         assert reply.detail.endswith("this member's sync names 'x'")
 
 
-def test_sync_in_a_join_phase_is_told_to_join() -> None:
+def test_sync_in_a_join_phase_is_sent_back_to_join() -> None:
     core = a_group_in_a_join_phase(members=2)
 
     assert core.ask(a_sync("m0", 1)).error is ErrorCode.REBALANCE_IN_PROGRESS

@@ -45,7 +45,7 @@ def test_the_work_of_a_departed_worker_waits_for_it(departed: str) -> None:
     fleet.settle()
     assert (fleet.running[stays], fleet.running[other]) == (before[stays], before[other])
     held = {"run": missed, "until_ms": left_ms + DELAY_MS}
-    assert fleet.told(stays)["away"] == {f"http://{departed}": held}
+    assert fleet.reported(stays)["away"] == {f"http://{departed}": held}
 
     fleet.wait(DELAY_MS - 5_000)
     fleet.start(departed)
@@ -93,7 +93,7 @@ def test_all_that_left_are_waited_for_each_for_itself() -> None:
         fleet.leave(name)
         fleet.settle()
         fleet.wait(10_000)
-    assert set(fleet.told("c")["away"]) == {"http://a", "http://b"}
+    assert set(fleet.reported("c")["away"]) == {"http://a", "http://b"}
 
     fleet.start("b")
     fleet.settle()
@@ -180,13 +180,13 @@ def test_heavy_tasks_count_for_what_they_weigh() -> None:
 def test_the_furthest_configuration_is_the_truth() -> None:
     """A worker that has not read as far reads on before it begins."""
     fleet = Fleet("a")
-    assert "config_offset" not in fleet.told("a")
+    assert "config_offset" not in fleet.reported("a")
     fleet.config_offsets = {"a": 5, "b": 7}
 
     fleet.start("b")
     fleet.settle()
 
-    assert (fleet.told("a")["config_offset"], fleet.told("b")["config_offset"]) == (7, 7)
+    assert (fleet.reported("a")["config_offset"], fleet.reported("b")["config_offset"]) == (7, 7)
 
 
 def test_the_journal_says_what_waits_and_for_which_worker() -> None:

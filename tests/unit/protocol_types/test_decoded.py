@@ -84,12 +84,12 @@ def test_mappings_and_tuples_are_shown_as_json() -> None:
     assert decoded(MappingProxyType({"a": MappingProxyType({"b": (1, 2)})})) == {"a": {"b": [1, 2]}}
 
 
-def a_described(assignment: bytes, told: dict[str, Any] | None) -> DescribedMember:
-    return DescribedMember("m", None, "c", "h", b"", assignment, 1, 1, None, True, False, None, told)
+def a_described(assignment: bytes, reported: dict[str, Any] | None) -> DescribedMember:
+    return DescribedMember("m", None, "c", "h", b"", assignment, 1, 1, None, True, False, None, reported)
 
 
 @pytest.mark.parametrize(
-    ("told", "line"),
+    ("reported", "line"),
     [
         ({"topics": {"words": [3], "orders": [1, 0], "none": []}}, "orders/0,1 words/3"),
         ({"topics": {}}, "-"),
@@ -100,5 +100,5 @@ def a_described(assignment: bytes, told: dict[str, Any] | None) -> DescribedMemb
         (None, "3 bytes"),
     ],
 )
-def test_the_command_line_shows_a_share_as_its_type_reads_it(told: dict[str, Any] | None, line: str) -> None:
-    assert _held(a_described(b"abc", told)) == line
+def test_the_command_line_shows_a_share_as_its_type_reads_it(reported: dict[str, Any] | None, line: str) -> None:
+    assert _held(a_described(b"abc", reported)) == line

@@ -7,7 +7,16 @@ from random import Random
 import pytest
 
 from rota.protocol.fencing_token import NO_TOKEN, fencing_token
-from rota.types.permits import PROTOCOL_NAME, PermitShare, Wish, decode_share, encode_share, encode_wish, grant, tell
+from rota.types.permits import (
+    PROTOCOL_NAME,
+    PermitShare,
+    Wish,
+    decode_share,
+    describe,
+    encode_share,
+    encode_wish,
+    grant,
+)
 from rota.types.plugin import Generation, JoinedWith
 from rota.types.registry import readable_assignment, readable_metadata, why_not_assigned
 
@@ -104,7 +113,7 @@ def test_metadata_that_is_no_json_is_refused() -> None:
 
 
 @pytest.mark.parametrize("share", [b"{}", b'{"permit":"0","member_id":"a"}', b'{"permit":0,"member_id":"a"}', b"\x01"])
-def test_what_is_no_share_is_told_so(share: bytes) -> None:
+def test_bytes_that_are_no_share_are_reported_as_such(share: bytes) -> None:
     with pytest.raises(ValueError, match=r"must be|not JSON"):
         decode_share(share)
 
@@ -121,11 +130,11 @@ def test_the_journal_says_which_permits_were_granted() -> None:
     before = granted(1, {"a": 2, "b": 2, "c": 2})
     after = granted(2, {"b": 2, "c": 2, "d": 2}, before)
 
-    assert tell({}, before) == "permit 0 to a, permit 1 to b; 2 of 2 permits held, 1 waiting"
-    assert tell(before, after) == "permit 0 to c; 2 of 2 permits held, 1 waiting"
-    assert tell(after, after) == "no permit granted; 2 of 2 permits held, 1 waiting"
+    assert describe({}, before) == "permit 0 to a, permit 1 to b; 2 of 2 permits held, 1 waiting"
+    assert describe(before, after) == "permit 0 to c; 2 of 2 permits held, 1 waiting"
+    assert describe(after, after) == "no permit granted; 2 of 2 permits held, 1 waiting"
     many = granted(1, dict.fromkeys("abcdefgh", 9))
-    assert tell({}, many).endswith("permit 4 to e, 3 more; 8 of 9 permits held, 0 waiting")
+    assert describe({}, many).endswith("permit 4 to e, 3 more; 8 of 9 permits held, 0 waiting")
 
 
 class _Group:

@@ -42,13 +42,13 @@ class Fleet:
             scheduled_rebalance_max_delay_ms=DELAY_MS,
             weights=self.weights,
         )
-        told = {worker.identity: shares[worker.member_id] for worker in workers}
-        for name, share in told.items():
+        reported = {worker.identity: shares[worker.member_id] for worker in workers}
+        for name, share in reported.items():
             assert not set(share.run) & set(share.revoke)
             self.running[name] = share.run
         all_work = [work for running in self.running.values() for work in running]
         assert len(all_work) == len(set(all_work)), "nothing runs twice"
-        return told
+        return reported
 
     def settle(self) -> None:
         """Rounds until no worker is asked to stop anything."""
@@ -92,10 +92,10 @@ def test_the_work_of_a_departed_worker_waits_for_it() -> None:
     fleet = a_settled_fleet("w0", "w1", "w2")
     lost = fleet.running.pop("w2")
 
-    told = fleet.round()
+    reported = fleet.round()
 
     assert fleet.idle() == set(lost)
-    assert {share.delay_ms for share in told.values()} == {DELAY_MS}
+    assert {share.delay_ms for share in reported.values()} == {DELAY_MS}
 
 
 def test_a_member_back_in_time_gets_its_own_work_again() -> None:
@@ -106,10 +106,10 @@ def test_a_member_back_in_time_gets_its_own_work_again() -> None:
 
     fleet.now_ms += DELAY_MS - 1
     fleet.running["w2"] = ()
-    told = fleet.round()
+    reported = fleet.round()
 
     assert {name: set(running) for name, running in fleet.running.items()} == {n: set(r) for n, r in before.items()}
-    assert all(share.revoke == () and share.delay_ms == 0 for share in told.values())
+    assert all(share.revoke == () and share.delay_ms == 0 for share in reported.values())
 
 
 def test_who_restarts_between_two_rounds_gets_its_work_again_too() -> None:
@@ -140,9 +140,9 @@ def test_the_delay_counts_from_the_departure() -> None:
     fleet.round()
     fleet.now_ms += 100_000
 
-    told = fleet.round()
+    reported = fleet.round()
 
-    assert {share.delay_ms for share in told.values()} == {DELAY_MS - 100_000}
+    assert {share.delay_ms for share in reported.values()} == {DELAY_MS - 100_000}
 
 
 def test_a_newcomer_gets_its_share_after_others_revoked_it() -> None:
@@ -162,9 +162,9 @@ def test_what_is_configured_no_more_is_stopped() -> None:
     fleet = a_settled_fleet("w0")
     fleet.configured = tasks(2)
 
-    told = fleet.round()
+    reported = fleet.round()
 
-    assert [work.task for work in told["w0"].revoke] == [2, 3, 4, 5]
+    assert [work.task for work in reported["w0"].revoke] == [2, 3, 4, 5]
 
 
 def test_a_doubly_running_item_is_stopped_by_both_first() -> None:

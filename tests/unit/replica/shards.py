@@ -8,7 +8,7 @@ from rota.group.rows import ShardImage
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Request
 from rota.replica.owned_shard import Now, OwnedShard, Ready
-from rota.replica.ports import Heard, ShardClaim
+from rota.replica.ports import SeenMembers, ShardClaim
 from tests.unit.group.driver import a_commit, a_join, a_sync
 
 LEASE_MS = 9_001
@@ -28,7 +28,7 @@ NEVER_MS = 2**40
 
 
 def a_loading_shard(
-    shard_id: int = 0, *, heard: Heard | None = None, image: ShardImage | None = None
+    shard_id: int = 0, *, seen: SeenMembers | None = None, image: ShardImage | None = None
 ) -> tuple[OwnedShard, Ready]:
     """A shard without a durable entry: that it was acquired is still on its way."""
     return OwnedShard.load(
@@ -38,14 +38,14 @@ def a_loading_shard(
         at(0),
         replica_id="r",
         lease_until_ms=LEASE_ENDS.monotonic_ms,
-        heard=heard,
+        seen=seen,
         reason="it was free",
     )
 
 
-def a_shard(shard_id: int = 0, *, heard: Heard | None = None) -> OwnedShard:
+def a_shard(shard_id: int = 0, *, seen: SeenMembers | None = None) -> OwnedShard:
     """A shard all of which is durable."""
-    owned, _ = a_loading_shard(shard_id, heard=heard)
+    owned, _ = a_loading_shard(shard_id, seen=seen)
     commit(owned)
     return owned
 
@@ -55,9 +55,9 @@ def commit(owned: OwnedShard, ms: int = 0) -> Ready:
     return owned.committed(owned.take_batch().last_seq, at(ms))
 
 
-def a_shard_with_a_member(*, heard: Heard | None = None) -> OwnedShard:
+def a_shard_with_a_member(*, seen: SeenMembers | None = None) -> OwnedShard:
     """Its group is Stable, with the member `m` in generation 1."""
-    owned = a_shard(heard=heard)
+    owned = a_shard(seen=seen)
     decide(owned, 1, a_join(new="m", instance="i"))
     ready = commit(owned)
     for timer in ready.timers:
@@ -88,7 +88,7 @@ class ReplicaOfOneShard:
     def __init__(self) -> None:
         self.now_ms = 50_000
 
-    def load_shard(self, *, heard: Heard | None = None) -> Ready:
+    def load_shard(self, *, seen: SeenMembers | None = None) -> Ready:
         limits = Limits(initial_rebalance_delay_ms=0)
         self.owned, ready = OwnedShard.load(
             ShardClaim(0, 1, 0),
@@ -97,7 +97,7 @@ class ReplicaOfOneShard:
             self.now(),
             replica_id="r",
             lease_until_ms=NEVER_MS,
-            heard=heard,
+            seen=seen,
         )
         return ready
 

@@ -14,7 +14,7 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import GetLeader, HeartbeatMany, JoinGroup, MemberHeartbeat, Request, VerifyFence
 from rota.replica.leases import MOVES
 from rota.replica.owned_shard import GRACE_MS, LEASE_IS_OVER, NOTHING, PUBLISH_MS, OwnedShard, Ready
-from rota.replica.ports import Answer, Heard, ShardClaim
+from rota.replica.ports import Answer, SeenMembers, ShardClaim
 from rota.types.consumer import Subscription, encode_subscription
 from tests.unit.group.driver import KEY, SESSION_MS, a_commit, a_fetch, a_heartbeat, a_join, a_leave, a_sync
 from tests.unit.replica.shards import (
@@ -67,7 +67,7 @@ def test_a_shard_that_is_loaded_without_a_reason_writes_none() -> None:
 
 def test_a_shard_without_a_liveness_store_asks_no_other_replica() -> None:
     assert not a_shard().asks_others
-    assert a_shard(heard=Heard({}, None)).asks_others
+    assert a_shard(seen=SeenMembers({}, None)).asks_others
 
 
 # --- the commit order ------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def test_timers_are_set_once_their_entries_are_durable() -> None:
 
 
 def test_members_that_are_gone_are_named_once_that_is_durable() -> None:
-    owned = a_shard_with_a_member(heard=Heard({}, None))
+    owned = a_shard_with_a_member(seen=SeenMembers({}, None))
     left = decide(owned, 3, a_leave("m"), 300)
     assert left.gone == ()
 
@@ -288,7 +288,7 @@ def test_a_session_that_is_over_expires_its_member() -> None:
 
 
 def test_other_replicas_are_asked_before_a_member_expires() -> None:
-    owned = a_shard_with_a_member(heard=Heard({}, None))
+    owned = a_shard_with_a_member(seen=SeenMembers({}, None))
     owned.lease_until_ms = 2**40
 
     assert owned.on_timer(session_timer(), at(SESSION_MS + 200)) == Ready(asks=session_timer())
@@ -296,7 +296,7 @@ def test_other_replicas_are_asked_before_a_member_expires() -> None:
 
 
 def test_a_member_that_no_other_replica_has_seen_expires() -> None:
-    owned = a_shard_with_a_member(heard=Heard({}, None))
+    owned = a_shard_with_a_member(seen=SeenMembers({}, None))
     owned.lease_until_ms = 2**40
 
     assert owned.others_answered(session_timer(), None, at(SESSION_MS + 200)).appends
@@ -304,7 +304,7 @@ def test_a_member_that_no_other_replica_has_seen_expires() -> None:
 
 
 def test_a_member_that_another_replica_has_seen_in_time_lives_on() -> None:
-    owned = a_shard_with_a_member(heard=Heard({}, None))
+    owned = a_shard_with_a_member(seen=SeenMembers({}, None))
     owned.lease_until_ms = 2**40
     now = at(SESSION_MS + 200)
 
@@ -315,7 +315,7 @@ def test_a_member_that_another_replica_has_seen_in_time_lives_on() -> None:
 
 
 def test_a_member_that_another_replica_saw_too_long_ago_expires() -> None:
-    owned = a_shard_with_a_member(heard=Heard({}, None))
+    owned = a_shard_with_a_member(seen=SeenMembers({}, None))
     owned.lease_until_ms = 2**40
 
     assert owned.others_answered(session_timer(), SESSION_MS, at(SESSION_MS + 200)).appends
@@ -330,10 +330,10 @@ def test_an_assignment_by_the_server_is_left_to_the_shell() -> None:
 # --- taking over ------------------------------------------------------------------------------------------
 
 
-def taken_over(heard: Heard) -> OwnedShard:
+def taken_over(seen: SeenMembers) -> OwnedShard:
     """The next owner of a shard with a member, with these heartbeats in the liveness store."""
     image = a_shard_with_a_member().shard.image()
-    owned, _ = a_loading_shard(heard=heard, image=image)
+    owned, _ = a_loading_shard(seen=seen, image=image)
     return owned
 
 
@@ -345,39 +345,39 @@ def session_left_ms(owned: OwnedShard) -> int:
 
 def test_a_member_has_a_session_from_the_last_publication() -> None:
     """Up to a round after it, the former owner may have answered one more heartbeat."""
-    owned = taken_over(Heard({(*KEY, "m"): 9_000}, 3_000))
+    owned = taken_over(SeenMembers({(*KEY, "m"): 9_000}, 3_000))
 
     assert session_left_ms(owned) == SESSION_MS - 3_000 + 2 * PUBLISH_MS
 
 
 def test_a_member_keeps_what_the_last_owner_was_silent_for() -> None:
     """For so long the store did not receive heartbeats, whether or not the member sent them."""
-    long_silent = taken_over(Heard({(*KEY, "m"): 4_000}, 2_500))
+    long_silent = taken_over(SeenMembers({(*KEY, "m"): 4_000}, 2_500))
 
     assert session_left_ms(long_silent) == SESSION_MS - 4_000 + 2_500 + GRACE_MS
 
 
 @pytest.mark.parametrize(
-    "heard",
+    "seen",
     [
-        pytest.param(Heard({(*KEY, "m"): 4_000}, None), id="the store does not know when the last owner wrote"),
-        pytest.param(Heard({}, 300), id="the store does not know the member"),
+        pytest.param(SeenMembers({(*KEY, "m"): 4_000}, None), id="the store does not know when the last owner wrote"),
+        pytest.param(SeenMembers({}, 300), id="the store does not know the member"),
     ],
 )
-def test_a_member_unknown_to_the_store_has_a_full_session(heard: Heard) -> None:
-    assert session_left_ms(taken_over(heard)) == SESSION_MS
+def test_a_member_unknown_to_the_store_has_a_full_session(seen: SeenMembers) -> None:
+    assert session_left_ms(taken_over(seen)) == SESSION_MS
 
 
 def test_timers_of_full_and_of_shortened_sessions_are_set() -> None:
     image = a_shard_with_a_member().shard.image()
-    owned, _ = a_loading_shard(heard=Heard({(*KEY, "m"): 4_000}, 300), image=image)
+    owned, _ = a_loading_shard(seen=SeenMembers({(*KEY, "m"): 4_000}, 300), image=image)
 
     assert at(SESSION_MS).wall_ms in [timer.at_ms for timer in commit(owned).timers]
 
 
 def test_the_timer_of_a_shortened_session_is_set() -> None:
     image = a_shard_with_a_member().shard.image()
-    owned, _ = a_loading_shard(heard=Heard({(*KEY, "m"): 9_000}, 3_000), image=image)
+    owned, _ = a_loading_shard(seen=SeenMembers({(*KEY, "m"): 9_000}, 3_000), image=image)
 
     assert at(SESSION_MS - 3_000 + 2 * PUBLISH_MS).wall_ms in [timer.at_ms for timer in commit(owned).timers]
 

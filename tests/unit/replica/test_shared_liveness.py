@@ -30,7 +30,7 @@ from rota.replica.owned_shard import (
     Ready,
     _share_sessions,
 )
-from rota.replica.ports import Heard, ShardNews
+from rota.replica.ports import SeenMembers, ShardNews
 from rota.replica.shared_liveness import (
     AWAY_MS,
     UNAVAILABLE,
@@ -59,7 +59,7 @@ class Replica(ReplicaOfOneShard):
         self.steps: list[Step] = []
         self.answers: Callable[[Step], Any] = lambda do: [] if isinstance(do, Publish) else None
         self.calls = 0
-        self.ready = self.load_shard(heard=Heard({}, None))
+        self.ready = self.load_shard(seen=SeenMembers({}, None))
         self._commit()
         joined = self.decide(
             JoinGroup(*GROUP, "worker", (Protocol("p"),), SESSION_MS, 60_000, group_instance_id="i", new_member_id="m")
@@ -234,24 +234,24 @@ def test_heartbeats_while_it_is_away_are_not_kept(replica: Replica) -> None:
     replica.heartbeat()
     replica.publish()
 
-    assert replica.owned.shard.take_heard() == {}
+    assert replica.owned.shard.take_seen() == {}
 
 
 # --- taking over ------------------------------------------------------------------------------------------
 
 
 def test_a_new_owner_reads_what_is_known(replica: Replica) -> None:
-    replica.answers = lambda _do: Heard({replica.member: 5}, 7)
+    replica.answers = lambda _do: SeenMembers({replica.member: 5}, 7)
 
-    assert replica.run(replica.shared.read(0, replica.now())) == Heard({replica.member: 5}, 7)
+    assert replica.run(replica.shared.read(0, replica.now())) == SeenMembers({replica.member: 5}, 7)
     assert replica.steps == [ReadShard(0)]
 
 
 def test_a_new_owner_reads_nothing_from_an_unavailable_store(replica: Replica) -> None:
     replica.goes_away()
 
-    assert replica.run(replica.shared.read(0, replica.now())) == Heard({}, None)
-    assert replica.run(replica.shared.read(1, replica.now())) == Heard({}, None)
+    assert replica.run(replica.shared.read(0, replica.now())) == SeenMembers({}, None)
+    assert replica.run(replica.shared.read(1, replica.now())) == SeenMembers({}, None)
     assert replica.steps == []
 
 
@@ -270,7 +270,7 @@ def test_a_new_owner_keeps_what_the_last_heartbeat_promised(
 ) -> None:
     now, seen = replica.now(), {} if seen_ms_ago is None else {replica.member: seen_ms_ago}
 
-    _share_sessions(replica.owned.shard, Heard(seen, published_ms_ago), now, now.monotonic_ms + 5_000)
+    _share_sessions(replica.owned.shard, SeenMembers(seen, published_ms_ago), now, now.monotonic_ms + 5_000)
 
     member = replica.owned.shard.groups[GROUP].members[replica.member[2]]
     assert member.session_deadline_ms == now.wall_ms + min(SESSION_MS, left_ms)
@@ -279,12 +279,12 @@ def test_a_new_owner_keeps_what_the_last_heartbeat_promised(
 def test_a_store_that_was_away_is_read_again_later(replica: Replica) -> None:
     replica.goes_away()
     replica.publish()
-    replica.answers = lambda _do: Heard({replica.member: 5}, 7)
+    replica.answers = lambda _do: SeenMembers({replica.member: 5}, 7)
     replica.later(AWAY_MS - 1)
-    assert replica.run(replica.shared.read(0, replica.now())) == Heard({}, None)
+    assert replica.run(replica.shared.read(0, replica.now())) == SeenMembers({}, None)
     replica.later(1)
 
-    assert replica.run(replica.shared.read(0, replica.now())) == Heard({replica.member: 5}, 7)
+    assert replica.run(replica.shared.read(0, replica.now())) == SeenMembers({replica.member: 5}, 7)
 
 
 # --- expiring ---------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ class Roster:
         if former is not None:
             self.seat(former.stream, key, former.member_id, former.group_instance_id)
 
-    def hear(self, stream: Stream, request: HeartbeatMany, errors: Iterable[HeartbeatError]) -> None:
+    def on_heartbeat(self, stream: Stream, request: HeartbeatMany, errors: Iterable[HeartbeatError]) -> None:
         """Seat all members with a heartbeat on the stream, except those that were removed."""
         key = (request.namespace, request.group_id)
         seats = self.seats(key)
@@ -154,45 +154,45 @@ class Roster:
     def _on_event(self, key: GroupKey, event: JournalEvent) -> None:
         match event.kind:
             case "rebalance_started":
-                self._tell_rebalance(key, event)
+                self._notify_rebalance(key, event)
             case "assignment_synced":
                 if event.payload["resync"]:
-                    self._tell_generation(key, event)
+                    self._notify_generation(key, event)
             case "member_fenced":
-                self._tell_fenced(key, event, ErrorCode.FENCED_INSTANCE_ID)
+                self._notify_fenced(key, event, ErrorCode.FENCED_INSTANCE_ID)
             case kind if kind in _GONE:
-                self._tell_fenced(key, event, ErrorCode.UNKNOWN_MEMBER_ID)
+                self._notify_fenced(key, event, ErrorCode.UNKNOWN_MEMBER_ID)
 
-    def _tell_rebalance(self, key: GroupKey, event: JournalEvent) -> None:
+    def _notify_rebalance(self, key: GroupKey, event: JournalEvent) -> None:
         for stream, seats in self._by_stream(key):
-            told = [seat.member_id for seat in seats if not seat.joins]
-            if told:
+            notified = [seat.member_id for seat in seats if not seat.joins]
+            if notified:
                 stream.push(
                     SessionEvent(
                         rebalance=Rebalance(
                             **_place(key, event),
                             generation_id=event.generation_id,
-                            member_ids=told,
+                            member_ids=notified,
                             reason=event.reason,
                             by=event.payload["by"],
                         )
                     )
                 )
 
-    def _tell_generation(self, key: GroupKey, event: JournalEvent) -> None:
+    def _notify_generation(self, key: GroupKey, event: JournalEvent) -> None:
         """A leader that opened it gets it as its answer; where the server assigns, the leader did not open it."""
         leader_id, shares = event.payload["leader_id"], dict(event.payload["assignments"])
         for stream, seats in self._by_stream(key):
-            told = [
+            notified = [
                 MemberAssignment(member_id=seat.member_id, assignment=b64decode(shares.get(seat.member_id, "")))
                 for seat in seats
                 if not seat.joins and not (seat.syncs and seat.member_id == leader_id)
             ]
-            if told:
-                generation = Generation(**_place(key, event), generation_id=event.generation_id, members=told)
+            if notified:
+                generation = Generation(**_place(key, event), generation_id=event.generation_id, members=notified)
                 stream.push(SessionEvent(generation=generation))
 
-    def _tell_fenced(self, key: GroupKey, event: JournalEvent, code: ErrorCode) -> None:
+    def _notify_fenced(self, key: GroupKey, event: JournalEvent, code: ErrorCode) -> None:
         member_id = event.payload["member_id"]
         seat = self.seats(key).get(member_id)
         if seat is not None:

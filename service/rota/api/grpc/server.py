@@ -143,7 +143,7 @@ class GrpcServer:
 
     async def answer(self) -> None:
         """Begin to answer where it listens."""
-        await self._tell_readiness()
+        await self._set_readiness()
         await self._server.start()
         self._readiness = asyncio.create_task(self._keep_telling_readiness())
 
@@ -243,9 +243,9 @@ class GrpcServer:
     async def _keep_telling_readiness(self) -> None:
         while True:
             await asyncio.sleep(READINESS_INTERVAL_S)
-            await self._tell_readiness()
+            await self._set_readiness()
 
-    async def _tell_readiness(self) -> None:
+    async def _set_readiness(self) -> None:
         ready, _ = self._coordinator.ready()
         for service in _SERVICES:
             await self._health.set(service, HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING)

@@ -352,14 +352,14 @@ class Session:
                 self._start(call, partial(self._heartbeat_later, requests), HEARTBEAT)
                 return
             answers.append(answer)
-        event = self._heard(requests, answers)
+        event = self._event_of(requests, answers)
         event.call = call
         self.push(event)
 
     async def _heartbeat_later(self, requests: list[HeartbeatMany]) -> SessionEvent:
-        return self._heard(requests, await answers_to(self._calls.coordinator, requests))
+        return self._event_of(requests, await answers_to(self._calls.coordinator, requests))
 
-    def _heard(self, requests: list[HeartbeatMany], answers: list[Answer]) -> SessionEvent:
+    def _event_of(self, requests: list[HeartbeatMany], answers: list[Answer]) -> SessionEvent:
         event = SessionEvent()
         event.heartbeat.SetInParent()
         for request, answer in zip(requests, answers, strict=True):
@@ -367,7 +367,7 @@ class Session:
             assert isinstance(reply, HeartbeatManyReply)
             if reply.error is ErrorCode.NONE:
                 self._groups.add((request.namespace, request.group_id))
-                self._roster.hear(self, request, reply.errors)
+                self._roster.on_heartbeat(self, request, reply.errors)
             self._calls.count(request, reply)
             write_result(event.heartbeat.groups.add(), reply, answer.revision, answer.epoch)
         return event

@@ -55,10 +55,10 @@ class OriginCheck:
             verdict = _of_probe(verdict, scope, asked)
         if verdict in REFUSED:
             self._refused(verdict.value)
-            self._tell(verdict, asked)
+            self._report(verdict, asked)
         return verdict
 
-    def _tell(self, verdict: Verdict, asked: Provenance) -> None:
+    def _report(self, verdict: Verdict, asked: Provenance) -> None:
         now = time.monotonic()
         if now >= self._log_at:
             self._log_at = now + LOG_EVERY_S

@@ -32,7 +32,7 @@ from rota.runtime.forwarding import PeerUnreachable
 from rota.wire.envelopes import pack, unpack
 from rota.wire.peer_heartbeats import AnyHeartbeat
 
-TELL_S = 0.5
+NOTIFY_S = 0.5
 ChannelCredentials = Callable[[], tuple[object, grpc.ChannelCredentials]]
 """The credentials as they are now, behind an object that is another one each time that they change."""
 
@@ -88,16 +88,16 @@ class GrpcPeers:
         finally:
             stream.cancel()
 
-    async def tell_released(self, peers: Sequence[Replica]) -> None:
+    async def notify_released(self, peers: Sequence[Replica]) -> None:
         async with asyncio.TaskGroup() as group:
             for peer in peers:
-                group.create_task(self._tell(self._link(peer).released, b"{}"))
+                group.create_task(self._notify(self._link(peer).released, b"{}"))
 
-    async def tell_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
+    async def notify_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
         data = pack_document({"namespaces": list(namespaces)})
         async with asyncio.TaskGroup() as group:
             for peer in peers:
-                group.create_task(self._tell(self._link(peer).topics_changed, data))
+                group.create_task(self._notify(self._link(peer).topics_changed, data))
 
     async def close(self) -> None:
         links, self._links = self._links, {}
@@ -105,9 +105,9 @@ class GrpcPeers:
             await link.heartbeats.close()
             await link.channel.close()
 
-    async def _tell(self, rpc: _Unary, data: bytes) -> None:
+    async def _notify(self, rpc: _Unary, data: bytes) -> None:
         with suppress(grpc.aio.AioRpcError):
-            await rpc(data, timeout=TELL_S, metadata=self._metadata)
+            await rpc(data, timeout=NOTIFY_S, metadata=self._metadata)
 
     def _link(self, peer: Replica) -> _Link:
         version, credentials = self._credentials() if self._credentials is not None else (None, None)

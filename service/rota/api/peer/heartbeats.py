@@ -14,7 +14,7 @@ from rota.protocol.messages import Heartbeat, HeartbeatMany, Request
 from rota.replica.ports import Answer
 from rota.runtime.forwarding import PeerUnreachable
 from rota.wire.envelopes import MalformedEnvelope
-from rota.wire.peer_heartbeats import AnyHeartbeat, Told, pack_heartbeats, unpack_told
+from rota.wire.peer_heartbeats import AnyHeartbeat, PackedAnswer, pack_heartbeats, unpack_answers
 
 MESSAGES_UNDER_WAY = 2
 """While this many messages are unanswered, heartbeats wait. Not one: a commit at the peer would delay all."""
@@ -85,9 +85,9 @@ class CollectedHeartbeats:
         answers = [answer for _, answer in some]
         reason = "the connection to it is closed"
         try:
-            told = unpack_told(await self._send(pack_heartbeats([request for request, _ in some])))
-            for answer, each in zip(answers, told, strict=True):
-                _tell(answer, each)
+            unpacked = unpack_answers(await self._send(pack_heartbeats([request for request, _ in some])))
+            for answer, each in zip(answers, unpacked, strict=True):
+                _settle(answer, each)
         except grpc.aio.AioRpcError as error:
             reason = error.details() or error.code().name
         except (MalformedEnvelope, ValueError) as error:
@@ -96,9 +96,9 @@ class CollectedHeartbeats:
             _fail(answers, reason)
 
 
-def _tell(answer: asyncio.Future[Answer], told: Told) -> None:
+def _settle(answer: asyncio.Future[Answer], unpacked: PackedAnswer) -> None:
     if not answer.done():
-        answer.set_result(Answer(*told))
+        answer.set_result(Answer(*unpacked))
 
 
 def _fail(answers: list[asyncio.Future[Answer]], reason: str) -> None:

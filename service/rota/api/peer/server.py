@@ -31,7 +31,7 @@ from rota.replica.forwarding import as_moved
 from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
 from rota.wire.envelopes import MalformedEnvelope, pack, unpack_request
-from rota.wire.peer_heartbeats import Told, pack_told, unpack_heartbeats
+from rota.wire.peer_heartbeats import PackedAnswer, pack_answers, unpack_heartbeats
 
 STOP_GRACE_S = 0.2
 
@@ -90,14 +90,14 @@ class PeerServer:
         requests = await _read(unpack_heartbeats, data, context)
         with forwarded(context, "heartbeats"):
             answers = await answers_to(self._local, requests)
-        return pack_told([_told(as_moved(answer)) for answer in answers])
+        return pack_answers([_packed(as_moved(answer)) for answer in answers])
 
     async def _released(self, _data: bytes, _context: Any) -> bytes:
         self._local.nudge()
         return b"{}"
 
     async def _topics_changed(self, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        self._local.hear_of_topics(await _read(unpack_namespaces, data, context))
+        self._local.on_topics_changed(await _read(unpack_namespaces, data, context))
         return b"{}"
 
     async def _watch(self, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
@@ -118,6 +118,6 @@ async def _read(unpack: Callable[[bytes], _T], data: bytes, context: grpc.aio.Se
         raise AssertionError("abort raises") from error
 
 
-def _told(answer: Answer) -> Told:
+def _packed(answer: Answer) -> PackedAnswer:
     assert isinstance(answer.reply, HeartbeatReply | HeartbeatManyReply)
     return answer.reply, answer.revision, answer.epoch, answer.owner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from rota.client.transports.owner_search import Ask, Told
+from rota.client.transports.owner_search import Ask, OwnerReport
 from rota.client.transports.owners import Group, OwnerOutOfReach
 from rota.client.transports.rpc import Channels
 from rota.protocol.defaults import CONNECT_TIMEOUT_MS
@@ -18,7 +18,7 @@ _PATH = f"/{COORDINATOR}/FindCoordinator"
 def asking_over_grpc(channels: Channels) -> Ask:
     """See `rota.client.transports.owner_search.Ask`."""
 
-    async def ask(group: Group, at: str) -> Told:
+    async def ask(group: Group, at: str) -> OwnerReport:
         request = FindCoordinatorRequest(namespace=group[0], group_id=group[1])
         try:
             method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channels.to(at).unary_unary(_PATH)
@@ -28,6 +28,6 @@ def asking_over_grpc(channels: Channels) -> Ask:
             # Nothing depends on this call: whatever it fails with, requests go to the listed addresses.
             raise OwnerOutOfReach(str(error)) from error
         replica_id = found.replica_id if found.lease_left_ms > 0 else ""
-        return Told(replica_id, found.reported_by, found.epoch, found.grpc_address, found.worker_grpc_port)
+        return OwnerReport(replica_id, found.reported_by, found.epoch, found.grpc_address, found.worker_grpc_port)
 
     return ask

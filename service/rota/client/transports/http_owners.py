@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import httpx
 
-from rota.client.transports.owner_search import Ask, Told
+from rota.client.transports.owner_search import Ask, OwnerReport
 from rota.client.transports.owners import Group, OwnerOutOfReach
 from rota.protocol.limits import Limits
 from rota.wire.documents import parse_document
@@ -31,7 +31,7 @@ _COORDINATOR = Record(
 def asking_over_http(http: httpx.AsyncClient) -> Ask:
     """See `rota.client.transports.owner_search.Ask`."""
 
-    async def ask(group: Group, at: str) -> Told:
+    async def ask(group: Group, at: str) -> OwnerReport:
         namespace, group_id = (quote(name, safe="") for name in group)
         try:
             response = await http.get(f"{at}{PREFIX.format(namespace=namespace)}/groups/{group_id}/coordinator")
@@ -40,7 +40,7 @@ def asking_over_http(http: httpx.AsyncClient) -> Ask:
             # Nothing depends on this call: whatever it fails with, requests go to the listed addresses.
             raise OwnerOutOfReach(str(error)) from error
         is_owned = found["lease_left_ms"] > 0
-        return Told(
+        return OwnerReport(
             found["replica_id"] if is_owned else "",
             found["reported_by"],
             found["epoch"],

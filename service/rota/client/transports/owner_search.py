@@ -13,7 +13,7 @@ from rota.client.transports.owners import Group, Owner, OwnerOutOfReach
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class OwnerReport:
     """What a replica tells of a group's owner, as far as a transport can use it."""
 
     replica_id: str
@@ -26,7 +26,7 @@ class Told:
     """The owner's port that no other worker shares; 0 where there is none."""
 
 
-Ask: TypeAlias = Callable[[Group, str], Awaitable[Told]]
+Ask: TypeAlias = Callable[[Group, str], Awaitable[OwnerReport]]
 """Asks at an address; raises `OwnerOutOfReach` without an answer, or if the caller may not know."""
 
 
@@ -44,25 +44,25 @@ class OwnerSearch:
 
     async def find(self, group: Group, at: str) -> Owner | None:
         """See `rota.client.transports.owners.Find`."""
-        told = await self._ask(group, at)
-        if not told.replica_id:
+        report = await self._ask(group, at)
+        if not report.replica_id:
             return None
-        address = await self._by_way_of(group, at, told)
-        likely = self._likely(told)
+        address = await self._by_way_of(group, at, report)
+        likely = self._likely(report)
         for url in likely:
-            address = address or await self._there(group, url, told.replica_id)
+            address = address or await self._there(group, url, report.replica_id)
         if not address:
             others = [url for url in self._urls if url not in (at, *likely)]
-            found = await asyncio.gather(*(self._there(group, url, told.replica_id) for url in others))
+            found = await asyncio.gather(*(self._there(group, url, report.replica_id) for url in others))
             address = next(filter(None, found), "")
         if not address:
-            raise OwnerOutOfReach(f"none of the addresses is {told.replica_id}'s")
-        return Owner(address, told.epoch)
+            raise OwnerOutOfReach(f"none of the addresses is {report.replica_id}'s")
+        return Owner(address, report.epoch)
 
-    def _likely(self, told: Told) -> list[str]:
+    def _likely(self, report: OwnerReport) -> list[str]:
         """Where it was, and where it says that it is, as far as it may be gone there."""
-        urls = [url for url, replica_id in self._replicas.items() if replica_id == told.replica_id]
-        scheme, advertised = urlsplit(self._urls[0]).scheme, urlsplit(told.address)
+        urls = [url for url, replica_id in self._replicas.items() if replica_id == report.replica_id]
+        scheme, advertised = urlsplit(self._urls[0]).scheme, urlsplit(report.address)
         url = advertised._replace(scheme=scheme).geturl()
         if url in self._urls or (self._anywhere and advertised.netloc):
             urls += [url] if advertised.scheme == scheme.removesuffix("+stream") else []
@@ -71,27 +71,27 @@ class OwnerSearch:
     async def _there(self, group: Group, url: str, replica_id: str) -> str:
         """Where the owner is by way of a URL; empty if it is not behind that."""
         with suppress(OwnerOutOfReach):
-            told = await self._ask(group, url)
-            if told.replica_id == replica_id:
-                return await self._by_way_of(group, url, told)
+            report = await self._ask(group, url)
+            if report.replica_id == replica_id:
+                return await self._by_way_of(group, url, report)
         return ""
 
-    async def _by_way_of(self, group: Group, url: str, told: Told) -> str:
+    async def _by_way_of(self, group: Group, url: str, report: OwnerReport) -> str:
         """The same, once the answer there is known."""
-        own = _with_port(url, told.own_port) if told.own_port else url
+        own = _with_port(url, report.own_port) if report.own_port else url
         if own == url:
-            return url if told.reported_by == told.replica_id else ""
+            return url if report.reported_by == report.replica_id else ""
         with suppress(OwnerOutOfReach):
-            if (await self._ask(group, own)).reported_by == told.replica_id:
+            if (await self._ask(group, own)).reported_by == report.replica_id:
                 return own
         # A firewall in between, perhaps: the server behind the shared port is the owner's neighbour, if not itself.
         return url
 
-    async def _ask(self, group: Group, url: str) -> Told:
+    async def _ask(self, group: Group, url: str) -> OwnerReport:
         self._replicas.pop(url, None)
-        told = await self._ask_at(group, url)
-        self._replicas[url] = told.reported_by
-        return told
+        report = await self._ask_at(group, url)
+        self._replicas[url] = report.reported_by
+        return report
 
 
 def _with_port(url: str, port: int) -> str:

@@ -241,7 +241,7 @@ class _Stream:
                     beat.finish(_refusal(beat.request, event))
                 return
             groups = [(request.namespace, request.group_id) for request in requests]
-            self._beats.heard(beats, dict(zip(groups, read_results(event.heartbeat.groups), strict=True)))
+            self._beats.on_answers(beats, dict(zip(groups, read_results(event.heartbeat.groups), strict=True)))
         except CoordinatorUnreachable as error:
             _fail(beats, error)
         except (MalformedReply, ValueError) as error:
@@ -259,7 +259,7 @@ class _Stream:
         elif kind == "drain":
             self._beats.release_all()
         elif kind:
-            self._beats.told(getattr(event, kind), kind)
+            self._beats.on_news(getattr(event, kind), kind)
 
 
 def _is_for_the_stream(request: Request) -> bool:

@@ -39,7 +39,7 @@ class Beat:
     wait_s: float
     outcome: asyncio.Future[Received]
     began_at: float
-    heard: Received | None = None
+    received: Received | None = None
     timer: asyncio.TimerHandle | None = None
 
     @property
@@ -94,7 +94,7 @@ class WaitingBeats:
             asyncio.get_running_loop().call_soon(self._flush)
         return beats
 
-    def heard(self, beats: Iterable[Beat], replies: dict[tuple[str, str], Received]) -> None:
+    def on_answers(self, beats: Iterable[Beat], replies: dict[tuple[str, str], Received]) -> None:
         """The answer to a message with these beats: finish each, or let it wait."""
         for beat in beats:
             received = _reply_to(beat.request, replies[beat.name[:2]])
@@ -109,7 +109,7 @@ class WaitingBeats:
             elif not beat.outcome.done():
                 self._let_wait(beat, received)
 
-    def told(self, news: Any, kind: str) -> None:
+    def on_news(self, news: Any, kind: str) -> None:
         """Events that arrived after the answers of the waiting heartbeats."""
         received = Received(_reply_of_news(news, kind), news.revision, news.epoch)
         named = [member.member_id for member in news.members] if kind == "generation" else news.member_ids
@@ -121,7 +121,7 @@ class WaitingBeats:
     def release_all(self) -> None:
         """Answer all waiting heartbeats with the current state: the members send the next ones elsewhere."""
         for beat in tuple(self._waiting.values()):
-            self._finish(beat, beat.heard)
+            self._finish(beat, beat.received)
 
     def fail_all(self, error: CoordinatorUnreachable) -> None:
         for beat in (*self._unsent, *self._waiting.values()):
@@ -131,8 +131,8 @@ class WaitingBeats:
     def _let_wait(self, beat: Beat, received: Received) -> None:
         former = self._waiting.get(beat.name)
         if former is not None:
-            former.finish(former.heard)
-        beat.heard = received
+            former.finish(former.received)
+        beat.received = received
         self._waiting[beat.name] = beat
         beat.timer = asyncio.get_running_loop().call_later(beat.wait_s, self._finish, beat, received)
 
@@ -144,7 +144,7 @@ class WaitingBeats:
     def _release_those_half_through(self, now: float) -> None:
         for beat in tuple(self._waiting.values()):
             if now - beat.began_at >= beat.wait_s / 2:
-                self._finish(beat, beat.heard)
+                self._finish(beat, beat.received)
 
 
 def by_group(beats: Iterable[Beat]) -> list[HeartbeatMany]:

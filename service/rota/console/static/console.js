@@ -26,9 +26,9 @@ function readClock() {
 // A server that is silent has not said that anybody else is: sessions stay as it told them last. It may be silent without
 // an error: where it hangs, where this machine slept, where nobody looked and nothing was asked for.
 const silentMs = 10_000;
-let heardAtMs = Date.now();
+let answeredAtMs = Date.now();
 function runDown() {
-  if (!document.getElementById("lost").hidden || Date.now() - heardAtMs > silentMs) return;
+  if (!document.getElementById("lost").hidden || Date.now() - answeredAtMs > silentMs) return;
   const nowMs = Date.now() + aheadMs;
   each("meter[data-deadline]", (meter) => { meter.value = Math.max(0, Number(meter.dataset.deadline) - nowMs); });
   each("[data-left]", (left) => { left.textContent = duration(Math.max(0, Number(left.dataset.left) - nowMs)); });
@@ -44,7 +44,7 @@ function localTimes() {
   });
 }
 
-function refreshed() { heardAtMs = Date.now(); readClock(); localTimes(); }
+function refreshed() { answeredAtMs = Date.now(); readClock(); localTimes(); }
 
 async function copy(button) {
   const before = button.textContent;

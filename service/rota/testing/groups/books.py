@@ -43,7 +43,7 @@ class Ledger:
     idle_s: float = 0.0
     """For how long it has led without a body."""
     soon_asked: int = 0
-    soon_told: int = 0
+    soon_answered: int = 0
 
     @property
     def works_on(self) -> list[Place]:
@@ -168,6 +168,6 @@ class Books:
             self.violation("not-ended", f"{ledger.name} left its block and was never told the end of {missing}")
         if ledger.bodies:
             self.violation("not-ended", f"{ledger.name} left its block while bodies run: {ledger.bodies}")
-        if ledger.soon_told < ledger.soon_asked:
-            count = ledger.soon_asked - ledger.soon_told
+        if ledger.soon_answered < ledger.soon_asked:
+            count = ledger.soon_asked - ledger.soon_answered
             self.violation("commit-not-told", f"{ledger.name} was not told how {count} commits ended")

@@ -81,7 +81,7 @@ class ConsumerInThreads(InThreads, ConsumerLife):
         if options["partitions_per_topic"] is not None:
             options["partitions_per_topic"] = self._facts_now
         consumer = client.consumer(
-            self.group_id, **options, on_assigned=self.told, on_revoked=self.revoked, on_lost=self.lost
+            self.group_id, **options, on_assigned=self.notified, on_revoked=self.revoked, on_lost=self.lost
         )
         self.twin, self.consumer = consumer, consumer._original
         with consumer:
@@ -112,7 +112,7 @@ class ConsumerInThreads(InThreads, ConsumerLife):
         except CoordinatorError as error:
             self.world.trace.note(self.name, "commit failed", repr(error)[:200])
 
-    def told(self, added: Any, held: Any) -> None:
+    def notified(self, added: Any, held: Any) -> None:
         self.world.books.assigned(self.ledger, added, held)
         if self.may("slow", 0.3):
             self.sleep(0.4 * self.rng.random())

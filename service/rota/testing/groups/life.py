@@ -96,7 +96,7 @@ class Life(ABC):
     def reconnect(self) -> None:
         """End a cut of its network. A process that is dead by then sends nothing any more."""
         if not self.ledger.is_dead:
-            self.link.mend()
+            self.link.repair()
 
     async def _live(self) -> None:
         self.world.trace.note(self.name, "starts", (type(self).__name__, self.instance_id, self.stage))

@@ -231,7 +231,7 @@ class Link:
             for flight in list(self._flights):
                 self._reset(flight)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Let requests through again. Connections on which an answer was lost are found to be broken."""
         self.is_cut = False
         for flight in list(self._flights):

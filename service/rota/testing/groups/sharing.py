@@ -229,9 +229,9 @@ class ConsumerLife(SharingLife):
 
         def then(_items: object, error: object) -> None:
             self.world.trace.note(self.name, "commit told", (number, repr(error)[:100]))
-            self.ledger.soon_told += 1
-            if self.ledger.soon_told != number and not self.ledger.is_dead:
-                text = f"{self.name} is told of commit {number} as number {self.ledger.soon_told}"
+            self.ledger.soon_answered += 1
+            if self.ledger.soon_answered != number and not self.ledger.is_dead:
+                text = f"{self.name} is told of commit {number} as number {self.ledger.soon_answered}"
                 self.world.books.violation("commits-reordered", text)
             if self.may("raise", 0.1):
                 raise self.planned_error()

@@ -116,7 +116,7 @@ class WireRules(Observer):
         ledger = self._ledger
         if ledger.is_static and not ledger.steps_aside and not ledger.is_dead:
             self._books.violation("static-leaves", f"{ledger.name} is static, and sends LeaveGroup")
-        if ledger.is_closing and ledger.soon_told < ledger.soon_asked and not ledger.is_dead:
+        if ledger.is_closing and ledger.soon_answered < ledger.soon_asked and not ledger.is_dead:
             self._books.violation("left-too-soon", f"{ledger.name} sends LeaveGroup before commits that were asked for")
 
     def _note_commit(self, request: CommitOffsets) -> None:

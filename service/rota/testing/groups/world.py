@@ -167,7 +167,7 @@ class World:
                 life.link.weather = CALM
             life.reconnect()
             for link in getattr(life, "nested", ()):
-                link.mend()
+                link.repair()
         session_s = self.plan.session_ms / 1000
         until = usual = self.loop.time() + self._freeze_lasts_s() + session_s + REST_S
         quiet = 0

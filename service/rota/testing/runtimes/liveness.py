@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rota.group.sessions import MemberName
-from rota.replica.ports import Heard, LivenessUnavailable, ShardNews
+from rota.replica.ports import LivenessUnavailable, SeenMembers, ShardNews
 from rota.testing.liveness import TIMEOUT_MS, LivenessServer
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ class LivenessOfReplica:
     async def ping(self) -> None:
         await self._ask(self._server.ping)
 
-    async def tell(self, news: Sequence[ShardNews]) -> list[int]:
-        return await self._ask(lambda: self._server.tell(news))
+    async def publish(self, news: Sequence[ShardNews]) -> list[int]:
+        return await self._ask(lambda: self._server.publish(news))
 
-    async def read(self, shard_id: int) -> Heard:
+    async def read(self, shard_id: int) -> SeenMembers:
         return await self._ask(lambda: self._server.read(shard_id))
 
-    async def heard_ms_ago(self, members: Sequence[tuple[int, MemberName]]) -> list[int | None]:
-        return await self._ask(lambda: self._server.heard_ms_ago(members))
+    async def seen_ms_ago(self, members: Sequence[tuple[int, MemberName]]) -> list[int | None]:
+        return await self._ask(lambda: self._server.seen_ms_ago(members))
 
     async def record(self, shard_id: int, members: Sequence[MemberName]) -> list[bool]:
         return await self._ask(lambda: self._server.record(shard_id, members))

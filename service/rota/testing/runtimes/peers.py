@@ -87,14 +87,14 @@ class PeersOfReplica:
         for event in events:
             yield event
 
-    async def tell_released(self, peers: Sequence[Replica]) -> None:
+    async def notify_released(self, peers: Sequence[Replica]) -> None:
         for peer in peers:
             self._notify(peer, lambda target: target.local.nudge())
 
-    async def tell_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
+    async def notify_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
         for peer in peers:
             if not self._world.topics.is_notification_lost():
-                self._notify(peer, lambda target: target.local.hear_of_topics(namespaces))
+                self._notify(peer, lambda target: target.local.on_topics_changed(namespaces))
 
     async def close(self) -> None:
         """There is no connection to close."""
