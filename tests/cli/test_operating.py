@@ -32,7 +32,7 @@ def test_why_says_who_is_waited_for_until_when_and_what_began_it(rota: Rota) -> 
     join_again(rota, "indexers")
 
     why = rota("groups", "why", "indexers")
-    told = json.loads(rota("groups", "why", "indexers", "-o", "json").out)
+    reported = json.loads(rota("groups", "why", "indexers", "-o", "json").out)
 
     assert why.exit_code == 0
     headline, *points = why.out.splitlines()
@@ -41,8 +41,8 @@ def test_why_says_who_is_waited_for_until_when_and_what_began_it(rota: Rota) -> 
     assert "then it continues without the missing members" in about["until"]
     assert f"{member_id} at 127.0.0.1 is alive" in about["waits for"]
     assert "The last rebalance began" in about["because"]
-    assert told["mood"] == "busy"
-    assert {"about", "text"} == told["points"][0].keys()
+    assert reported["mood"] == "busy"
+    assert {"about", "text"} == reported["points"][0].keys()
 
 
 def test_why_of_a_stable_group_names_leader_and_token(rota: Rota) -> None:
@@ -72,6 +72,19 @@ def test_top_shows_groups_that_rebalance_first(rota: Rota) -> None:
     assert [(row["group_id"], row["mood"]) for row in first] == [("b-busy", "busy")]
 
 
+def test_top_shows_the_groups_of_all_namespaces(rota: Rota) -> None:
+    rota.member("a-calm")
+    rota("--namespace", "elsewhere", "offsets", "set", "moved", "t", "0", "7")
+
+    shown = json.loads(rota("top", "-A", "-n", "200", "-o", "json").out)
+    table = rota("top", "-A", "--once").out.splitlines()
+
+    assert {(rota.namespace, "a-calm"), ("elsewhere", "moved")} <= {
+        (row["namespace"], row["group_id"]) for row in shown
+    }
+    assert table[0].split()[:2] == ["NAMESPACE", "GROUP-ID"]
+
+
 MISCHIEF = "a\nbc \x1b]0;mine\x07 [/red]"
 """A line of its own, the title of the window, and a tag that `rota top` draws with its table."""
 
@@ -95,7 +108,7 @@ def test_top_is_live_at_a_terminal(rota: Rota) -> None:
     rota.member("indexers", MISCHIEF)
     master, slave = pty.openpty()
     environment = {"PATH": "", "TERM": "xterm", "COLUMNS": "150", "LINES": "30", "ROTA_URL": rota.url}
-    command = [str(rota_command()), "--namespace", rota.namespace, "top", "--interval", "0.2"]
+    command = [str(rota_command()), "--namespace", rota.namespace, "top", "--all-namespaces", "--interval", "0.2"]
     with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment) as top:
         os.close(slave)
         _read_until(master, "[/red]")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Any
 
 from rich import box
@@ -13,9 +14,10 @@ from rich.text import Text
 
 from rota.cli.calls import Server
 from rota.cli.exits import CommandFailed, Exit
+from rota.cli.lists import Items, Listing
 from rota.observability.explanation import Explanation, Mood, duration, explain
 from rota.observability.printable import printable
-from rota.protocol.messages import DescribeGroup, DescribeReply, ListedGroup, ListGroups, ListReply
+from rota.protocol.messages import DescribeGroup, DescribeReply, ListGroups, ListReply
 
 COLUMNS = ("group_id", "state", "for", "generation_id", "members", "leader", "why")
 _ORDER = {"PreparingRebalance": 0, "CompletingRebalance": 0, "Stable": 1, "Empty": 2}
@@ -24,12 +26,13 @@ _STYLES = {Mood.WAITING: "bold red", Mood.BUSY: "yellow", Mood.CALM: "green", Mo
 Row = dict[str, Any]
 
 
-def show_live(server: Server, count: int, interval_s: float) -> None:
+def show_live(server: Server, count: int, interval_s: float, *, all_namespaces: bool) -> None:
     """Refresh until the reader stops it; a server that stops answering is waited for."""
     with Live(screen=True, auto_refresh=False) as screen:
         while True:
             try:
-                shown = _table(server, rows(server, count))
+                found = rows(server, count, all_namespaces=all_namespaces)
+                shown = _table("all namespaces" if all_namespaces else f"namespace {server.namespace}", found)
             except CommandFailed as failed:
                 if failed.exit_code is not Exit.UNAVAILABLE:
                     raise
@@ -38,32 +41,44 @@ def show_live(server: Server, count: int, interval_s: float) -> None:
             time.sleep(interval_s)
 
 
-def rows(server: Server, count: int) -> list[Row]:
+def columns(*, all_namespaces: bool) -> tuple[str, ...]:
+    """The columns of the table, from left to right."""
+    return ("namespace", *COLUMNS) if all_namespaces else COLUMNS
+
+
+def rows(server: Server, count: int, *, all_namespaces: bool) -> list[Row]:
     """A row a group, first of those that rebalance, then of the largest."""
-    listed = sorted(_groups(server), key=lambda group: (_ORDER.get(group.state, 3), -group.members, group.group_id))
-    return [row for group in listed[:count] if (row := _row(server, group.group_id)) is not None]
+    listing = Listing(COLUMNS, "group_id", all_namespaces=all_namespaces)
+    listed = listing.gathered(server, lambda namespace: _groups(server, namespace))
+    listed.sort(key=lambda group: (_ORDER.get(group["state"], 3), -group["members"], group["group_id"]))
+    found: list[Row] = []
+    for group in listed[:count]:
+        namespace = group.get("namespace", server.namespace)
+        if (row := _row(server, namespace, group["group_id"])) is not None:
+            found.append({"namespace": namespace, **row} if all_namespaces else row)
+    return found
 
 
-def _groups(server: Server) -> list[ListedGroup]:
-    groups: list[ListedGroup] = []
+def _groups(server: Server, namespace: str) -> Items:
+    groups: Items = []
     more, after = True, ""
     while more:
-        page = server.call(ListGroups(server.namespace, after=after), ListReply)
-        groups += page.groups
+        page = server.call(ListGroups(namespace, after=after), ListReply)
+        groups += [asdict(group) for group in page.groups]
         more, after = page.more, page.groups[-1].group_id if page.groups else ""
     return groups
 
 
-def _row(server: Server, group_id: str) -> Row | None:
+def _row(server: Server, namespace: str, group_id: str) -> Row | None:
     """None for a group that is gone by now."""
     try:
-        group = server.call(DescribeGroup(server.namespace, group_id), DescribeReply)
+        group = server.call(DescribeGroup(namespace, group_id), DescribeReply)
     except CommandFailed as failed:
         if failed.exit_code is not Exit.NOT_FOUND:
             raise
         return None
     now_ms = int(time.time() * 1_000)
-    told = explain(group, now_ms)
+    explanation = explain(group, now_ms)
     return {
         "group_id": group_id,
         "state": group.state,
@@ -71,27 +86,28 @@ def _row(server: Server, group_id: str) -> Row | None:
         "generation_id": group.generation_id,
         "members": len(group.members),
         "leader": group.leader_id or None,
-        "why": _told(group, told),
-        "mood": told.mood.value,
+        "why": _why(group, explanation),
+        "mood": explanation.mood.value,
     }
 
 
-def _told(group: DescribeReply, told: Explanation) -> str:
+def _why(group: DescribeReply, explanation: Explanation) -> str:
     """The members that the group waits for, if any; otherwise the reason of its last rebalance."""
-    about = next((point.text for point in told.points if point.about in ("waits for", "silent")), "")
-    return about or (group.rebalance_reason if group.state == "Stable" else told.headline)
+    about = next((point.text for point in explanation.points if point.about in ("waits for", "silent")), "")
+    return about or (group.rebalance_reason if group.state == "Stable" else explanation.headline)
 
 
-def _table(server: Server, found: list[Row]) -> RenderableType:
+def _table(title: str, found: list[Row]) -> RenderableType:
     clock = time.strftime("%H:%M:%S")
-    table = Table(box=box.SIMPLE, expand=True, title=f"namespace {server.namespace}, {clock}; end with Ctrl-C")
-    for column in COLUMNS:
+    table = Table(box=box.SIMPLE, expand=True, title=f"{title}, {clock}; end with Ctrl-C")
+    shown = columns(all_namespaces="namespace" in found[0]) if found else COLUMNS
+    for column in shown:
         table.add_column(column.replace("_", " "), ratio=1 if column == "why" else None, no_wrap=column != "why")
     for row in found:
         state = Text(str(row["state"]), _STYLES[Mood(row["mood"])])
         cells = {**row, "state": state}
         # Unchanged: rich would take brackets in a member's reason for its markup.
-        table.add_row(*(value if isinstance(value := cells[name], Text) else _plain(value) for name in COLUMNS))
+        table.add_row(*(value if isinstance(value := cells[name], Text) else _plain(value) for name in shown))
     return table
 
 

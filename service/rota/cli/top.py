@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rota.cli.lists import AllNamespaces
 from rota.cli.options import Namespace, OutputFormat, Url, shared
 from rota.cli.output import print_items
 
@@ -16,17 +17,23 @@ def top(
     count: Annotated[int, typer.Option("--rows", "-n", min=1, max=200, help="How many groups to show.")] = 20,
     interval: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Seconds between two refreshes.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print once and end; so it is without a terminal.")] = False,
+    all_namespaces: AllNamespaces = False,
     url: Url = None,
     namespace: Namespace = None,
     output: OutputFormat = None,
 ) -> None:
-    """Show the groups of a namespace live, with the members they wait for: rebalancing ones first, then the largest."""
-    from rota.cli.board import COLUMNS, rows, show_live
+    """Show groups live, with the members that they wait for.
+
+    Those that rebalance come first, then the largest.
+    """
+    from rota.cli.board import columns, rows, show_live
     from rota.cli.calls import Server
 
     options = shared(context, url, namespace, output)
     with Server(options) as server:
         if once or options.chosen or not sys.stdout.isatty():
-            print_items(rows(server, count), options.output, columns=COLUMNS, name="group_id")
+            found = rows(server, count, all_namespaces=all_namespaces)
+            shown = columns(all_namespaces=all_namespaces)
+            print_items(found, options.output, columns=shown, name="group_id")
         else:
-            show_live(server, count, interval)
+            show_live(server, count, interval, all_namespaces=all_namespaces)
