@@ -54,9 +54,12 @@ def _was_seen(result: Result, group: Group, member: Member) -> bool:
 
 
 def clear_survived(result: Result, group: Group, member: Member) -> None:
-    """The member leaves in order: its units have not felled it."""
-    if group.quarantine.suspects:
-        _clear(result, group, units_of(group.protocol_type or "", member.assignment), member.member_id, "left in order")
+    """The member leaves in order: its units have not felled it, also where they have just felled another holder."""
+    if not (group.quarantine.suspects or group.falls):
+        return
+    survived = units_of(group.protocol_type or "", member.assignment)
+    group.falls = [fall._replace(units=tuple(u for u in fall.units if u not in survived)) for fall in group.falls]
+    _clear(result, group, survived, member.member_id, "left in order")
 
 
 def clear_handed_over(result: Result, group: Group, given: Mapping[str, bytes]) -> None:

@@ -176,6 +176,17 @@ def test_a_holder_that_survives_a_suspect_acquits_it(way: str) -> None:
     assert core.last("units_suspected").member_id == "m1"
 
 
+def test_a_second_holder_that_leaves_in_order_acquits_the_unit() -> None:
+    core = a_group(after_falls=1)
+    assign(core, m0=share(0, 1), m1=share(0), m2=share(2))
+
+    core.ask(LeaveGroup(*KEY, (LeavingMember("m0", reason="its work failed", failed_unit=POISON),)))
+    core.ask(a_leave("m1"))
+    let_join(core)
+
+    assert core.group.quarantine.names == ()
+
+
 def test_a_removal_by_an_administrator_says_nothing() -> None:
     core = a_group()
     expire(core, "m0")
