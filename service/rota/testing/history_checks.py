@@ -125,16 +125,24 @@ def _forced_ends(scan: Scan) -> dict[str, int]:
 
 
 def check_no_spurious_rebalance(scan: Scan) -> Iterator[str]:
-    """L5: where only coordinators fail and all members keep heartbeating, no generation changes."""
+    """L5: where only coordinators fail and all members keep heartbeating, no generation changes.
+
+    A failover loses the join phase that is under way, so its members join again, and begin another one.
+    """
     if scan.profile.churn_every_ms or scan.history.sometimes["share lost by the local deadline"]:
         return  # Members come and go, or one gave up by itself: its return may well start a rebalance.
     for lines in scan.history.journal.values():
+        at_rest: set[GroupKey] = set()
         for line in lines:
-            if (line.entry.namespace, line.entry.group_id) in scan.history.cooperative:
+            group, record = (line.entry.namespace, line.entry.group_id), line.entry.record
+            if group in scan.history.cooperative:
                 continue
-            record = line.entry.record
-            if isinstance(record, r.RebalanceStarted) and line.decided_ms > scan.profile.quiet_ms:
-                yield f"L5 {line.entry.group_id}: rebalance at {line.decided_ms}: {record.reason}"
+            if isinstance(record, r.AssignmentSynced):
+                at_rest.add(group)
+            elif isinstance(record, r.RebalanceStarted):
+                if group in at_rest and line.decided_ms > scan.profile.quiet_ms:
+                    yield f"L5 {line.entry.group_id}: rebalance at {line.decided_ms}: {record.reason}"
+                at_rest.discard(group)
 
 
 def check_departures(scan: Scan) -> Iterator[str]:
