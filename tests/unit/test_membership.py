@@ -16,6 +16,7 @@ from rota.membership import (
     RebalanceStarted,
     State,
 )
+from rota.protocol.defaults import REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import (
@@ -370,6 +371,7 @@ def test_a_higher_generation_in_a_heartbeat_means_sync_again() -> None:
     bench = a_stable_follower()
     assert bench.answered(HeartbeatReply(generation_id=2, state="Stable")) == []
     assert bench.membership.holds(bench.now_ms)
+    assert bench.membership.fencing_token == fencing_token(2)
     request = bench.sends()
     assert isinstance(request, SyncGroup)
     assert request.generation_id == 2
@@ -440,6 +442,19 @@ def test_leaving_gives_up_after_three_tries() -> None:
     bench.answered(LeaveReply(ErrorCode.COORDINATOR_NOT_AVAILABLE))
     assert bench.membership.state is State.LEAVING
     assert Left() in bench.unanswered()
+
+
+def test_a_leave_that_is_refused_is_repeated_for_the_time_of_a_call() -> None:
+    bench = a_stable_follower()
+    bench.membership.leave(bench.now_ms, "closing")
+    ends_ms = bench.now_ms + REQUEST_TIMEOUT_MS
+    for _ in range(4):
+        bench.answered(LeaveReply(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        assert bench.membership.state is State.LEAVING
+    bench.sends()
+    assert bench.now_ms < ends_ms - 10
+
+    assert Left() in bench.answered(LeaveReply(ErrorCode.COORDINATOR_NOT_AVAILABLE), ends_ms - bench.now_ms)
 
 
 def test_leaving_after_a_long_outage_skips_its_pauses() -> None:

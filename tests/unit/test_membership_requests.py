@@ -22,6 +22,7 @@ from rota.protocol.messages import (
     SyncGroup,
 )
 from tests.unit.membership_bench import (
+    MEMBER_ID_REQUIRED,
     POLL_MS,
     REBALANCE_MS,
     SESSION_MS,
@@ -29,6 +30,7 @@ from tests.unit.membership_bench import (
     Bench,
     a_newcomer,
     a_newcomer_with_an_id,
+    a_stable_follower,
     joined,
 )
 
@@ -82,6 +84,32 @@ def test_a_leave_names_the_instance_and_the_reason() -> None:
     bench.membership.leave(bench.now_ms, "shutdown")
 
     assert bench.sends() == LeaveGroup("default", "workers", (LeavingMember("m-1", "i", "shutdown"),))
+
+
+def test_a_leave_names_the_unit_on_which_the_work_failed() -> None:
+    bench = a_stable_follower()
+    bench.membership.leave(bench.now_ms, "it raised", failed_unit="t/0")
+
+    assert bench.sends() == LeaveGroup(
+        "default", "workers", (LeavingMember("m-1", None, "it raised", failed_unit="t/0"),)
+    )
+
+
+def test_a_leave_of_a_member_that_steps_aside_names_no_unit() -> None:
+    bench = a_stable_follower()
+    bench.membership.step_aside(bench.now_ms, "not now")
+
+    assert bench.sends() == LeaveGroup("default", "workers", (LeavingMember("m-1", None, "not now"),))
+
+
+def test_a_join_names_the_last_generation_of_the_member() -> None:
+    bench = a_stable_follower()
+    bench.answered(HeartbeatReply(ErrorCode.UNKNOWN_MEMBER_ID))
+    bench.answered(MEMBER_ID_REQUIRED)
+    request = bench.sends()
+
+    assert isinstance(request, JoinGroup)
+    assert request.last_generation_id == 1
 
 
 def test_a_sync_without_a_chosen_protocol_names_none() -> None:

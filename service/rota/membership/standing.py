@@ -235,7 +235,6 @@ class Standing:
         """Back to joining, as the same member. The last generation seen is remembered only to judge the next join."""
         self.back_to_joining(now_ms)
         self.generation_id = NO_GENERATION
-        self.takeover = 0
         self.leader_id = ""
         self.assignment = None
         self.deadline.clear()
