@@ -120,7 +120,7 @@ def test_the_rule_of_a_quarantine_is_set_and_units_are_released(rota: Rota) -> N
     released = rota("groups", "release", "indexers", "docs/3")
 
     assert (before.exit_code, before.out, before.err) == (0, "", "group indexers has no quarantine\n")
-    assert set_to.err.endswith("that felled 3 holders in a row, for 3600 s; at most 1 at once\n")
+    assert set_to.err.endswith("after 3 holders in a row failed with it, for 3600 s; at most 1 at once\n")
     assert after.err == "no unit is quarantined\n"
     assert (released.exit_code != 0, "docs/3 is not quarantined" in released.err) == (True, True)
 

@@ -188,7 +188,7 @@ def test_nothing_is_taken_away_unasked(rota: Rota, command: str) -> None:
     refused = rota(*command.split(), ROTA_STORE=rota.store_url)
 
     assert (refused.exit_code, refused.out) == (2, "")
-    assert refused.err.endswith("? There is no terminal to ask at: --yes answers yes\n")
+    assert refused.err.endswith("? There is no terminal: pass --yes to confirm\n")
     assert rota("topics", "list", "-o", "name").out == "words\n"
     assert rota("groups", "list", "-o", "name").out == "indexers\n"
 

@@ -120,7 +120,10 @@ def test_the_first_generation_waits_for_others_on_purpose() -> None:
         Mood.BUSY,
         ["There is no leader until the next generation names one."],
     )
-    assert shown.headline == "Rebalancing for 0 ms: 2 members joined; the first generation waits a little for others."
+    assert (
+        shown.headline
+        == "Rebalancing for 0 ms: 2 members joined; the first generation waits for the initial rebalance delay."
+    )
     assert said(shown, "until")[0].endswith("300 ms from now; newcomers may still join.")
 
 

@@ -178,7 +178,7 @@ class Candidacy:
         while not self._stopping.is_set():
             pause_s = backoff.next_ms(0.5 + random.random() / 2) / 1000
             reason = self._rejection or "its election has ended"
-            _log.error("election %s: not a candidate: %s; a candidate again in %.1f s", self._group_id, reason, pause_s)
+            _log.error("election %s: not a candidate: %s; it joins again in %.1f s", self._group_id, reason, pause_s)
             if self._stopping.wait(pause_s):
                 break
             try:

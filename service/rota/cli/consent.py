@@ -17,6 +17,6 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise CommandFailed(f"{question} There is no terminal to ask at: --yes answers yes", Exit.USAGE)
+        raise CommandFailed(f"{question} There is no terminal: pass --yes to confirm", Exit.USAGE)
     if not typer.confirm(question, err=True):
         raise CommandFailed("nothing was changed")

@@ -211,4 +211,4 @@ def _groups(server: Server) -> str:
             hanging.append(listed.group_id)
     if hanging:
         raise Unwell(f"{', '.join(hanging)} wait for silent members: `rota groups why {hanging[0]}` names them")
-    return f"{len(moving)} are rebalancing in namespace {server.namespace}, none of them hangs"
+    return f"{len(moving)} are rebalancing in namespace {server.namespace}, none is stuck"

@@ -218,8 +218,8 @@ def work(
     """Run a command on this process's share of a group's work, again whenever the share changes.
 
     As `rota lead`, and in ROTA_ASSIGNMENT the share as JSON; with one topic ROTA_PARTITIONS has the numbers of its
-    partitions, parted by spaces. When the share changes, the command gets TERM and has --drain-ms to finish; then it is
-    started on the new one. Partitions are granted to others only after that. While nothing is assigned, nothing runs.
+    partitions, separated by spaces. When the share changes, the command gets TERM and has --drain-ms to finish; then it
+    is started on the new one. Only after that are partitions granted to others. Without a share, nothing runs.
 
     With --connector the group is of the type worker, as Kafka Connect's: one command runs for each connector and task
     of the share, with ROTA_CONNECTOR, ROTA_TASK (-1 for the connector itself) and ROTA_CONFIG_OFFSET, and goes on while

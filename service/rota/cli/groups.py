@@ -157,7 +157,9 @@ def group_history(
     since: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Only what is no older: 90s, 15m, 12h, 30d, or 2026-11-24T07:00.", show_default=False
+            metavar="TIME",
+            help="Only events since then: 90s, 15m, 12h, 30d ago, or 2026-11-24T07:00.",
+            show_default=False,
         ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many events, the latest.")] = 50,
@@ -262,8 +264,9 @@ def freeze_group(
     url: Url = None,
     namespace: Namespace = None,
 ) -> None:
-    """Start no rebalance for a while that could as well start later: newcomers, changes of topics and candidates of a
-    higher priority wait. Members that leave or expire are excepted.
+    """Postpone rebalances that can wait: new members, changes of topics, and candidates of a higher priority.
+
+    Members that leave or expire still cause one.
     """
     from rota.cli.calls import Server
     from rota.protocol.messages import FreezeGroup, FreezeReply
@@ -295,7 +298,8 @@ def quarantine_units(
     context: typer.Context,
     group: Group,
     after: Annotated[
-        int | None, typer.Option("--after", min=0, metavar="N", help="After N falls in a row; 0 ends the rule.")
+        int | None,
+        typer.Option("--after", min=0, metavar="N", help="After N failures of its holders in a row; 0 ends the rule."),
     ] = None,
     max_units: Annotated[int | None, typer.Option("--max-units", min=1, help="So many units at once.")] = None,
     release_after: Annotated[
@@ -307,7 +311,7 @@ def quarantine_units(
 ) -> None:
     """Print the quarantined units of a group, one a line, or set the rule.
 
-    A unit of work that felled N holders in a row is left out of assignments.
+    A unit of work is not assigned any more after N holders in a row expired or failed while they held it.
     """
     from rota.cli.calls import Server
     from rota.cli.quarantine import print_quarantine, set_rule

@@ -291,7 +291,7 @@ def audit(
     if done.findings:
         items = [each._asdict() for each in done.findings]
         print_items(items, shared(context, output=output).output, columns=columns, name="text")
-        raise CommandFailed("the history does not hold together")
+        raise CommandFailed("the journal has contradictions")
 
 
 @app.command()

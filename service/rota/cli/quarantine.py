@@ -27,6 +27,6 @@ def set_rule(
         return
     ends = f"for {reply.release_after_ms // 1000} s" if reply.release_after_ms else "until it is released"
     print_notice(
-        f"group {group} quarantines a unit that felled {reply.after_falls} holders in a row, {ends}; at most "
+        f"group {group} quarantines a unit after {reply.after_falls} holders in a row failed with it, {ends}; at most "
         f"{reply.max_units} at once"
     )

@@ -51,7 +51,7 @@ class ServeCommand(TyperCommand):
 def serve() -> None:
     """Run a server in the foreground, until Ctrl-C or SIGTERM.
 
-    Without --store it keeps everything in a SQLite file of yours: nothing else to set up. Every option can also be
+    Without --store it keeps everything in a SQLite file in your data folder. Every option can also be
     given by the environment variable that is named with it; the bounds of the protocol by ROTA_LIMITS__… only.
     """
 

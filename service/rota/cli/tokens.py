@@ -67,7 +67,7 @@ def create(
     that is there is replaced.
 
     Its scope is what --allow says, in these namespaces; without --allow it may do what rules say of token:NAME. To
-    rotate, create another one of the same name, bring it out, and revoke the first by its id.
+    rotate, create another one of the same name, deploy it, and revoke the first by its id.
     """
     import secrets
 

@@ -16,7 +16,7 @@ def top(
     context: typer.Context,
     count: Annotated[int, typer.Option("--rows", "-n", min=1, max=200, help="How many groups to show.")] = 20,
     interval: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Seconds between two refreshes.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Print once and end; so it is without a terminal.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit; the default without a terminal.")] = False,
     all_namespaces: AllNamespaces = False,
     url: Url = None,
     namespace: Namespace = None,

@@ -458,7 +458,10 @@ class Election(Running):
                 self._note_failure(error, backoff)
                 pause_s = backoff.next_ms(0.5 + self._jitter() / 2) / 1000
                 _log.exception(
-                    "%s %s: the work raised; a candidate again in %.1f s", self._wording.subject, self._name, pause_s
+                    "%s %s: the work raised; it joins the election again in %.1f s",
+                    self._wording.subject,
+                    self._name,
+                    pause_s,
                 )
                 await self._wait_resigned(f"its work raised {type(error).__name__}", pause_s)
 

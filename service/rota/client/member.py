@@ -352,7 +352,7 @@ class Member(Running, Generic[Share]):
             return
         if error is None or isinstance(error, asyncio.CancelledError):
             raise failure
-        _log.error("member of %s: it had failed before its block did", self.group_id, exc_info=failure)
+        _log.error("member of %s had failed before its `async with` block raised", self.group_id, exc_info=failure)
         error.add_note(f"rota: the member itself had failed: {type(failure).__name__}: {failure}")
 
     async def _drive(self) -> None:

@@ -58,8 +58,8 @@ ACTIONS: Mapping[str, Action] = {
             "freeze",
             "Freeze for 20 minutes",
             "Freeze",
-            "No rebalance starts that could as well start later: newcomers, changes of topics and higher priorities "
-            "wait. Members that leave or expire are excepted.",
+            "Rebalances that can wait are postponed: new members, changes of topics and higher priorities. Members "
+            "that leave or expire still cause one.",
             "The group is frozen.",
         ),
         Action(

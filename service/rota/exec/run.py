@@ -188,7 +188,7 @@ class Run:
             raise GuardianLost("the guardian was killed, and with it the command")
         if self._late_in_s() <= 0:
             self._kill_all()
-            return Ended(128 + signal.SIGKILL, self._lost or "the guardian did not move")
+            return Ended(128 + signal.SIGKILL, self._lost or "the supervising process did not react in time")
         return None
 
     def _late_in_s(self) -> float:

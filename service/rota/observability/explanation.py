@@ -148,7 +148,9 @@ class _Explainer:
         here = len(self.group.members) - len(awaited)
         since = f"Rebalancing for {self._in_state()}"
         if not awaited and not self.group.pending_members:
-            headline = f"{since}: {count(here, 'member')} joined; the first generation waits a little for others."
+            headline = (
+                f"{since}: {count(here, 'member')} joined; the first generation waits for the initial rebalance delay."
+            )
             return Mood.BUSY, headline, self._until("newcomers may still join")
         who = [f"{listed([one.member_id for one in awaited])} to join again"] if awaited else []
         if self.group.pending_members:
@@ -230,8 +232,10 @@ class _Explainer:
         if self.group.leaving:
             points.append(Point("leaving", f"{listed(self.group.leaving)} may leave."))
         if self.group.quarantined:
-            why = "assignments leave them out until they are released"
-            points.append(Point("quarantined", f"{listed(self.group.quarantined)}: they felled their holders; {why}."))
+            why = "they are not assigned until they are released"
+            points.append(
+                Point("quarantined", f"{listed(self.group.quarantined)}: their holders failed in a row; {why}.")
+            )
         return points
 
     def _succession(self) -> list[Point]:

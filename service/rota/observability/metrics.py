@@ -73,7 +73,7 @@ class Metrics:
         )
         self._over_budget = Counter(
             "rota_over_budget_total",
-            "What callers were refused because a budget was used up.",
+            "Requests and connections that were rejected because a budget was used up.",
             ["budget"],
             registry=self.registry,
         )

@@ -73,5 +73,5 @@ def journal_at(options: Mapping[str, str]) -> Journal:
     variable = options.get("urlEnv", "ROTA_STORE")
     url = options.get("url", "") or os.environ.get(variable, "")
     if not url:
-        raise JournalRefused(f"where is the journal? Set the option url, or the variable {variable}")
+        raise JournalRefused(f"no URL of a journal: set the option url, or the variable {variable}")
     return open_journal(url)

@@ -91,5 +91,7 @@ async def compute(do: Compute) -> Outcome:
     try:
         return do.assign() if size <= INLINE_SIZE else await asyncio.to_thread(do.assign)
     except Exception as error:
-        logger.exception("a strategy broke", extra={"group_id": job.group_id, "namespace": job.namespace})
+        logger.exception(
+            "an assignment strategy raised an exception", extra={"group_id": job.group_id, "namespace": job.namespace}
+        )
         return f"{type(error).__name__}: {error}"

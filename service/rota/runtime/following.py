@@ -158,10 +158,15 @@ class Follower:
         except StoreUnavailable:
             return
         except LinesPruned as pruned:
-            logger.warning("a follower of a group goes on behind pruned lines", extra={"first": pruned.first_revision})
+            logger.warning(
+                "events of a followed group were pruned; going on after them", extra={"first": pruned.first_revision}
+            )
             self._go_on_after(pruned.first_revision - 1)
         except ReaderIsAhead as ahead:
-            logger.warning("a follower of a group goes on behind lost lines", extra={"last": ahead.last_revision})
+            logger.warning(
+                "the store lost events of a followed group; going on after its last one",
+                extra={"last": ahead.last_revision},
+            )
             self._go_on_after(ahead.last_revision or 0)
 
     def _go_on_after(self, seq: int) -> None:

@@ -180,7 +180,7 @@ async def _maintain(services: Services, settings: Settings) -> None:
         try:
             await services.store.maintain()
         except StoreUnavailable as error:
-            _log.warning("the store's upkeep failed", extra={"error": str(error)})
+            _log.warning("store maintenance failed; it is tried again", extra={"error": str(error)})
         await delete_old_lines(settings.store, settings.journal_keep_days)
 
 

@@ -174,8 +174,8 @@ class Settings(BaseSettings):
     )
     allow_host: _Names = Field(
         default=(),
-        description="Names, `A,*.B`, by which callers may reach this server beside its own; `*` is any. Without rules "
-        "all others are refused. With rules all are accepted as long as none is listed.",
+        description="Names, `A,*.B`, by which callers may reach this server beside its own; `*` is any. Without an "
+        "access file other names are rejected. With one every name is accepted unless this is set.",
     )
     allow_origin: _Origins = Field(
         default=(),
@@ -221,7 +221,10 @@ class Settings(BaseSettings):
         default=0, ge=0, le=600_000, description="Time between not ready and draining, for load balancers to notice."
     )
     drain_timeout_ms: int = Field(
-        default=5_000, ge=0, le=600_000, description="Most time for open connections to end while draining."
+        default=5_000,
+        ge=0,
+        le=600_000,
+        description="Maximum time to wait for open connections to close while draining.",
     )
     otlp: _Url | None = Field(
         default=None,
@@ -234,7 +237,7 @@ class Settings(BaseSettings):
     log_level: Annotated[str, Metavar("LEVEL")] = Field(
         default="info",
         pattern="^(?i:debug|info|warning|error)$",
-        description="Least severity that is logged: debug, info, warning or error.",
+        description="Minimum level that is logged: debug, info, warning or error.",
     )
     limits: Limits = Field(default=Limits(), description="Bounds of the protocol.")
     budgets: Budgets = Field(default=Budgets(), description="Budgets for callers that are not known yet.")
@@ -251,7 +254,9 @@ class Settings(BaseSettings):
         for budget in fields(Budgets):
             share = getattr(self.budgets, budget.name)
             if not 1 <= share.per_source <= share.in_all:
-                raise ValueError(f"budgets.{budget.name} must allow a source something, and all of them no less")
+                raise ValueError(
+                    f"budgets.{budget.name}: per_source must be at least 1, and in_all at least per_source"
+                )
         return self
 
     @model_validator(mode="after")
@@ -277,7 +282,7 @@ class Settings(BaseSettings):
         if self.tls_client_optional and (self.tls_client_ca_file is None or self.access_file is None):
             raise ValueError("tls_client_optional needs tls_client_ca_file and access_file")
         if self.is_open_to_all and not self.allow_anonymous:
-            raise ValueError("beyond loopback needs access_file or tls_client_ca_file, or allow_anonymous")
+            raise ValueError("listening beyond loopback needs access_file, tls_client_ca_file or allow_anonymous")
         return self
 
     @property

@@ -99,7 +99,9 @@ class ServerTelemetry(Telemetry):
 
     def on_late_timer(self, lateness_ms: int) -> None:
         self._metrics.timer_late(lateness_ms / 1000)
-        _log.warning("the event loop was held up; sessions got the time back", extra={"lateness_ms": lateness_ms})
+        _log.warning(
+            "event loop blocked; session deadlines are extended by the same time", extra={"lateness_ms": lateness_ms}
+        )
 
 
 class TransitionLog:

@@ -82,7 +82,7 @@ async def _take_part(
         _log.info("listening on %s", url_of(http))
         await stop.wait()
         # The share is released before anything else stops working.
-        await seat.drain("the sidecar was told to end")
+        await seat.drain("the sidecar received a signal to stop")
         if file is not None:
             file.write()
         news.end()
@@ -116,7 +116,7 @@ class _HookRunner:
             async with asyncio.timeout(self._patience_s):
                 await asyncio.gather(*(hook.settled(change.number) for hook in self._hooks))
         except TimeoutError:
-            _log.warning("the hooks were not told of %r within %g s", change.kind, self._patience_s)
+            _log.warning("the hooks were not notified of %r within %g s", change.kind, self._patience_s)
 
 
 @asynccontextmanager

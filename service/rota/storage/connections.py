@@ -219,9 +219,11 @@ class PostgresConnections:
         except DBAPIError as error:
             if sqlstate(error) != NO_RIGHT:
                 raise
-            _log.warning("no right to make the journal's partitions: %s does it, too", UPGRADE_HINT)
+            _log.warning(
+                "no permission to create the journal's partitions: run %s as the owner of the tables", UPGRADE_HINT
+            )
         else:
-            _log.debug("made the journal's partitions %s", created)
+            _log.debug("created partitions of the journal: %s", created)
 
 
 def connections_to(

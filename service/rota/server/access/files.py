@@ -52,7 +52,8 @@ class Reread(Generic[Content]):
             self._content = self._read()
         except (OSError, ValueError) as error:
             _log.error(
-                "a changed file cannot be used, what it said before holds", extra={"file": names, "why": str(error)}
+                "cannot read a changed file; its previous content stays in use",
+                extra={"file": names, "why": str(error)},
             )
         else:
             _log.info("a changed file was read again", extra={"file": names})
