@@ -49,13 +49,11 @@ __all__ = ["PROTOCOL_TYPE", "PartitionCounts", "Partitions", "TopicRole"]
 
 Partitions: TypeAlias = tuple[TopicPartition, ...]
 
-PartitionCounts: TypeAlias = (
-    "Mapping[str, int | TopicFacts]"
-    " | Callable[[Sequence[str]], Mapping[str, int | TopicFacts] | Awaitable[Mapping[str, int | TopicFacts]]]"
-)
+_Counts: TypeAlias = Mapping[str, "int | TopicFacts"]
+PartitionCounts: TypeAlias = "_Counts | Callable[[Sequence[str]], _Counts | Awaitable[_Counts]]"
 """How many partitions each topic has, or a function (plain or async) that the leader asks for these topics.
 
-`TopicFacts` say more of a topic: where its partitions are and how heavy, for the strategies that heed it.
+`TopicFacts` say more of a topic: where its partitions are and how heavy, for the strategies that read it.
 """
 
 _log = logging.getLogger(__name__)
