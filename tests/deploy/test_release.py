@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -13,7 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.kubernetes import REPOSITORY
+from tests.deploy.kubernetes import REPOSITORY, render
+from tests.support.helm import helm
 
 GITHUB = REPOSITORY / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
@@ -113,6 +116,49 @@ def test_the_release_names_its_images_and_needs_no_index_token() -> None:
     assert {"package", "charts"} <= set(jobs["publish"]["needs"])
     assert jobs["publish"]["environment"] == "pypi"
     assert "secrets." not in (GITHUB / "workflows" / "release.yml").read_text()
+
+
+def test_a_wrong_tag_or_a_failing_test_publishes_nothing() -> None:
+    jobs = yaml.safe_load((GITHUB / "workflows" / "release.yml").read_text())["jobs"]
+
+    needs = {
+        name: {job["needs"]} if isinstance(job.get("needs"), str) else {*job.get("needs", ())}
+        for name, job in jobs.items()
+    }
+    for _ in jobs:
+        needs = {name: direct.union(*(needs[each] for each in direct)) for name, direct in needs.items()}
+    publishing = [name for name, job in jobs.items() if "write" in (job.get("permissions") or {}).get("packages", "")]
+    assert {"images", "charts"} <= {*publishing}
+    assert [name for name in (*publishing, "publish") if not {"tests", "package"} <= needs[name]] == []
+
+
+@pytest.mark.thorough
+def test_the_published_chart_pulls_the_image_of_its_release(tmp_path: Path) -> None:
+    """The workflow's own step, on a copy."""
+    shutil.copytree(REPOSITORY / "helm", tmp_path / "helm")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "helm").symlink_to(helm("3"))
+    jobs = yaml.safe_load((GITHUB / "workflows" / "release.yml").read_text())["jobs"]
+    [step] = [step["run"] for step in jobs["charts"]["steps"] if step.get("name") == "Package the charts"]
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "GITHUB_REF_NAME": "v9.8.7",
+        "GITHUB_REPOSITORY_OWNER": "Some-Owner",
+    }
+    subprocess.run(["bash", "-e", "-c", step], cwd=tmp_path, env=environment, check=True, timeout=60)
+
+    assert {path.name for path in (tmp_path / "charts").iterdir()} == {"rota-9.8.7.tgz", "rota-sidecar-9.8.7.tgz"}
+    values = {
+        "access": {"allowAnonymous": True},
+        "store": {"existingSecret": "rota"},
+        "peer": {"existingSecret": "rota"},
+    }
+    manifests = render(chart=tmp_path / "charts" / "rota-9.8.7.tgz", values=values)
+    [server] = [each for each in manifests if each["kind"] == "Deployment"]
+    images = {each["image"] for each in server["spec"]["template"]["spec"]["containers"]}
+    assert images == {"ghcr.io/some-owner/rota:9.8.7"}
 
 
 def test_actions_are_pinned() -> None:

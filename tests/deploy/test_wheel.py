@@ -9,6 +9,7 @@ import zipfile
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
+from shutil import which
 
 import pytest
 
@@ -47,9 +48,20 @@ def pip(*arguments: str | Path) -> None:
     subprocess.run(command, check=True, timeout=300)
 
 
-def python(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def pythons() -> list[Path]:
+    """The interpreter of this run, and each other one on the PATH from 3.11 on."""
+    others = [which(f"python3.{minor}") for minor in range(11, 16) if minor != sys.version_info.minor]
+    answers = [
+        subprocess.run((other, "-c", "import sys; print(sys.executable)"), capture_output=True, text=True, check=False)
+        for other in others
+        if other
+    ]
+    return [PYTHON, *(Path(answer.stdout.strip()) for answer in answers if answer.returncode == 0)]
+
+
+def python(folder: Path, *arguments: str | Path, program: Path = PYTHON) -> subprocess.CompletedProcess[str]:
     """Run the machine's Python without its own packages: only the standard library and the folder are there."""
-    command = [str(PYTHON), "-S", "-W", "error", *map(str, arguments)]
+    command = [str(program), "-S", "-W", "error", *map(str, arguments)]
     environment = {"PYTHONPATH": str(folder)}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
@@ -64,10 +76,30 @@ def test_the_light_install_is_small(installed: Path) -> None:
 
 
 def test_the_light_install_leads_and_works(installed: Path, shared_server: Server) -> None:
-    ran = python(installed, PROGRAM, shared_server.url)
+    """On each Python of the machine that the package supports."""
+    tried = pythons()
+    print(", ".join(map(str, tried)))
+    for program in tried:
+        ran = python(installed, PROGRAM, shared_server.url, program=program)
 
-    assert ran.returncode == 0, ran.stderr
-    assert "holds 2" in ran.stdout
+        assert ran.returncode == 0, ran.stderr
+        assert "holds 2" in ran.stdout
+
+
+def test_the_sdist_makes_the_same_wheel(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROTA_REPOSITORY_URL", SOURCES)
+    monkeypatch.setenv("GITHUB_REF_NAME", "v1.2.3")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(tmp_path)]
+    subprocess.run(command, cwd=REPOSITORY, check=True, timeout=120, capture_output=True)
+    [packed] = tmp_path.glob("rota-*.tar.gz")
+    pip("wheel", "--no-deps", "--wheel-dir", tmp_path / "wheels", packed)
+
+    [built] = (tmp_path / "wheels").glob("rota-*.whl")
+    with zipfile.ZipFile(built) as mine, zipfile.ZipFile(wheel) as direct:
+        assert sorted(mine.namelist()) == sorted(direct.namelist())
+        assert {each.filename: each.CRC for each in mine.infolist() if each.filename.endswith(".py")} == {
+            each.filename: each.CRC for each in direct.infolist() if each.filename.endswith(".py")
+        }
 
 
 def test_the_command_names_its_extra_in_a_light_install(installed: Path) -> None:
