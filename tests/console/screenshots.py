@@ -35,12 +35,16 @@ SHOTS = (
     Shot("console-group", PAGES["group"], height=1_180, until=".map rect"),
     Shot("console-group-dark", PAGES["group"], "dark", height=820, until=".map rect"),
     Shot("console-rebalancing", PAGES["rebalancing"], height=640),
+    Shot("console-timeline", PAGES["timeline"], height=760, until=".axis"),
+    Shot("console-topic", PAGES["topic"], height=520),
+    Shot("console-leaders", PAGES["leaders"], height=420, until="h1"),
     Shot("console-action", PAGES["action"], height=620),
     Shot("console-small", PAGES["group"], width=390, height=844),
 )
 OF_THE_KEEPER = (
     Shot("console-tokens", "/tokens", height=420, until=".tokens"),
     Shot("console-quotas", "/quotas", "dark", height=520, until=".quotas"),
+    Shot("console-access", "/access", height=520, until="h1"),
 )
 
 

@@ -9,7 +9,7 @@ from typing import Generic, Literal, Self, TypeAlias
 from rota.assignors import TopicPartition
 from rota.assignors.work import WorkItem
 from rota.client.connect_worker import ConfigOffset, WorkShared
-from rota.client.consumer_protocol import Partitions
+from rota.client.consumer_protocol import Partitions, _Counts
 from rota.client.election import Leadership, Outcome
 from rota.client.errors import CoordinatorError
 from rota.client.events import Assigned, MemberEvent
@@ -45,7 +45,6 @@ from rota.protocol.messages import (
     TopicPartitions,
     TopicReply,
 )
-from rota.types import TopicFacts
 
 __all__ = [
     "Client",
@@ -65,7 +64,7 @@ __all__ = [
 
 Listener: TypeAlias = Callable[..., None]
 
-PartitionCounts: TypeAlias = Mapping[str, int | TopicFacts] | Callable[[Sequence[str]], Mapping[str, int | TopicFacts]]
+PartitionCounts: TypeAlias = _Counts | Callable[[Sequence[str]], _Counts]
 
 Work: TypeAlias = Callable[[Shard], None]
 
