@@ -270,6 +270,17 @@ def test_a_change_undone_while_changes_collect_is_no_change(replica: Replica) ->
     assert replica.generation_id() == 1
 
 
+def test_changes_collect_anew_after_one_that_was_undone(replica: Replica) -> None:
+    replica.join(debounce_ms=5_000)
+    replica.assign(("t", 1))
+    for partitions in (2, 1, 3):
+        replica.grow()
+        replica.later(PAUSE_MS)
+        replica.assign(("t", partitions))
+
+    assert (replica.todo, replica.shares()) == ([], [[0]])
+
+
 def test_a_new_generation_has_the_changes_that_collect(replica: Replica) -> None:
     replica.join(debounce_ms=60_000)
     replica.assign(("t", 1))
@@ -420,6 +431,30 @@ def test_a_strategy_that_cannot_name_its_topics_fails_its_group(
     strategy.raises_for = ""
     replica.join("h")
     replica.assign(("t", 1))
+    assert replica.shares("h") == [[0]]
+
+
+def test_a_strategy_that_raises_for_one_group_assigns_another(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raises = iter([True])
+    known = registry._TYPES["consumer"]
+
+    def wants_topic(generation: Generation) -> Callable[[str], bool]:
+        if next(raises, False):
+            raise ZeroDivisionError
+        return consumer_server.wants_topic(generation)
+
+    assert known.server is not None
+    side = dataclasses.replace(known.server, wants_topic=wants_topic)
+    monkeypatch.setitem(registry._TYPES, known.name, dataclasses.replace(known, server=side))
+    replica.join()
+    replica.join("h")
+    replica.assign(("t", 1))
+    while replica.listing() is not None:
+        replica.assign(("t", 1))
+
+    assert replica.group().state == "PreparingRebalance"
     assert replica.shares("h") == [[0]]
 
 

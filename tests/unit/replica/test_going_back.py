@@ -11,6 +11,7 @@ from rota.protocol.limits import GENERATIONS_RAISED
 from rota.replica import steps
 from rota.replica.going_back import Known, LostFact, StoreMemory, is_setback, lost_facts
 from rota.replica.leases import WENT_BACK
+from rota.replica.owned_shard import NOTHING
 from rota.replica.ports import EPOCHS_SKIPPED, Floor, ShardClaim, ShardOwner
 from tests.unit.group.driver import a_commit
 from tests.unit.replica.shards import LEASE_MS, a_shard, a_shard_with_a_member, at, decide
@@ -46,6 +47,7 @@ def test_a_row_that_cannot_follow_from_what_was_known(found: Known, began_at: in
 
 def test_a_shard_that_was_never_known_is_no_setback() -> None:
     assert not is_setback(Known(0, "", 0), Known(0, "", 0))
+    assert not is_setback(Known(0, "", 0), Known(0, "r0", 0))
 
 
 def test_a_quiet_shard_that_lost_lines_is_found_by_a_renewal() -> None:
@@ -55,6 +57,7 @@ def test_a_quiet_shard_that_lost_lines_is_found_by_a_renewal() -> None:
 
     assert shell.round() == ["ReadOwners", "Register", "Renew", *REACTION]
     assert shell.leases.owned == {}
+    assert shell.leases.next_round_ms(0, shell.now(), has_failed=False) == shell.now().monotonic_ms
     assert [each.reason for each in shell.did(steps.GiveUp)] == [WENT_BACK] * SHARDS
 
 
@@ -112,6 +115,9 @@ def test_all_shards_are_given_up_and_loaded_again() -> None:
     assert shell.round() == ["ReadOwners", *REACTION, "Claim", "Load", "Serve", "Register", "Renew"]
     assert shell.leases.is_complete
     assert [each.shard_id for each in shell.did(steps.WentBack)[0].setbacks] == [2]
+    compared = shell.did(steps.Load)[0]
+    assert list(compared.claims) == [ShardClaim(2, 0, 0)]
+    assert compared.lease_until_ms == shell.now().monotonic_ms + LEASE_MS
 
 
 def test_the_floor_is_above_what_the_owner_remembers() -> None:
@@ -292,6 +298,8 @@ def test_what_was_lost_is_named_by_group_and_partition() -> None:
 def test_an_owner_that_may_not_answer_raises_nothing() -> None:
     owned = a_shard()
 
-    assert not owned.raise_generations(9, at(LEASE_MS)).appends
-    assert owned.raise_generations(9, at(1)).appends is False
+    assert owned.raise_generations(9, at(LEASE_MS)) is NOTHING
+    assert owned.shard.generation_floor == 0
+    assert owned.raise_generations(9, at(1)) is not NOTHING
     assert owned.shard.generation_floor == 9
+    assert owned.raise_generations(9, at(2)) is NOTHING

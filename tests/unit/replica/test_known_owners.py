@@ -95,6 +95,24 @@ def test_a_slow_read_delays_when_a_shard_becomes_free() -> None:
     assert reader.known.next_free_ms(()) == left_ms + doubt_ms
 
 
+@pytest.mark.parametrize(("over_ms", "is_free"), [(399 - SLACK_MS, False), (400 - SLACK_MS, True)])
+def test_a_slow_read_leaves_doubt_whether_a_lease_is_over(over_ms: int, is_free: bool) -> None:
+    reader = Reader()
+    reader.lease_until_ms = reader.ahead_ms + 200 - over_ms
+
+    reader.read(at_ms=0, takes_ms=400)
+
+    assert reader.known.is_free(0) is is_free
+
+
+def test_a_released_shard_needs_no_clock() -> None:
+    reader = Reader()
+    reader.lease_until_ms = RELEASED
+    reader.read(at_ms=100)
+
+    assert reader.known.is_released(0)
+
+
 def test_a_clock_that_was_set_lets_a_lease_last_its_length() -> None:
     reader = Reader()
     reader.known.clock_set_ms = 500

@@ -247,6 +247,29 @@ def test_a_heartbeat_is_left_to_submit_once_closed_or_expired() -> None:
     assert owned.try_heartbeat(4, BEAT, at(300)) is None
 
 
+def test_heartbeats_of_different_members_get_their_own_replies() -> None:
+    owned = a_shard_with_a_member()
+    unknown = a_heartbeat("x", 1)
+
+    answers = [owned.try_heartbeat(number, beat, at(300)) for number, beat in enumerate([BEAT, unknown, BEAT])]
+
+    errors = [answer.reply.error for answer in answers if isinstance(answer, Answer)]
+    assert errors == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NONE]
+
+
+def test_the_same_reply_has_the_revision_of_its_time() -> None:
+    owned = a_shard_with_a_member()
+    first = owned.try_heartbeat(3, BEAT, at(300))
+    decide(owned, 4, a_commit("m", 1), 300)
+    commit(owned, 300)
+    second = owned.try_heartbeat(5, BEAT, at(300))
+
+    assert isinstance(first, Answer)
+    assert isinstance(second, Answer)
+    assert second.reply is first.reply
+    assert (first.revision, second.revision) == (owned.seq - 1, owned.seq)
+
+
 def test_a_heartbeat_that_parks_waits_for_its_reply() -> None:
     owned = a_shard_with_a_member()
 
