@@ -56,7 +56,7 @@ def test_a_setback_has_the_row_that_shows_it(is_restored: bool) -> None:
     assert memory.setbacks == [Setback(0, known, known._replace(last_seq=19), 5, is_restored)]
 
 
-def test_a_later_epoch_that_began_before_the_known_end_is_a_setback() -> None:
+def test_an_epoch_that_began_before_the_known_end_is_a_setback() -> None:
     memory = a_memory()
 
     memory.compare_owners([a_row(epoch=8, last_seq=30, claimed_seq=19)], memory.ask())
@@ -122,7 +122,7 @@ def test_a_released_shard_may_have_been_anothers_at_once() -> None:
     assert memory.is_unsure(a_claim(), 0)
 
 
-def test_the_release_of_a_shard_that_was_never_served_changes_nothing() -> None:
+def test_the_release_of_an_unknown_shard_changes_nothing() -> None:
     memory = StoreMemory(ME)
     memory.note_released(0)
 
@@ -137,7 +137,7 @@ def test_a_floor_that_this_replica_raised_makes_a_claim_sure() -> None:
     assert memory.is_unsure(a_claim(generation_floor=49), 0)
 
 
-def test_a_shard_with_unknown_generations_is_unsure_until_a_floor() -> None:
+def test_a_shard_is_unsure_of_generations_until_a_floor() -> None:
     memory = a_memory()
     memory.compare_owners([a_row(last_seq=19, generation_floor=0)], memory.ask())
     memory.take_setbacks(0)
