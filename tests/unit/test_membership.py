@@ -444,7 +444,7 @@ def test_leaving_gives_up_after_three_tries() -> None:
     assert Left() in bench.unanswered()
 
 
-def test_a_leave_that_is_refused_is_repeated_for_the_time_of_a_call() -> None:
+def test_a_refused_leave_is_repeated_for_the_time_of_a_call() -> None:
     bench = a_stable_follower()
     bench.membership.leave(bench.now_ms, "closing")
     ends_ms = bench.now_ms + REQUEST_TIMEOUT_MS
