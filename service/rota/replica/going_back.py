@@ -140,6 +140,11 @@ class StoreMemory:
             self._learn(shard_id, Known(row.epoch, row.replica_id, row.last_seq))
             self._floors[shard_id] = max(row.generation_floor, self._floors.get(shard_id, 0))
 
+    def is_outdated(self, row: ShardOwner) -> bool:
+        """Whether a later epoch of the shard is known, and the store did not go back."""
+        is_setback_found = any(each.shard_id == row.shard_id for each in self.setbacks)
+        return not is_setback_found and row.epoch < self._known.get(row.shard_id, NEVER).epoch
+
     def compare_claims(self, claims: Iterable[ShardClaim], asked: Asked) -> None:
         """Shards were claimed."""
         if asked.times_back != self._times_back:

@@ -61,14 +61,20 @@ class KnownOwners:
         answered_ms: int | None = None,
         asked: Asked | None = None,
     ) -> None:
-        """The store has answered a read that was sent then. `asked` is what `memory.ask` returned before."""
-        self.owners = {owner.shard_id: owner for owner in owners}
+        """The store has answered a read that was sent then. `asked` is what `memory.ask` returned before.
+
+        Answers may come in another order than the reads were carried out in. A row of an epoch before the known one
+        says nothing new: by that row a shard would count as released that another replica has claimed since.
+        """
+        rows = {owner.shard_id: owner for owner in owners}
         if asked is not None:
-            self.memory.compare_owners(self.owners.values(), asked)
+            self.memory.compare_owners(rows.values(), asked)
             if self.memory.setbacks and self.on_setback is not None:
                 self.on_setback()
-        self.read_ms = sent_ms
-        shown = next((o.lease_until_ms - o.lease_left_ms for o in self.owners.values() if o.lease_until_ms), None)
+        kept = {shard_id: self.owners.get(shard_id) for shard_id, row in rows.items() if self.memory.is_outdated(row)}
+        self.owners = {**rows, **{shard_id: row for shard_id, row in kept.items() if row is not None}}
+        self.read_ms = max(sent_ms, self.read_ms)
+        shown = next((row.lease_until_ms - row.lease_left_ms for row in rows.values() if row.lease_until_ms), None)
         if shown is not None and answered_ms is not None:
             self._compare_clocks(Ahead(shown - answered_ms, shown - sent_ms, answered_ms))
 

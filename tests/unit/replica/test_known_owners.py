@@ -113,6 +113,30 @@ def test_a_released_shard_needs_no_clock() -> None:
     assert reader.known.is_released(0)
 
 
+def test_a_read_that_comes_late_releases_no_shard() -> None:
+    """Found by the simulator: another replica had claimed the shard since, and the store's clock was set forwards."""
+    known = KnownOwners("me", 1)
+    before = known.memory.ask()
+    claimed = ShardOwner(0, "another", "", 3, 900, lease_until_ms=1_000)
+
+    known.update([claimed], 20, 24, known.memory.ask())
+    known.update([ShardOwner(0, "a third", "", 2, -100, lease_until_ms=RELEASED)], 10, 40, before)
+
+    assert known.owners == {0: claimed}
+    assert not known.is_free(0)
+    assert known.read_ms == 20
+
+
+def test_a_row_of_an_earlier_epoch_counts_where_the_store_went_back() -> None:
+    known = KnownOwners("me", 1)
+    known.update([ShardOwner(0, "another", "", 3, 900, lease_until_ms=1_000)], 20, 24, known.memory.ask())
+    earlier = ShardOwner(0, "a third", "", 2, -100, lease_until_ms=RELEASED)
+
+    known.update([earlier], 30, 34, known.memory.ask())
+
+    assert known.owners == {0: earlier}
+
+
 def test_a_clock_that_was_set_lets_a_lease_last_its_length() -> None:
     reader = Reader()
     reader.known.clock_set_ms = 500
