@@ -418,14 +418,15 @@ def _gone(records: Sequence[Entry]) -> list[MemberName]:
 def _share_sessions(shard: Shard, seen: SeenMembers, now: Now, lease_until_ms: int) -> list[Timer]:
     """Shorten the sessions to what the former owner's published heartbeats leave of them.
 
-    A member may have sent one more heartbeat, and got its answer, after the last publication. An owner publishes for as
-    long as it answers, which is until its lease is over: an older publication shows that the store has lost the later
-    ones, and says nothing about the members.
+    A member may have sent one more heartbeat, and got its answer, after the last publication: at most a silent shard's
+    time between two publications after it, and the two turns in which the owner would have published the heartbeat. An
+    owner publishes for as long as it answers, which is until its lease is over: an older publication shows that the
+    store has lost the later ones, and says nothing about the members.
     """
     published_ms_ago = seen.published_ms_ago
     if published_ms_ago is None or published_ms_ago > lease_until_ms - now.monotonic_ms + STILL_HERE_MS + GRACE_MS:
         return shard.share_sessions({}, 0, now.wall_ms).timers
-    unknown_ms_ago = max(0, published_ms_ago - 2 * PUBLISH_MS)
+    unknown_ms_ago = max(0, published_ms_ago - STILL_HERE_MS - 2 * PUBLISH_MS)
     return shard.share_sessions(seen.seen_ms_ago, published_ms_ago + GRACE_MS, now.wall_ms, unknown_ms_ago).timers
 
 

@@ -151,6 +151,8 @@ class Ledger:
         elif not isinstance(record, r.ShardReleased | r.TopicChanged):
             account = self.account((entry.namespace, entry.group_id))
             _move(account, record, line.decided_ms)
+            if isinstance(record, r.MemberJoined):
+                account.last_join_ms = line.landed_ms  # Its timers are set once it is durable.
             if isinstance(record, r.OffsetsCommitted):
                 dated = ((item, item.committed_at_ms) for item in record.offsets)
                 account.committed_ms.update({(i.topic, i.partition): ms or entry.at_ms for i, ms in dated})
@@ -182,7 +184,6 @@ def _move(account: GroupAccount, record: r.Record, at_ms: int) -> None:
             if not account.members:
                 account.protocol_type = record.protocol_type
             account.members[record.member.member_id] = record.member
-            account.last_join_ms = at_ms
             account.note_in_phase(record.member)
         case r.MemberUpdated():
             account.members[record.member.member_id] = record.member

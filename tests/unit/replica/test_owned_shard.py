@@ -13,7 +13,7 @@ from rota.group.rows import OffsetRow, ShardImage, SideCommit
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import GetLeader, HeartbeatMany, JoinGroup, MemberHeartbeat, Request, VerifyFence
 from rota.replica.leases import MOVES
-from rota.replica.owned_shard import GRACE_MS, LEASE_IS_OVER, NOTHING, PUBLISH_MS, OwnedShard, Ready
+from rota.replica.owned_shard import GRACE_MS, LEASE_IS_OVER, NOTHING, PUBLISH_MS, STILL_HERE_MS, OwnedShard, Ready
 from rota.replica.ports import Answer, SeenMembers, ShardClaim
 from rota.types.consumer import Subscription, encode_subscription
 from tests.unit.group.driver import KEY, SESSION_MS, a_commit, a_fetch, a_heartbeat, a_join, a_leave, a_sync
@@ -370,7 +370,7 @@ def test_a_member_has_a_session_from_the_last_publication() -> None:
     """Up to a round after it, the former owner may have answered one more heartbeat."""
     owned = taken_over(SeenMembers({(*KEY, "m"): 9_000}, 3_000))
 
-    assert session_left_ms(owned) == SESSION_MS - 3_000 + 2 * PUBLISH_MS
+    assert session_left_ms(owned) == SESSION_MS - 3_000 + STILL_HERE_MS + 2 * PUBLISH_MS
 
 
 def test_a_member_keeps_what_the_last_owner_was_silent_for() -> None:
@@ -402,7 +402,9 @@ def test_the_timer_of_a_shortened_session_is_set() -> None:
     image = a_shard_with_a_member().shard.image()
     owned, _ = a_loading_shard(seen=SeenMembers({(*KEY, "m"): 9_000}, 3_000), image=image)
 
-    assert at(SESSION_MS - 3_000 + 2 * PUBLISH_MS).wall_ms in [timer.at_ms for timer in commit(owned).timers]
+    assert at(SESSION_MS - 3_000 + STILL_HERE_MS + 2 * PUBLISH_MS).wall_ms in [
+        timer.at_ms for timer in commit(owned).timers
+    ]
 
 
 # --- sweeping, side commits ---------------------------------------------------------------------------------
