@@ -95,6 +95,9 @@ class Leases:
     def round(self, now: Now) -> Steps:
         """Free shards come first: calls wait for them. One may be free because its owner is not up any more.
 
+        The replica may begin to leave, and release all, while a slow step of the round is under way: after it the round
+        takes nothing more, and gives back what that step has taken.
+
         A registration ends before its leases: a replica whose leases were read as over is not among those that a later
         registration returns.
         """
@@ -103,8 +106,9 @@ class Leases:
         _, now = yield steps.ReadOwners()
         now = yield from self._look_back(now)
         now = yield from self._acquire(now)
-        now = yield from self._survey()
-        now = yield from self._acquire(now)
+        if not self.is_leaving:
+            now = yield from self._survey()
+            now = yield from self._acquire(now)
         now = yield from self._renew(now)
         if self.known.memory.setbacks:
             yield from self._look_back(now)
@@ -211,11 +215,19 @@ class Leases:
         memory.compare_images(claims, images)
         if memory.setbacks or now.monotonic_ms >= lease_until_ms:
             return now
+        if self.is_leaving:
+            return (yield from self._give_back(claims))
         claims, images = _untouched(claims, images)
         if unsure:
             claims = yield from self._raise_far(claims, images, unsure)
         lost = {shard_id: memory.lost[shard_id] for shard_id in shard_ids if shard_id in memory.lost}
         _, now = yield steps.Serve(claims, images, lease_until_ms, lost)
+        return now
+
+    def _give_back(self, claims: Sequence[ShardClaim]) -> Generator[Do, tuple[Any, Now], Now]:
+        """Release shards that were claimed and are not served."""
+        yield steps.Release(claims)
+        _, now = yield steps.NotifyPeers()
         return now
 
     def _raise_far(

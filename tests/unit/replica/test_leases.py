@@ -292,11 +292,11 @@ def test_what_was_loaded_after_its_lease_is_not_served() -> None:
     assert not shell.did(steps.Serve)
 
 
-def test_a_replica_that_leaves_claims_nothing() -> None:
+def test_a_replica_that_leaves_registers_and_claims_nothing() -> None:
     shell = Shell()
     shell.leases.is_leaving = True
 
-    assert shell.round() == ["ReadOwners", "Register", "NotifyPeers"]
+    assert shell.round() == ["ReadOwners"]
 
 
 # --- how long a lease lasts ---------------------------------------------------------------------------------
@@ -431,7 +431,27 @@ def test_a_replica_that_leaves_hands_nothing_over_by_rounds() -> None:
     shell = a_replica_beside_another()
     shell.leases.is_leaving = True
 
-    assert shell.round() == ["ReadOwners", "Register", "Renew"]
+    assert shell.round() == ["ReadOwners", "Renew"]
+
+
+def test_a_replica_that_leaves_during_a_slow_read_registers_no_more() -> None:
+    shell = Shell()
+    shell.before[steps.ReadOwners] = lambda: setattr(shell.leases, "is_leaving", True)
+
+    assert shell.round() == ["ReadOwners"]
+
+
+@pytest.mark.parametrize("slow", [steps.Claim, steps.Load])
+def test_a_replica_that_leaves_during_a_claim_gives_it_back(slow: type[Do]) -> None:
+    shell = Shell()
+    shell.before[slow] = lambda: setattr(shell.leases, "is_leaving", True)
+
+    names = shell.round()
+
+    assert names[-2:] == ["Release", "NotifyPeers"]
+    assert "Serve" not in names
+    assert [claim.shard_id for claim in shell.did(steps.Release)[0].claims] == list(range(SHARDS))
+    assert shell.leases.owned == {}
 
 
 def test_a_replica_that_stops_releases_all_and_deregisters() -> None:
