@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from rota.api.peer.methods import CALL, HEARTBEATS, TOPICS_CHANGED, WATCH
 from rota.api.peer.secret import shown
 from rota.api.peer.server import PeerServer
 from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatReply, ListTopics, MemberHeartbeat
-from rota.replica.ports import Answer, Replica
+from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.forwarding import PeerUnreachable
 from rota.server.settings import Settings
@@ -60,6 +62,51 @@ async def test_a_peer_that_does_not_show_the_secret_is_refused(tables: MemoryTab
         watched = [event async for event in peers.watch(peer, "default", "g", 0)]
 
     assert watched == []
+
+
+@asynccontextmanager
+async def a_peer_that_answers(method: str, data: bytes) -> AsyncIterator[Replica]:
+    """A replica of a later release, whose answers this one cannot read."""
+
+    async def call(_request: bytes, _context: Any) -> bytes:
+        return data
+
+    async def watch(_request: bytes, _context: Any) -> AsyncIterator[bytes]:
+        yield data
+
+    handler: Any = (
+        grpc.unary_stream_rpc_method_handler(watch) if method == WATCH else grpc.unary_unary_rpc_method_handler(call)
+    )
+    service, name = method.removeprefix("/").split("/")
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, {name: handler})])
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield Replica("r", "http://r", f"127.0.0.1:{port}")
+    await server.stop(None)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b'{"type": "Later", "fields": {}}', b'{"type": "ListTopicsReply", "fields": {"error": "LATER"}}'],
+)
+async def test_an_answer_that_cannot_be_read_is_of_no_use(data: bytes) -> None:
+    async with a_peer_that_answers(CALL, data) as peer, peers_that_show(SECRET) as peers:
+        with pytest.raises(PeerUnreachable, match="cannot be read"):
+            await peers.call(peer, ListTopics("default"))
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'{"seq": 1}'])
+async def test_an_event_that_cannot_be_read_ends_a_watch(data: bytes) -> None:
+    async with a_peer_that_answers(WATCH, data) as peer, peers_that_show(SECRET) as peers:
+        assert [event async for event in peers.watch(peer, "default", "g", 0)] == []
+
+
+async def test_an_event_with_a_field_of_a_later_release_is_read() -> None:
+    event = JournalEvent(7, 1, "default", "g", 1, "member_left", "it ended", {"member_id": "m"}, 5)
+    data = json.dumps({**asdict(event), "later": 1}).encode()
+    async with a_peer_that_answers(WATCH, data) as peer, peers_that_show(SECRET) as peers:
+        assert [event async for event in peers.watch(peer, "default", "g", 0)] == [event]
 
 
 MALFORMED = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import cast
@@ -29,10 +30,12 @@ from rota.protocol.messages import Request
 from rota.replica.forwarding import HEARTBEAT_MS, answer_timeout_ms
 from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.forwarding import PeerUnreachable
-from rota.wire.envelopes import pack, unpack
+from rota.wire.envelopes import MalformedEnvelope, pack, unpack
 from rota.wire.peer_heartbeats import AnyHeartbeat
 
 NOTIFY_S = 0.5
+_log = logging.getLogger(__name__)
+
 ChannelCredentials = Callable[[], tuple[object, grpc.ChannelCredentials]]
 """The credentials as they are now, behind an object that is another one each time that they change."""
 
@@ -71,8 +74,11 @@ class GrpcPeers:
             data = await link.call(pack(request), timeout=answer_timeout_ms(request) / 1000, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             raise PeerUnreachable(error.details() or error.code().name) from error
-        reply, beside = unpack(data)
-        return Answer(reply, beside["revision"], beside["epoch"], beside["owner"], tuple(beside.get("shards", ())))
+        try:
+            reply, beside = unpack(data)
+            return Answer(reply, beside["revision"], beside["epoch"], beside["owner"], tuple(beside.get("shards", ())))
+        except (MalformedEnvelope, KeyError, TypeError) as error:
+            raise PeerUnreachable(f"its answer cannot be read, so it may be of another release: {error}") from error
 
     async def watch(
         self, peer: Replica, namespace: str, group_id: str, after_revision: int | None
@@ -85,6 +91,8 @@ class GrpcPeers:
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.OUT_OF_RANGE:
                 raise unpack_refusal(error.details() or "") from error
+        except MalformedEnvelope as error:
+            _log.warning("a peer's event cannot be read", extra={"peer": peer.replica_id, "error": str(error)})
         finally:
             stream.cancel()
 

@@ -55,8 +55,16 @@ def pack_event(event: JournalEvent) -> bytes:
     return json.dumps(dataclasses.asdict(event)).encode()
 
 
+_FIELDS_OF_AN_EVENT = frozenset(field.name for field in dataclasses.fields(JournalEvent))
+
+
 def unpack_event(data: bytes) -> JournalEvent:
-    return JournalEvent(**json.loads(data))
+    """Fields that this release does not know are of a later one, and left out. Raises `MalformedEnvelope`."""
+    document = _unpack_document(data)
+    try:
+        return JournalEvent(**{name: value for name, value in document.items() if name in _FIELDS_OF_AN_EVENT})
+    except TypeError as error:
+        raise MalformedEnvelope("not an event") from error
 
 
 def pack_refusal(refusal: NotInJournal) -> str:
