@@ -275,8 +275,14 @@ class Shard(ShardState):
             extend_session(member, seen_ms_ago, now_ms)
         return self.on_timer(timer, now_ms)
 
+    def has_member(self, name: MemberName) -> bool:
+        """Whether this is a member of one of the shard's groups."""
+        namespace, group_id, member_id = name
+        group = self.groups.get((namespace, group_id))
+        return group is not None and member_id in group.members
+
     def mark_all_seen(self) -> None:
-        """Mark all members as seen since `heard` was last taken."""
+        """Mark all members as seen since `seen` was last taken."""
         self.seen = {member: group for group in self.groups.values() for member in group.members.values()}
 
     def take_seen(self) -> dict[MemberName, int | None]:

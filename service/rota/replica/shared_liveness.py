@@ -89,11 +89,18 @@ class Asked(NamedTuple):
 # --- one replica's side ----------------------------------------------------------------------------
 
 
+MOST_GONE = 10_000
+"""Members of a shard that are kept for a store that is away. The store forgets older ones by their age."""
+
+
 class SharedLiveness:
     """What one replica has published, and whether the store answers it."""
 
     def __init__(self) -> None:
-        self._gone: dict[int, list[MemberName]] = {}
+        self._gone: dict[int, dict[MemberName, None]] = {}
+        """Members of each shard that the store has to forget, until it has answered that it did."""
+        self._found: dict[int, Sequence[MemberName]] = {}
+        """What the store knew of a shard that was loaded: its former owner may have ended before all was published."""
         self._published_ms: dict[OwnedShard, int] = {}
         """When, by the monotonic clock. A shard that is missing here is published as a whole."""
         self._asking: list[tuple[OwnedShard, Timer]] = []
@@ -104,19 +111,23 @@ class SharedLiveness:
 
     def forget(self, shard_id: int, gone: Sequence[MemberName]) -> None:
         """These are gone: with the next update the store forgets them, so that no replica answers for them."""
-        self._gone.setdefault(shard_id, []).extend(gone)
+        of_shard = self._gone.setdefault(shard_id, {})
+        of_shard.update(dict.fromkeys(gone))
+        for name in list(of_shard)[: max(0, len(of_shard) - MOST_GONE)]:
+            del of_shard[name]
 
     def publish(self, shards: Collection[OwnedShard], now: Now) -> Steps[None]:
         """Publish what these shards have received since the last round, one of which begins every `PUBLISH_MS`."""
         owned = [each for each in shards if each.may_answer(now)]
-        gone, self._gone = self._gone, {}
+        held = {each.shard_id for each in shards}
+        self._gone = {shard_id: gone for shard_id, gone in self._gone.items() if shard_id in held}
         if self._has_failed:
             is_back, now = yield from self._is_back(now)
             if not is_back:
                 for each in owned:
                     each.shard.take_seen()
                 return
-        updates = [some for each in owned if (some := self._update(each, gone.get(each.shard_id, []), now)) is not None]
+        updates = [some for each in owned if (some := self._update(each, now)) is not None]
         if not updates:
             return
         lost, now = yield Publish(updates)
@@ -124,11 +135,21 @@ class SharedLiveness:
             self._failed(now)
             return
         published = {some.shard_id for some in updates} - set(lost)
+        for some in updates:
+            if some.shard_id in published:
+                self._note_forgotten(some)
         self._published_ms = {
             each: now.monotonic_ms if each.shard_id in published else self._published_ms[each]
             for each in owned
             if each.shard_id in published or (each in self._published_ms and each.shard_id not in lost)
         }
+
+    def _note_forgotten(self, news: ShardNews) -> None:
+        """Members that have gone since this was sent are still to be forgotten."""
+        self._found.pop(news.shard_id, None)
+        of_shard = self._gone.get(news.shard_id, {})
+        for name in news.gone:
+            of_shard.pop(name, None)
 
     def _is_back(self, now: Now) -> Steps[tuple[bool, Now]]:
         """Ask before the members of all shards are put together in vain."""
@@ -143,11 +164,14 @@ class SharedLiveness:
         self._has_failed = False
         return True, now
 
-    def _update(self, owned: OwnedShard, gone: list[MemberName], now: Now) -> ShardNews | None:
+    def _update(self, owned: OwnedShard, now: Now) -> ShardNews | None:
         """What there is to publish of a shard; None if it is nothing."""
         published_ms = self._published_ms.get(owned)
+        names = dict(self._gone.get(owned.shard_id, {}))
         if published_ms is None:
             owned.shard.mark_all_seen()
+            names |= dict.fromkeys(self._found.get(owned.shard_id, ()))
+        gone = [name for name in names if not owned.shard.has_member(name)]
         seen = owned.shard.take_seen()
         is_silent = not seen and not gone
         if is_silent and published_ms is not None and now.monotonic_ms < published_ms + STILL_HERE_MS:
@@ -186,6 +210,7 @@ class SharedLiveness:
             self._failed(now)
             return SeenMembers({}, None)
         found: SeenMembers = seen
+        self._found[shard_id] = tuple(found.seen_ms_ago)
         return found
 
     def record(self, shard_id: int, request: Heartbeat | HeartbeatMany) -> Steps[Answer | None]:

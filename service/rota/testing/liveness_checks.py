@@ -54,7 +54,9 @@ def _recorded(history: History, liveness: LivenessServer, sessions: dict[str, in
 
 
 def _answered_for_gone(world: World, liveness: LivenessServer) -> Iterator[str]:
-    """L1: a heartbeat is not recorded for a member that has been gone for longer than it takes to publish that."""
+    """L1: a heartbeat is not recorded for a member that has been gone for longer than it takes to publish that, also by
+    the next owner.
+    """
     gone = {
         line.entry.record.member_id: (line.landed_ms, shard_id)
         for shard_id, lines in world.history.journal.items()
@@ -67,9 +69,9 @@ def _answered_for_gone(world: World, liveness: LivenessServer) -> Iterator[str]:
             continue
         gone_ms, shard_id = gone.get(request.member_id, (call.sent_ms, 0))
         moves = [at_ms for shard, _, _, at_ms in world.history.epochs if shard == shard_id]
-        is_same_owner = not any(gone_ms <= at_ms <= call.ret_ms for at_ms in moves)
+        known_ms = max([gone_ms, *(at_ms for at_ms in moves if at_ms <= call.ret_ms)])
         has_failed = liveness.has_failed(gone_ms - 1_000, call.ret_ms)
-        if call.sent_ms > gone_ms + PUBLISHED_MS and is_same_owner and not has_failed:
+        if call.sent_ms > known_ms + PUBLISHED_MS and not has_failed:
             yield f"L1 {request.member_id} was gone at {gone_ms}, and its heartbeat of {call.sent_ms} was recorded"
 
 

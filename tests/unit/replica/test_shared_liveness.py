@@ -33,6 +33,7 @@ from rota.replica.owned_shard import (
 from rota.replica.ports import SeenMembers, ShardNews
 from rota.replica.shared_liveness import (
     AWAY_MS,
+    MOST_GONE,
     UNAVAILABLE,
     Asked,
     LastSeen,
@@ -123,6 +124,57 @@ def test_a_shard_is_published_as_a_whole_once_it_is_loaded(replica: Replica) -> 
 
     assert replica.publish() == ShardNews(0, {replica.member: 700}, [])
     assert [type(do) for do in replica.steps] == [Publish]
+
+
+OTHER = (*GROUP, "other")
+
+
+def test_a_member_that_went_while_the_store_was_away_is_forgotten(replica: Replica) -> None:
+    replica.publish()
+    replica.goes_away()
+    replica.decide(LeaveGroup(*GROUP, (LeavingMember(replica.member[2]),)))
+    assert replica.publish() is not None
+    replica.comes_back()
+    replica.later(AWAY_MS)
+
+    news = replica.publish()
+
+    assert news is not None
+    assert news.gone == [replica.member]
+    replica.later(STILL_HERE_MS)
+    assert replica.publish() == ShardNews(0, {}, [])
+
+
+def test_a_member_that_goes_during_a_publication_is_in_the_next(replica: Replica) -> None:
+    def answer(do: Step) -> Any:
+        replica.shared.forget(0, [OTHER])
+        return []
+
+    replica.answers = answer
+    replica.publish()
+    replica.comes_back()
+
+    assert replica.publish() == ShardNews(0, {}, [OTHER])
+    assert replica.publish() is None
+
+
+def test_a_new_owner_has_the_store_forget_what_is_no_member(replica: Replica) -> None:
+    replica.answers = lambda _do: SeenMembers({replica.member: 5, OTHER: 5}, 7)
+    replica.run(replica.shared.read(0, replica.now()))
+    replica.comes_back()
+
+    assert replica.publish() == ShardNews(0, {replica.member: 0}, [OTHER])
+    replica.later(STILL_HERE_MS)
+    assert replica.publish() == ShardNews(0, {}, [])
+
+
+def test_the_memory_of_a_store_that_is_away_has_a_bound(replica: Replica) -> None:
+    replica.shared.forget(0, [(*GROUP, str(number)) for number in range(MOST_GONE + 2)])
+
+    news = replica.publish()
+
+    assert news is not None
+    assert (len(news.gone), news.gone[0]) == (MOST_GONE, (*GROUP, "2"))
 
 
 def test_after_that_only_members_with_heartbeats_are_published(replica: Replica) -> None:
