@@ -174,8 +174,10 @@ class Wire:
 
     def __init__(self) -> None:
         self.messages: list[tuple[bytes, asyncio.Future[bytes]]] = []
+        self.timeouts_s: list[float] = []
 
-    async def send(self, data: bytes) -> bytes:
+    async def send(self, data: bytes, timeout_s: float) -> bytes:
+        self.timeouts_s.append(timeout_s)
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.messages.append((data, answer))
         return await answer
@@ -260,6 +262,32 @@ async def test_an_answer_that_is_none_leaves_nobody_waiting() -> None:
 
         with pytest.raises(PeerUnreachable):
             await asked
+
+
+@pytest.mark.parametrize(("waited_s", "is_sent"), [(0.4, True), (0.6, False)])
+async def test_a_heartbeat_behind_unanswered_messages_keeps_its_limit(waited_s: float, is_sent: bool) -> None:
+    """It was sent once one of them had failed, with a second of its own: the member had hung up by then."""
+    wire, loop = Wire(), asyncio.get_running_loop()
+    began_s, now_s = loop.time(), 0.0
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(loop, "time", lambda: began_s + now_s)
+        collected = CollectedHeartbeats(wire.send)
+        asked = []
+        for number in range(3):
+            asked.append(asyncio.ensure_future(collected.ask(a_heartbeat(number))))
+            await turns()
+        now_s = waited_s
+        wire.messages[0][1].set_result(b"nonsense")
+        await turns()
+        if is_sent:
+            assert wire.timeouts_s == [1.0, 1.0, pytest.approx(1.0 - waited_s)]
+            wire.answer(2)
+        else:
+            with pytest.raises(PeerUnreachable, match="earlier heartbeats"):
+                await asked[2]
+            assert len(wire.messages) == 2
+        await collected.close()
+        await asyncio.gather(*asked, return_exceptions=True)
 
 
 async def test_closing_leaves_nobody_waiting() -> None:

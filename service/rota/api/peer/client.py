@@ -27,7 +27,7 @@ from rota.api.peer.secret import Metadata, shown
 from rota.grpc_polling import keep_polling
 from rota.observability import tracing
 from rota.protocol.messages import Request
-from rota.replica.forwarding import HEARTBEAT_MS, answer_timeout_ms
+from rota.replica.forwarding import answer_timeout_ms
 from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.forwarding import PeerUnreachable
 from rota.wire.envelopes import MalformedEnvelope, pack, unpack
@@ -149,8 +149,8 @@ class _Link:
         self.watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self.channel.unary_stream(WATCH)
         heartbeats: _Unary = self.channel.unary_unary(HEARTBEATS)
 
-        async def send(data: bytes) -> bytes:
-            return await heartbeats(data, timeout=HEARTBEAT_MS / 1000, metadata=(*metadata(), *tracing.carried()))
+        async def send(data: bytes, timeout_s: float) -> bytes:
+            return await heartbeats(data, timeout=timeout_s, metadata=(*metadata(), *tracing.carried()))
 
         self.heartbeats = CollectedHeartbeats(send)
 

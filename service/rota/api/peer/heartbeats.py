@@ -11,6 +11,7 @@ import grpc
 
 from rota.observability import tracing
 from rota.protocol.messages import Heartbeat, HeartbeatMany, Request
+from rota.replica.forwarding import HEARTBEAT_MS
 from rota.replica.ports import Answer
 from rota.runtime.forwarding import PeerUnreachable
 from rota.wire.envelopes import MalformedEnvelope
@@ -22,7 +23,15 @@ HEARTBEATS_IN_A_MESSAGE = 2_000
 
 MOST_LINKS = 100
 
-Send = Callable[[bytes], Awaitable[bytes]]
+Send = Callable[[bytes, float], Awaitable[bytes]]
+"""Sends a message, and waits for its answer for so many seconds."""
+_LIMIT_S = HEARTBEAT_MS / 1000
+"""A heartbeat has its answer, or fails, after so long: then it can still be recorded where the owner is silent."""
+_LATE = "it has not answered earlier heartbeats"
+
+
+_Asked = tuple[AnyHeartbeat, asyncio.Future[Answer], float]
+"""A heartbeat, its answer, and when it was asked, by the clock of the event loop."""
 
 
 def may_be_collected(request: Request) -> bool:
@@ -35,15 +44,16 @@ class CollectedHeartbeats:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._unsent: list[tuple[AnyHeartbeat, asyncio.Future[Answer]]] = []
+        self._unsent: list[_Asked] = []
         self._senders: set[asyncio.Task[None]] = set()
         self._links: list[Any] = []
         """The spans of calls that wait for the next message, if there is tracing."""
 
     async def ask(self, request: AnyHeartbeat) -> Answer:
         """The peer's answer; raises `PeerUnreachable`."""
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._unsent.append((request, answer))
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Answer] = loop.create_future()
+        self._unsent.append((request, answer, loop.time()))
         if tracing.spans is not None and len(self._links) < MOST_LINKS:
             here = tracing.spans.here()
             if here is not None:
@@ -61,7 +71,7 @@ class CollectedHeartbeats:
         for sender in senders:
             sender.cancel()
         await asyncio.gather(*senders, return_exceptions=True)
-        _fail([answer for _, answer in self._unsent], "the connection to it is closed")
+        _fail([answer for _, answer, _ in self._unsent], "the connection to it is closed")
         self._unsent.clear()
 
     async def _send_all(self) -> None:
@@ -69,23 +79,29 @@ class CollectedHeartbeats:
         while self._unsent:
             some = self._unsent[:HEARTBEATS_IN_A_MESSAGE]
             del self._unsent[:HEARTBEATS_IN_A_MESSAGE]
-            asked = [(request, answer) for request, answer in some if not answer.done()]
+            # They have waited for messages that the peer does not answer.
+            late_s = asyncio.get_running_loop().time() - _LIMIT_S / 2
+            _fail([answer for _, answer, asked_s in some if asked_s < late_s], _LATE)
+            asked = [each for each in some if not each[1].done()]
+            if not asked:
+                continue
             if tracing.spans is None:
                 await self._send_some(asked)
             else:
                 await self._send_traced(tracing.spans, asked)
 
-    async def _send_traced(self, spans: tracing.Spans, some: list[tuple[AnyHeartbeat, asyncio.Future[Answer]]]) -> None:
+    async def _send_traced(self, spans: tracing.Spans, some: list[_Asked]) -> None:
         """A message of many calls is in none of their traces, but linked to them."""
         links, self._links = self._links, []
         with spans.within("forward heartbeats", tracing.Kind.CLIENT, {"rota.calls": len(some)}, links):
             await self._send_some(some)
 
-    async def _send_some(self, some: list[tuple[AnyHeartbeat, asyncio.Future[Answer]]]) -> None:
-        answers = [answer for _, answer in some]
+    async def _send_some(self, some: list[_Asked]) -> None:
+        answers = [answer for _, answer, _ in some]
         reason = "the connection to it is closed"
+        left_s = _LIMIT_S - (asyncio.get_running_loop().time() - some[0][2])
         try:
-            unpacked = unpack_answers(await self._send(pack_heartbeats([request for request, _ in some])))
+            unpacked = unpack_answers(await self._send(pack_heartbeats([request for request, _, _ in some]), left_s))
             for answer, each in zip(answers, unpacked, strict=True):
                 _settle(answer, each)
         except grpc.aio.AioRpcError as error:
