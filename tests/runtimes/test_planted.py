@@ -8,6 +8,7 @@ import pytest
 
 from rota.testing.runtimes.tally import run_seed
 from tests.runtimes.plants import PLANTS, Plant
+from tests.sim.directed import DIRECTED
 
 WITHIN = 600
 """Seeds to look through where those that a row names play out otherwise by now."""
@@ -29,8 +30,9 @@ def _seed_that_finds(plant: Plant, within: int = WITHIN) -> int | None:
         return next((seed for seed in _candidates(plant, within) if not _rules(seed).isdisjoint(plant.rules)), None)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", PLANTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough if name in DIRECTED else ()) for name in PLANTS]
+)
 def test_a_planted_defect_is_found_by_a_seed_without_violations(name: str) -> None:
     seed = _seed_that_finds(PLANTS[name])
 

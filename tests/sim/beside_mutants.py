@@ -90,8 +90,8 @@ def a_lease_is_counted_by_the_clock_of_the_store(patch: Patch) -> None:
     """S15: an owner that sees the store's clock go back believes that its lease lasts as much longer."""
     original = KnownOwners.update
 
-    def update(self: Any, owners: Any, sent_ms: int, answered_ms: int | None = None) -> None:
-        original(self, owners, sent_ms, answered_ms)
+    def update(self: Any, owners: Any, sent_ms: int, answered_ms: int | None = None, *more: Any) -> None:
+        original(self, owners, sent_ms, answered_ms, *more)
         for owner in self.owners.values():
             mine = self.mine.get(owner.shard_id) if owner.replica_id == self.replica_id else None
             if mine is not None and mine.epoch == owner.epoch and answered_ms is not None:
@@ -163,7 +163,7 @@ def a_leader_that_was_asked_to_step_down_leads_again(patch: Patch) -> None:
 
 @mutant
 def the_initial_delay_is_prolonged_to_the_rebalance_timeout(patch: Patch) -> None:
-    """L3: a group that has just got its first members waits for its whole rebalance timeout."""
+    """L3, L5: a group that has just got its first members waits for its whole rebalance timeout."""
     original = rebalance._extend_initial_delay
 
     def extend(result: Any, group: Any, limits: Any) -> None:

@@ -126,7 +126,7 @@ def room_for_one_member_too_many(patch: Patch) -> None:
 
 @mutant
 def departure_while_the_assignment_is_awaited_is_not_settled(patch: Patch) -> None:
-    """S16 (A1): a restart finds the generation still waiting for its leader, without one of its members."""
+    """S15, S16 (A1): a restart finds the generation still waiting for its leader, without one of its members."""
 
     def gone(group: Any, record: Any, at_ms: int) -> None:
         settled = group.settled
@@ -209,7 +209,7 @@ def the_retention_of_a_commit_is_ignored(patch: Patch) -> None:
 
 @mutant
 def an_offset_keeps_the_retention_of_an_earlier_commit(patch: Patch) -> None:
-    """S10: a commit that names no retention leaves the former one in force, so the offset expires too early."""
+    """S10, S14: a commit that names no retention leaves the former one in force, so the offset expires too early."""
     original = apply._APPLY[OffsetsCommitted]
 
     def offsets_committed(group: Any, record: Any, at_ms: int) -> None:
@@ -251,7 +251,7 @@ def takeovers_are_counted_on_in_the_next_generation(patch: Patch) -> None:
 
 @mutant
 def a_takeover_is_forgotten_with_its_owner(patch: Patch) -> None:
-    """S7d: a new owner counts the takeovers of a generation from zero, so it gives a token twice."""
+    """S7d, S14: a new owner counts the takeovers of a generation from zero, so it gives a token twice."""
     original = shard_state.ShardState._fill_group
 
     def fill(self: Any, row: Any) -> None:
@@ -366,7 +366,7 @@ def commit_ignores_generation(patch: Patch) -> None:
 
 @mutant
 def sync_ignores_generation(patch: Patch) -> None:
-    """S6: a leader of an old generation assigns for the new one."""
+    """S5, S6: a leader of an old generation assigns for the new one."""
     patch(
         sync, "check_generation", lambda group, member_id, instance_id, *_: check_member(group, member_id, instance_id)
     )
@@ -474,7 +474,7 @@ def resync_drops_a_static_return(patch: Patch) -> None:
 
 @mutant
 def candidate_is_named_as_leader(patch: Patch) -> None:
-    """S2: once the leader has gone, the next one in line is said to lead the old generation."""
+    """S2, S15: once the leader has gone, the next one in line is said to lead the old generation."""
     original = state.Group.dismiss
 
     def dismiss(self: Any, member_id: str) -> Any:
@@ -487,7 +487,7 @@ def candidate_is_named_as_leader(patch: Patch) -> None:
 
 @mutant
 def newcomer_passes_the_fence(patch: Patch) -> None:
-    """S15: a member that has only joined the next generation passes for a member of this one."""
+    """S7d, S15: a member that has only joined the next generation passes for a member of this one."""
 
     def verify(group: Any, request: Any) -> Any:
         reply = original(group, request)

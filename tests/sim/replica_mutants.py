@@ -120,7 +120,7 @@ def replies_after_the_lease(patch: Patch) -> None:
 
 @mutant
 def stale_renewal_reinstalls(patch: Patch) -> None:
-    """R2: the late answer to a renewal brings back a shard that was dropped meanwhile."""
+    """D2, R2: the late answer to a renewal brings back a shard that was dropped meanwhile."""
     original = Leases._renewed
 
     def renewed(self: Any, sent: Any, kept: Any, sent_ms: int, now: Any) -> Any:
@@ -177,7 +177,7 @@ def claimed_lease_counts_from_the_answer(patch: Patch) -> None:
 
 @mutant
 def a_lease_that_ran_out_is_renewed(patch: Patch) -> None:
-    """L5: a shard that has lost its lease goes on with sessions that no member could renew meanwhile."""
+    """L5, L7: a shard that has lost its lease goes on with sessions that no member could renew meanwhile."""
 
     def renewed(self: Any, sent: Any, kept: Any, sent_ms: int, _now: Any) -> Any:
         for shard_id, owned in sent.items():
@@ -216,29 +216,29 @@ def handed_over_before_it_is_durable(patch: Patch) -> None:
 
 @mutant
 def reacquire_keeps_epoch(patch: Patch) -> None:
-    """R1: a replica that takes its own shard again keeps the epoch, so its stalled writes still land."""
+    """S11, R1: a replica that takes its own shard again keeps the epoch, so its stalled writes still land."""
     original = memory.MemoryTables.claim
 
-    def claim(self: Any, shard_ids: Any, replica_id: str, address: str, lease_ms: int, *, steal: bool = False) -> Any:
-        own = [
-            shard_id for shard_id in shard_ids if self._shards.get(shard_id, memory._Shard()).replica_id == replica_id
-        ]
-        for shard_id in own:
-            self._shards[shard_id].epoch -= 1
-        return original(self, shard_ids, replica_id, address, lease_ms, steal=steal)
+    def claim(self: Any, shard_ids: Any, replica_id: str, address: str, lease_ms: int, **more: Any) -> Any:
+        claims = original(self, shard_ids, replica_id, address, lease_ms, **more)
+        for number, each in enumerate(claims):
+            if each.former_replica_id == replica_id:
+                claims[number] = replace(each, epoch=each.former_epoch)
+                self._shards[each.shard_id].epoch = each.former_epoch
+        return claims
 
     patch(memory.MemoryTables, "claim", claim)
 
 
 @mutant
 def no_epoch_check(patch: Patch) -> None:
-    """S11: a write lands whatever its epoch is."""
+    """D2, S11: a write lands whatever its epoch is."""
     patch(memory._Shard, "accepts", lambda self, batch: len(self.events) == batch.first_seq - 1)
 
 
 @mutant
 def no_sequence_check(patch: Patch) -> None:
-    """S11, S12: a write lands wherever the journal ends."""
+    """D1, S11, S12: a write lands wherever the journal ends."""
     patch(memory._Shard, "accepts", lambda self, batch: self.epoch == batch.epoch)
 
     def outcome_unknown(self: Any, _why: str) -> Landed:

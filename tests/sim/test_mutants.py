@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from rota.testing.sim import replay_command, run_seeds
@@ -9,6 +11,7 @@ from tests.runtimes.plants import OPEN_PLANTS, PLANTS
 from tests.sim.directed import DIRECTED
 from tests.sim.findings import FINDINGS
 from tests.sim.mutants import MUTANTS
+from tests.sim.registry import ABOUT
 
 SEEDS = 500
 PLANTED = {name: plant.planted for name, plant in (PLANTS | OPEN_PLANTS).items()} | MUTANTS
@@ -83,6 +86,8 @@ def test_mutant_is_found(name: str) -> None:
         tally = run_seeds([*named, *range(SEEDS)], stop_after=1)
 
     assert tally.failures, f"{name} survived {SEEDS} seeds: {replay_command(0, mutant=name)}"
+    broken = {text.partition(" ")[0].rstrip(":") for texts in tally.failures.values() for text in texts}
+    assert broken & {*re.split(r",\s*", ABOUT[name].rules)}, f"{name} breaks {sorted(broken)}"
 
 
 @pytest.mark.parametrize("name", DIRECTED)
