@@ -5,7 +5,7 @@ share is held. The modules of `rota.client` are the shell around that state mach
 
 - `Driver` asks it for the next request, sends it through a `Transport`, and gives the answer back; it also wakes the
   machine at its alarms (deadlines), whatever call is under way. All changes of the machine's state go through it.
-  Beside it `Beating` is a thread that heartbeats while the program blocks the event loop.
+  Beside it `Pulse` is a thread that heartbeats while the program blocks the event loop.
 - `Callbacks` publishes shares in one order, one at a time: `on_revoked` and `on_lost` of an assignment have ended
   before `on_assigned` of the next begins. A member joins again only after that, because a share that is still worked
   on must not reach another member. `Holding` is what the member holds at this moment; every thread may read it.

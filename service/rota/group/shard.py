@@ -268,7 +268,7 @@ class Shard(ShardState):
         return timer.kind is TimerKind.SESSION and group is not None and session_is_over(group, timer, now_ms)
 
     def extend_session(self, timer: Timer, seen_ms_ago: int, now_ms: int) -> Result:
-        """A session timer rang, but another replica heard the member so long ago; it expires if that is too long."""
+        """A session timer fired, but another replica saw the member so long ago; it expires if that is too long."""
         group = self.groups.get((timer.namespace, timer.group_id))
         member = group.members.get(timer.member_id) if group is not None else None
         if member is not None:

@@ -171,7 +171,7 @@ class OwnedShard:
         reason: str = "",
         lost: Lost | None = None,
     ) -> tuple[OwnedShard, Ready]:
-        """A shard that was claimed, from its rows. `heard` is what a liveness store knows, None where there is none.
+        """A shard that was claimed, from its rows. `seen` is what a liveness store knows, None where there is none.
 
         `lost` is what this replica remembers of the shard and its store has lost.
         """

@@ -1,4 +1,4 @@
-"""The runtime's ports: the durable store, and liveness. In-memory implementations obey the same contract."""
+"""The ports of a replica: the durable store, and liveness. In-memory implementations obey the same contract."""
 
 from __future__ import annotations
 

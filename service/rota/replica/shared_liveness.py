@@ -53,7 +53,7 @@ class Publish:
 
 @dataclass(slots=True)
 class ReadShard:
-    """Read the last heartbeats of a shard; answered with `Heard`."""
+    """Read the last heartbeats of a shard; answered with `SeenMembers`."""
 
     shard_id: int
 

@@ -1,1 +1,1 @@
-"""The asyncio shell around the pure core: commit order, parked calls, timers, ownership, loading."""
+"""The asyncio shell around `rota.replica`: tasks, futures, timers, calls to stores and peers. It decides nothing."""
