@@ -127,7 +127,7 @@ def test_a_read_that_comes_late_releases_no_shard() -> None:
     assert known.read_ms == 20
 
 
-def test_a_row_of_an_earlier_epoch_counts_where_the_store_went_back() -> None:
+def test_a_row_of_an_earlier_epoch_counts_after_a_setback() -> None:
     known = KnownOwners("me", 1)
     known.update([ShardOwner(0, "another", "", 3, 900, lease_until_ms=1_000)], 20, 24, known.memory.ask())
     earlier = ShardOwner(0, "a third", "", 2, -100, lease_until_ms=RELEASED)

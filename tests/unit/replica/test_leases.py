@@ -434,7 +434,7 @@ def test_a_replica_that_leaves_hands_nothing_over_by_rounds() -> None:
     assert shell.round() == ["ReadOwners", "Renew"]
 
 
-def test_a_replica_that_leaves_during_a_slow_read_registers_no_more() -> None:
+def test_a_replica_that_leaves_during_a_read_registers_no_more() -> None:
     shell = Shell()
     shell.before[steps.ReadOwners] = lambda: setattr(shell.leases, "is_leaving", True)
 

@@ -129,7 +129,7 @@ def test_a_shard_is_published_as_a_whole_once_it_is_loaded(replica: Replica) -> 
 OTHER = (*GROUP, "other")
 
 
-def test_a_member_that_went_while_the_store_was_away_is_forgotten(replica: Replica) -> None:
+def test_a_member_that_went_in_an_outage_is_forgotten_later(replica: Replica) -> None:
     replica.publish()
     replica.goes_away()
     replica.decide(LeaveGroup(*GROUP, (LeavingMember(replica.member[2]),)))
