@@ -281,6 +281,17 @@ def test_changes_collect_anew_after_one_that_was_undone(replica: Replica) -> Non
     assert (replica.todo, replica.shares()) == ([], [[0]])
 
 
+def test_a_group_that_is_due_during_a_job_collects_after_it(replica: Replica) -> None:
+    replica.join(debounce_ms=5_000)
+    replica.list(("t", 1))
+    replica.assigning.want(replica.owned, Timer(TimerKind.ASSIGN, "default", "g", "", 0), replica.now_ms)
+    replica.compute()
+
+    replica.assign(("t", 2))
+
+    assert (replica.todo, replica.shares()) == ([], [[0]])
+
+
 def test_a_new_generation_has_the_changes_that_collect(replica: Replica) -> None:
     replica.join(debounce_ms=60_000)
     replica.assign(("t", 1))
