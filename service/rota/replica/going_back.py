@@ -134,7 +134,8 @@ class StoreMemory:
             if is_another or is_setback(known, found, began_at) or asked.refused.get(shard_id) == found:
                 floor = row.generation_floor if row is not None else 0
                 self._note_setback(Setback(shard_id, known, found, floor, is_another))
-            else:
+            elif not self.setbacks:
+                # The reaction to a setback compares them: an earlier read may have shown it, and is known by now.
                 self._forget_facts(shard_id)
         for shard_id, row in rows.items():
             self._learn(shard_id, Known(row.epoch, row.replica_id, row.last_seq))

@@ -281,6 +281,17 @@ def test_changes_collect_anew_after_one_that_was_undone(replica: Replica) -> Non
     assert (replica.todo, replica.shares()) == ([], [[0]])
 
 
+def test_a_group_that_is_due_during_a_job_collects_after_it(replica: Replica) -> None:
+    replica.join(debounce_ms=5_000)
+    replica.list(("t", 1))
+    replica.assigning.want(replica.owned, Timer(TimerKind.ASSIGN, "default", "g", "", 0), replica.now_ms)
+    replica.compute()
+
+    replica.assign(("t", 2))
+
+    assert (replica.todo, replica.shares()) == ([], [[0]])
+
+
 def test_a_new_generation_has_the_changes_that_collect(replica: Replica) -> None:
     replica.join(debounce_ms=60_000)
     replica.assign(("t", 1))
@@ -400,6 +411,9 @@ class Strategy:
     raises_for = ""
 
     def wants_topic(self, generation: Generation) -> Callable[[str], bool]:
+        if self.raises_for == "one generation":
+            self.raises_for = ""
+            self._fail("")
         if self.raises_for == "generation":
             self._fail("")
         return self._fail if self.raises_for == "topic" else consumer_server.wants_topic(generation)
@@ -434,27 +448,17 @@ def test_a_strategy_that_cannot_name_its_topics_fails_its_group(
     assert replica.shares("h") == [[0]]
 
 
-def test_a_strategy_that_raises_for_one_group_assigns_another(
-    replica: Replica, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    raises = iter([False, True])
-    known = registry._TYPES["consumer"]
-
-    def wants_topic(generation: Generation) -> Callable[[str], bool]:
-        if next(raises, False):
-            raise ZeroDivisionError
-        return consumer_server.wants_topic(generation)
-
-    assert known.server is not None
-    side = dataclasses.replace(known.server, wants_topic=wants_topic)
-    monkeypatch.setitem(registry._TYPES, known.name, dataclasses.replace(known, server=side))
-    replica.join("f")
-    replica.join("g")
-    replica.join("h")
+def test_a_strategy_that_raises_for_one_group_assigns_another(replica: Replica, strategy: Strategy) -> None:
+    """Both wait for one listing."""
+    for group in "ghi":
+        replica.join(group)
     replica.assign(("t", 1))
+    strategy.raises_for = "one generation"
+
     replica.assign(("t", 1))
 
-    assert [replica.group(name).state for name in "fgh"] == ["Stable", "PreparingRebalance", "Stable"]
+    assert replica.group("h").state == "PreparingRebalance"
+    assert replica.shares("i") == [[0]]
 
 
 @pytest.mark.parametrize("outcome", [None, {"m1": "text"}], ids=["no mapping", "no bytes"])

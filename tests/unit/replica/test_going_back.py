@@ -12,9 +12,9 @@ from rota.replica import steps
 from rota.replica.going_back import Known, LostFact, StoreMemory, is_setback, lost_facts
 from rota.replica.leases import WENT_BACK
 from rota.replica.owned_shard import NOTHING
-from rota.replica.ports import EPOCHS_SKIPPED, Floor, ShardClaim, ShardOwner
-from tests.unit.group.driver import a_commit
-from tests.unit.replica.shards import LEASE_MS, a_shard, a_shard_with_a_member, at, decide
+from rota.replica.ports import EPOCHS_SKIPPED, Floor, SeenMembers, ShardClaim, ShardOwner
+from tests.unit.group.driver import KEY, a_commit, a_join, a_sync
+from tests.unit.replica.shards import LEASE_MS, a_shard, a_shard_with_a_member, at, commit, decide
 from tests.unit.replica.test_leases import ME, PEER, SHARDS, Shell, a_replica_with_all, held_by
 
 REACTION = ["WentBack", *["GiveUp"] * SHARDS, "RaiseFloors", "NotifyPeers", "Load", "ReportLost"]
@@ -303,3 +303,18 @@ def test_an_owner_that_may_not_answer_raises_nothing() -> None:
     assert owned.raise_generations(9, at(1)) is not NOTHING
     assert owned.shard.generation_floor == 9
     assert owned.raise_generations(9, at(2)) is NOTHING
+
+
+def test_a_member_whose_sync_a_floor_ends_is_seen_then() -> None:
+    """Its session starts again, which the other replicas are to know."""
+    owned = a_shard_with_a_member(seen=SeenMembers({}, None))
+    decide(owned, 3, a_join(new="n", instance="j"), 300)
+    decide(owned, 4, a_join("m", instance="i"), 300)
+    decide(owned, 5, a_sync("n", 2, "j"), 300)
+    commit(owned, 300)
+    assert owned.is_waiting(5)
+    owned.shard.take_seen()
+
+    owned.raise_generations(9, at(400))
+
+    assert owned.shard.take_seen() == {(*KEY, "n"): at(400).wall_ms}

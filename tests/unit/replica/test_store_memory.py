@@ -56,7 +56,7 @@ def test_a_setback_has_the_row_that_shows_it(is_restored: bool) -> None:
     assert memory.setbacks == [Setback(0, known, known._replace(last_seq=19), 5, is_restored)]
 
 
-def test_an_epoch_that_began_before_the_known_end_is_a_setback() -> None:
+def test_a_later_epoch_that_began_too_early_is_a_setback() -> None:
     memory = a_memory()
 
     memory.compare_owners([a_row(epoch=8, last_seq=30, claimed_seq=19)], memory.ask())
@@ -109,7 +109,7 @@ def test_a_shard_that_no_replica_has_owned_cannot_go_back() -> None:
         ({"last_seq": 0}, 0, True),
     ],
 )
-def test_a_claim_after_a_failover_is_sure_of_its_own_lease_alone(
+def test_a_claim_after_a_failover_trusts_its_own_lease_alone(
     changes: dict[str, object], now_ms: int, unsure: bool
 ) -> None:
     assert a_memory_of_a_dropped_shard().is_unsure(a_claim(**changes), now_ms) is unsure
@@ -122,7 +122,7 @@ def test_a_released_shard_may_have_been_anothers_at_once() -> None:
     assert memory.is_unsure(a_claim(), 0)
 
 
-def test_the_release_of_an_unknown_shard_changes_nothing() -> None:
+def test_a_release_of_a_shard_never_served_changes_nothing() -> None:
     memory = StoreMemory(ME)
     memory.note_released(0)
 
@@ -137,7 +137,7 @@ def test_a_floor_that_this_replica_raised_makes_a_claim_sure() -> None:
     assert memory.is_unsure(a_claim(generation_floor=49), 0)
 
 
-def test_a_shard_is_unsure_of_generations_until_a_floor() -> None:
+def test_unknown_generations_are_unsure_until_a_floor() -> None:
     memory = a_memory()
     memory.compare_owners([a_row(last_seq=19, generation_floor=0)], memory.ask())
     memory.take_setbacks(0)
@@ -213,3 +213,21 @@ def test_lost_facts_of_all_shards_are_named_and_some_are_kept() -> None:
     kept = [facts for groups in memory.lost.values() for facts in groups.values()]
     assert [len(facts) for facts in kept] == [MOST_LOST_FACTS] * 2
     assert kept[0][:2] == (("generation", 1, 0), ("t/0", 5, -1))
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(Known(EPOCH, OTHER, 20), id="the epoch is another's"),
+        pytest.param(Known(EPOCH + 1, OTHER, 20), id="a later epoch began too early"),
+    ],
+)
+def test_a_setback_that_is_read_again_leaves_its_facts(found: Known) -> None:
+    """The read of a waiting call shows it first, then that of the round which the first one has begun."""
+    memory = a_memory_of_a_dropped_shard()
+    row = ShardOwner(0, found.replica_id, "", found.epoch, 5_000, last_seq=found.last_seq, claimed_seq=0)
+    for _ in range(2):
+        memory.compare_owners([row], memory.ask())
+    memory.take_setbacks(0)
+
+    assert memory.to_compare.keys() == {0}
