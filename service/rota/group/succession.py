@@ -91,6 +91,8 @@ def due_preemption(group: Group, now_ms: int | None = None) -> Preemption | None
         return Preemption(heir_id, _unfrozen(group, wish.at_ms), wish.reason)
     members = generation_of(group).members
     try:
+        if succession.successor(group.members[leader_id].assignment):
+            return None  # It is asked already.
         wanted = succession.challengers(members, leader_id)
     except Exception:  # A plug-in may fail in any way: its leaders stay then.
         return None
