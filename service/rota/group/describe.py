@@ -24,7 +24,7 @@ MAX_DECODED_MEMBERS = 1_000
 """Of one answer: decoding more would hold other groups' calls up."""
 
 
-def describe_group(group: Group | None, request: DescribeGroup, now_ms: int = 0) -> DescribeReply:
+def describe_group(group: Group | None, request: DescribeGroup, now_ms: int) -> DescribeReply:
     """The group with its members; their metadata and assignments only while it is Stable."""
     if group is None:
         return DescribeReply(ErrorCode.GROUP_ID_NOT_FOUND, group_id=request.group_id)

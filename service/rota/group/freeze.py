@@ -36,8 +36,7 @@ def freeze_group(result: Result, group: Group, request: FreezeGroup, call: int, 
     elif group.frozen_until_ms is not None:
         record(result, group, GroupUnfrozen(request.reason))
         _thaw(result, group, limits)
-    until_ms = group.frozen_until_ms if group.is_frozen(result.now_ms) else None
-    result.reply(call, FreezeReply(frozen_until_ms=until_ms))
+    result.reply(call, FreezeReply(frozen_until_ms=group.frozen_until_ms))
 
 
 def refuse_newcomer(group: Group, request: JoinGroup, now_ms: int) -> JoinReply | None:
@@ -78,7 +77,7 @@ def _thaw(result: Result, group: Group, limits: Limits) -> None:
     trigger, group.held_back = group.held_back, None
     if trigger is not None and group.state is STABLE:
         reason = f"{trigger.reason}; held back until the freeze ended"
-        start_rebalance(result, group, limits, Trigger(trigger.cause, reason, ""))
+        start_rebalance(result, group, limits, Trigger(trigger.cause, reason))
         return
     ask_for_assignment(result, group)
     watch_candidates(result, group)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, count
 
 from rota.assignors import STRATEGIES, GroupSubscription, MemberSubscription, TopicPartition, UnknownAssignor, strategy
 from rota.assignors.forecast import AnyShares, Forecast, Move, forecast, imbalance, least_moves, moves_between
@@ -115,13 +115,13 @@ class _Planner:
         highest: dict[str, int] = {}
         for topic, partition in chain.from_iterable(self._before.values()):
             highest[topic] = max(highest.get(topic, 0), partition + 1)
-        for topic, count in sorted(highest.items()):
+        for topic, assigned in sorted(highest.items()):
             known = topics.get(topic, TopicFacts(0))
-            if known.partitions < count:
-                topics[topic] = replace(known, partitions=count)
+            if known.partitions < assigned:
+                topics[topic] = replace(known, partitions=assigned)
                 self._notes.append(
-                    f"topic {topic} is registered with {known.partitions} partitions, and {count} are assigned: the "
-                    f"plan counts {count}; name its partitions if it has more"
+                    f"topic {topic} is registered with {known.partitions} partitions, and {assigned} are assigned: the "
+                    f"plan counts {assigned}; name its partitions if it has more"
                 )
 
     def _planned_group(self) -> GroupSubscription:
@@ -267,7 +267,7 @@ def _typical(members: Sequence[MemberSubscription]) -> MemberSubscription:
 
 
 def _new_ids(number: int, taken: Collection[str]) -> list[str]:
-    free = (name for count in range(1, number + len(taken) + 1) if (name := f"new-{count}") not in taken)
+    free = (name for place in count(1) if (name := f"new-{place}") not in taken)
     return [next(free) for _ in range(number)]
 
 

@@ -45,8 +45,8 @@ def choose_leader(group: Group, protocol_name: str) -> str | None:
     eligible = [member for member in joined if member.member_id != passed_over] or joined
     if not eligible:
         return None
-    former_id = group.generation_leader_id if succession is not None else group.leader_id
-    leader_id = next((member.member_id for member in eligible if member.member_id == former_id), "")
+    present = (member.member_id for member in eligible if member.member_id == group.generation_leader_id)
+    leader_id = next(present, "")
     if succession is None:
         return leader_id or eligible[0].member_id
     candidates = [_joined_with(member, protocol_name) for member in eligible]
@@ -69,7 +69,8 @@ def watch_candidates(result: Result, group: Group) -> None:
     group.ranked = ranked
     if group.reigns is None or group.reigns[0] != group.leader_id:
         group.reigns = (group.leader_id or "", now_ms)
-    if group.steps_down is not None and not (group.steps_down.member_id == group.leader_id and heir_of(group)):
+    wish = group.steps_down
+    if wish is not None and not (wish.member_id == group.leader_id and _heir_of(group, succession)):
         group.steps_down = None
     due = due_preemption(group)
     group.preempt_at_ms = None if due is None else due.at_ms
@@ -85,10 +86,13 @@ def due_preemption(group: Group, now_ms: int | None = None) -> Preemption | None
     if not group.members[leader_id].has_fetched:
         # A sync of the former generation would be refused, and the leader would lose what it is to hand over.
         return None
-    if group.steps_down is not None and group.steps_down.member_id == leader_id and (heir_id := heir_of(group)):
-        return Preemption(heir_id, _unfrozen(group, group.steps_down.at_ms), group.steps_down.reason)
+    wish = group.steps_down
+    if wish is not None and wish.member_id == leader_id and (heir_id := _heir_of(group, succession)):
+        return Preemption(heir_id, _unfrozen(group, wish.at_ms), wish.reason)
     members = generation_of(group).members
     try:
+        if succession.successor(group.members[leader_id].assignment):
+            return None  # It is asked already.
         wanted = succession.challengers(members, leader_id)
     except Exception:  # A plug-in may fail in any way: its leaders stay then.
         return None
@@ -136,7 +140,7 @@ def can_hand_over(group: Group, leader_id: str) -> bool:
     return _holding(succession, leader.image.metadata_for(group.protocol_name or "")) is not None
 
 
-def heir_of(group: Group) -> str:
+def _heir_of(group: Group, succession: Succession) -> str:
     """The member that would lead if the leader were not there; empty where there is none.
 
     A static member that missed the last join phase may be gone. The leader would wait for it in vain, again and again,
@@ -145,10 +149,9 @@ def heir_of(group: Group) -> str:
     absent = {member.member_id for member in group.members.values() if member.missed_phase}
     absent.add(group.leader_id or "")
     others = [each for each in generation_of(group).members if each.member_id not in absent]
-    succession = succession_of(group)
     if not others:
         return ""
-    return (_elected(succession, others, "") if succession is not None else "") or others[0].member_id
+    return _elected(succession, others, "") or others[0].member_id
 
 
 def handing_over(group: Group, successor_id: str) -> Generation:

@@ -70,7 +70,7 @@ class Succession:
     `elect(members, leader_id)`: which of the members that have joined leads the next generation. They are in the order
     of joining; `leader_id` is the present leader, empty where it has gone or is to step down.
     `challengers(members, leader_id)`: the members that are to preempt the leader of a Stable group, the best one first,
-    each with the milliseconds for which it must have outranked the leader.
+    each with the milliseconds for which it must have outranked the leader. A leader that was asked is not asked again.
     `priority(metadata)`: a member outranks those of a lower one. The time counts from the last change of either's.
     `successor(assignment)`: the member that the leader was asked to hand over to, from its assignment; empty if none.
     `holding(metadata)`: whether the work of a leader with this metadata may go on while it joins; None where it does

@@ -33,6 +33,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "commit": lambda: m.CommitOffsets(*KEY, 1, (m.OffsetToCommit("t", 0, 7),), "m0", "i0"),
     "leave": lambda: a_leave("m0"),
     "leave by instance": lambda: m.LeaveGroup(*KEY, (m.LeavingMember("", "i0"),)),
+    "drain": lambda: m.DrainMember(*KEY, "m0", "i0"),
     "sign": lambda: m.VerifyFence(*KEY, 1, "m0", sign=True),
 }
 
@@ -83,6 +84,12 @@ def test_a_batch_of_heartbeats_is_rejected_member_by_member() -> None:
 
     assert [(each.member_id, each.error) for each in reply.errors] == [("m0", FORBIDDEN)]
     assert reply.errors[0].detail
+
+
+def test_a_drain_by_another_caller_says_why_it_is_refused() -> None:
+    reply = a_group_of(MINE).ask(replace(CALLS["drain"](), subject=OTHERS))
+
+    assert (reply.granted, reply.detail) == (False, "another caller joined as this member")
 
 
 def test_a_member_without_a_caller_gets_one_when_it_joins_again() -> None:

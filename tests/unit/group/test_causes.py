@@ -105,6 +105,10 @@ def last_member_leaves(core: Core) -> None:
     core.ask(a_leave("m0"))
 
 
+def last_member_is_removed(core: Core) -> None:
+    core.ask(a_leave("m0", by_admin=True))
+
+
 def last_members_do_not_rejoin(core: Core) -> None:
     core.ask(a_leave("m0"))
     while core.group.members:
@@ -120,6 +124,7 @@ def last_members_leave_one_by_one(core: Core) -> None:
 @pytest.mark.parametrize(
     ("members", "end", "cause", "by"),
     [
+        (1, last_member_is_removed, "member_removed", "m0"),
         (1, last_member_expires, "member_expired", "m0"),
         (2, last_member_expires, "member_expired", "m1"),
         (1, last_member_leaves, "member_left", "m0"),
@@ -139,15 +144,21 @@ def test_an_empty_group_says_how_its_last_member_went(
     assert (emptied.cause, emptied.by) == (cause, by)
     described = core.ask(m.DescribeGroup(NAMESPACE, GROUP_ID))
     assert (described.rebalance_cause, described.rebalance_reason) == (cause, emptied.reason)
-    assert "expired: " in emptied.reason if cause == "member_expired" else emptied.reason.endswith("left")
+    said = {"member_expired": "expired: ", "member_left": "left", "member_removed": "was removed"}
+    assert f"{by} {said[cause]}" in emptied.reason
 
 
-def test_a_group_that_is_left_in_its_initial_delay_has_a_cause() -> None:
+@pytest.mark.parametrize(
+    ("by_admin", "cause", "reason"),
+    [(False, Cause.MEMBER_LEFT, "member m0 left"), (True, Cause.MEMBER_REMOVED, "member m0 was removed")],
+)
+def test_a_group_that_is_left_in_its_initial_delay_has_a_cause(by_admin: bool, cause: Cause, reason: str) -> None:
     core = a_group_in_its_initial_delay(members=1)
-    core.ask(a_leave("m0"))
+    core.ask(a_leave("m0", by_admin=by_admin))
     core.advance(DELAY_MS + REBALANCE_MS)
 
-    assert cause_of_last(core, "group_emptied") == "member_left"
+    emptied = core.last("group_emptied")
+    assert (emptied.cause, emptied.reason, emptied.by) == (cause, reason, "m0")
 
 
 def test_a_new_owner_names_the_departure_before_it() -> None:
@@ -186,6 +197,23 @@ JOINED = a_stable_group(members=1).last("member_joined")
 )
 def test_a_code_that_the_lines_before_contradict_is_found(record: r.Record, former: r.Record | None) -> None:
     assert wrong_cause(record, former)
+
+
+@pytest.mark.parametrize(
+    ("record", "former"),
+    [
+        (r.MemberLeft("m", None, "", Cause.MEMBER_LEFT), None),
+        (r.MemberExpired("m", None, "", Cause.SYNC_TIMEOUT), JOINED),
+        (r.MemberRemoved("m", None, "", Cause.GROUP_FULL), None),
+        (r.GroupEmptied(2, "", Cause.MEMBER_LEFT), r.MemberLeft("m", None, "", Cause.MEMBER_LEFT)),
+        (r.GroupEmptied(2, "", Cause.MEMBER_LEFT), None),
+        (r.RebalanceStarted("", "", "Stable", Cause.MEMBER_JOINED), JOINED),
+        (r.RebalanceStarted("", "", "Stable", Cause.REQUESTED), JOINED),
+        (JOINED, None),
+    ],
+)
+def test_a_code_that_fits_the_lines_before_is_right(record: r.Record, former: r.Record | None) -> None:
+    assert wrong_cause(record, former) == ""
 
 
 def test_each_code_has_a_meaning() -> None:

@@ -97,6 +97,7 @@ def test_unknown_members_and_groups_are_errors() -> None:
 
     assert drain(core, "stranger").error is ErrorCode.UNKNOWN_MEMBER_ID
     assert drain(core, instance="stranger").error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert drain(a_stable_group(static=2), "m0", "i1").error is ErrorCode.FENCED_INSTANCE_ID
     unknown = core.ask(DrainMember(NAMESPACE, "unknown", "m0"))
     assert unknown.error is ErrorCode.GROUP_ID_NOT_FOUND
 

@@ -13,6 +13,7 @@ from tests.unit.group.driver import (
     NAMESPACE,
     SESSION_MS,
     Core,
+    a_group_in_its_initial_delay,
     a_heartbeat,
     a_join,
     a_leave,
@@ -73,7 +74,8 @@ def test_a_newcomer_that_has_an_id_and_a_static_one_wait_as_well() -> None:
     core.ask(a_join(new="m2"))
     freeze(core)
 
-    assert core.ask(a_join("m2")).error is ErrorCode.THROTTLED
+    refused = core.ask(a_join("m2"))
+    assert (refused.error, refused.member_id) == (ErrorCode.THROTTLED, "m2")
     assert core.ask(a_join(new="i-1", instance="i")).error is ErrorCode.THROTTLED
 
 
@@ -188,6 +190,30 @@ def test_a_freeze_is_prolonged_and_described() -> None:
     assert core.ask(a_join(new="m2")).error is ErrorCode.THROTTLED
 
 
+def test_a_freeze_that_held_nothing_back_ends_in_silence() -> None:
+    core = a_stable_group(members=2)
+    freeze(core, 5_000)
+    lines = core.kinds()
+
+    keep_alive(core, 6_000)
+
+    assert (core.group.state, core.generation_id, core.kinds()) == ("Stable", 1, lines)
+
+
+@pytest.mark.parametrize("for_ms", [0, 5_000])
+def test_a_freeze_ends_once_where_it_was_shortened(for_ms: int) -> None:
+    """The end asks for an assignment by the topics of now. The former end's timer must not do so again."""
+    core = a_served_group(members=2)
+    finish(core)
+    freeze(core, 20_000)
+    freeze(core, for_ms)
+    end_ms = core.now_ms + for_ms
+
+    keep_alive(core, 21_000)
+
+    assert core.group.asked_ms == end_ms
+
+
 @pytest.mark.parametrize("served", [True, False])
 def test_a_new_owner_keeps_the_freeze_and_rejoins_at_its_end(served: bool) -> None:
     core = a_served_group(members=2) if served else a_stable_group(members=2)
@@ -210,3 +236,5 @@ def test_an_unknown_or_new_group_cannot_be_frozen() -> None:
     unknown = core.ask(FreezeGroup(NAMESPACE, "unknown", 1_000))
 
     assert unknown.error is ErrorCode.GROUP_ID_NOT_FOUND
+    new = a_group_in_its_initial_delay().ask(FreezeGroup(NAMESPACE, GROUP_ID, 1_000))
+    assert (new.error, new.detail) == (ErrorCode.INVALID_REQUEST, "the group has had no generation yet")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rota.group import records as r
-from rota.group.journal import RECORD_KINDS, decode_entry, encode_entry
+from rota.group.journal import RECORD_KINDS, decode_entry, encode_entry, encode_image
 from rota.group.rows import MemberImage
 from rota.protocol.causes import Cause
 from rota.protocol.messages import Protocol
@@ -151,6 +151,12 @@ def test_a_line_says_all_that_its_record_says(record: r.Record) -> None:
         "reason": getattr(record, "reason", ""),
         "payload": LINES[record],
     }
+
+
+def test_a_member_without_a_caller_has_no_subject() -> None:
+    member = encode_image(replace(IMAGE, subject=""))
+
+    assert member == {name: value for name, value in IMAGE_LINE.items() if name != "subject"}
 
 
 @pytest.mark.parametrize("record", LINES, ids=lambda record: record.kind)

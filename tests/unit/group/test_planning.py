@@ -17,7 +17,7 @@ from rota.types import TopicFacts
 from rota.types.consumer import Assignment, Subscription, encode_assignment, encode_subscription
 from tests.support.strategies import registered_for_one_test
 from tests.unit.group.driver import GROUP_ID, KEY, NAMESPACE, Core, a_join, a_stable_group, an_empty_shard
-from tests.unit.group.served import a_served_group, candidates, finish
+from tests.unit.group.served import a_served_group, a_served_static_member, candidates, finish
 
 TOPICS = {"orders": TopicFacts(6), "payments": TopicFacts(2), "elsewhere": TopicFacts(9)}
 BOTH = ("orders", "payments")
@@ -91,7 +91,46 @@ def test_members_that_join_subscribe_as_most_members_do() -> None:
 
     assert [each.member_id for each in planned.members if each.fate == "joins"] == ["new-2", "new-3"]
     assert sizes(planned) == {"odd": 2, "a": 2, "new-1": 2, "new-2": 1, "new-3": 1}
+    assert (planned.imbalance_before, planned.imbalance_after) == (6, 1)
     assert any("made up" in note for note in planned.notes)
+
+
+def test_a_made_up_id_is_none_that_a_member_has() -> None:
+    planned = plan(a_snapshot(a_member("new-1", "012345")), more_members=1)
+
+    assert sizes(planned) == {"new-1": 3, "new-2": 3}
+
+
+def test_members_may_leave_and_join_in_one_plan() -> None:
+    planned = plan(without=("i",), more_members=1)
+
+    assert [(each.member_id, each.fate) for each in planned.members] == [
+        ("a", "stays"),
+        ("i", "leaves"),
+        ("new-1", "joins"),
+    ]
+    assert sizes(planned) == {"a": 3, "i": 0, "new-1": 3}
+
+
+def test_a_strategy_is_given_the_claims_of_a_next_generation() -> None:
+    class Recorded(PartitionStrategy):
+        name = "recorded"
+
+        def assign(self, group: GroupSubscription) -> GroupAssignment:
+            seen.append(group)
+            return GroupAssignment({})
+
+    seen: list[GroupSubscription] = []
+    register_strategy(Recorded())
+
+    plan(a_snapshot(a_member("i", "01"), a_member("b", "2")), strategy="recorded", more_members=1)
+
+    (group,) = seen
+    assert group.generation_id == 8
+    assert [
+        (each.member_id, each.group_instance_id, [number for _, number in each.owned_partitions], each.generation)
+        for each in group.members
+    ] == [("i", "instance-i", [0, 1], 7), ("b", None, [2], 7), ("new-1", None, [], None)]
 
 
 def test_more_partitions_without_moves_need_no_join_phase() -> None:
@@ -99,7 +138,14 @@ def test_more_partitions_without_moves_need_no_join_phase() -> None:
 
     assert (planned.rounds, planned.moves, planned.imbalance_after) == (0, 0, 1)
     assert [each.pauses for each in planned.members] == [(), ()]
-    assert plan(topics=(m.TopicCount("orders", 9),), without=("i",)).rounds == 1
+
+
+@pytest.mark.parametrize("more", [{"without": ("i",)}, {"more_members": 1}, {"strategy": "range"}])
+def test_more_partitions_and_another_change_rebalance(more: dict[str, Any]) -> None:
+    planned = plan(topics=(m.TopicCount("orders", 6 if "strategy" in more else 9),), **more)
+
+    assert planned.rounds == 1
+    assert planned.members[0].pauses == planned.members[0].before
 
 
 def test_under_a_cooperative_strategy_only_what_moves_pauses() -> None:
@@ -113,6 +159,37 @@ def test_under_a_cooperative_strategy_only_what_moves_pauses() -> None:
     assert "2 of 2 members do not list cooperative-sticky" in planned.notes[1]
 
 
+@pytest.mark.parametrize(
+    ("others", "rounds", "paused"),
+    [((), 2, (1, 1)), (("sticky",), 1, (3, 3)), (("mine",), 1, (3, 3))],
+    ids=["no other", "an eager one", "an unknown one"],
+)
+def test_members_that_list_an_eager_strategy_give_all_up(
+    others: tuple[str, ...], rounds: int, paused: tuple[int, ...]
+) -> None:
+    names = ("cooperative-sticky", *others)
+    snapshot = a_snapshot(a_member("a", "012", *names), a_member("b", "345", *names), name=names[0])
+
+    planned = plan(snapshot, more_members=1)
+
+    assert planned.rounds == rounds
+    assert tuple(len(each.pauses[0].partitions) for each in planned.members[:2]) == paused
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "is_noted"),
+    [("weighted", "1,2", True), ("weighted", "", False), ("sticky", "1,2", False)],
+)
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_plan_notes_weights_that_its_strategy_takes(name: str, weights: str, is_noted: bool, is_named: bool) -> None:
+    snapshot = a_snapshot(a_member("a", "012", name), a_member("b", "345", name), name=name)
+    topics = {"orders": TopicFacts(6, {"weights": weights})}
+
+    planned = make_plan(m.PlanGroup(*KEY, strategy=name if is_named else ""), snapshot, topics, 6)
+
+    assert list(planned.notes) == ["the strategy heeds weights; the imbalance counts partitions"] * is_noted
+
+
 def test_partitions_counted_by_the_leader_count_as_assigned() -> None:
     snapshot = a_snapshot(a_member("a", "01234567"), a_member("b"))
 
@@ -122,6 +199,17 @@ def test_partitions_counted_by_the_leader_count_as_assigned() -> None:
     assert sizes(planned) == {"a": 4, "b": 4}
     assert "registered with 6 partitions, and 8 are assigned" in planned.notes[0]
     assert sizes(named) == {"a": 5, "b": 5}
+
+
+def test_an_assigned_partition_of_an_unregistered_topic_exists() -> None:
+    share = encode_assignment(Assignment((TopicPartition("invoices", 0),)))
+    member = replace(a_member("a", topics=("invoices",)), assignment=share)
+
+    planned = plan(a_snapshot(member))
+
+    assert planned.members[0].after == (m.TopicPartitions("invoices", (0,)),)
+    assert len(planned.notes) == 1
+    assert planned.notes[0].startswith("topic invoices is registered with 0 partitions, and 1 are assigned: ")
 
 
 def test_only_registered_partitions_count_for_server_assignment() -> None:
@@ -141,6 +229,7 @@ def test_only_registered_partitions_count_for_server_assignment() -> None:
         ({"without": ("a", "instance")}, "without[1]: unknown member 'instance'; did you mean 'instance-i'?"),
         ({"strategy": "stickey"}, "strategy: unknown strategy 'stickey'; did you mean 'sticky'?"),
         ({"strategy": "weighted(moves=3)"}, "strategy: weighted has no option 'moves=3'; its options: max_moves"),
+        ({"strategy": "sticky((x)"}, "strategy: no assignor 'sticky((x)'; there are range, "),
         (
             {"strategy": "server:cooperative-sticky"},
             "strategy must not be 'server:cooperative-sticky': the server assigns by no cooperative strategy",
@@ -151,11 +240,14 @@ def test_only_registered_partitions_count_for_server_assignment() -> None:
 def test_a_wrong_hypothesis_is_rejected_with_the_nearest_name(hypothesis: dict[str, Any], detail: str) -> None:
     refused = plan(**hypothesis)
 
-    assert (refused.error, refused.detail) == (ErrorCode.INVALID_REQUEST, detail)
+    assert refused.error is ErrorCode.INVALID_REQUEST
+    assert refused.detail.startswith(detail)
 
 
 def test_a_topic_does_not_shrink() -> None:
-    refused = plan(topics=(m.TopicCount("orders", 5),))
+    refused, same = plan(topics=(m.TopicCount("orders", 5),)), plan(topics=(m.TopicCount("orders", 6),))
+
+    assert same.error is ErrorCode.NONE
 
     assert refused.error is ErrorCode.INVALID_PARTITIONS
     assert refused.detail == "topics[0].partitions must be at least 6: orders has as many, and a count only grows"
@@ -168,6 +260,7 @@ def test_a_plan_of_too_many_partitions_is_rejected() -> None:
         ErrorCode.PAYLOAD_TOO_LARGE,
         "the members would share more than 899 partitions",
     )
+    assert plan(topics=(m.TopicCount("orders", 900),), limit=900).error is ErrorCode.NONE
 
 
 def test_a_strategy_unknown_to_the_server_must_be_replaced() -> None:
@@ -225,6 +318,16 @@ def test_the_core_answers_with_shares_and_changes_nothing() -> None:
     assert [member.protocols for member in reply.snapshot.members] == [("server:sticky",)] * 2
     assert [json.loads(each.assignment)["topics"]["documents"] for each in reply.snapshot.members] == [[0, 2], [1, 3]]
     assert (len(core.journal), core.image()) == (journal, rows)
+
+
+def test_the_core_names_the_instances_of_static_members() -> None:
+    (member,) = a_served_static_member().ask(m.PlanGroup(*KEY)).snapshot.members
+
+    assert (member.member_id, member.group_instance_id) == ("i-1", "i")
+
+
+def test_a_plan_of_no_group_is_rejected() -> None:
+    assert an_empty_shard().ask(m.PlanGroup(NAMESPACE, "")).error is ErrorCode.INVALID_GROUP_ID
 
 
 def a_group_in_its_join_phase() -> Core:

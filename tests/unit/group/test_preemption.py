@@ -62,6 +62,19 @@ def test_without_a_leader_the_highest_priority_is_elected() -> None:
     assert core.leader_id == "m2"
 
 
+def test_the_priority_decides_where_the_leader_has_left() -> None:
+    core = an_empty_shard()
+    for number in range(3):
+        join(core, f"m{number}", saying(number, holding=None), "leader")
+    end_join_phase(core)
+
+    core.ask(a_leave("m2"))
+    for number in range(2):
+        join(core, f"m{number}", saying(number, holding=None), "leader")
+
+    assert core.leader_id == "m1"
+
+
 def test_an_outranked_leader_is_asked_to_hand_over_in_time() -> None:
     core = a_race(1, 5)
     generation_id = core.generation_id
@@ -154,6 +167,23 @@ def test_of_several_candidates_that_are_due_the_best_follows() -> None:
     core = a_race(1, 5, 9)
 
     keep_alive(core, HOLD_MS)
+
+    assert election(core, "m0").successor_id == "m2"
+
+
+def test_the_best_follows_although_another_was_due_before_it() -> None:
+    """The leader is asked when it fetches its share: both candidates have waited for long enough by then."""
+    core = an_empty_shard()
+    join(core, "m0", saying(0), "leader")
+    end_join_phase(core)
+    join(core, "m1", saying(5, hold_ms=1_000), "leader")
+    join(core, "m2", saying(9, hold_ms=2_000), "leader")
+    join(core, "m1", saying(5, hold_ms=1_000), "leader")
+    join(core, "m0", saying(0, holding=True), "leader")
+    keep_alive(core, HOLD_MS)
+
+    core.ask(a_sync("m0", core.generation_id))
+    core.advance(0)
 
     assert election(core, "m0").successor_id == "m2"
 
@@ -310,6 +340,22 @@ def test_an_absent_candidate_that_fetches_is_waited_for_again() -> None:
     assert election(core, "m0").successor_id == "i-1"
 
 
+def test_a_leader_hands_over_to_the_successors_new_process() -> None:
+    core = an_empty_shard()
+    join(core, "m0", saying(1), "leader")
+    end_join_phase(core)
+    core.send(a_join(new="i-1", instance="i", protocols=saying(5), protocol_type="leader"))
+    rejoin(core, (1,))
+    core.ask(a_sync("i-1", core.generation_id, "i"))
+    keep_alive(core, HOLD_MS)
+    assert election(core, "m0").successor_id == "i-1"
+
+    core.send(a_join(new="i-2", instance="i", protocols=saying(5), protocol_type="leader"))
+    join(core, "m0", saying(1, holding=False), "leader")
+
+    assert core.last("rebalance_started").reason == "leader m0 hands over to i-2"
+
+
 def test_a_static_leaders_successor_fetches_before_it_is_asked() -> None:
     core = an_empty_shard()
     core.send(a_join(new="i-1", instance="i", protocols=saying(5), protocol_type="leader"))
@@ -343,12 +389,43 @@ def test_a_leader_hands_over_only_when_its_work_has_ended() -> None:
     assert core.leader_id == "m1"
 
 
+def test_the_best_candidate_follows_a_leader_that_steps_down() -> None:
+    core = a_race(0, 1, 5)
+
+    core.ask(RebalanceGroup(NAMESPACE, GROUP_ID, step_down=True))
+
+    assert election(core, "m0").successor_id == "m2"
+
+
 def test_a_leader_that_is_alone_steps_down_as_before() -> None:
     core = a_race(0)
 
     core.ask(RebalanceGroup(NAMESPACE, GROUP_ID, step_down=True))
 
     assert core.group.state == "PreparingRebalance"
+
+
+def test_a_leader_that_rejoined_alone_steps_down_no_more() -> None:
+    core = a_race(0)
+    core.ask(RebalanceGroup(NAMESPACE, GROUP_ID, step_down=True))
+    rejoin(core, (0,))
+
+    join(core, "m1", saying(), "leader")
+    rejoin(core, (0, 0))
+    core.advance(0)
+
+    assert (core.leader_id, election(core, "m0").successor_id) == ("m0", "")
+
+
+def test_a_leader_with_no_work_steps_down_whatever_its_priority() -> None:
+    core = a_race(5)
+    core.ask(a_join(new="m1", protocols=saying(), protocol_type="leader"))
+    core.ask(RebalanceGroup(NAMESPACE, GROUP_ID, step_down=True))
+    core.ids.append("m1")
+
+    rejoin(core, (5, 0), holding=False)
+
+    assert core.leader_id == "m1"
 
 
 def test_a_lone_leader_steps_down_for_a_member_that_joins() -> None:
@@ -368,3 +445,7 @@ def test_the_description_says_when_the_leader_is_to_be_asked() -> None:
     core = a_race(1, 5)
 
     assert core.ask(DescribeGroup(NAMESPACE, GROUP_ID)).preempt_at_ms == core.now_ms + HOLD_MS
+
+    join(core, "m0", saying(1, holding=True), "leader")
+    described = core.ask(DescribeGroup(NAMESPACE, GROUP_ID))
+    assert (described.state, described.preempt_at_ms) == ("PreparingRebalance", None)

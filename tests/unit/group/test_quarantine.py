@@ -349,6 +349,7 @@ def test_the_rule_is_changed_in_parts_and_its_end_acquits() -> None:
     let_join(core)
     changed = quarantine(core, max_units=4)
     assert (changed.after_falls, changed.max_units, changed.release_after_ms) == (2, 4, 0)
+    assert core.ask(DescribeGroup(*KEY)).quarantine_after == 2
 
     quarantine(core, after_falls=0)
 
