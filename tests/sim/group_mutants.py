@@ -153,7 +153,9 @@ def repeated_resync_opens_a_generation(patch: Patch) -> None:
         if any(given.get(member.member_id, b"") != member.assignment for member in group.members.values()):
             original(result, group, leader, request, call, limits)
             return
-        apply.record(result, group, sync._synced(group, request, given, group.generation_id + 1, resync=True))
+        apply.record(
+            result, group, sync._synced(group, request, given, group.generation_id + 1, resync=True, reason="")
+        )
         result.reply(call, sync.sync_reply(group, leader))
         heartbeat.release_heartbeats(result, group)
 
@@ -284,7 +286,7 @@ def heartbeat_of_an_older_generation_is_accepted(patch: Patch) -> None:
     original = heartbeat.heartbeat
 
     def beat(result: Result, group: Any, request: Any, call: int) -> None:
-        known = check_member(group, request.member_id, request.group_instance_id) is ErrorCode.NONE
+        known = check_member(group, request.member_id, request.group_instance_id, "") is ErrorCode.NONE
         if known and request.generation_id < group.join_generation_id:
             request = replace(request, generation_id=group.generation_id)
         original(result, group, request, call)
@@ -360,7 +362,7 @@ def commit_ignores_generation(patch: Patch) -> None:
     patch(
         offsets,
         "check_generation",
-        lambda group, member_id, instance_id, *_: check_member(group, member_id, instance_id),
+        lambda group, member_id, instance_id, *_: check_member(group, member_id, instance_id, ""),
     )
 
 
@@ -368,7 +370,9 @@ def commit_ignores_generation(patch: Patch) -> None:
 def sync_ignores_generation(patch: Patch) -> None:
     """S5, S6: a leader of an old generation assigns for the new one."""
     patch(
-        sync, "check_generation", lambda group, member_id, instance_id, *_: check_member(group, member_id, instance_id)
+        sync,
+        "check_generation",
+        lambda group, member_id, instance_id, *_: check_member(group, member_id, instance_id, ""),
     )
 
 

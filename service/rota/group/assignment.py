@@ -19,6 +19,9 @@ from rota.group.suspects import clear_handed_over, leave_out
 from rota.protocol.fencing_token import NO_TOKEN
 from rota.types import Generation, JoinedWith, ServerSide, describe_topics, server_side
 
+AGAIN_MS = 1_000
+"""How soon a group is assigned again whose time for that was over when it was assigned last."""
+
 
 def server_side_of(group: Group) -> ServerSide | None:
     """How the coordinator assigns for this generation; None where its leader does."""
@@ -86,10 +89,13 @@ def again_at_ms(group: Group) -> int | None:
 
 
 def ask_again(result: Result, group: Group) -> None:
-    """Have the replica assign the group when it is time for that."""
+    """Have the replica assign the group when it is time for that. A freeze, in which assignments have no effect, puts
+    it off until its end; where the time is over already, a failure or a slow job is the reason.
+    """
     at_ms = again_at_ms(group)
     if at_ms is not None:
-        result.set_timer(TimerKind.ASSIGN, group, "", max(at_ms, result.now_ms + 1))
+        at_ms = max(at_ms, group.frozen_until_ms or at_ms)
+        result.set_timer(TimerKind.ASSIGN, group, "", at_ms if at_ms > result.now_ms else result.now_ms + AGAIN_MS)
 
 
 def _ask_for_assignment(result: Result, group: Group) -> None:

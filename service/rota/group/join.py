@@ -75,11 +75,14 @@ def pass_generations(result: Result, group: Group, request: JoinGroup, floor: in
 
 
 def _is_admitted(group: Group, request: JoinGroup) -> bool:
-    """Whether this join makes or keeps a member, and is not only given an id."""
-    if not request.member_id:
-        return request.group_instance_id is not None
-    is_pending = request.member_id in group.pending and request.group_instance_id is None
-    return is_pending or check_member(group, request.member_id, request.group_instance_id) is ErrorCode.NONE
+    """Whether this join makes or keeps a member, and is not refused or only given an id."""
+    member_id, instance_id, subject = request.member_id, request.group_instance_id, request.subject
+    if not member_id:
+        old_id = group.static_members.get(instance_id) if instance_id is not None else None
+        may_follow = old_id is None or check_caller(group.members[old_id], subject) is ErrorCode.NONE
+        return instance_id is not None and may_follow
+    is_pending = member_id in group.pending and instance_id is None
+    return is_pending or check_member(group, member_id, instance_id, subject) is ErrorCode.NONE
 
 
 def join_group(result: Result, group: Group, request: JoinGroup, call: int, limits: Limits) -> None:

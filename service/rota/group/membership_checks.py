@@ -31,7 +31,7 @@ def why(error: ErrorCode) -> str:
     return NOT_THE_CALLER if error is ErrorCode.GROUP_AUTHORIZATION_FAILED else ""
 
 
-def check_member(group: Group, member_id: str, group_instance_id: str | None, subject: str = "") -> ErrorCode:
+def check_member(group: Group, member_id: str, group_instance_id: str | None, subject: str) -> ErrorCode:
     """Fenced instance first, then unknown member (protocol.md §8.8), then whether it is the caller's."""
     if group_instance_id is not None:
         current = group.static_members.get(group_instance_id)
@@ -44,7 +44,7 @@ def check_member(group: Group, member_id: str, group_instance_id: str | None, su
 
 
 def check_generation(
-    group: Group, member_id: str, group_instance_id: str | None, generation_id: int, subject: str = ""
+    group: Group, member_id: str, group_instance_id: str | None, generation_id: int, subject: str
 ) -> ErrorCode:
     """A current member, and the current generation."""
     error = check_member(group, member_id, group_instance_id, subject)

@@ -120,7 +120,7 @@ def _store_assignment(result: Result, group: Group, request: SyncGroup) -> None:
     assert group.leader_id is not None
     given = leave_out(group, dict(request.assignments))
     clear_handed_over(result, group, given)
-    record(result, group, _synced(group, request, given, group.generation_id, resync=False))
+    record(result, group, _synced(group, request, given, group.generation_id, resync=False, reason=""))
     result.reason = f"leader {group.leader_id} assigned generation {group.generation_id}"
     answer_syncs(result, group)
 
@@ -171,14 +171,15 @@ def _resync(result: Result, group: Group, leader: Member, request: SyncGroup, ca
         return
     changes = describe_topic_changes(group, {m: given.get(m, b"") for m in group.members})
     clear_handed_over(result, group, given)
-    record(result, group, _synced(group, request, given, group.generation_id + 1, resync=True, changes=changes))
+    reason = f"the leader assigned anew{changes}"
+    record(result, group, _synced(group, request, given, group.generation_id + 1, resync=True, reason=reason))
     result.reason = f"leader {leader.member_id} assigned anew, generation {group.generation_id}{changes}"
     result.reply(call, sync_reply(group, leader))
     release_heartbeats(result, group)
 
 
 def _synced(
-    group: Group, request: SyncGroup, given: Mapping[str, bytes], generation_id: int, *, resync: bool, changes: str = ""
+    group: Group, request: SyncGroup, given: Mapping[str, bytes], generation_id: int, *, resync: bool, reason: str
 ) -> AssignmentSynced:
     """The leader's assignment without non-members. Members that it left out get nothing, without an error."""
     assignments = tuple((m, a) for m, a in given.items() if m in group.members)
@@ -187,7 +188,7 @@ def _synced(
         leader_id=request.member_id,
         assignments=assignments,
         resync=resync,
-        reason=f"the leader assigned anew{changes}" if resync else "",
+        reason=reason,
     )
 
 

@@ -25,9 +25,13 @@ from tests.unit.group.driver import (
 KEY = (NAMESPACE, GROUP_ID)
 MINE, OTHERS = "token:mine", "token:other"
 FORBIDDEN = ErrorCode.GROUP_AUTHORIZATION_FAILED
+HELD_BY_ANOTHER = "a member of another caller has this group_instance_id, until it leaves or its session is over"
+LATER = 5
 CALLS: dict[str, Callable[[], Any]] = {
     "join": lambda: a_join("m0", instance="i0"),
+    "join, of a later generation": lambda: replace(a_join("m0", instance="i0"), last_generation_id=LATER),
     "take over": lambda: a_join(new="again", instance="i0"),
+    "take over, of a later generation": lambda: replace(a_join(new="again", instance="i0"), last_generation_id=LATER),
     "sync": lambda: a_sync("m0", 1, "i0"),
     "heartbeat": lambda: a_heartbeat("m0", 1, instance="i0"),
     "commit": lambda: m.CommitOffsets(*KEY, 1, (m.OffsetToCommit("t", 0, 7),), "m0", "i0"),
@@ -61,7 +65,18 @@ def test_another_caller_is_rejected_and_changes_nothing(name: str) -> None:
     reply = core.ask(replace(CALLS[name](), subject=OTHERS))
 
     assert error_of(reply) is FORBIDDEN
+    if not isinstance(reply, m.LeaveReply):
+        assert reply.detail == (HELD_BY_ANOTHER if "take over" in name else "another caller joined as this member")
     assert (core.image(), len(core.journal), core.deadline_ms("m0")) == (before, lines, deadline_ms)
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if "later generation" in name])
+def test_the_caller_itself_raises_the_generation_that_it_held(name: str) -> None:
+    core = a_group_of(MINE)
+
+    core.send(replace(CALLS[name](), subject=MINE))
+
+    assert core.last("generation_raised").generation_id == LATER + 1
 
 
 @pytest.mark.parametrize("subject", [MINE, ""])

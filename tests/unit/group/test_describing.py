@@ -262,6 +262,52 @@ def test_the_fence_checks_the_generation_and_its_members(
     assert a_stable_group().ask(m.VerifyFence(*KEY, generation_id, member_id)) == reply
 
 
+def a_rejection(error: ErrorCode, detail: str = "") -> m.FenceReply:
+    return m.FenceReply(error, detail, generation_id=1)
+
+
+SUCCESSOR = m.FenceReply(
+    generation_id=1, is_leader=True, is_member=True, fencing_token=fencing_token(1, 1), group_instance_id="i0"
+)
+
+
+@pytest.mark.parametrize(
+    ("request_", "reply"),
+    [
+        pytest.param(
+            m.VerifyFence(*KEY, 1, "back", sign=True, subject="another"),
+            a_rejection(ErrorCode.GROUP_AUTHORIZATION_FAILED, "another caller joined as this member"),
+            id="of another caller",
+        ),
+        pytest.param(
+            m.VerifyFence(*KEY, 1, "back", fencing_token=fencing_token(1, 9)),
+            a_rejection(ErrorCode.ILLEGAL_GENERATION, "the fencing_token is not this member's"),
+            id="another token",
+        ),
+        pytest.param(
+            m.VerifyFence(*KEY, 1, fencing_token=fencing_token(1, 9)),
+            a_rejection(ErrorCode.ILLEGAL_GENERATION),
+            id="token of no member",
+        ),
+        pytest.param(
+            m.VerifyFence(*KEY, 1),
+            a_rejection(
+                ErrorCode.MEMBER_ID_REQUIRED,
+                "a member of this generation was taken over: name the member, or show its fencing_token",
+            ),
+            id="no member",
+        ),
+        pytest.param(m.VerifyFence(*KEY, 0, fencing_token=fencing_token(1, 1)), SUCCESSOR, id="token alone"),
+        pytest.param(m.VerifyFence(*KEY, 1, "back", sign=True, subject="mine"), SUCCESSOR, id="of the caller"),
+    ],
+)
+def test_the_fence_of_a_group_with_a_successor(request_: m.VerifyFence, reply: m.FenceReply) -> None:
+    core = a_stable_group(members=1, static=1)
+    core.ask(replace(a_join(new="back", instance="i0"), subject="mine"))
+
+    assert core.ask(request_) == reply
+
+
 def test_an_empty_group_passes_no_fence() -> None:
     core = an_empty_group()
 

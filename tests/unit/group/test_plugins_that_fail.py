@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from rota.group.assignment import AGAIN_MS
+from rota.group.result import Timer, TimerKind
+from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
 from rota.types import ProtocolType, ServerSide, TopicFacts, registry, subscribed_topics
-from tests.unit.group.driver import Core, a_join, a_sync, an_empty_shard
+from tests.unit.group.driver import KEY, Core, a_join, a_sync, an_empty_shard
 from tests.unit.group.served import a_served_group, finish, hand_in
 
 NAME = "server:luck"
@@ -66,7 +69,32 @@ def test_a_change_of_topics_that_cannot_be_compared_rebalances(plug_in: Callable
         finish(core, topics={"t": TopicFacts(partitions)})
 
     assert core.group.state == "PreparingRebalance"
+    assert (core.group.rebalance_cause, core.group.rebalance_reason) == (Cause.TOPICS_CHANGED, "the topics changed")
     assert core.group.members["m0"].assignment == b"1"
+
+
+def test_an_assignment_that_cannot_be_described_is_given_out(plug_in: Callable[..., None]) -> None:
+    plug_in(wants_topic=lambda _: lambda _: True, describe=fail)
+    core = a_group()
+
+    finish(core)
+
+    assert core.last("assignment_synced").reason == f"the server assigned generation 1 by {NAME}"
+
+
+@pytest.mark.parametrize(("again_ms", "asked_ms"), [(-1, AGAIN_MS), (0, AGAIN_MS), (1, 1)])
+def test_a_strategy_does_not_keep_the_server_busy(plug_in: Callable[..., None], again_ms: int, asked_ms: int) -> None:
+    """It names a time that is over, although it has just assigned the group."""
+    plug_in(wants_topic=lambda _: lambda _: True)
+    core = a_group()
+    core.advance(0)
+    again_at_ms = core.now_ms + again_ms
+
+    plug_in(wants_topic=lambda _: lambda _: True, again_at_ms=lambda _: again_at_ms)
+    finish(core)
+
+    asked = [timer for *_, timer in core._timers if timer.kind is TimerKind.ASSIGN]
+    assert asked == [Timer(TimerKind.ASSIGN, *KEY, "", core.now_ms + asked_ms)]
 
 
 @pytest.mark.parametrize(

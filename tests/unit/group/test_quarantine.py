@@ -8,11 +8,19 @@ import pytest
 
 from rota.assignors import TopicPartition
 from rota.assignors.work import WorkItem, WorkShare
-from rota.group.result import TimerKind
+from rota.group.result import Timer, TimerKind
 from rota.protocol.causes import Cause
 from rota.protocol.defaults import QUARANTINE_WINDOW_MS
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import DescribeGroup, FreezeGroup, LeaveGroup, LeavingMember, QuarantineGroup, SyncGroup
+from rota.protocol.messages import (
+    DescribeGroup,
+    FreezeGroup,
+    LeaveGroup,
+    LeavingMember,
+    QuarantineGroup,
+    QuarantineReply,
+    SyncGroup,
+)
 from rota.types import consumer, plain, units_of, without_units
 from rota.types.worker import config_offset_in, decode_share, encode_share
 from tests.unit.group.driver import (
@@ -127,13 +135,14 @@ def test_groups_without_a_rule_quarantine_nothing() -> None:
     assert "units_suspected" not in core.kinds()
 
 
-def test_many_members_that_fall_at_once_are_no_evidence() -> None:
-    core = a_group(members=4)
+@pytest.mark.parametrize(("members", "suspects"), [(4, []), (5, [("t/0", 1), ("t/1", 1)])])
+def test_members_that_fall_at_once_are_evidence_if_more_stay(members: int, suspects: list[tuple[str, int]]) -> None:
+    core = a_group(members)
 
     expire(core, "m0", "m1")
     let_join(core)
 
-    assert core.group.quarantine.suspects == ()
+    assert [each[:2] for each in core.group.quarantine.suspects] == suspects
 
 
 def test_a_member_that_a_new_owner_has_never_seen_is_no_evidence() -> None:
@@ -158,8 +167,8 @@ def test_a_member_that_was_seen_after_a_failover_is_evidence() -> None:
     assert core.group.quarantine.suspects[0][:2] == (POISON, 1)
 
 
-@pytest.mark.parametrize("way", ["leaves", "hands over"])
-def test_a_holder_that_survives_a_suspect_acquits_it(way: str) -> None:
+@pytest.mark.parametrize(("way", "line"), [("leaves", "m1 left in order: t/0"), ("hands over", "m1 gave them up: t/0")])
+def test_a_holder_that_survives_a_suspect_acquits_it(way: str, line: str) -> None:
     core = a_group()
     expire(core, "m0")
     let_join(core)
@@ -173,7 +182,7 @@ def test_a_holder_that_survives_a_suspect_acquits_it(way: str) -> None:
         assign(core, m1=share(1), m2=share(0, 2))
 
     assert core.group.quarantine.suspects == ()
-    assert core.last("units_suspected").member_id == "m1"
+    assert (core.last("units_suspected").member_id, core.last("units_suspected").reason) == ("m1", line)
 
 
 def test_a_second_holder_that_leaves_in_order_acquits_the_unit() -> None:
@@ -204,6 +213,7 @@ def test_a_report_names_the_one_unit_and_counts_in_an_outage() -> None:
     leaving = (LeavingMember("m0", None, "its work raised", failed_unit=POISON),)
 
     core.ask(LeaveGroup(*KEY, leaving))
+    assert core.group.rebalance_reason == "m0 left: its work on t/0 failed"
     expire(core, "m1", "m2")
 
     assert core.group.quarantine.names == (POISON,)
@@ -259,21 +269,51 @@ def test_falls_of_a_lone_holder_count_across_empty_groups() -> None:
     assert held(core) == {"n1": {"t/1"}}
 
 
-def test_falls_that_lie_far_apart_are_not_in_a_row() -> None:
+@pytest.mark.parametrize(
+    ("apart_ms", "quarantined", "suspected"),
+    [(QUARANTINE_WINDOW_MS - 1, (POISON,), []), (QUARANTINE_WINDOW_MS, (), [(POISON, 1)])],
+)
+def test_falls_are_in_a_row_for_so_long(
+    apart_ms: int, quarantined: tuple[str, ...], suspected: list[tuple[str, int]]
+) -> None:
     core = a_group()
     expire(core, "m0")
     let_join(core)
     assign(core, m1=share(0, 1), m2=share(2))
     core.checking = False
-    for _ in range(QUARANTINE_WINDOW_MS // 5_000):
-        core.advance(5_000)
+    end_ms = core.group.quarantine.suspects[0][2] + apart_ms
+    while core.now_ms < end_ms:
+        core.advance(min(5_000, end_ms - core.now_ms))
         for name in core.group.members:
             core.ask(a_heartbeat(name, core.generation_id))
 
-    expire(core, "m1")
+    core.ask(LeaveGroup(*KEY, (LeavingMember("m1", failed_unit=POISON),)))
     let_join(core)
 
+    assert core.group.quarantine.names == quarantined
+    assert [each[:2] for each in core.group.quarantine.suspects] == suspected
+
+
+def test_a_unit_below_the_number_of_falls_is_only_suspected() -> None:
+    core = a_group(members=4, after_falls=3)
+    for name in ("m0", "m1"):
+        assign(core, **{each: share(0) if each == name else b"" for each in core.group.members})
+        expire(core, name)
+        let_join(core)
+
     assert core.group.quarantine.names == ()
+    assert [each[:2] for each in core.group.quarantine.suspects] == [(POISON, 2)]
+
+
+@pytest.mark.parametrize(("units", "more"), [(5, ""), (6, " and 1 more")])
+def test_a_line_names_at_most_five_units(units: int, more: str) -> None:
+    core = a_group(members=2)
+    assign(core, m0=share(*range(units)), m1=share(9))
+
+    expire(core, "m0")
+    let_join(core)
+
+    assert core.last("units_suspected").reason == f"m0 fell with t/0, t/1, t/2, t/3, t/4{more}"
 
 
 def test_a_released_unit_is_assigned_again() -> None:
@@ -293,12 +333,20 @@ def test_a_released_unit_is_assigned_again() -> None:
     assert held(core) == {"m2": {"t/0", "t/1", "t/2"}}
 
 
+def release_timers(core: Core) -> list[Timer]:
+    return [timer for *_, timer in core._timers if timer.kind is TimerKind.RELEASE]
+
+
 def test_a_new_owner_releases_a_unit_when_its_time_is_over() -> None:
     core = a_poisoned_group()
     quarantine(core, release_after_ms=60_000)
     let_join(core)
+    until_ms = core.last("units_quarantined").until_ms
+    assert until_ms == core.now_ms + 60_000
+    assert release_timers(core) == [Timer(TimerKind.RELEASE, *KEY, "", until_ms)]
     assign(core, m2=share(0, 1, 2))
     core.restart()
+    assert release_timers(core) == [Timer(TimerKind.RELEASE, *KEY, "", until_ms)]
     assert held(core) == {"m2": {"t/1", "t/2"}}
 
     for _ in range(61):
@@ -308,6 +356,34 @@ def test_a_new_owner_releases_a_unit_when_its_time_is_over() -> None:
 
     assert core.group.quarantine.names == ()
     assert core.last("units_released").reason == "their time in quarantine is over"
+
+
+def test_a_unit_due_while_there_was_no_owner_is_released_soon() -> None:
+    core = a_poisoned_group()
+    quarantine(core, release_after_ms=60_000)
+    let_join(core)
+    core.now_ms += 90_000
+
+    core.restart()
+
+    assert release_timers(core) == [Timer(TimerKind.RELEASE, *KEY, "", core.now_ms + 1)]
+
+
+def test_only_units_whose_time_is_over_are_released() -> None:
+    core = a_group(members=5, after_falls=1, max_units=3)
+    for name, release_after_ms in (("m0", 0), ("m1", 30_000), ("m2", 60_000)):
+        quarantine(core, release_after_ms=release_after_ms)
+        core.ask(LeaveGroup(*KEY, (LeavingMember(name, failed_unit=f"t/{name[1]}"),)))
+        let_join(core)
+        assign(core, **{each: share(int(each[1])) for each in core.group.members})
+    assert [*core.group.quarantine.names] == ["t/0", "t/1", "t/2"]
+
+    for _ in range(30):
+        core.advance(1_000)
+        for each in core.group.members:
+            core.ask(a_heartbeat(each, core.generation_id))
+
+    assert [*core.group.quarantine.names] == ["t/0", "t/2"]
 
 
 def test_a_release_waits_for_the_end_of_a_freeze() -> None:
@@ -361,12 +437,13 @@ def test_a_new_owner_keeps_the_rule_the_suspects_and_the_units() -> None:
     core = a_poisoned_group()
     let_join(core)
     assign(core, m2=share(0, 1, 2))
+    assert quarantine(core, max_units=2) == QuarantineReply(ErrorCode.NONE, "", 2, 2, 0, (POISON,))
     before = (core.group.quarantine.names, core.group.quarantine)
 
     core.restart()
 
     assert (core.group.quarantine.names, core.group.quarantine) == before
-    assert TimerKind.RELEASE not in [timer.kind for *_, timer in core._timers]
+    assert release_timers(core) == []
 
 
 def test_wrong_requests_are_errors() -> None:

@@ -9,7 +9,7 @@ import pytest
 from rota.group.join import MOST_GENERATIONS_AHEAD
 from rota.group.result import Result
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import DeleteGroup
+from rota.protocol.messages import DeleteGroup, JoinGroup
 from tests.unit.group.driver import (
     DELAY_MS,
     GROUP_ID,
@@ -69,7 +69,7 @@ def test_a_floor_of_a_group_with_offsets_alone_folds_alike() -> None:
     assert core.generation_id == FLOOR
 
 
-def test_a_floor_below_the_generation_changes_nothing() -> None:
+def test_a_floor_not_above_the_generation_changes_nothing() -> None:
     core = a_stable_group()
     lines = len(core.journal)
 
@@ -77,6 +77,8 @@ def test_a_floor_below_the_generation_changes_nothing() -> None:
 
     assert len(core.journal) == lines
     assert core.ask(a_heartbeat("m0", 1)).error is ErrorCode.NONE
+    core.send(a_join(new="m9", instance="i9"))
+    assert "generation_raised" not in core.kinds()
 
 
 def test_the_journal_says_from_where_a_generation_was_raised() -> None:
@@ -111,6 +113,16 @@ def test_an_empty_group_goes_on_above_the_floor() -> None:
     core.advance(DELAY_MS)
 
     assert core.generation_id == FLOOR + 1
+
+
+def test_a_new_owner_finds_a_raised_group_empty_as_it_was() -> None:
+    core = an_empty_group()
+    raise_floor(core)
+    core.send(a_join(new="m1", instance="i1"))
+
+    core.restart()
+
+    assert (core.group.state, core.generation_id, core.group.members) == ("Empty", FLOOR, {})
 
 
 def test_a_deleted_group_begins_again_above_the_floor() -> None:
@@ -197,11 +209,15 @@ def test_a_generation_that_is_not_later_raises_nothing(held: int) -> None:
     assert (reply.error, reply.generation_id, core.group.state) == (ErrorCode.NONE, 1, "Stable")
 
 
-def test_a_client_that_is_not_admitted_raises_nothing() -> None:
-    core = a_stable_group()
+@pytest.mark.parametrize(
+    "request_",
+    [a_join(new="m9"), a_join("stranger"), a_join("m1", instance="i0")],
+    ids=["given an id", "unknown", "fenced"],
+)
+def test_a_client_that_is_not_admitted_raises_nothing(request_: JoinGroup) -> None:
+    core = a_stable_group(static=1)
 
-    core.ask(replace(a_join(new="m9"), last_generation_id=6))
-    core.ask(replace(a_join("nobody"), last_generation_id=6))
+    core.ask(replace(request_, last_generation_id=6))
 
     assert core.generation_id == 1
 
@@ -216,13 +232,31 @@ def test_a_generation_far_ahead_is_ignored_with_a_warning() -> None:
     assert result.warning == f"member m1 claims generation {MOST_GENERATIONS_AHEAD + 2}, the group is in 1: ignored"
 
 
-def test_the_floor_counts_where_a_member_names_a_number_below_it() -> None:
+def test_the_furthest_generation_raises_without_a_warning() -> None:
+    core = a_stable_group()
+    furthest = 1 + MOST_GENERATIONS_AHEAD
+
+    result = core.shard.handle(replace(a_join("m1"), last_generation_id=furthest), 1_000, core.now_ms)
+
+    assert (core.generation_id, result.warning) == (furthest + 1, "")
+
+
+def test_a_new_groups_member_that_is_far_ahead_raises_nothing() -> None:
+    core = an_empty_shard()
+
+    core.send(replace(a_join(new="m0", instance="i0"), last_generation_id=MOST_GENERATIONS_AHEAD + 1))
+
+    assert "generation_raised" not in core.kinds()
+
+
+@pytest.mark.parametrize(("held", "raised"), [(FLOOR - 5, FLOOR), (FLOOR - 1, FLOOR), (FLOOR, FLOOR + 1)])
+def test_the_floor_counts_where_a_member_names_a_number_below_it(held: int, raised: int) -> None:
     core = an_empty_group()
     raise_floor(core)
 
-    core.send(replace(a_join(new="m1", instance="i1"), last_generation_id=FLOOR - 5))
+    core.send(replace(a_join(new="m1", instance="i1"), last_generation_id=held))
 
-    assert core.generation_id == FLOOR
+    assert core.generation_id == raised
 
 
 def test_members_leave_a_raised_group_empty_above_the_floor() -> None:

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from rota.group.result import Timer, TimerKind
 from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import FreezeGroup
 from rota.types import TopicFacts
-from tests.unit.group.driver import a_join, an_empty_shard
+from tests.unit.group.driver import KEY, a_join, an_empty_shard
 from tests.unit.group.fleet import DELAY_MS, NAME, ORDERS, Fleet
 from tests.unit.group.served import the_job
 
@@ -69,6 +71,22 @@ def test_after_the_delay_others_take_over_at_rest() -> None:
     assert fleet.idle() == 0
     assert fleet.core.generation_id == generation_id + 1, "by a resync: no member loses anything"
     assert sorted(fleet.tasks(name) for name in "bc") == [2, 2]
+
+
+def test_work_that_waits_in_a_freeze_is_given_out_at_its_end() -> None:
+    fleet = Fleet("a", "b", "c")
+    fleet.leave("a")
+    fleet.settle()
+    until_ms = fleet.core.ask(FreezeGroup(*KEY, 2 * DELAY_MS)).frozen_until_ms
+
+    fleet.wait(DELAY_MS)
+
+    asked = {timer for *_, timer in fleet.core._timers if timer.kind is TimerKind.ASSIGN}
+    assert asked == {Timer(TimerKind.ASSIGN, *KEY, "", until_ms)}, "once, not all the time"
+    assert fleet.idle() > 0
+    fleet.wait(DELAY_MS)
+    fleet.settle()
+    assert fleet.idle() == 0
 
 
 def test_the_delay_counts_from_the_departure_despite_changes() -> None:
