@@ -8,8 +8,8 @@ import pytest
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import fencing_token
-from rota.protocol.messages import JoinedMember
-from rota.types import TopicFacts
+from rota.protocol.messages import JoinedMember, LeaveGroup, LeavingMember
+from rota.types import Departed, TopicFacts
 from rota.types.leader import decode_election
 from tests.unit.group.driver import (
     KEY,
@@ -56,6 +56,18 @@ def test_syncs_of_all_wait_for_the_server_and_bring_their_shares() -> None:
     shares = [json.loads(core.answer(call).assignment)["topics"]["documents"] for call in calls.values()]
     assert sorted(number for share in shares for number in share) == [0, 1, 2, 3]
     assert core.group.state == "Stable"
+    assert core.last("assignment_synced").reason == "the server assigned generation 1 by server:sticky"
+
+
+def test_a_strategy_sees_what_departed_members_had() -> None:
+    core = a_served_static_member()
+    share = core.group.members["i-1"].assignment
+    join(core, "m1")
+    core.send(a_join("i-1", instance="i", protocols=SERVER_STICKY, protocol_type="consumer"))
+    core.ask(LeaveGroup(*KEY, (LeavingMember("i-1", "i"),)))
+    join(core, "m1")
+
+    assert the_job(core).generation.departed == (Departed("i-1", "i", DOCUMENTS, share, core.now_ms),)
 
 
 def test_the_leader_learns_that_it_need_not_assign() -> None:

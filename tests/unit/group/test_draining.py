@@ -70,6 +70,7 @@ def test_a_permission_that_is_not_used_ends() -> None:
     for member_id in core.ids:
         core.ask(a_heartbeat(member_id, 1))
 
+    assert core.ask(DescribeGroup(NAMESPACE, GROUP_ID)).leaving == ()
     assert drain(core, "m2").leaving == ("m2",)
 
 
@@ -100,6 +101,26 @@ def test_unknown_members_and_groups_are_errors() -> None:
     assert drain(a_stable_group(static=2), "m0", "i1").error is ErrorCode.FENCED_INSTANCE_ID
     unknown = core.ask(DrainMember(NAMESPACE, "unknown", "m0"))
     assert unknown.error is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_a_new_generation_ends_no_permission_and_no_freeze() -> None:
+    core = a_stable_group(members=3)
+    drain(core, "m1")
+    core.ask(FreezeGroup(NAMESPACE, GROUP_ID, 60_000, "a deploy"))
+    core.ask(a_leave("m2"))
+    everybody_again(core)
+    core.ask(a_sync("m0", 2, m0=b"x", m1=b"y"))
+    before = core.ask(DescribeGroup(NAMESPACE, GROUP_ID))
+    assert (before.leaving, before.frozen_until_ms, before.frozen_reason, before.rebalance_cause) == (
+        ("m1",),
+        core.now_ms + 60_000,
+        "a deploy",
+        "member_left",
+    )
+
+    core.restart()
+
+    assert core.ask(DescribeGroup(NAMESPACE, GROUP_ID)) == before
 
 
 def test_a_new_owner_knows_which_members_may_leave() -> None:

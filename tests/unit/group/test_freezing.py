@@ -69,6 +69,13 @@ def test_a_newcomer_waits_until_the_freeze_ends() -> None:
     assert core.ask(a_join(new="m2")).error is ErrorCode.MEMBER_ID_REQUIRED
 
 
+def test_a_long_freeze_without_a_reason_is_explained() -> None:
+    core = a_stable_group(members=1)
+    freeze(core, 3_600_000, "")
+
+    assert core.ask(a_join(new="m2")).detail == "newcomers wait: the group is frozen for 3600 s more"
+
+
 def test_a_newcomer_that_has_an_id_and_a_static_one_wait_as_well() -> None:
     core = a_stable_group(members=1)
     core.ask(a_join(new="m2"))
@@ -175,6 +182,8 @@ def test_an_administrator_must_unfreeze_before_a_rebalance() -> None:
     assert (refused.error, refused.detail.endswith("unfreeze it first")) == (ErrorCode.INVALID_REQUEST, True)
 
     freeze(core, 0)
+    described = core.ask(DescribeGroup(NAMESPACE, GROUP_ID))
+    assert (described.frozen_until_ms, described.frozen_reason) == (None, "")
     assert core.ask(RebalanceGroup(NAMESPACE, GROUP_ID)).error is ErrorCode.NONE
 
 

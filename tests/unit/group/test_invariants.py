@@ -9,6 +9,7 @@ import pytest
 
 from rota.group.invariants import check_group, check_shard
 from rota.group.state import EMPTY, PREPARING_REBALANCE, STABLE, Group
+from rota.protocol.fencing_token import LAST_TAKEOVER
 from tests.unit.group.driver import (
     a_commit,
     a_group_awaiting_its_assignment,
@@ -17,6 +18,8 @@ from tests.unit.group.driver import (
     a_stable_group,
     a_sync,
 )
+from tests.unit.group.served import a_served_group
+from tests.unit.group.test_preemption import a_race
 
 
 def _set(path: str, value: object) -> Callable[[Group], None]:
@@ -116,6 +119,38 @@ def test_deadline_of_a_parked_member_is_reported() -> None:
     core.group.members["m1"].session_deadline_ms = 99_999
 
     assert any("although a parked call proves that it lives" in rule for rule in check_group(core.group))
+
+
+def test_a_leaders_sync_that_the_others_do_not_get_is_reported() -> None:
+    group = a_group_awaiting_its_assignment(members=2).group
+    group.members["m0"].sync_call = 1
+
+    assert any("the leader has synced, but the members wait" in rule for rule in check_group(group))
+
+
+def test_a_leader_that_waits_for_the_server_is_not_reported() -> None:
+    core = a_served_group()
+    core.send(a_sync("m0", 1))
+
+    assert check_group(core.group) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "of", "is_reported"),
+    [(1, 1, 1, True), (1, 2, 1, True), (1, 2, 2, False), (LAST_TAKEOVER, LAST_TAKEOVER, LAST_TAKEOVER, False)],
+)
+def test_successors_with_the_same_token_are_reported(first: int, second: int, of: int, is_reported: bool) -> None:
+    group = a_stable_group(members=2, static=2).group
+    group.members["m0"].takeover, group.members["m1"].takeover, group.takeovers = first, second, of
+
+    assert any(f"of {of} takeovers" in rule for rule in check_group(group)) is is_reported
+
+
+def test_a_candidate_without_a_timer_is_reported() -> None:
+    group = a_race(1, 5).group
+    group.preempt_at_ms = 7
+
+    assert any("m1 is to lead from" in rule for rule in check_group(group))
 
 
 def test_group_under_another_s_name_is_reported() -> None:

@@ -317,6 +317,19 @@ def test_tie_goes_to_the_earliest_member() -> None:
     assert core.group.protocol_name == "y"
 
 
+def test_a_leader_may_give_the_groups_protocol_up() -> None:
+    core = an_empty_shard()
+    for instance in ("a", "b"):
+        core.send(a_join(new=instance, instance=instance, protocols=(("x", b""), ("y", b""))))
+    core.let_the_join_phase_end()
+    core.ask(a_sync("a", 1, "a"))
+
+    core.send(a_join("a", instance="a", protocols=(("y", b""),)))
+    core.send(a_join("b", instance="b", protocols=(("x", b""), ("y", b""))))
+
+    assert (core.generation_id, core.group.protocol_name) == (2, "y")
+
+
 def test_next_leader_is_the_earliest_member_that_joined() -> None:
     core = a_group_in_a_join_phase(members=3)
     core.ask(a_leave("m0"))

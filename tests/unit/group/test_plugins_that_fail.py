@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from rota.group.assignment import AGAIN_MS
 from rota.group.result import Timer, TimerKind
 from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
-from rota.types import ProtocolType, ServerSide, TopicFacts, registry, subscribed_topics
+from rota.types import JoinedWith, ProtocolType, ServerSide, Succession, TopicFacts, registry, subscribed_topics
 from tests.unit.group.driver import KEY, Core, a_join, a_sync, an_empty_shard
 from tests.unit.group.served import a_served_group, finish, hand_in
 
@@ -73,6 +73,30 @@ def test_a_change_of_topics_that_cannot_be_compared_rebalances(plug_in: Callable
     assert core.group.members["m0"].assignment == b"1"
 
 
+@pytest.mark.parametrize(
+    ("waits_for_ms", "cause", "reason"),
+    [
+        (None, Cause.TOPICS_CHANGED, "the topics changed"),
+        (1, Cause.TOPICS_CHANGED, "the topics changed"),
+        (0, Cause.RETURN_DELAY_OVER, "what waited for departed members is given out"),
+        (-1, Cause.RETURN_DELAY_OVER, "what waited for departed members is given out"),
+    ],
+)
+def test_a_rebalance_by_the_server_says_why(
+    plug_in: Callable[..., None], waits_for_ms: int | None, cause: Cause, reason: str
+) -> None:
+    functions = {"wants_topic": lambda _: lambda _: True, "takes_away": lambda *_: True}
+    plug_in(**functions)
+    core = a_group()
+    finish(core, topics={"t": TopicFacts(1)})
+    until_ms = None if waits_for_ms is None else core.now_ms + waits_for_ms
+
+    plug_in(**functions, again_at_ms=lambda _: until_ms)
+    finish(core, topics={"t": TopicFacts(2)})
+
+    assert (core.group.rebalance_cause, core.group.rebalance_reason) == (cause, reason)
+
+
 def test_an_assignment_that_cannot_be_described_is_given_out(plug_in: Callable[..., None]) -> None:
     plug_in(wants_topic=lambda _: lambda _: True, describe=fail)
     core = a_group()
@@ -113,6 +137,22 @@ def test_a_join_that_a_plug_in_cannot_check_is_rejected(
     answer = an_empty_shard().ask(a_join(new="m", protocol_type="gamble", protocols=((name, b""),)))
 
     assert (answer.error, answer.detail) == (ErrorCode.INVALID_REQUEST, why)
+
+
+def test_a_leader_that_gives_its_protocol_up_says_nothing(plug_in: Callable[..., None]) -> None:
+    said: list[bytes] = []
+
+    def elect(members: Sequence[JoinedWith], _leader_id: str) -> str:
+        said.extend(each.metadata for each in members)
+        return members[0].member_id
+
+    plug_in(succession=Succession(elect, lambda *_: {}, lambda _: 0, lambda _: "", lambda _: None))
+    core = a_served_group(((NAME, b"luck"), ("other", b"")), 1, "gamble")
+
+    core.send(a_join("m0", protocols=(("other", b""),), protocol_type="gamble"))
+
+    assert said == [b"luck", b""]
+    assert core.group.protocol_name == "other"
 
 
 def test_a_subscription_that_a_plug_in_cannot_read_is_unknown(plug_in: Callable[..., None]) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from rota.group.result import Timer, TimerKind
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import DescribeGroup, RebalanceGroup
 from rota.types.leader import Candidate, Election, decode_election, encode_candidate
-from tests.unit.group.driver import GROUP_ID, NAMESPACE, Core, a_heartbeat, a_join, a_leave, a_sync, an_empty_shard
+from tests.unit.group.driver import GROUP_ID, KEY, NAMESPACE, Core, a_heartbeat, a_join, a_leave, a_sync, an_empty_shard
 from tests.unit.group.served import Listed, end_join_phase, join
 
 HOLD_MS = 2_000
@@ -186,6 +187,24 @@ def test_the_best_follows_although_another_was_due_before_it() -> None:
     core.advance(0)
 
     assert election(core, "m0").successor_id == "m2"
+
+
+def test_a_timer_that_does_not_count_asks_no_leader() -> None:
+    core = a_race(1, 5)
+
+    result = core.shard.on_timer(Timer(TimerKind.PREEMPT, *KEY, "", core.now_ms), core.now_ms)
+
+    assert (result.timers, result.records) == ([], [])
+
+
+def test_a_leader_of_before_a_failover_need_not_fetch_again() -> None:
+    core = a_race(1, 5)
+    core.restart()
+    generation_id = core.generation_id
+
+    keep_alive(core, HOLD_MS)
+
+    assert core.generation_id == generation_id + 1
 
 
 @pytest.mark.parametrize("hold_ms", [None, 60_000])

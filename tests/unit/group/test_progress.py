@@ -377,7 +377,7 @@ def test_deleted_topic_is_unknown() -> None:
 
 def test_users_commits_are_taken_in_with_all_that_they_say() -> None:
     core = a_stable_group(members=1)
-    row = OffsetRow(*KEY, "t", 0, 42, 5, "x", 900)
+    row = OffsetRow(*KEY, "t", 0, 42, 5, "x", 900, 5_000)
     gone = SideCommit(0, 1, NAMESPACE, "gone", "t", 0, "m0", replace(row, group_id="gone"))
     core.checking = False  # The store has the row already, this driver's store has not.
     core._take(core.shard.take_in([gone, SideCommit(0, 2, *KEY, "t", 0, "m0", row)], core.now_ms))
@@ -441,6 +441,7 @@ def test_an_offset_of_a_topic_in_use_outlives_its_retention() -> None:
 def test_the_end_of_a_retention_survives_the_owner() -> None:
     core = an_empty_group_with_progress(t=10_000)
     before = core.ask(a_fetch()).offsets
+    assert [found.expires_at_ms for found in before] == [core.now_ms + 10_000]
 
     core.restart()
 

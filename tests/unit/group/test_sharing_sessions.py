@@ -54,6 +54,14 @@ def test_a_member_keeps_the_rest_of_its_session(seen_ms_ago: int, kept_ms: int) 
     assert [timer.at_ms for timer in result.timers] == expected
 
 
+@pytest.mark.parametrize(("unknown_ms_ago", "kept_ms"), [(3_000, SESSION_MS - 3_000), (9_500, GRACE_MS)])
+def test_a_member_may_have_been_seen_once_more(unknown_ms_ago: int, kept_ms: int) -> None:
+    core = a_new_owner()
+    core.shard.share_sessions({name("m0"): SESSION_MS}, GRACE_MS, core.now_ms, unknown_ms_ago)
+
+    assert left_ms(core, "m0") == kept_ms
+
+
 def test_a_member_whose_call_is_parked_keeps_its_session_stopped() -> None:
     core = a_group_in_a_join_phase(members=2)
     core.shard.share_sessions({name("m1"): 9_000, name("m0"): 9_000}, GRACE_MS, core.now_ms)

@@ -27,6 +27,7 @@ def test_a_returning_follower_gets_its_share_unrebalanced() -> None:
 
     assert (reply.error, reply.generation_id, core.group.state) == (ErrorCode.NONE, 1, "Stable")
     assert synced.assignment == b"m1"
+    assert core.kinds()[-1] == "member_fenced", "it says nothing new of itself"
 
 
 def test_returning_leader_has_to_skip_assigning() -> None:

@@ -205,6 +205,19 @@ def test_a_leader_s_resync_says_which_topics_have_changed() -> None:
     assert core.last("assignment_synced").reason == "the leader assigned anew: docs 2 → 5"
 
 
+def test_a_resync_that_leaves_a_member_out_says_what_has_changed() -> None:
+    core = an_empty_shard()
+    for number in range(2):
+        core.send(a_join(new=f"m{number}", instance=f"i{number}", protocol_type="consumer"))
+    core.let_the_join_phase_end()
+    docs = [encode_assignment(Assignment((TopicPartition("docs", number),))) for number in range(2)]
+    core.ask(a_sync("m0", 1, "i0", m0=docs[0], m1=docs[1]))
+
+    core.ask(a_sync("m0", 1, "i0", m0=docs[1]))
+
+    assert core.last("assignment_synced").reason == "the leader assigned anew: docs 2 → 1"
+
+
 def test_a_member_of_before_a_resync_heartbeats_without_commits() -> None:
     core = a_stable_group(members=2)
     core.ask(a_sync("m0", 1, m0=b"more"))
