@@ -290,6 +290,22 @@ async def test_a_heartbeat_behind_unanswered_messages_keeps_its_limit(waited_s: 
         await asyncio.gather(*asked, return_exceptions=True)
 
 
+async def test_heartbeats_of_a_process_that_was_paused_are_sent() -> None:
+    """The pause was its own: nothing says that the peer is silent."""
+    wire, loop = Wire(), asyncio.get_running_loop()
+    collected = CollectedHeartbeats(wire.send)
+    asked = asyncio.ensure_future(collected.ask(a_heartbeat(1)))
+    await asyncio.sleep(0)
+    now_s = loop.time() + 60
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(loop, "time", lambda: now_s)
+        await turns()
+
+        assert wire.timeouts_s == [1.0]
+        wire.answer(0)
+        assert (await asked).reply.error == "NONE"
+
+
 async def test_closing_leaves_nobody_waiting() -> None:
     wire = Wire()
     collected = CollectedHeartbeats(wire.send)

@@ -113,8 +113,8 @@ class SharedLiveness:
         """These are gone: with the next update the store forgets them, so that no replica answers for them."""
         of_shard = self._gone.setdefault(shard_id, {})
         of_shard.update(dict.fromkeys(gone))
-        for name in list(of_shard)[: max(0, len(of_shard) - MOST_GONE)]:
-            del of_shard[name]
+        while len(of_shard) > MOST_GONE:
+            del of_shard[next(iter(of_shard))]
 
     def publish(self, shards: Collection[OwnedShard], now: Now) -> Steps[None]:
         """Publish what these shards have received since the last round, one of which begins every `PUBLISH_MS`."""

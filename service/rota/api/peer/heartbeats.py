@@ -76,32 +76,34 @@ class CollectedHeartbeats:
 
     async def _send_all(self) -> None:
         await asyncio.sleep(0)
+        has_waited = False
         while self._unsent:
             some = self._unsent[:HEARTBEATS_IN_A_MESSAGE]
             del self._unsent[:HEARTBEATS_IN_A_MESSAGE]
-            # They have waited for messages that the peer does not answer.
-            late_s = asyncio.get_running_loop().time() - _LIMIT_S / 2
-            _fail([answer for _, answer, asked_s in some if asked_s < late_s], _LATE)
+            now_s = asyncio.get_running_loop().time()
+            if has_waited:
+                _fail([answer for _, answer, asked_s in some if now_s - asked_s > _LIMIT_S / 2], _LATE)
             asked = [each for each in some if not each[1].done()]
-            if not asked:
-                continue
-            if tracing.spans is None:
-                await self._send_some(asked)
-            else:
-                await self._send_traced(tracing.spans, asked)
+            if asked:
+                limit_s = _LIMIT_S - (now_s - asked[0][2] if has_waited else 0.0)
+                if tracing.spans is None:
+                    await self._send_some(asked, limit_s)
+                else:
+                    await self._send_traced(tracing.spans, asked, limit_s)
+            # From now on they have waited for a message: not for this process, which may have been paused.
+            has_waited = True
 
-    async def _send_traced(self, spans: tracing.Spans, some: list[_Asked]) -> None:
+    async def _send_traced(self, spans: tracing.Spans, some: list[_Asked], limit_s: float) -> None:
         """A message of many calls is in none of their traces, but linked to them."""
         links, self._links = self._links, []
         with spans.within("forward heartbeats", tracing.Kind.CLIENT, {"rota.calls": len(some)}, links):
-            await self._send_some(some)
+            await self._send_some(some, limit_s)
 
-    async def _send_some(self, some: list[_Asked]) -> None:
+    async def _send_some(self, some: list[_Asked], limit_s: float) -> None:
         answers = [answer for _, answer, _ in some]
         reason = "the connection to it is closed"
-        left_s = _LIMIT_S - (asyncio.get_running_loop().time() - some[0][2])
         try:
-            unpacked = unpack_answers(await self._send(pack_heartbeats([request for request, _, _ in some]), left_s))
+            unpacked = unpack_answers(await self._send(pack_heartbeats([request for request, _, _ in some]), limit_s))
             for answer, each in zip(answers, unpacked, strict=True):
                 _settle(answer, each)
         except grpc.aio.AioRpcError as error:
