@@ -434,6 +434,14 @@ def test_a_replica_that_leaves_hands_nothing_over_by_rounds() -> None:
     assert shell.round() == ["ReadOwners", "Renew"]
 
 
+def test_a_replica_that_leaves_takes_no_shard_that_is_due_to_it() -> None:
+    shell = a_replica_with_all()
+    shell.leases.remove(shell.leases.owned[1])
+    shell.leases.is_leaving = True
+
+    assert shell.round() == ["ReadOwners", "Renew"]
+
+
 def test_a_replica_that_leaves_during_a_read_registers_no_more() -> None:
     shell = Shell()
     shell.before[steps.ReadOwners] = lambda: setattr(shell.leases, "is_leaving", True)
