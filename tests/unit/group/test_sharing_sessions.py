@@ -167,3 +167,11 @@ def test_an_answer_about_a_member_that_is_gone_does_nothing() -> None:
 
     for gone in (timer._replace(member_id="stranger"), timer._replace(group_id="other")):
         assert core.shard.extend_session(gone, 0, core.now_ms).records == []
+
+
+@pytest.mark.parametrize(
+    ("member", "is_member"),
+    [(name("m0"), True), (name("gone"), False), ((KEY[0], "another group", "m0"), False)],
+)
+def test_a_shard_knows_its_members_by_name(member: tuple[str, str, str], is_member: bool) -> None:
+    assert a_stable_group(members=1).shard.has_member(member) is is_member
