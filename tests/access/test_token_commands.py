@@ -314,7 +314,7 @@ def test_beyond_loopback_a_server_without_rules_must_be_meant(rota: Rota) -> Non
     refused = rota("serve", "--http", "0.0.0.0:0")
 
     assert refused.exit_code == 2
-    assert "beyond loopback needs --access-file or --tls-client-ca-file, or --allow-anonymous" in refused.err
+    assert "listening beyond loopback needs --access-file, --tls-client-ca-file or --allow-anonymous" in refused.err
 
 
 @pytest.mark.parametrize(

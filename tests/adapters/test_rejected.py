@@ -68,7 +68,7 @@ def test_a_rejected_guard_logs_an_error_and_leads_once_it_may(
     assert isinstance(rejection, InconsistentGroupProtocol)
     assert (is_elected, failure) == (True, None)
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert any(f"election {name}: not a candidate: " in text and "a candidate again in" in text for text in errors)
+    assert any(f"election {name}: not a candidate: " in text and "it joins again in" in text for text in errors)
 
 
 def test_a_rejected_guard_stops_without_an_error(server: Server, name: str) -> None:

@@ -17,7 +17,7 @@ from rota.group.journal import decode_entry
 from rota.server.access import bearers
 from rota.storage import verify
 from rota.wire import envelopes
-from rota.wire.records import Record
+from rota.wire.records import ObjectShape
 from tests.fuzz.watch import MOST_CPU_S, MOST_GROWTH_MIB
 from tests.groups.planting import Patch, Patching, Planted, while_planted
 
@@ -46,18 +46,18 @@ def plant(target: str, says: str, *, cases: int = 1_000) -> Callable[[Patching],
 
 @plant("http1", "KeyError")
 def a_handler_that_fails_by_an_unknown_field(patch: Patch) -> None:
-    patch(Record, "_first_unknown", lambda self, names: dict[str, str]()["unknown"])
+    patch(ObjectShape, "_first_unknown", lambda self, names: dict[str, str]()["unknown"])
 
 
 @plant("http1", "ms of CPU")
 def a_handler_that_stalls_the_loop(patch: Patch) -> None:
-    def first_unknown(self: Record, names: Any) -> str:
+    def first_unknown(self: ObjectShape, names: Any) -> str:
         end = time.thread_time() + 2 * MOST_CPU_S
         while time.thread_time() < end:
             pass
         return str(next(iter(names)))
 
-    patch(Record, "_first_unknown", first_unknown)
+    patch(ObjectShape, "_first_unknown", first_unknown)
 
 
 @plant("http2", "UnicodeDecodeError")

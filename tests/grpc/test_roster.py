@@ -41,7 +41,7 @@ async def test_members_that_show_up_elsewhere_within_the_grace_stay(elsewhere: s
         leaves, stays = await two_members(coordinator)
         roster, lost, other = Roster(coordinator), Deaf(), Deaf()
         for member in (leaves, stays):
-            roster.seat(lost, KEY, member.member_id, None)
+            roster.bound_member(lost, KEY, member.member_id, None)
 
         roster.lose(lost, [KEY], GRACE_MS)
         await asyncio.sleep(GRACE_MS / 2_000)
@@ -85,13 +85,13 @@ async def member_ids(coordinator: LocalCoordinator) -> list[str]:
 async def test_a_stream_that_joins_in_anothers_name_releases_the_place() -> None:
     async with a_coordinator() as coordinator:
         roster, own, thief = Roster(coordinator), Deaf(), Deaf()
-        former = roster.seat(own, KEY, "m", "i")
-        taken = roster.seat(thief, KEY, "m", "i")
+        former = roster.bound_member(own, KEY, "m", "i")
+        taken = roster.bound_member(thief, KEY, "m", "i")
 
         roster.give_back(taken, KEY, former)
 
-        assert roster.seats(KEY)["m"].stream is own
-        alone = roster.seat(thief, KEY, "n", None)
+        assert roster.bound_members(KEY)["m"].stream is own
+        alone = roster.bound_member(thief, KEY, "n", None)
         roster.give_back(alone, KEY, None)
-        assert list(roster.seats(KEY)) == ["m"]
+        assert list(roster.bound_members(KEY)) == ["m"]
         roster.remove(own, KEY, ["m"])

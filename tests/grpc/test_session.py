@@ -307,7 +307,9 @@ async def test_losing_the_stream_alone_takes_nobody_along(
     await until(lambda: len(server._sessions) == 1)
 
     assert await member_ids(coordinator) == [leader.member_id, follower.member_id]
-    assert [seat.member_id for seat in server._roster.seats(("default", "g")).values()] == [follower.member_id]
+    assert [bound_member.member_id for bound_member in server._roster.bound_members(("default", "g")).values()] == [
+        follower.member_id
+    ]
 
 
 async def test_a_loss_reported_twice_still_takes_its_members_along(
@@ -326,14 +328,14 @@ async def test_a_loss_reported_twice_still_takes_its_members_along(
 
     session = Session(server._calls, server._roster, cast(Context, ACaller()), messages())
     running = asyncio.create_task(session.run())
-    await until(lambda: len(server._roster.seats(("default", "g"))) == 1)
+    await until(lambda: len(server._roster.bound_members(("default", "g"))) == 1)
 
     running.cancel()
     await ended.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
-    assert not server._roster.seats(("default", "g"))
+    assert not server._roster.bound_members(("default", "g"))
     await server._roster.stop()
 
 

@@ -37,7 +37,7 @@ def check_shrunk(mutant: str, most_plays: int) -> None:
 
 @pytest.mark.parametrize("mutant", ["reply_before_commit", "generation_not_bumped"])
 def test_a_planted_bug_is_shown_by_a_shorter_world(mutant: str) -> None:
-    check_shrunk(mutant, most_plays=30)
+    check_shrunk(mutant, most_plays=60)
 
 
 @pytest.mark.thorough

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.datastructures import QueryParams
 
 from rota.console.desk import Described, Desk
-from rota.console.group import Seat, seat_of
+from rota.console.group import MemberRow, member_row
 from rota.console.rendering import page_number
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.ids import check_namespace
@@ -28,7 +28,7 @@ class Place:
     """A member in its group."""
 
     described: Described
-    seat: Seat
+    row: MemberRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,21 +156,21 @@ async def _topics(desk: Desk, namespace: str) -> list[TopicReply]:
 
 def _places(described: Described, now_ms: int) -> Iterator[Place]:
     for member in described.group.members:
-        yield Place(described, seat_of(described.group, member, now_ms))
+        yield Place(described, member_row(described.group, member, now_ms))
 
 
 def _is_like(place: Place, needle: str) -> bool:
-    member = place.seat.member
+    member = place.row.member
     names = (member.member_id, member.client_id, member.host, member.group_instance_id or "")
     return any(needle in name.lower() for name in names)
 
 
 def _by_process(place: Place) -> tuple[str, str, str]:
-    member = place.seat.member
+    member = place.row.member
     return member.host, member.client_id, place.described.group.group_id
 
 
-def _leader(described: Described, now_ms: int) -> Seat | None:
+def _leader(described: Described, now_ms: int) -> MemberRow | None:
     group = described.group
     leader = next((member for member in group.members if member.member_id == group.leader_id), None)
-    return None if leader is None else seat_of(group, leader, now_ms)
+    return None if leader is None else member_row(group, leader, now_ms)

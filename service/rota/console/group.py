@@ -29,7 +29,7 @@ MOST_SEATS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class MemberRow:
     """A member as the page shows it. `left_ms` is None while a call of it waits: then it lives."""
 
     member: DescribedMember
@@ -81,7 +81,7 @@ async def group_page(
     return {
         **common_values(desk, described, now_ms, base_url),
         "explanation": explain(group, now_ms, events, utc),
-        "seats": [seat_of(group, member, now_ms) for member in _seated(group, show_all=show_all)],
+        "rows": [member_row(group, member, now_ms) for member in _listed(group, show_all=show_all)],
         "map": drawn,
         "drawing": draw(drawn) if drawn is not None and drawn.units else None,
         "in_words": in_words,
@@ -127,7 +127,7 @@ async def leader_page(desk: Desk, namespace: str, group_id: str, base_url: str) 
     current = terms[0] if terms and leader and terms[0].leader_id == leader.member_id else None
     return {
         **common_values(desk, described, now_ms, base_url),
-        "leader": leader and seat_of(group, leader, now_ms),
+        "leader": leader and member_row(group, leader, now_ms),
         "reign": current,
         "waiting": [member for member in group.members if member is not leader][:MOST_SEATS],
         "reigns": terms,
@@ -208,7 +208,7 @@ def refusals(group: DescribeReply, now_ms: int) -> dict[str, str]:
     }
 
 
-def _seated(group: DescribeReply, *, show_all: bool) -> Sequence[DescribedMember]:
+def _listed(group: DescribeReply, *, show_all: bool) -> Sequence[DescribedMember]:
     """In the order in which they joined; of very many only the leader and those that are awaited or silent longest."""
     if show_all or len(group.members) <= MOST_SEATS:
         return group.members
@@ -219,10 +219,10 @@ def _seated(group: DescribeReply, *, show_all: bool) -> Sequence[DescribedMember
     return sorted(group.members, key=urgency)[:MOST_SEATS]
 
 
-def seat_of(group: DescribeReply, member: DescribedMember, now_ms: int) -> Seat:
+def member_row(group: DescribeReply, member: DescribedMember, now_ms: int) -> MemberRow:
     deadline_ms = member.session_deadline_ms
     units = units_of(group.protocol_type, member.assignment)
-    return Seat(
+    return MemberRow(
         member,
         member.member_id == group.leader_id,
         None if deadline_ms is None else max(0, deadline_ms - now_ms),

@@ -94,7 +94,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class GroupRow:
     """One group in the list, with what describing it adds; that is None where it has gone meanwhile."""
 
     listed: ListedGroup
@@ -113,7 +113,7 @@ async def list_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
     now_ms = desk.now_ms()
     return {
         "view": view,
-        "lines": [_line(group, described.get(group.group_id), now_ms) for group in shown],
+        "lines": [_row(group, described.get(group.group_id), now_ms) for group in shown],
         "found": len(chosen),
         "total": len(listing.groups),
         "whole": listing.whole,
@@ -125,5 +125,5 @@ async def list_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
     }
 
 
-def _line(group: ListedGroup, described: Described | None, now_ms: int) -> Line:
-    return Line(group, described, explain(described.group, now_ms) if described else None)
+def _row(group: ListedGroup, described: Described | None, now_ms: int) -> GroupRow:
+    return GroupRow(group, described, explain(described.group, now_ms) if described else None)

@@ -23,7 +23,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Route:
     """An operation as the page shows it."""
 
     name: str
@@ -38,19 +38,19 @@ class Entry:
 def manual_page(document: Document, base_url: str) -> dict[str, Any]:
     """Operations by their tags, in the document's order."""
     schemas: Document = document["components"]["schemas"]
-    chapters: dict[str, list[Entry]] = {tag["name"]: [] for tag in document["tags"]}
+    chapters: dict[str, list[Route]] = {tag["name"]: [] for tag in document["tags"]}
     for path, by_method in document["paths"].items():
         for method, operation in by_method.items():
-            chapters[operation["tags"][0]].append(_entry(method.upper(), path, operation, schemas, base_url))
+            chapters[operation["tags"][0]].append(_route(method.upper(), path, operation, schemas, base_url))
     descriptions = {tag["name"]: tag["description"] for tag in document["tags"]}
     return {"chapters": [(name, descriptions[name], entries) for name, entries in chapters.items() if entries]}
 
 
-def _entry(method: str, path: str, operation: Document, schemas: Document, base_url: str) -> Entry:
+def _route(method: str, path: str, operation: Document, schemas: Document, base_url: str) -> Route:
     parameters = operation.get("parameters", ())
     content = operation.get("requestBody", {}).get("content", {}).get(_JSON, {})
     example = _example(content)
-    return Entry(
+    return Route(
         operation["operationId"],
         method,
         path,

@@ -22,7 +22,7 @@ MOST_GROUPS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PartitionRow:
     """One partition of one group. `behind`: by so much less than the group that is farthest; None without an offset."""
 
     topic: str
@@ -37,7 +37,7 @@ class Reader:
     """A group that subscribes to a topic, with its lines of that topic."""
 
     described: Described
-    lines: tuple[Line, ...]
+    lines: tuple[PartitionRow, ...]
 
     @property
     def behind(self) -> int:
@@ -59,7 +59,7 @@ async def offsets_page(
     page, pages = page_number(parameters, len(chosen), PAGE)
     return {
         **common_values(desk, described, desk.now_ms(), base_url),
-        "lines": [_line(unit, offsets, held) for unit in chosen[(page - 1) * PAGE : page * PAGE]],
+        "lines": [_row(unit, offsets, held) for unit in chosen[(page - 1) * PAGE : page * PAGE]],
         "found": len(chosen),
         "topics": topics,
         "topic": topic,
@@ -114,12 +114,12 @@ def _lines(
     offsets: Mapping[Unit, FetchedOffset],
     held: Mapping[Unit, tuple[str, ...]],
     farthest: Mapping[int, int],
-) -> Iterable[Line]:
+) -> Iterable[PartitionRow]:
     for number in numbers:
-        line = _line((topic, number), offsets, held)
+        line = _row((topic, number), offsets, held)
         behind = None if line.committed is None else farthest[number] - line.committed.offset
-        yield Line(line.topic, line.partition, line.committed, line.holders, behind)
+        yield PartitionRow(line.topic, line.partition, line.committed, line.holders, behind)
 
 
-def _line(unit: Unit, offsets: Mapping[Unit, FetchedOffset], held: Mapping[Unit, tuple[str, ...]]) -> Line:
-    return Line(*unit, offsets.get(unit), held.get(unit, ()))
+def _row(unit: Unit, offsets: Mapping[Unit, FetchedOffset], held: Mapping[Unit, tuple[str, ...]]) -> PartitionRow:
+    return PartitionRow(*unit, offsets.get(unit), held.get(unit, ()))

@@ -19,7 +19,7 @@ _ORDER = {"good": 0, "expired": 1, "revoked": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TokenRow:
     """A token as the page shows it. There is nothing secret about it: the store has digests only."""
 
     record: TokenRecord
@@ -34,7 +34,7 @@ class Line:
 async def tokens_page(desk: Desk) -> dict[str, Any]:
     """The good ones first, by name."""
     now_ms = desk.now_ms()
-    lines = [_line(record, now_ms) for record in await desk.tokens()]
+    lines = [_row(record, now_ms) for record in await desk.tokens()]
     lines.sort(key=lambda line: (_ORDER[line.state], line.record.name, line.record.created_at_ms))
     return {
         "lines": lines,
@@ -64,15 +64,15 @@ async def revoke(desk: Desk, token_id: str, form: Form, act: Act) -> str:
     return complaint
 
 
-async def _found(desk: Desk, token_id: str) -> Line:
+async def _found(desk: Desk, token_id: str) -> TokenRow:
     for record in await desk.tokens():
         if record.token_id == token_id:
-            return _line(record, desk.now_ms())
+            return _row(record, desk.now_ms())
     raise RejectedRequest(ErrorCode.INVALID_REQUEST, "there is no such token")
 
 
-def _line(record: TokenRecord, now_ms: int) -> Line:
-    return Line(record, state_of(record, now_ms), tuple(map(_in_words, record.grants)))
+def _row(record: TokenRecord, now_ms: int) -> TokenRow:
+    return TokenRow(record, state_of(record, now_ms), tuple(map(_in_words, record.grants)))
 
 
 def _in_words(grant: Rule) -> str:

@@ -17,7 +17,7 @@ _UUID = re.compile("-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BoardLine:
     """Something to tell, and the colour that suits it."""
 
     text: str
@@ -61,13 +61,13 @@ class Board:
         """Every partition's offset is at its end."""
         return all(done == self.work.end(partition) for partition, done in enumerate(self.done))
 
-    def lines_of(self, event: GroupEvent) -> Iterator[Line]:
+    def lines_of(self, event: GroupEvent) -> Iterator[BoardLine]:
         """Take an event in."""
         self.events.append(event)
         payload = event.payload
         match event.kind:
             case "rebalance_started":
-                yield Line(f"rebalance: {with_names(why(event.reason, payload['by']))}", "yellow")
+                yield BoardLine(f"rebalance: {with_names(why(event.reason, payload['by']))}", "yellow")
             case "generation_completed":
                 self.members, self.generation_id = tuple(payload["member_ids"]), event.generation_id
             case "assignment_synced":
@@ -97,7 +97,7 @@ class Board:
                 return member_id
         return None
 
-    def _assigned(self, event: GroupEvent) -> Iterator[Line]:
+    def _assigned(self, event: GroupEvent) -> Iterator[BoardLine]:
         self.holders = {
             partition: member_id
             for member_id, assignment in event.payload["assignments"]
@@ -105,20 +105,22 @@ class Board:
         }
         shares = (f"{name_of(member_id)} has {_ranges(self.share_of(member_id))}" for member_id in self.members)
         leader = name_of(event.payload["leader_id"])
-        yield Line(f"generation {event.generation_id}: {', '.join(shares)} (as {leader}, its leader, assigned)", "cyan")
+        yield BoardLine(
+            f"generation {event.generation_id}: {', '.join(shares)} (as {leader}, its leader, assigned)", "cyan"
+        )
         if self.loss is not None and self.loss.handed_over is None and self.loss.member_id not in self.members:
             self.loss.handed_over = time.monotonic() - self.loss.at
 
-    def _expired(self, event: GroupEvent) -> Iterator[Line]:
+    def _expired(self, event: GroupEvent) -> Iterator[BoardLine]:
         loss, member_id = self.loss, event.payload["member_id"]
         if loss is not None and loss.member_id == member_id:
             loss.expired_revision = event.revision
             seconds = time.monotonic() - loss.at
-            yield Line(f"{loss.worker} is given up, {seconds:.1f} s after the kill: {event.reason}", "yellow")
+            yield BoardLine(f"{loss.worker} is given up, {seconds:.1f} s after the kill: {event.reason}", "yellow")
         else:
-            yield Line(f"{name_of(member_id)} is given up: {event.reason}", "red")
+            yield BoardLine(f"{name_of(member_id)} is given up: {event.reason}", "red")
 
-    def _committed(self, event: GroupEvent) -> Iterator[Line]:
+    def _committed(self, event: GroupEvent) -> Iterator[BoardLine]:
         member_id = event.payload["member_id"]
         for topic, partition, offset, *_ in event.payload["offsets"]:
             if topic != TOPIC:
@@ -128,14 +130,14 @@ class Board:
         if self.loss is not None and self.loss.expired_revision and member_id == self.loss.member_id:
             self.loss.late_commits.append(event.revision)
 
-    def _taken_over(self, member_id: str, partition: int) -> Iterator[Line]:
+    def _taken_over(self, member_id: str, partition: int) -> Iterator[BoardLine]:
         loss = self.loss
         if loss is None or member_id == loss.member_id or partition not in loss.unfinished.keys() - loss.taken_over:
             return
         seconds = time.monotonic() - loss.at
         loss.taken_over[partition] = (name_of(member_id), seconds)
         place = f"file {loss.unfinished[partition]} of {self.work.end(partition)}"
-        yield Line(
+        yield BoardLine(
             f"partition {partition}: {name_of(member_id)} goes on for {loss.worker} at {place}, "
             f"{seconds:.1f} s after the kill",
             "green",

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from rota.demo.board import Board, Line, name_of
+from rota.demo.board import Board, BoardLine, name_of
 
 
 class Screen:
@@ -22,7 +22,7 @@ class Screen:
         self._console = Console(highlight=False, soft_wrap=True)
         self._began = time.monotonic()
 
-    def say(self, line: Line) -> None:
+    def say(self, line: BoardLine) -> None:
         """One line of the log."""
         seconds = time.monotonic() - self._began
         self._console.print(Text.assemble((f"{seconds:6.1f} s  ", "dim"), (line.text, line.style)))

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from rota.client import Client, connect
-from rota.demo.board import Board, Line, name_of, with_names
+from rota.demo.board import Board, BoardLine, name_of, with_names
 from rota.demo.checks import Check, check_loss, check_work
 from rota.demo.children import Child, ChildFailed, Children
 from rota.demo.results import Results
@@ -196,7 +196,7 @@ class _Demo:
             screen.mark(mark, style, check.claim)
 
     def _say(self, text: str, style: str = "") -> None:
-        self._screen.say(Line(text, style))
+        self._screen.say(BoardLine(text, style))
 
 
 async def _is_ready(url: str) -> bool:

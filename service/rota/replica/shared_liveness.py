@@ -66,14 +66,14 @@ class LastSeen:
 
 
 @dataclass(slots=True)
-class Record:
+class RecordHeartbeats:
     """Note that these have sent a heartbeat now; answered, in order, with whether the store knows the member."""
 
     shard_id: int
     members: Sequence[MemberName]
 
 
-Step: TypeAlias = Ping | Publish | ReadShard | LastSeen | Record
+Step: TypeAlias = Ping | Publish | ReadShard | LastSeen | RecordHeartbeats
 Found = TypeVar("Found")
 Steps: TypeAlias = Generator[Step, tuple[Any, Now], Found]
 
@@ -218,7 +218,9 @@ class SharedLiveness:
         store knows none of them.
         """
         beats = request.members if isinstance(request, HeartbeatMany) else (request,)
-        known, now = yield Record(shard_id, [(request.namespace, request.group_id, beat.member_id) for beat in beats])
+        known, now = yield RecordHeartbeats(
+            shard_id, [(request.namespace, request.group_id, beat.member_id) for beat in beats]
+        )
         if known is UNAVAILABLE:
             self._failed(now)
             return None

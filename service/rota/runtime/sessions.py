@@ -110,7 +110,7 @@ class SharedSessions:
                 return await self._liveness.read(shard_id)
             case step.LastSeen(members):
                 return await self._liveness.seen_ms_ago(members)
-            case step.Record(shard_id, names):
+            case step.RecordHeartbeats(shard_id, names):
                 return await self._liveness.record(shard_id, names)
 
     def _failed(self, operation: str, error: LivenessUnavailable) -> None:
@@ -132,6 +132,6 @@ _OPERATIONS: dict[type[Step], str] = {
     step.Publish: "publish",
     step.ReadShard: "read",
     step.LastSeen: "ask",
-    step.Record: "record",
+    step.RecordHeartbeats: "record",
 }
 """What the metrics call them."""

@@ -191,5 +191,5 @@ class SimulatedSessions:
                 return self._server.read(shard_id)
             case step.LastSeen(members):
                 return self._server.seen_ms_ago(members)
-            case step.Record(shard_id, names):
+            case step.RecordHeartbeats(shard_id, names):
                 return self._server.record(shard_id, names)

@@ -1,6 +1,6 @@
 """How messages look on the wire, as JSON and as protobuf, and which status an error has on each transport.
 
-One description of a message serves every reader and writer of it. A `Record` (records.py) lists the names of a
+One description of a message serves every reader and writer of it. An `ObjectShape` (records.py) lists the names of a
 message, each with a kind of value (fields.py). The server decodes requests with it and encodes replies; the SDK does
 the reverse; protobuf.py walks the same description over a protobuf message; the OpenAPI schema is printed from it. So
 the transports cannot differ in what they accept, and a new field is one line. ADR 39 has the alternatives.

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError, Message
 
 from rota.protocol.messages import TopicPartitions
 from rota.wire.fields import AnyObject, Field, Octets, TextMap, invalid
-from rota.wire.records import ListOf, Pair, Record
+from rota.wire.records import ListOf, ObjectShape, Pair
 from rota.wire.requests import TopicSelector
 
 Read = Callable[[Any], Any]
@@ -38,7 +38,7 @@ class _Line:
 class Shape:
     """A record's protobuf twin. `lists_may_be_absent`: an empty list counts as none, as in a query string."""
 
-    def __init__(self, record: Record, descriptor: Descriptor, *, lists_may_be_absent: bool = False) -> None:
+    def __init__(self, record: ObjectShape, descriptor: Descriptor, *, lists_may_be_absent: bool = False) -> None:
         fields = descriptor.fields_by_name
         self._lines: list[_Line] = []
         for entry in record.entries:
@@ -93,7 +93,7 @@ def parse(message_type: type[Message], data: bytes) -> Any:
 
 def _codec(kind: Field, field: FieldDescriptor, *, lists_may_be_absent: bool) -> tuple[Read, Write]:
     match kind:
-        case ListOf(item=Record() | Pair() | TopicSelector() as item):
+        case ListOf(item=ObjectShape() | Pair() | TopicSelector() as item):
             return _messages(_item_shape(item, field), field.name, empty=None if lists_may_be_absent else [])
         case ListOf(item=item):
             return _scalars(item, field.name, empty=None if lists_may_be_absent else [])
@@ -107,8 +107,10 @@ def _codec(kind: Field, field: FieldDescriptor, *, lists_may_be_absent: bool) ->
             return _scalar(field, kind.encode)
 
 
-def _item_shape(item: Record | Pair | TopicSelector, field: FieldDescriptor) -> Shape | _PairShape | _SelectorShape:
-    if isinstance(item, Record):
+def _item_shape(
+    item: ObjectShape | Pair | TopicSelector, field: FieldDescriptor
+) -> Shape | _PairShape | _SelectorShape:
+    if isinstance(item, ObjectShape):
         assert field.message_type is not None
         return Shape(item, field.message_type)
     return _PairShape(item) if isinstance(item, Pair) else _SelectorShape()

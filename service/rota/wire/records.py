@@ -18,7 +18,7 @@ REQUIRED: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Property:
     """One name of a record. `attribute` is the message's name for it, where that is another."""
 
     name: str
@@ -41,7 +41,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Record:
+class ObjectShape:
     """A JSON object of known names. `build` makes the message of the decoded values.
 
     Unknown names are ignored, so that a newer peer may say more, unless the record is `closed`, as what callers send
@@ -50,7 +50,7 @@ class Record:
     """
 
     build: Callable[..., Any]
-    entries: tuple[Entry, ...]
+    entries: tuple[Property, ...]
     complete: bool = False
     doc: str = ""
     title: str = field(default="")
@@ -100,7 +100,7 @@ class Record:
             schema["additionalProperties"] = False
         return schema
 
-    def entry_schema(self, entry: Entry, limits: Limits) -> Schema:
+    def entry_schema(self, entry: Property, limits: Limits) -> Schema:
         schema = entry.field.schema(limits)
         nullable = entry.default is None if self.complete else entry.default is not REQUIRED
         if nullable and "type" in schema:
@@ -200,18 +200,20 @@ class ListOf:
             raise RejectedRequest(rejected.code, f"[{index}]{glue}{rejected.detail}") from None
 
 
-def given(build: Callable[..., Any], entries: tuple[Entry, ...], *, doc: str = "", title: str = "") -> Record:
+def given(build: Callable[..., Any], entries: tuple[Property, ...], *, doc: str = "", title: str = "") -> ObjectShape:
     """The record of something that callers send: no other names than these are admitted."""
-    return Record(build, entries, doc=doc, title=title, closed=True)
+    return ObjectShape(build, entries, doc=doc, title=title, closed=True)
 
 
 class Pair:
     """A record of two names that is a plain tuple in memory."""
 
-    def __init__(self, first: Entry, second: Entry) -> None:
+    def __init__(self, first: Property, second: Property) -> None:
         self.names = (first.name, second.name)
         self._fields = (first.field, second.field)
-        self._record = Record(lambda **values: tuple(values[name] for name in self.names), (first, second), closed=True)
+        self._record = ObjectShape(
+            lambda **values: tuple(values[name] for name in self.names), (first, second), closed=True
+        )
 
     def decode(self, value: Any, limits: Limits) -> Any:
         return self._record.decode(value, limits)

@@ -45,7 +45,7 @@ from rota.protocol.messages import (
 )
 from rota.wire.fields import MAX_SAFE_INTEGER, AnyObject, Boolean, Code, Integer, Octets, Text, TextMap, invalid
 from rota.wire.page_token import PageToken
-from rota.wire.records import Entry, ListOf, Record
+from rota.wire.records import ListOf, ObjectShape, Property
 
 # What a peer sends is bounded by its own limits, which may be larger than ours: replies are read generously.
 _TEXT = Text(MAX_SAFE_INTEGER)
@@ -54,31 +54,31 @@ _BYTES = Octets(MAX_SAFE_INTEGER)
 _FLAG = Boolean()
 
 
-def _list_of(item: Record) -> ListOf:
+def _list_of(item: ObjectShape) -> ListOf:
     return ListOf(item, MAX_SAFE_INTEGER)
 
 
-def _reply(build: type, *entries: Entry, title: str = "") -> Record:
-    return Record(build, entries, complete=True, title=title)
+def _reply(build: type, *entries: Property, title: str = "") -> ObjectShape:
+    return ObjectShape(build, entries, complete=True, title=title)
 
 
-_MEMBER_ID = Entry("member_id", _TEXT)
-_INSTANCE_ID = Entry("group_instance_id", _TEXT, None)
-_GENERATION_ID = Entry("generation_id", _NUMBER)
-_FENCING_TOKEN = Entry(
+_MEMBER_ID = Property("member_id", _TEXT)
+_INSTANCE_ID = Property("group_instance_id", _TEXT, None)
+_GENERATION_ID = Property("generation_id", _NUMBER)
+_FENCING_TOKEN = Property(
     "fencing_token", _NUMBER, NO_TOKEN, "The fencing token: hand it to what you write to, which refuses lower ones."
 )
-_TOPIC = Entry("topic", _TEXT)
-_PARTITION = Entry("partition", _NUMBER)
-_STATE = Entry("state", _TEXT, doc="Empty, PreparingRebalance, CompletingRebalance, Stable or Dead.")
-_CHOSEN = (Entry("protocol_type", _TEXT, None), Entry("protocol_name", _TEXT, None))
+_TOPIC = Property("topic", _TEXT)
+_PARTITION = Property("partition", _NUMBER)
+_STATE = Property("state", _TEXT, doc="Empty, PreparingRebalance, CompletingRebalance, Stable or Dead.")
+_CHOSEN = (Property("protocol_type", _TEXT, None), Property("protocol_name", _TEXT, None))
 _DECODED = "as its protocol type reads it, for people; null where the type is unknown or cannot read the bytes."
-_PARTITION_RESULT = _reply(PartitionResult, _TOPIC, _PARTITION, Entry("error", Code()))
+_PARTITION_RESULT = _reply(PartitionResult, _TOPIC, _PARTITION, Property("error", Code()))
 _TOPIC_ENTRIES = (
     _TOPIC,
-    Entry("partitions", _NUMBER),
-    Entry("attributes", TextMap(MAX_SAFE_INTEGER, _TEXT, _TEXT), ()),
-    Entry("version", _TEXT, "", "Another one for each other content: hand it to `topicsGet` to wait for a change."),
+    Property("partitions", _NUMBER),
+    Property("attributes", TextMap(MAX_SAFE_INTEGER, _TEXT, _TEXT), ()),
+    Property("version", _TEXT, "", "Another one for each other content: hand it to `topicsGet` to wait for a change."),
 )
 
 JOIN_REPLY = _reply(
@@ -86,204 +86,210 @@ JOIN_REPLY = _reply(
     _MEMBER_ID,
     _GENERATION_ID,
     *_CHOSEN,
-    Entry("leader_id", _TEXT),
-    Entry(
+    Property("leader_id", _TEXT),
+    Property(
         "members",
-        _list_of(_reply(JoinedMember, _MEMBER_ID, _INSTANCE_ID, Entry("metadata", _BYTES))),
+        _list_of(_reply(JoinedMember, _MEMBER_ID, _INSTANCE_ID, Property("metadata", _BYTES))),
         doc="For the leader only: all members, with the metadata of the chosen protocol.",
     ),
-    Entry("skip_assignment", _FLAG, doc="The leader is back in a Stable group: nothing to assign."),
+    Property("skip_assignment", _FLAG, doc="The leader is back in a Stable group: nothing to assign."),
     _FENCING_TOKEN,
     title="JoinReply",
 )
-SYNC_REPLY = _reply(SyncReply, _GENERATION_ID, *_CHOSEN, Entry("assignment", _BYTES), _FENCING_TOKEN, title="SyncReply")
+SYNC_REPLY = _reply(
+    SyncReply, _GENERATION_ID, *_CHOSEN, Property("assignment", _BYTES), _FENCING_TOKEN, title="SyncReply"
+)
 HEARTBEAT_REPLY = _reply(HeartbeatReply, _GENERATION_ID, _STATE, title="HeartbeatReply")
 LEAVE_REPLY = _reply(
     LeaveReply,
-    Entry("members", _list_of(_reply(LeftMember, _MEMBER_ID, _INSTANCE_ID, Entry("error", Code())))),
+    Property("members", _list_of(_reply(LeftMember, _MEMBER_ID, _INSTANCE_ID, Property("error", Code())))),
     title="LeaveReply",
 )
-COMMIT_REPLY = _reply(CommitReply, Entry("partitions", _list_of(_PARTITION_RESULT)), title="CommitReply")
+COMMIT_REPLY = _reply(CommitReply, Property("partitions", _list_of(_PARTITION_RESULT)), title="CommitReply")
 FETCH_REPLY = _reply(
     FetchReply,
-    Entry(
+    Property(
         "offsets",
         _list_of(
             _reply(
                 FetchedOffset,
                 _TOPIC,
                 _PARTITION,
-                Entry("offset", _NUMBER, doc="-1 where nothing was committed."),
-                Entry("leader_epoch", _NUMBER, None),
-                Entry("metadata", _TEXT),
-                Entry("committed_at_ms", _NUMBER),
-                Entry("expires_at_ms", _NUMBER, None, "Set where the commit named a retention."),
+                Property("offset", _NUMBER, doc="-1 where nothing was committed."),
+                Property("leader_epoch", _NUMBER, None),
+                Property("metadata", _TEXT),
+                Property("committed_at_ms", _NUMBER),
+                Property("expires_at_ms", _NUMBER, None, "Set where the commit named a retention."),
             )
         ),
     ),
     title="FetchReply",
 )
 DELETE_OFFSETS_REPLY = _reply(
-    DeleteOffsetsReply, Entry("partitions", _list_of(_PARTITION_RESULT)), title="DeleteOffsetsReply"
+    DeleteOffsetsReply, Property("partitions", _list_of(_PARTITION_RESULT)), title="DeleteOffsetsReply"
 )
 FENCE_REPLY = _reply(
     FenceReply,
     _GENERATION_ID,
-    Entry("is_leader", _FLAG),
-    Entry("is_member", _FLAG),
-    Entry("token", _TEXT, "", "Signed with a key of `/.well-known/jwks.json`, where `sign` asked for it."),
-    Entry("fencing_token", _NUMBER, NO_TOKEN, "That of the member, or the lowest in the generation."),
+    Property("is_leader", _FLAG),
+    Property("is_member", _FLAG),
+    Property("token", _TEXT, "", "Signed with a key of `/.well-known/jwks.json`, where `sign` asked for it."),
+    Property("fencing_token", _NUMBER, NO_TOKEN, "That of the member, or the lowest in the generation."),
     title="FenceReply",
 )
 DESCRIBE_REPLY = _reply(
     DescribeReply,
-    Entry("group_id", _TEXT),
+    Property("group_id", _TEXT),
     _STATE,
     _GENERATION_ID,
-    Entry("protocol_type", _TEXT),
-    Entry("protocol_name", _TEXT),
-    Entry("leader_id", _TEXT),
-    Entry(
+    Property("protocol_type", _TEXT),
+    Property("protocol_name", _TEXT),
+    Property("leader_id", _TEXT),
+    Property(
         "members",
         _list_of(
             _reply(
                 DescribedMember,
                 _MEMBER_ID,
                 _INSTANCE_ID,
-                Entry("client_id", _TEXT),
-                Entry("host", _TEXT),
-                Entry("metadata", _BYTES),
-                Entry("assignment", _BYTES),
-                Entry("session_timeout_ms", _NUMBER),
-                Entry("rebalance_timeout_ms", _NUMBER),
-                Entry("session_deadline_ms", _NUMBER, None),
-                Entry("joined", _FLAG),
-                Entry("awaited", _FLAG, False, "The phase that is under way waits for it, to join or to sync."),
-                Entry("metadata_decoded", AnyObject(), None, f"The metadata {_DECODED}"),
-                Entry("assignment_decoded", AnyObject(), None, f"The assignment {_DECODED}"),
-                Entry("fencing_token", _NUMBER, NO_TOKEN, "-1 for a member that only joins the next generation."),
+                Property("client_id", _TEXT),
+                Property("host", _TEXT),
+                Property("metadata", _BYTES),
+                Property("assignment", _BYTES),
+                Property("session_timeout_ms", _NUMBER),
+                Property("rebalance_timeout_ms", _NUMBER),
+                Property("session_deadline_ms", _NUMBER, None),
+                Property("joined", _FLAG),
+                Property("awaited", _FLAG, False, "The phase that is under way waits for it, to join or to sync."),
+                Property("metadata_decoded", AnyObject(), None, f"The metadata {_DECODED}"),
+                Property("assignment_decoded", AnyObject(), None, f"The assignment {_DECODED}"),
+                Property("fencing_token", _NUMBER, NO_TOKEN, "-1 for a member that only joins the next generation."),
             )
         ),
     ),
-    Entry("pending_members", _NUMBER),
-    Entry("rebalance_reason", _TEXT),
-    Entry("rebalance_by", _TEXT),
-    Entry("state_since_ms", _NUMBER),
-    Entry("phase_deadline_ms", _NUMBER, None, "When the phase in progress ends without the missing members."),
-    Entry("rebalance_cause", _TEXT, "", "A code, such as `member_expired`; later releases may have others."),
-    Entry("frozen_until_ms", _NUMBER, None, "No rebalance that could as well start later starts until then."),
-    Entry("frozen_reason", _TEXT, ""),
-    Entry("leaving", ListOf(_TEXT, MAX_SAFE_INTEGER), (), "Members that have a permission to leave."),
-    Entry("quarantine_after", _NUMBER, 0, "So many holders of a unit must fall in a row until it is quarantined."),
-    Entry("quarantined", ListOf(_TEXT, MAX_SAFE_INTEGER), (), "Units that assignments leave out, such as `docs/3`."),
-    Entry("preempt_at_ms", _NUMBER, None, "When the leader is asked to hand over to a member that outranks it."),
-    Entry("generation_protocol_name", _TEXT, "", "That of the current generation, also while the group rebalances."),
+    Property("pending_members", _NUMBER),
+    Property("rebalance_reason", _TEXT),
+    Property("rebalance_by", _TEXT),
+    Property("state_since_ms", _NUMBER),
+    Property("phase_deadline_ms", _NUMBER, None, "When the phase in progress ends without the missing members."),
+    Property("rebalance_cause", _TEXT, "", "A code, such as `member_expired`; later releases may have others."),
+    Property("frozen_until_ms", _NUMBER, None, "No rebalance that could as well start later starts until then."),
+    Property("frozen_reason", _TEXT, ""),
+    Property("leaving", ListOf(_TEXT, MAX_SAFE_INTEGER), (), "Members that have a permission to leave."),
+    Property("quarantine_after", _NUMBER, 0, "So many holders of a unit must fall in a row until it is quarantined."),
+    Property("quarantined", ListOf(_TEXT, MAX_SAFE_INTEGER), (), "Units that assignments leave out, such as `docs/3`."),
+    Property("preempt_at_ms", _NUMBER, None, "When the leader is asked to hand over to a member that outranks it."),
+    Property("generation_protocol_name", _TEXT, "", "That of the current generation, also while the group rebalances."),
     title="DescribeReply",
 )
 LIST_REPLY = _reply(
     ListReply,
-    Entry(
+    Property(
         "groups",
         _list_of(
             _reply(
                 ListedGroup,
-                Entry("group_id", _TEXT),
+                Property("group_id", _TEXT),
                 _STATE,
-                Entry("protocol_type", _TEXT),
-                Entry("generation_id", _NUMBER),
-                Entry("members", _NUMBER),
-                Entry("group_type", _TEXT),
+                Property("protocol_type", _TEXT),
+                Property("generation_id", _NUMBER),
+                Property("members", _NUMBER),
+                Property("group_type", _TEXT),
             )
         ),
     ),
-    Entry("topic", _TEXT, "", "The request's; empty from a release that does not list by topic."),
+    Property("topic", _TEXT, "", "The request's; empty from a release that does not list by topic."),
     title="ListReply",
 )
 DELETE_GROUP_REPLY = _reply(DeleteGroupReply, title="DeleteGroupReply")
 REBALANCE_REPLY = _reply(
-    RebalanceReply, Entry("generation_id", _NUMBER, doc="The one that the rebalance ends."), title="RebalanceReply"
+    RebalanceReply, Property("generation_id", _NUMBER, doc="The one that the rebalance ends."), title="RebalanceReply"
 )
 FREEZE_REPLY = _reply(
     FreezeReply,
-    Entry("frozen_until_ms", _NUMBER, None, "Since 1970 at the owner; null: the group is not frozen."),
+    Property("frozen_until_ms", _NUMBER, None, "Since 1970 at the owner; null: the group is not frozen."),
     title="FreezeReply",
 )
 QUARANTINE_REPLY = _reply(
     QuarantineReply,
-    Entry("after_falls", _NUMBER, doc="0: no unit is quarantined any more."),
-    Entry("max_units", _NUMBER),
-    Entry("release_after_ms", _NUMBER, doc="0: until they are released."),
-    Entry("quarantined", ListOf(_TEXT, MAX_SAFE_INTEGER), doc="The quarantined units, such as `docs/3`."),
+    Property("after_falls", _NUMBER, doc="0: no unit is quarantined any more."),
+    Property("max_units", _NUMBER),
+    Property("release_after_ms", _NUMBER, doc="0: until they are released."),
+    Property("quarantined", ListOf(_TEXT, MAX_SAFE_INTEGER), doc="The quarantined units, such as `docs/3`."),
     title="QuarantineReply",
 )
 DRAIN_REPLY = _reply(
     DrainReply,
-    Entry("granted", _FLAG, doc="Whether the member may leave now."),
-    Entry("until_ms", _NUMBER, None, "When the permission is void."),
-    Entry("leaving", ListOf(_TEXT, MAX_SAFE_INTEGER), doc="The members that have a permission."),
-    Entry("why_not", _TEXT, doc="Why the member may not leave now."),
+    Property("granted", _FLAG, doc="Whether the member may leave now."),
+    Property("until_ms", _NUMBER, None, "When the permission is void."),
+    Property("leaving", ListOf(_TEXT, MAX_SAFE_INTEGER), doc="The members that have a permission."),
+    Property("why_not", _TEXT, doc="Why the member may not leave now."),
     title="DrainReply",
 )
-_TOPIC_PARTITIONS = _list_of(_reply(TopicPartitions, _TOPIC, Entry("partitions", ListOf(_NUMBER, MAX_SAFE_INTEGER))))
+_TOPIC_PARTITIONS = _list_of(_reply(TopicPartitions, _TOPIC, Property("partitions", ListOf(_NUMBER, MAX_SAFE_INTEGER))))
 PLAN_REPLY = _reply(
     PlanReply,
-    Entry("generation_id", _NUMBER, doc="The one that the plan begins with."),
-    Entry("protocol_name", _TEXT, doc="The strategy now."),
-    Entry("planned_protocol_name", _TEXT, doc="The strategy of the plan."),
-    Entry("rounds", _NUMBER, doc="Join phases: 0 where the members stay in their generation."),
-    Entry("moves", _NUMBER, doc="Partitions that go from one member to another."),
-    Entry("least_moves", _NUMBER, doc="The fewest for shares no larger and no smaller than the planned ones."),
-    Entry("imbalance_before", _NUMBER, doc="Partitions of the fullest member less those of the emptiest."),
-    Entry("imbalance_after", _NUMBER, doc="The same after the rebalance."),
-    Entry(
+    Property("generation_id", _NUMBER, doc="The one that the plan begins with."),
+    Property("protocol_name", _TEXT, doc="The strategy now."),
+    Property("planned_protocol_name", _TEXT, doc="The strategy of the plan."),
+    Property("rounds", _NUMBER, doc="Join phases: 0 where the members stay in their generation."),
+    Property("moves", _NUMBER, doc="Partitions that go from one member to another."),
+    Property("least_moves", _NUMBER, doc="The fewest for shares no larger and no smaller than the planned ones."),
+    Property("imbalance_before", _NUMBER, doc="Partitions of the fullest member less those of the emptiest."),
+    Property("imbalance_after", _NUMBER, doc="The same after the rebalance."),
+    Property(
         "members",
         _list_of(
             _reply(
                 PlannedMember,
                 _MEMBER_ID,
                 _INSTANCE_ID,
-                Entry("fate", _TEXT, doc="stays, leaves or joins."),
-                Entry("before", _TOPIC_PARTITIONS),
-                Entry("after", _TOPIC_PARTITIONS),
-                Entry("pauses", _TOPIC_PARTITIONS, doc="On these it stops its work: until the rebalance, or for good."),
+                Property("fate", _TEXT, doc="stays, leaves or joins."),
+                Property("before", _TOPIC_PARTITIONS),
+                Property("after", _TOPIC_PARTITIONS),
+                Property(
+                    "pauses", _TOPIC_PARTITIONS, doc="On these it stops its work: until the rebalance, or for good."
+                ),
             )
         ),
     ),
-    Entry(
+    Property(
         "moved",
         _list_of(
             _reply(
                 PlannedMove,
                 _TOPIC,
-                Entry("partitions", ListOf(_NUMBER, MAX_SAFE_INTEGER)),
-                Entry("from_member_id", _TEXT),
-                Entry("to_member_id", _TEXT),
+                Property("partitions", ListOf(_NUMBER, MAX_SAFE_INTEGER)),
+                Property("from_member_id", _TEXT),
+                Property("to_member_id", _TEXT),
             )
         ),
     ),
-    Entry("unowned", _TOPIC_PARTITIONS, doc="Partitions without a member after the rebalance."),
-    Entry("notes", ListOf(_TEXT, MAX_SAFE_INTEGER), doc="What the plan assumes, for people."),
+    Property("unowned", _TOPIC_PARTITIONS, doc="Partitions without a member after the rebalance."),
+    Property("notes", ListOf(_TEXT, MAX_SAFE_INTEGER), doc="What the plan assumes, for people."),
     title="PlanReply",
 )
 LEADER_REPLY = _reply(
     LeaderReply,
     _GENERATION_ID,
-    Entry("leader_id", _TEXT, doc="Empty: there is no leader now."),
+    Property("leader_id", _TEXT, doc="Empty: there is no leader now."),
     _INSTANCE_ID,
-    Entry("client_id", _TEXT),
+    Property("client_id", _TEXT),
     _STATE,
-    Entry("fencing_token", _NUMBER, NO_TOKEN, "The leader's; -1 where there is none."),
+    Property("fencing_token", _NUMBER, NO_TOKEN, "The leader's; -1 where there is none."),
     title="LeaderReply",
 )
 TOPIC_REPLY = _reply(TopicReply, *_TOPIC_ENTRIES, title="TopicReply")
 LIST_TOPICS_REPLY = _reply(
     ListTopicsReply,
-    Entry("topics", _list_of(_reply(TopicReply, *_TOPIC_ENTRIES))),
-    Entry("version", _TEXT, "", "Of all topics, other pages included: hand it to `topicsList` to wait for a change."),
+    Property("topics", _list_of(_reply(TopicReply, *_TOPIC_ENTRIES))),
+    Property(
+        "version", _TEXT, "", "Of all topics, other pages included: hand it to `topicsList` to wait for a change."
+    ),
     title="ListTopicsReply",
 )
 
-SHAPES: dict[type, Record] = {
+SHAPES: dict[type, ObjectShape] = {
     JoinReply: JOIN_REPLY,
     SyncReply: SYNC_REPLY,
     HeartbeatReply: HEARTBEAT_REPLY,

@@ -69,7 +69,7 @@ from rota.wire.fields import (
     too_large,
 )
 from rota.wire.page_token import PageToken
-from rota.wire.records import Entry, ListOf, Pair, given
+from rota.wire.records import ListOf, Pair, Property, given
 from rota.wire.states import states
 
 JOIN_WAIT_MS = 30_000
@@ -146,56 +146,56 @@ def _verify_fence(*, generation_id: int | None, fencing_token: int | None, **res
 PROTOCOL = given(
     Protocol,
     (
-        Entry("name", PROTOCOL_NAME, doc="An assignment strategy, such as `range`."),
-        Entry("metadata", METADATA, b"", "What the leader shall know of this member, in base64."),
+        Property("name", PROTOCOL_NAME, doc="An assignment strategy, such as `range`."),
+        Property("metadata", METADATA, b"", "What the leader shall know of this member, in base64."),
     ),
 )
 
 JOIN_GROUP = given(
     _join_group,
     (
-        Entry("member_id", MEMBER_ID, "", "Empty at first; then the one that the coordinator gave."),
-        Entry("group_instance_id", INSTANCE_ID, None, _INSTANCE_DOC),
-        Entry("client_id", Text(255, check_client_id), "", "A name for people; new member ids start with it."),
-        Entry("protocol_type", Text(249), doc="What the group is for: `consumer`, `worker`, `leader` or your own."),
-        Entry("protocols", ListOf(PROTOCOL, "max_protocols"), doc="Supported strategies, the preferred one first."),
-        Entry("session_timeout_ms", Integer(), SESSION_TIMEOUT_MS, "Silence after which the member is removed."),
-        Entry(
+        Property("member_id", MEMBER_ID, "", "Empty at first; then the one that the coordinator gave."),
+        Property("group_instance_id", INSTANCE_ID, None, _INSTANCE_DOC),
+        Property("client_id", Text(255, check_client_id), "", "A name for people; new member ids start with it."),
+        Property("protocol_type", Text(249), doc="What the group is for: `consumer`, `worker`, `leader` or your own."),
+        Property("protocols", ListOf(PROTOCOL, "max_protocols"), doc="Supported strategies, the preferred one first."),
+        Property("session_timeout_ms", Integer(), SESSION_TIMEOUT_MS, "Silence after which the member is removed."),
+        Property(
             "rebalance_timeout_ms",
             Integer(0, "max_rebalance_timeout_ms"),
             None,
             "Time to rejoin in a rebalance; 300000 for consumers, 60000 otherwise.",
         ),
-        Entry("reason", REASON, "", "Why the member joins, for people."),
-        Entry("wait_ms", Wait(), JOIN_WAIT_MS, _WAIT_DOC),
-        Entry("last_generation_id", GENERATION_ID, NO_GENERATION, _LAST_GENERATION_DOC),
+        Property("reason", REASON, "", "Why the member joins, for people."),
+        Property("wait_ms", Wait(), JOIN_WAIT_MS, _WAIT_DOC),
+        Property("last_generation_id", GENERATION_ID, NO_GENERATION, _LAST_GENERATION_DOC),
     ),
     title="JoinGroup",
 )
 
-ASSIGNMENTS = ListOf(Pair(Entry("member_id", MEMBER_ID), Entry("assignment", ASSIGNMENT)), "group_max_size")
+ASSIGNMENTS = ListOf(Pair(Property("member_id", MEMBER_ID), Property("assignment", ASSIGNMENT)), "group_max_size")
 
 SYNC_GROUP = given(
     SyncGroup,
     (
-        Entry("member_id", MEMBER_ID),
-        Entry("generation_id", GENERATION_ID),
-        Entry("group_instance_id", INSTANCE_ID, None, _INSTANCE_DOC),
-        Entry("protocol_type", Text(249), None, "Checked against the group's, where given."),
-        Entry("protocol_name", PROTOCOL_NAME, None, "Checked against the group's, where given."),
-        Entry("assignments", ASSIGNMENTS, (), "The shares of all members; from the leader only."),
-        Entry("error", REASON, None, "Why the leader could not assign; fails the generation.", "leader_error"),
-        Entry("wait_ms", Wait(), JOIN_WAIT_MS, _WAIT_DOC),
+        Property("member_id", MEMBER_ID),
+        Property("generation_id", GENERATION_ID),
+        Property("group_instance_id", INSTANCE_ID, None, _INSTANCE_DOC),
+        Property("protocol_type", Text(249), None, "Checked against the group's, where given."),
+        Property("protocol_name", PROTOCOL_NAME, None, "Checked against the group's, where given."),
+        Property("assignments", ASSIGNMENTS, (), "The shares of all members; from the leader only."),
+        Property("error", REASON, None, "Why the leader could not assign; fails the generation.", "leader_error"),
+        Property("wait_ms", Wait(), JOIN_WAIT_MS, _WAIT_DOC),
     ),
     title="SyncGroup",
 )
 
 _HEARTBEAT_ENTRIES = (
-    Entry("member_id", MEMBER_ID),
-    Entry("generation_id", GENERATION_ID),
-    Entry("group_instance_id", INSTANCE_ID, None, _INSTANCE_DOC),
+    Property("member_id", MEMBER_ID),
+    Property("generation_id", GENERATION_ID),
+    Property("group_instance_id", INSTANCE_ID, None, _INSTANCE_DOC),
 )
-_HEARTBEAT_WAIT = Entry(
+_HEARTBEAT_WAIT = Property(
     "wait_ms", Wait(), 0, "Above 0 the call parks and answers the moment the group leaves the generation."
 )
 
@@ -203,7 +203,7 @@ HEARTBEAT = given(Heartbeat, (*_HEARTBEAT_ENTRIES, _HEARTBEAT_WAIT), title="Hear
 HEARTBEAT_MEMBER = given(dict, _HEARTBEAT_ENTRIES)
 HEARTBEAT_BATCH = given(
     dict,
-    (Entry("members", ListOf(HEARTBEAT_MEMBER, "group_max_size"), doc="Several at once."), _HEARTBEAT_WAIT),
+    (Property("members", ListOf(HEARTBEAT_MEMBER, "group_max_size"), doc="Several at once."), _HEARTBEAT_WAIT),
     doc="Several members of one process in one message. With `wait_ms`, answered as soon as one of them has news.",
     title="HeartbeatBatch",
 )
@@ -211,27 +211,27 @@ HEARTBEAT_BATCH = given(
 LEAVING_MEMBER = given(
     _leaving_member,
     (
-        Entry("member_id", MEMBER_ID, ""),
-        Entry("group_instance_id", INSTANCE_ID, None, "Enough alone, for administrators."),
-        Entry("reason", REASON, "", "For people and the journal."),
-        Entry("failed_unit", UNIT, "", "The unit that its work failed on, such as `docs/3`; empty: in order."),
+        Property("member_id", MEMBER_ID, ""),
+        Property("group_instance_id", INSTANCE_ID, None, "Enough alone, for administrators."),
+        Property("reason", REASON, "", "For people and the journal."),
+        Property("failed_unit", UNIT, "", "The unit that its work failed on, such as `docs/3`; empty: in order."),
     ),
 )
 LEAVE_GROUP = given(
     LeaveGroup,
-    (Entry("members", ListOf(LEAVING_MEMBER, "group_max_size"), doc="The leaving members."),),
+    (Property("members", ListOf(LEAVING_MEMBER, "group_max_size"), doc="The leaving members."),),
     title="LeaveGroup",
 )
 
 OFFSET_TO_COMMIT = given(
     OffsetToCommit,
     (
-        Entry("topic", TOPIC),
-        Entry("partition", PARTITION),
-        Entry("offset", OFFSET, doc="Where to go on: the next one to process."),
-        Entry("leader_epoch", Integer(0, INT32_MAX), None),
-        Entry("metadata", Text("request_max_bytes"), "", "A note of the committer; its own limit is per partition."),
-        Entry(
+        Property("topic", TOPIC),
+        Property("partition", PARTITION),
+        Property("offset", OFFSET, doc="Where to go on: the next one to process."),
+        Property("leader_epoch", Integer(0, INT32_MAX), None),
+        Property("metadata", Text("request_max_bytes"), "", "A note of the committer; its own limit is per partition."),
+        Property(
             "retention_time_ms",
             Integer(1, MAX_RETENTION_TIME_MS),
             None,
@@ -242,27 +242,29 @@ OFFSET_TO_COMMIT = given(
 COMMIT_OFFSETS = given(
     CommitOffsets,
     (
-        Entry("generation_id", GENERATION_ID, NO_GENERATION, "Negative: an administrator's commit."),
-        Entry("member_id", MEMBER_ID, ""),
-        Entry("group_instance_id", INSTANCE_ID, None, _INSTANCE_DOC),
-        Entry("offsets", ListOf(OFFSET_TO_COMMIT), doc="One entry per partition."),
+        Property("generation_id", GENERATION_ID, NO_GENERATION, "Negative: an administrator's commit."),
+        Property("member_id", MEMBER_ID, ""),
+        Property("group_instance_id", INSTANCE_ID, None, _INSTANCE_DOC),
+        Property("offsets", ListOf(OFFSET_TO_COMMIT), doc="One entry per partition."),
     ),
     title="CommitOffsets",
 )
 
 _SELECTOR_DOC = "`topic/0,1,2`, repeated for each topic."
 FETCH_OFFSETS = given(
-    FetchOffsets, (Entry("topic", ListOf(TopicSelector()), None, f"{_SELECTOR_DOC} Without it: all.", "topics"),)
+    FetchOffsets, (Property("topic", ListOf(TopicSelector()), None, f"{_SELECTOR_DOC} Without it: all.", "topics"),)
 )
-DELETE_OFFSETS = given(DeleteOffsets, (Entry("topic", ListOf(TopicSelector()), doc=_SELECTOR_DOC, attribute="topics"),))
+DELETE_OFFSETS = given(
+    DeleteOffsets, (Property("topic", ListOf(TopicSelector()), doc=_SELECTOR_DOC, attribute="topics"),)
+)
 
 VERIFY_FENCE = given(
     _verify_fence,
     (
-        Entry("generation_id", GENERATION_ID, None, "The generation to check, instead of a token or beside it."),
-        Entry("member_id", MEMBER_ID, "", "Also checked to be a member; required once a member was taken over."),
-        Entry("sign", Boolean(), False, "Also answer with a signed token, for others to check offline."),
-        Entry("fencing_token", FENCING_TOKEN, None, "The fencing token to check."),
+        Property("generation_id", GENERATION_ID, None, "The generation to check, instead of a token or beside it."),
+        Property("member_id", MEMBER_ID, "", "Also checked to be a member; required once a member was taken over."),
+        Property("sign", Boolean(), False, "Also answer with a signed token, for others to check offline."),
+        Property("fencing_token", FENCING_TOKEN, None, "The fencing token to check."),
     ),
     title="VerifyFence",
 )
@@ -270,14 +272,14 @@ VERIFY_FENCE = given(
 GET_LEADER = given(
     GetLeader,
     (
-        Entry("after_generation", GENERATION_ID, NO_GENERATION, "Wait for a leader of a later generation."),
-        Entry("wait_ms", Wait(), 0, _WAIT_DOC),
+        Property("after_generation", GENERATION_ID, NO_GENERATION, "Wait for a leader of a later generation."),
+        Property("wait_ms", Wait(), 0, _WAIT_DOC),
     ),
 )
 
 _PAGE = (
-    Entry("page_token", PageToken(), "", "`next_page_token` of the page before.", "after"),
-    Entry("page_size", Integer(1, MAX_PAGE_SIZE), MAX_PAGE_SIZE, "Most entries to answer.", "limit"),
+    Property("page_token", PageToken(), "", "`next_page_token` of the page before.", "after"),
+    Property("page_size", Integer(1, MAX_PAGE_SIZE), MAX_PAGE_SIZE, "Most entries to answer.", "limit"),
 )
 _FILTER = ListOf(Text(249), 64)
 
@@ -293,11 +295,13 @@ _TOPIC_OR_ALL = Text(check=_check_topic_or_all, pattern=f"(?:{NAME_PATTERN})?")
 LIST_GROUPS = given(
     ListGroups,
     (
-        Entry("states", states(64), (), "Only groups in these states, in any case; several may stand between commas."),
-        Entry("group_types", _FILTER, (), "Only these group types (`classic`)."),
-        Entry("protocol_types", _FILTER, (), "Only these protocol types."),
+        Property(
+            "states", states(64), (), "Only groups in these states, in any case; several may stand between commas."
+        ),
+        Property("group_types", _FILTER, (), "Only these group types (`classic`)."),
+        Property("protocol_types", _FILTER, (), "Only these protocol types."),
         *_PAGE,
-        Entry(
+        Property(
             "topic",
             _TOPIC_OR_ALL,
             "",
@@ -309,57 +313,59 @@ LIST_TOPICS = given(
     ListTopics,
     (
         *_PAGE,
-        Entry("version", Text(64), "", "Wait until the namespace's topics are others than these."),
-        Entry("wait_ms", Wait(), 0, _WAIT_DOC),
+        Property("version", Text(64), "", "Wait until the namespace's topics are others than these."),
+        Property("wait_ms", Wait(), 0, _WAIT_DOC),
     ),
 )
 
 PUT_TOPIC = given(
     PutTopic,
     (
-        Entry("partitions", _COUNT, doc="May only grow."),
-        Entry("attributes", ATTRIBUTES, (), "Anything worth knowing about the topic."),
+        Property("partitions", _COUNT, doc="May only grow."),
+        Property("attributes", ATTRIBUTES, (), "Anything worth knowing about the topic."),
     ),
     title="PutTopic",
 )
 
 DESCRIBE_GROUP = given(DescribeGroup, ())
-DELETE_GROUP = given(DeleteGroup, (Entry("reason", REASON, "", "Why, for people and the journal."),))
+DELETE_GROUP = given(DeleteGroup, (Property("reason", REASON, "", "Why, for people and the journal."),))
 REBALANCE_GROUP = given(
     RebalanceGroup,
     (
-        Entry("reason", REASON, "", "Why, for people and the journal."),
-        Entry("step_down", Boolean(), False, "Another member leads the next generation, if there is one."),
+        Property("reason", REASON, "", "Why, for people and the journal."),
+        Property("step_down", Boolean(), False, "Another member leads the next generation, if there is one."),
     ),
     title="RebalanceGroup",
 )
 FREEZE_GROUP = given(
     FreezeGroup,
     (
-        Entry("for_ms", Integer(0, MAX_FREEZE_MS), doc="From now on; 0 ends a freeze."),
-        Entry("reason", REASON, "", "Why, for people and the journal."),
+        Property("for_ms", Integer(0, MAX_FREEZE_MS), doc="From now on; 0 ends a freeze."),
+        Property("reason", REASON, "", "Why, for people and the journal."),
     ),
     title="FreezeGroup",
 )
 QUARANTINE_GROUP = given(
     QuarantineGroup,
     (
-        Entry("after_falls", Integer(0, MAX_FALLS), None, "So many holders of a unit must fall in a row; 0: none is."),
-        Entry("max_units", Integer(1, MAX_QUARANTINED), None, "So many units may be quarantined at once."),
-        Entry("release_after_ms", Integer(0, MAX_FREEZE_MS), None, "0: until they are released."),
-        Entry("release", ListOf(UNIT, MAX_QUARANTINED), (), "Quarantined units, such as `docs/3`."),
-        Entry("reason", REASON, "", "Why, for people and the journal."),
+        Property(
+            "after_falls", Integer(0, MAX_FALLS), None, "So many holders of a unit must fall in a row; 0: none is."
+        ),
+        Property("max_units", Integer(1, MAX_QUARANTINED), None, "So many units may be quarantined at once."),
+        Property("release_after_ms", Integer(0, MAX_FREEZE_MS), None, "0: until they are released."),
+        Property("release", ListOf(UNIT, MAX_QUARANTINED), (), "Quarantined units, such as `docs/3`."),
+        Property("reason", REASON, "", "Why, for people and the journal."),
     ),
     title="QuarantineGroup",
 )
 DRAIN_MEMBER = given(
     DrainMember,
     (
-        Entry("member_id", MEMBER_ID, "", "The member that is to leave."),
-        Entry("group_instance_id", INSTANCE_ID, None, "Instead of `member_id`, of a static member."),
-        Entry("max_leaving", Integer(1, "group_max_size"), 1, "So many may leave at once, this one included."),
-        Entry("grant_ms", Integer(1, MAX_FREEZE_MS), DRAIN_GRANT_MS, "For how long a permission counts."),
-        Entry("reason", REASON, "", "Why, for people and the journal."),
+        Property("member_id", MEMBER_ID, "", "The member that is to leave."),
+        Property("group_instance_id", INSTANCE_ID, None, "Instead of `member_id`, of a static member."),
+        Property("max_leaving", Integer(1, "group_max_size"), 1, "So many may leave at once, this one included."),
+        Property("grant_ms", Integer(1, MAX_FREEZE_MS), DRAIN_GRANT_MS, "For how long a permission counts."),
+        Property("reason", REASON, "", "Why, for people and the journal."),
     ),
     title="DrainMember",
 )
@@ -367,23 +373,27 @@ _MEMBER_NAME = Text(512)
 PLAN_GROUP = given(
     PlanGroup,
     (
-        Entry("without", ListOf(_MEMBER_NAME, "group_max_size"), (), "Members that leave, by member or instance id."),
-        Entry("more_members", Integer(0, "group_max_size"), 0, "So many join, subscribed as most members are."),
-        Entry(
+        Property(
+            "without", ListOf(_MEMBER_NAME, "group_max_size"), (), "Members that leave, by member or instance id."
+        ),
+        Property("more_members", Integer(0, "group_max_size"), 0, "So many join, subscribed as most members are."),
+        Property(
             "topics",
-            ListOf(given(TopicCount, (Entry("topic", TOPIC), Entry("partitions", _COUNT, doc="May only grow.")))),
+            ListOf(given(TopicCount, (Property("topic", TOPIC), Property("partitions", _COUNT, doc="May only grow.")))),
             (),
             "Topics with other partition counts than they have now.",
         ),
-        Entry("strategy", PROTOCOL_NAME, "", "Another strategy, such as `cooperative-sticky`; empty: the group's own."),
+        Property(
+            "strategy", PROTOCOL_NAME, "", "Another strategy, such as `cooperative-sticky`; empty: the group's own."
+        ),
     ),
     title="PlanGroup",
 )
 GET_TOPIC = given(
     GetTopic,
     (
-        Entry("version", Text(64), "", "Wait until the topic is another than this; without it, until there is one."),
-        Entry("wait_ms", Wait(), 0, _WAIT_DOC),
+        Property("version", Text(64), "", "Wait until the topic is another than this; without it, until there is one."),
+        Property("wait_ms", Wait(), 0, _WAIT_DOC),
     ),
 )
 DELETE_TOPIC = given(DeleteTopic, ())

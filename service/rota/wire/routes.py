@@ -15,7 +15,7 @@ from rota.protocol.ids import check_group_id, check_member_id, check_namespace, 
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Parkable, Reply, Request
 from rota.wire import requests as shapes
-from rota.wire.records import Record
+from rota.wire.records import ObjectShape
 
 PREFIX = "/v1/namespaces/{namespace}"
 _GROUP = PREFIX + "/groups/{group_id}"
@@ -49,7 +49,7 @@ class Route:
     method: str
     path: str
     carrier: Carrier
-    shape: Record
+    shape: ObjectShape
     default_wait_ms: int = 0
 
     @property
@@ -67,11 +67,13 @@ class Target:
     body: dict[str, Any] | None
 
 
-def _body(request: type[Request], reply: type[Reply], method: str, path: str, shape: Record, wait_ms: int = 0) -> Route:
+def _body(
+    request: type[Request], reply: type[Reply], method: str, path: str, shape: ObjectShape, wait_ms: int = 0
+) -> Route:
     return Route(request, reply, method, path, Carrier.BODY, shape, wait_ms)
 
 
-def _query(request: type[Request], reply: type[Reply], method: str, path: str, shape: Record) -> Route:
+def _query(request: type[Request], reply: type[Reply], method: str, path: str, shape: ObjectShape) -> Route:
     return Route(request, reply, method, path, Carrier.QUERY, shape)
 
 

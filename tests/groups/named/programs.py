@@ -42,23 +42,23 @@ def a_group_is_described_in_bytes_alone(patch: Patch) -> None:
 
 @PLANTS.named("mission D6 fields, ux D10 fields", UNKNOWN, fails_with="KeyError")
 def an_unknown_field_is_ignored(patch: Patch) -> None:
-    former = records.Record.decode
+    former = records.ObjectShape.decode
 
     def decode(self: Any, value: Any, limits: Any, **given: Any) -> Any:
         known = {name: item for name, item in value.items() if name in self._names} if type(value) is dict else value
         return former(self, known, limits, **given)
 
-    patch(records.Record, "decode", decode)
+    patch(records.ObjectShape, "decode", decode)
 
 
 @PLANTS.named("mission D6 query", UNKNOWN, fails_with="KeyError")
 def an_unknown_query_parameter_is_ignored(patch: Patch) -> None:
-    former = records.Record.from_query
+    former = records.ObjectShape.from_query
 
     def from_query(self: Any, parameters: Any) -> Any:
         return former(self, [(name, text) for name, text in parameters if name in self._names])
 
-    patch(records.Record, "from_query", from_query)
+    patch(records.ObjectShape, "from_query", from_query)
 
 
 @PLANTS.named("ux D10 states", UNKNOWN, fails_with="KeyError")

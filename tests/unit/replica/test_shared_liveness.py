@@ -40,7 +40,7 @@ from rota.replica.shared_liveness import (
     Ping,
     Publish,
     ReadShard,
-    Record,
+    RecordHeartbeats,
     SharedLiveness,
     Step,
     Steps,
@@ -374,7 +374,7 @@ def test_a_recorded_heartbeat_is_answered_without_a_state(replica: Replica) -> N
 
     assert answer.reply == HeartbeatReply(generation_id=3)
     assert (answer.revision, answer.epoch) == (0, 0)
-    assert replica.steps == [Record(0, [(*GROUP, "m")])]
+    assert replica.steps == [RecordHeartbeats(0, [(*GROUP, "m")])]
 
 
 @pytest.mark.parametrize("answer", [[False], UNAVAILABLE])

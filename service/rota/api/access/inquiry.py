@@ -15,7 +15,7 @@ from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN, check_group_id, check_namespace, check_topic
 from rota.protocol.limits import Limits
 from rota.wire.fields import Boolean, Integer, Schema, Text, invalid
-from rota.wire.records import Entry, ListOf, Record, given
+from rota.wire.records import ListOf, ObjectShape, Property, given
 
 Namespaces = Callable[[], Awaitable[list[str]]]
 """The namespaces that have groups or topics, by name."""
@@ -141,36 +141,36 @@ class _ActionName:
 
 _TEXT = Text(2**31)
 _PATTERNS = ListOf(_TEXT, 2**31 - 1)
-_KNOWN_RULE = Record(
+_KNOWN_RULE = ObjectShape(
     dict,
     (
-        Entry("name", _TEXT, doc="The rule's name, as refusals say it."),
-        Entry("effect", _TEXT, doc="`allow` or `deny`."),
-        Entry("actions", _PATTERNS),
-        Entry("namespaces", _PATTERNS, doc="Exact names, or beginnings with a `*` behind them."),
-        Entry("groups", _PATTERNS, doc="Empty where the rule is about none."),
-        Entry("topics", _PATTERNS, doc="Empty where the rule is about none."),
+        Property("name", _TEXT, doc="The rule's name, as refusals say it."),
+        Property("effect", _TEXT, doc="`allow` or `deny`."),
+        Property("actions", _PATTERNS),
+        Property("namespaces", _PATTERNS, doc="Exact names, or beginnings with a `*` behind them."),
+        Property("groups", _PATTERNS, doc="Empty where the rule is about none."),
+        Property("topics", _PATTERNS, doc="Empty where the rule is about none."),
     ),
     complete=True,
 )
 
-WHO_AM_I_REPLY = Record(
+WHO_AM_I_REPLY = ObjectShape(
     dict,
     (
-        Entry("subject", _TEXT, doc="As rules name it: `token:ci`, `user:alice`, `sa:team-a/worker`, `anonymous` …"),
-        Entry("method", _TEXT, doc="How it was proven."),
-        Entry("groups", _PATTERNS, doc="The groups of people that its issuer counts it among."),
-        Entry("expires_at_ms", Integer(), None, "When the proof runs out; null where that is not known."),
-        Entry("guarded", Boolean(), doc="Whether there are rules at all; otherwise every caller may do everything."),
-        Entry("rules", ListOf(_KNOWN_RULE, 2**31 - 1), doc="Those that speak of the caller."),
+        Property("subject", _TEXT, doc="As rules name it: `token:ci`, `user:alice`, `sa:team-a/worker`, `anonymous` …"),
+        Property("method", _TEXT, doc="How it was proven."),
+        Property("groups", _PATTERNS, doc="The groups of people that its issuer counts it among."),
+        Property("expires_at_ms", Integer(), None, "When the proof runs out; null where that is not known."),
+        Property("guarded", Boolean(), doc="Whether there are rules at all; otherwise every caller may do everything."),
+        Property("rules", ListOf(_KNOWN_RULE, 2**31 - 1), doc="Those that speak of the caller."),
     ),
     complete=True,
     title="WhoAmIReply",
 )
 
-NAMESPACES_REPLY = Record(
+NAMESPACES_REPLY = ObjectShape(
     dict,
-    (Entry("namespaces", _PATTERNS, doc="By name; those with groups or topics that the caller may list."),),
+    (Property("namespaces", _PATTERNS, doc="By name; those with groups or topics that the caller may list."),),
     complete=True,
     title="NamespacesReply",
 )
@@ -178,24 +178,26 @@ NAMESPACES_REPLY = Record(
 CAN_I_QUERY = given(
     Question,
     (
-        Entry("action", _ActionName(), doc="`journal`, `metrics`, `tokens` of the server; the others of a namespace."),
-        Entry("namespace", Text(check=check_namespace, pattern=NAMESPACE_PATTERN), None, "The tenant."),
-        Entry(
+        Property(
+            "action", _ActionName(), doc="`journal`, `metrics`, `tokens` of the server; the others of a namespace."
+        ),
+        Property("namespace", Text(check=check_namespace, pattern=NAMESPACE_PATTERN), None, "The tenant."),
+        Property(
             "group_id",
             Text(check=check_group_id, pattern=NAME_PATTERN),
             None,
             "The group; without it and without a topic, the list of groups.",
         ),
-        Entry("topic", Text(check=check_topic, pattern=NAME_PATTERN), None, "The topic, instead of a group."),
+        Property("topic", Text(check=check_topic, pattern=NAME_PATTERN), None, "The topic, instead of a group."),
     ),
 )
 
-CAN_I_REPLY = Record(
+CAN_I_REPLY = ObjectShape(
     dict,
     (
-        Entry("allowed", Boolean()),
-        Entry("rule", _TEXT, doc="The rule that decides; empty where none speaks of it."),
-        Entry("detail", _TEXT, doc="The same in words."),
+        Property("allowed", Boolean()),
+        Property("rule", _TEXT, doc="The rule that decides; empty where none speaks of it."),
+        Property("detail", _TEXT, doc="The same in words."),
     ),
     complete=True,
     title="CanIReply",

@@ -18,12 +18,12 @@ from rota.api.access.inquiry import (
 from rota.api.grpc.calls import Behaviour, Calls, Context, dump
 from rota.v1.access_pb2 import CanIRequest, CanIResponse, WhoAmIRequest, WhoAmIResponse
 from rota.wire.protobuf import Shape, parse
-from rota.wire.records import Record
+from rota.wire.records import ObjectShape
 
 ACCESS = "rota.v1.Access"
 
 
-def _twin(record: Record, message: Any) -> Shape:
+def _twin(record: ObjectShape, message: Any) -> Shape:
     return Shape(record, message.DESCRIPTOR)
 
 

@@ -1,6 +1,6 @@
 """Maps members to session streams, and pushes rebalance events to them.
 
-One listener per group serves all streams. A member has one seat, on the last stream that named it. So a lost stream
+One listener per group serves all streams. A member is bound to one stream, the last that named it. So a lost stream
 takes along only those that have not shown up on another one since.
 """
 
@@ -33,7 +33,7 @@ class Stream(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Seat:
+class StreamMember:
     """A member on a stream. While it joins there it is not told to join, nor what its own sync brought about."""
 
     stream: Stream
@@ -45,74 +45,84 @@ class Seat:
 
 @dataclass(slots=True)
 class _Table:
-    """The seats of one group, by member id, and how to stop listening to it."""
+    """The members of one group that are bound to streams, by member id, and how to stop listening to it."""
 
-    seats: dict[str, Seat]
+    bound_members: dict[str, StreamMember]
     stop_listening: Callable[[], None]
 
 
 class Roster:
-    """All seats of a server."""
+    """All members on the streams of a server."""
 
     def __init__(self, coordinator: StreamedCoordinator) -> None:
         self._coordinator = coordinator
         self._tables: dict[GroupKey, _Table] = {}
         self._leaving: set[asyncio.Task[None]] = set()
 
-    def seats(self, key: GroupKey) -> Mapping[str, Seat]:
-        """The group's seats by member id; not to be kept."""
+    def bound_members(self, key: GroupKey) -> Mapping[str, StreamMember]:
+        """The members of the group on streams, by member id; not to be kept."""
         table = self._tables.get(key)
-        return table.seats if table is not None else {}
+        return table.bound_members if table is not None else {}
 
-    def seat(self, stream: Stream, key: GroupKey, member_id: str, group_instance_id: str | None) -> Seat:
-        """The member's seat on this stream; on whichever it was before, it is not any more."""
+    def bound_member(
+        self, stream: Stream, key: GroupKey, member_id: str, group_instance_id: str | None
+    ) -> StreamMember:
+        """Bind the member to this stream; it leaves the one that it was on before."""
         table = self._tables.get(key)
         if table is None:
             stop_listening = self._coordinator.subscribe(*key, lambda event: self._on_event(key, event))
             table = self._tables[key] = _Table({}, stop_listening)
-        seat = table.seats.get(member_id)
-        if seat is None or seat.stream is not stream:
-            seat = table.seats[member_id] = Seat(stream, member_id, group_instance_id)
-        return seat
+        bound_member = table.bound_members.get(member_id)
+        if bound_member is None or bound_member.stream is not stream:
+            bound_member = table.bound_members[member_id] = StreamMember(stream, member_id, group_instance_id)
+        return bound_member
 
-    def remove(self, stream: Stream, key: GroupKey, member_ids: Iterable[str]) -> list[Seat]:
+    def remove(self, stream: Stream, key: GroupKey, member_ids: Iterable[str]) -> list[StreamMember]:
         """Take members off this stream; returns those that were on it."""
         table = self._tables.get(key)
         if table is None:
             return []
-        seats = table.seats
-        gone = [seat for m in member_ids if (seat := seats.get(m)) is not None and seat.stream is stream]
-        for seat in gone:
-            del seats[seat.member_id]
-        if not seats:
+        bound_members = table.bound_members
+        gone = [
+            bound_member
+            for m in member_ids
+            if (bound_member := bound_members.get(m)) is not None and bound_member.stream is stream
+        ]
+        for bound_member in gone:
+            del bound_members[bound_member.member_id]
+        if not bound_members:
             del self._tables[key]
             table.stop_listening()
         return gone
 
-    def give_back(self, seat: Seat, key: GroupKey, former: Seat | None) -> None:
+    def give_back(self, bound_member: StreamMember, key: GroupKey, former: StreamMember | None) -> None:
         """The member turned out to be another caller's: its own stream has it again, this one does not."""
-        if former is not None and former.stream is seat.stream:
+        if former is not None and former.stream is bound_member.stream:
             return
-        self.remove(seat.stream, key, [seat.member_id])
+        self.remove(bound_member.stream, key, [bound_member.member_id])
         if former is not None:
-            self.seat(former.stream, key, former.member_id, former.group_instance_id)
+            self.bound_member(former.stream, key, former.member_id, former.group_instance_id)
 
     def on_heartbeat(self, stream: Stream, request: HeartbeatMany, errors: Iterable[HeartbeatError]) -> None:
-        """Seat all members with a heartbeat on the stream, except those that were removed."""
+        """Bind all members with a heartbeat to the stream, except those that were removed."""
         key = (request.namespace, request.group_id)
-        seats = self.seats(key)
+        bound_members = self.bound_members(key)
         gone = {each.member_id for each in errors if each.error is not ErrorCode.REBALANCE_IN_PROGRESS}
         if gone:
             self.remove(stream, key, gone)
         for beat in request.members:
-            seat = seats.get(beat.member_id)
-            if (seat is None or seat.stream is not stream) and beat.member_id not in gone:
-                self.seat(stream, key, beat.member_id, beat.group_instance_id)
+            bound_member = bound_members.get(beat.member_id)
+            if (bound_member is None or bound_member.stream is not stream) and beat.member_id not in gone:
+                self.bound_member(stream, key, beat.member_id, beat.group_instance_id)
 
     def lose(self, stream: Stream, keys: Iterable[GroupKey], leave_after_ms: int | None) -> None:
         """The stream is gone. Its members leave after a grace, if they had asked for that."""
         for key in keys:
-            member_ids = [seat.member_id for seat in self.seats(key).values() if seat.stream is stream]
+            member_ids = [
+                bound_member.member_id
+                for bound_member in self.bound_members(key).values()
+                if bound_member.stream is stream
+            ]
             if leave_after_ms is None:
                 self.remove(stream, key, member_ids)
                 continue
@@ -121,7 +131,7 @@ class Roster:
             task.add_done_callback(self._leaving.discard)
 
     async def stop(self) -> None:
-        """Forget all seats and pending leaves: these members expire, if they do not come back."""
+        """Forget all members on streams and pending leaves: these members expire, if they do not come back."""
         tables, self._tables = self._tables, {}
         for table in tables.values():
             table.stop_listening()
@@ -136,18 +146,20 @@ class Roster:
         """Only the coordinator knows whether they sent heartbeats elsewhere since the loss, so it decides."""
         await asyncio.sleep(leave_after_ms / 1000)
         reason = f"its stream was lost {leave_after_ms} ms ago"
-        seats = self.remove(stream, key, member_ids)
-        if not seats:
+        bound_members = self.remove(stream, key, member_ids)
+        if not bound_members:
             return
         for pause_s in RETRY_LEAVE_S:
             await asyncio.sleep(pause_s)
             # Not the grace: this loop may be late, and early heartbeats in it would count for nothing.
             silent_ms = int((_now_s() - lost_s) * 1000)
-            leaving = tuple(LeavingMember(s.member_id, s.group_instance_id, reason, silent_ms) for s in seats)
+            leaving = tuple(LeavingMember(s.member_id, s.group_instance_id, reason, silent_ms) for s in bound_members)
             answer = await self._coordinator.call(LeaveGroup(*key, leaving))
             if not _is_for_later(answer.reply.error):
                 return
-        _log.warning("members of a lost stream could not leave", extra={"group_id": key[1], "members": len(seats)})
+        _log.warning(
+            "members of a lost stream could not leave", extra={"group_id": key[1], "members": len(bound_members)}
+        )
 
     # --- what groups do ------------------------------------------------------------------------------
 
@@ -164,8 +176,8 @@ class Roster:
                 self._notify_fenced(key, event, ErrorCode.UNKNOWN_MEMBER_ID)
 
     def _notify_rebalance(self, key: GroupKey, event: JournalEvent) -> None:
-        for stream, seats in self._by_stream(key):
-            notified = [seat.member_id for seat in seats if not seat.joins]
+        for stream, bound_members in self._by_stream(key):
+            notified = [bound_member.member_id for bound_member in bound_members if not bound_member.joins]
             if notified:
                 stream.push(
                     SessionEvent(
@@ -182,11 +194,13 @@ class Roster:
     def _notify_generation(self, key: GroupKey, event: JournalEvent) -> None:
         """A leader that opened it gets it as its answer; where the server assigns, the leader did not open it."""
         leader_id, shares = event.payload["leader_id"], dict(event.payload["assignments"])
-        for stream, seats in self._by_stream(key):
+        for stream, bound_members in self._by_stream(key):
             notified = [
-                MemberAssignment(member_id=seat.member_id, assignment=b64decode(shares.get(seat.member_id, "")))
-                for seat in seats
-                if not seat.joins and not (seat.syncs and seat.member_id == leader_id)
+                MemberAssignment(
+                    member_id=bound_member.member_id, assignment=b64decode(shares.get(bound_member.member_id, ""))
+                )
+                for bound_member in bound_members
+                if not bound_member.joins and not (bound_member.syncs and bound_member.member_id == leader_id)
             ]
             if notified:
                 generation = Generation(**_place(key, event), generation_id=event.generation_id, members=notified)
@@ -194,16 +208,16 @@ class Roster:
 
     def _notify_fenced(self, key: GroupKey, event: JournalEvent, code: ErrorCode) -> None:
         member_id = event.payload["member_id"]
-        seat = self.seats(key).get(member_id)
-        if seat is not None:
-            self.remove(seat.stream, key, [member_id])
+        bound_member = self.bound_members(key).get(member_id)
+        if bound_member is not None:
+            self.remove(bound_member.stream, key, [member_id])
             fenced = Fenced(**_place(key, event), member_ids=[member_id], code=code.value, reason=event.reason)
-            seat.stream.push(SessionEvent(fenced=fenced))
+            bound_member.stream.push(SessionEvent(fenced=fenced))
 
-    def _by_stream(self, key: GroupKey) -> Iterable[tuple[Stream, list[Seat]]]:
-        streams: dict[Stream, list[Seat]] = {}
-        for seat in self.seats(key).values():
-            streams.setdefault(seat.stream, []).append(seat)
+    def _by_stream(self, key: GroupKey) -> Iterable[tuple[Stream, list[StreamMember]]]:
+        streams: dict[Stream, list[StreamMember]] = {}
+        for bound_member in self.bound_members(key).values():
+            streams.setdefault(bound_member.stream, []).append(bound_member)
         return streams.items()
 
 

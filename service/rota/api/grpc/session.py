@@ -9,11 +9,11 @@ which it was queued.
   also the first moment at which an answer may reflect it. An answer takes some turns of the event loop more, as its
   task must run. So a push about a generation may come BEFORE the answer that would have brought that generation.
 
-A client therefore needs no order between them: a push names its generation, and a member with another
-one ignores it. Pushes that a member's own call brought about are left out, since the answer says the same: a
-member that is joining gets no push to join (`Seat.joins`), and a leader that opened a generation by its sync has its
-share in the answer (`Seat.syncs`). A push may be left out that would have been needed, where a rebalance begins in the
-turns between an answer and the end of its task. That costs time and nothing else: the next heartbeat is answered with
+A client therefore needs no order between them: a push names its generation, and a member with another one ignores it.
+Pushes that a member's own call brought about are left out, since the answer says the same: a member that is joining
+gets no push to join (`StreamMember.joins`), and a leader that opened a generation by its sync has its share in the
+answer (`StreamMember.syncs`). A push may be left out that would have been needed, where a rebalance begins in the turns
+between an answer and the end of its task. That costs time and nothing else: the next heartbeat is answered with
 REBALANCE_IN_PROGRESS. Pushes make members quick; heartbeats make them right.
 
 A stream that ends says nothing about its members: they may be on another one already. Only with `leave_after_ms` do
@@ -34,7 +34,7 @@ import grpc
 
 from rota.api.grpc.calls import Calls, Context, client_of, dump
 from rota.api.grpc.failures import CallFailed, Failure, abort, failure_of, outcome_of
-from rota.api.grpc.roster import GroupKey, Roster, Seat
+from rota.api.grpc.roster import GroupKey, Roster, StreamMember
 from rota.api.heartbeats import answers_to
 from rota.api.large import read_large
 from rota.protocol.errors import ErrorCode, RejectedRequest
@@ -159,8 +159,10 @@ class Session:
             except RejectedRequest as rejected:
                 refused = rejected
                 self._groups.discard(key)
-                seats = self._roster.seats(key).values()
-                self._roster.remove(self, key, [seat.member_id for seat in seats if seat.stream is self])
+                bound_members = self._roster.bound_members(key).values()
+                self._roster.remove(
+                    self, key, [bound_member.member_id for bound_member in bound_members if bound_member.stream is self]
+                )
         if refused is not None and not self._groups:
             raise refused
         self._calls.admission.admit_undecoded(HeartbeatMany)
@@ -276,7 +278,7 @@ class Session:
         self._calls.admit_unread(kind.rpc, message)
         limits = self._calls.limits
         request = await read_large(message.ByteSize(), lambda: kind.rpc.read_request(message, limits, **unsaid))
-        # Before any member is seated: members on the stream get events of the group.
+        # Before any member is bound: members on the stream get events of the group.
         self._calls.admission.admit(request)
         if isinstance(request, JoinGroup | SyncGroup):
             self._groups.add((request.namespace, request.group_id))
@@ -284,7 +286,7 @@ class Session:
             answer = await self._calls.ask(kind.rpc, request, self._context)
         member_id = answer.reply.member_id if isinstance(answer.reply, JoinReply) else getattr(request, "member_id", "")
         if isinstance(request, JoinGroup | SyncGroup):
-            self._seat(request, member_id)
+            self._bind(request, member_id)
         return SessionEvent(**{kind.answer: kind.rpc.write_answer(answer.reply, answer.revision, answer.epoch)})
 
     @contextmanager
@@ -300,35 +302,35 @@ class Session:
         if not isinstance(request, JoinGroup) or not request.member_id:
             yield
             return
-        former = self._roster.seats((request.namespace, request.group_id)).get(request.member_id)
-        seat = self._seat(request, request.member_id)
-        seat.joins += 1
+        former = self._roster.bound_members((request.namespace, request.group_id)).get(request.member_id)
+        bound_member = self._bind(request, request.member_id)
+        bound_member.joins += 1
         try:
             yield
         except CallFailed as failed:
             if failed.failure.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
                 self._roster.remove(self, (request.namespace, request.group_id), [request.member_id])
             elif failed.failure.code is ErrorCode.GROUP_AUTHORIZATION_FAILED:
-                self._roster.give_back(seat, (request.namespace, request.group_id), former)
+                self._roster.give_back(bound_member, (request.namespace, request.group_id), former)
             raise
         finally:
-            seat.joins -= 1
+            bound_member.joins -= 1
 
     @contextmanager
     def _syncing(self, request: SyncGroup) -> Iterator[None]:
-        seat = self._roster.seats((request.namespace, request.group_id)).get(request.member_id)
-        if seat is None:
+        bound_member = self._roster.bound_members((request.namespace, request.group_id)).get(request.member_id)
+        if bound_member is None:
             yield
             return
-        seat.syncs += 1
+        bound_member.syncs += 1
         try:
             yield
         finally:
-            seat.syncs -= 1
+            bound_member.syncs -= 1
 
-    def _seat(self, request: JoinGroup | SyncGroup, member_id: str) -> Seat:
+    def _bind(self, request: JoinGroup | SyncGroup, member_id: str) -> StreamMember:
         key = (request.namespace, request.group_id)
-        return self._roster.seat(self, key, member_id, request.group_instance_id)
+        return self._roster.bound_member(self, key, member_id, request.group_instance_id)
 
     # --- heartbeats ---------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinReply, ListReply, ListTopicsReply, Reply, SyncReply
 from rota.wire.fields import MAX_SAFE_INTEGER
 from rota.wire.problems import PROBLEM_MEDIA_TYPE, problem_document
-from rota.wire.records import Record
+from rota.wire.records import ObjectShape
 from rota.wire.replies import SHAPES
 from rota.wire.status import STATUS, Remedy
 
@@ -79,9 +79,9 @@ def path_parameters(names: Iterable[str]) -> list[Json]:
     return [{"name": name, "in": "path", "required": True, **_PATH_PARAMETERS[name]} for name in names]
 
 
-def query_parameters(shape: Record, limits: Limits) -> list[Json]:
+def query_parameters(shape: ObjectShape, limits: Limits) -> list[Json]:
     """A record's entries as query parameters; lists repeat their name. Absent is absent: no null here."""
-    complete = Record(shape.build, shape.entries, complete=True)
+    complete = ObjectShape(shape.build, shape.entries, complete=True)
     required = set(shape.schema(limits).get("required", ()))
     parameters = []
     for entry in shape.entries:
@@ -101,7 +101,9 @@ def query_parameters(shape: Record, limits: Limits) -> list[Json]:
     return parameters
 
 
-def component_schemas(limits: Limits, request_shapes: Iterable[Record], extra_shapes: Iterable[Record]) -> Json:
+def component_schemas(
+    limits: Limits, request_shapes: Iterable[ObjectShape], extra_shapes: Iterable[ObjectShape]
+) -> Json:
     """Every named schema: requests, replies, problems, error codes."""
     schemas: Json = {"ErrorCode": {"type": "string", "enum": [code.value for code in ErrorCode]}, "Problem": _problem()}
     for shape in (*request_shapes, *extra_shapes):
@@ -112,7 +114,7 @@ def component_schemas(limits: Limits, request_shapes: Iterable[Record], extra_sh
     return schemas
 
 
-def _reply_schema(reply_type: type[Reply], shape: Record, limits: Limits) -> Json:
+def _reply_schema(reply_type: type[Reply], shape: ObjectShape, limits: Limits) -> Json:
     schema = shape.schema(limits)
     added: Json = {}
     if reply_type in (JoinReply, SyncReply):

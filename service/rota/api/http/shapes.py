@@ -8,7 +8,7 @@ from rota.api.beginning import EARLIEST, After
 from rota.protocol.ids import NO_SHARD
 from rota.protocol.limits import Limits
 from rota.wire.fields import MAX_SAFE_INTEGER, AnyObject, Code, Integer, Text, integer_from_text
-from rota.wire.records import Entry, ListOf, Record, given
+from rota.wire.records import ListOf, ObjectShape, Property, given
 from rota.wire.requests import REASON
 
 _TEXT = Text(2**31)
@@ -17,22 +17,22 @@ _PORT = Integer(0, 65_535)
 _OWN_PORT = "The owner's port that no other worker shares, at the host that was called, or 0:"
 MAX_EVENTS = 1_000
 _PLACE = (
-    Entry("revision", _NUMBER, doc="The shard's last journal entry that this answer reflects."),
-    Entry("epoch", _NUMBER, doc="The epoch of the shard's owner."),
+    Property("revision", _NUMBER, doc="The shard's last journal entry that this answer reflects."),
+    Property("epoch", _NUMBER, doc="The epoch of the shard's owner."),
 )
 
-EVENT = Record(
+EVENT = ObjectShape(
     dict,
     (
-        Entry("revision", _NUMBER, doc="The shard's sequence number: dense, without gaps.", attribute="seq"),
-        Entry("epoch", _NUMBER, doc="The epoch of the owner that wrote it."),
-        Entry("at_ms", _NUMBER, doc="Milliseconds since 1970 at the owner."),
-        Entry("namespace", _TEXT),
-        Entry("group_id", _TEXT),
-        Entry("generation_id", Integer(-1)),
-        Entry("kind", _TEXT, doc="`rebalance_started`, `generation_completed`, `member_expired` …"),
-        Entry("reason", _TEXT, doc="Why, for people."),
-        Entry(
+        Property("revision", _NUMBER, doc="The shard's sequence number: dense, without gaps.", attribute="seq"),
+        Property("epoch", _NUMBER, doc="The epoch of the owner that wrote it."),
+        Property("at_ms", _NUMBER, doc="Milliseconds since 1970 at the owner."),
+        Property("namespace", _TEXT),
+        Property("group_id", _TEXT),
+        Property("generation_id", Integer(-1)),
+        Property("kind", _TEXT, doc="`rebalance_started`, `generation_completed`, `member_expired` …"),
+        Property("reason", _TEXT, doc="Why, for people."),
+        Property(
             "payload",
             AnyObject(),
             doc="What else belongs to this kind of event; `cause` is the code beside the reason.",
@@ -60,7 +60,7 @@ _EARLIEST = f"`{EARLIEST}`: from the first line on that is not pruned."
 WATCH_QUERY = given(
     dict,
     (
-        Entry(
+        Property(
             "after",
             _After(),
             None,
@@ -71,47 +71,49 @@ WATCH_QUERY = given(
 JOURNAL_QUERY = given(
     dict,
     (
-        Entry("shard", Integer(NO_SHARD, 2**31 - 1), doc="The shard of the journal; -1: changes of API tokens."),
-        Entry("after", _After(), 0, f"Lines with a higher revision; {_EARLIEST}"),
-        Entry("limit", Integer(1, MAX_EVENTS), 100, "Most lines to answer."),
+        Property("shard", Integer(NO_SHARD, 2**31 - 1), doc="The shard of the journal; -1: changes of API tokens."),
+        Property("after", _After(), 0, f"Lines with a higher revision; {_EARLIEST}"),
+        Property("limit", Integer(1, MAX_EVENTS), 100, "Most lines to answer."),
     ),
 )
 
-COORDINATOR = Record(
+COORDINATOR = ObjectShape(
     dict,
     (
-        Entry("shard_id", _NUMBER),
-        Entry("replica_id", _TEXT),
-        Entry("address", _TEXT, doc="Where the owner can be reached."),
-        Entry("epoch", _NUMBER, doc="Counts the owners that the shard has had."),
-        Entry("lease_left_ms", Integer(-MAX_SAFE_INTEGER), doc="0 or less: the lease is over, no replica owns it."),
-        Entry("revision", _NUMBER, doc="The end of the shard's journal.", attribute="last_seq"),
-        Entry("reported_by", _TEXT, "", "The replica that answers: the owner itself where that is the same."),
-        Entry("grpc_address", _TEXT, "", "Where it can be reached over gRPC; empty where it cannot."),
-        Entry("worker_http_port", _PORT, 0, f"{_OWN_PORT} for HTTP."),
-        Entry("worker_grpc_port", _PORT, 0, f"{_OWN_PORT} for gRPC."),
+        Property("shard_id", _NUMBER),
+        Property("replica_id", _TEXT),
+        Property("address", _TEXT, doc="Where the owner can be reached."),
+        Property("epoch", _NUMBER, doc="Counts the owners that the shard has had."),
+        Property("lease_left_ms", Integer(-MAX_SAFE_INTEGER), doc="0 or less: the lease is over, no replica owns it."),
+        Property("revision", _NUMBER, doc="The end of the shard's journal.", attribute="last_seq"),
+        Property("reported_by", _TEXT, "", "The replica that answers: the owner itself where that is the same."),
+        Property("grpc_address", _TEXT, "", "Where it can be reached over gRPC; empty where it cannot."),
+        Property("worker_http_port", _PORT, 0, f"{_OWN_PORT} for HTTP."),
+        Property("worker_grpc_port", _PORT, 0, f"{_OWN_PORT} for gRPC."),
     ),
     complete=True,
     title="Coordinator",
 )
 
-REMOVE_MEMBER_QUERY = given(dict, (Entry("reason", REASON, "", "Why, for people and the journal."),))
+REMOVE_MEMBER_QUERY = given(dict, (Property("reason", REASON, "", "Why, for people and the journal."),))
 
-JOURNAL_REPLY = Record(dict, (Entry("events", ListOf(EVENT, MAX_EVENTS)), *_PLACE), complete=True, title="JournalReply")
+JOURNAL_REPLY = ObjectShape(
+    dict, (Property("events", ListOf(EVENT, MAX_EVENTS)), *_PLACE), complete=True, title="JournalReply"
+)
 
-HEARTBEAT_BATCH_REPLY = Record(
+HEARTBEAT_BATCH_REPLY = ObjectShape(
     dict,
     (
-        Entry(
+        Property(
             "members",
             ListOf(
-                Record(
+                ObjectShape(
                     dict,
                     (
-                        Entry("member_id", _TEXT),
-                        Entry("error", Code()),
-                        Entry("generation_id", Integer(-1)),
-                        Entry("state", _TEXT),
+                        Property("member_id", _TEXT),
+                        Property("error", Code()),
+                        Property("generation_id", Integer(-1)),
+                        Property("state", _TEXT),
                         *_PLACE,
                     ),
                     complete=True,

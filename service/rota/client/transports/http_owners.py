@@ -11,19 +11,19 @@ from rota.client.transports.owners import Group, OwnerOutOfReach
 from rota.protocol.limits import Limits
 from rota.wire.documents import parse_document
 from rota.wire.fields import MAX_SAFE_INTEGER, Integer, Text
-from rota.wire.records import Entry, Record
+from rota.wire.records import ObjectShape, Property
 from rota.wire.routes import PREFIX
 
 _TEXT = Text(2**31)
-_COORDINATOR = Record(
+_COORDINATOR = ObjectShape(
     dict,
     (
-        Entry("replica_id", _TEXT),
-        Entry("reported_by", _TEXT, ""),
-        Entry("epoch", Integer()),
-        Entry("lease_left_ms", Integer(-MAX_SAFE_INTEGER)),
-        Entry("address", _TEXT),
-        Entry("worker_http_port", Integer(0, 65_535), 0),
+        Property("replica_id", _TEXT),
+        Property("reported_by", _TEXT, ""),
+        Property("epoch", Integer()),
+        Property("lease_left_ms", Integer(-MAX_SAFE_INTEGER)),
+        Property("address", _TEXT),
+        Property("worker_http_port", Integer(0, 65_535), 0),
     ),
 )
 

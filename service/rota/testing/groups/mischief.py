@@ -16,7 +16,7 @@ from rota.testing.groups.sharing import ConsumerLife, SharingLife
 from rota.testing.virtual_time import stand_still
 
 if TYPE_CHECKING:
-    from rota.testing.groups.world import Seat, World
+    from rota.testing.groups.world import Slot, World
 
 Act: TypeAlias = Callable[[], Awaitable[None] | None]
 
@@ -85,8 +85,8 @@ class Mischief:
         lives = self._world.live()
         return self._rng.choice(lives) if lives else None
 
-    def _some_seat(self) -> Seat:
-        return self._rng.choice(self._world.seats)
+    def _some_slot(self) -> Slot:
+        return self._rng.choice(self._world.slots)
 
     def _cut(self) -> None:
         life = self._some_life()
@@ -98,25 +98,25 @@ class Mischief:
         self._world.later(seconds, life.reconnect)
 
     def _kill(self) -> None:
-        self._world.kill(self._some_seat(), back_in_s=self._rng.choice((0.05, 0.5, 2.0)))
+        self._world.kill(self._some_slot(), back_in_s=self._rng.choice((0.05, 0.5, 2.0)))
 
     def _restart(self) -> None:
-        self._world.restart(self._some_seat(), back_in_s=self._rng.choice((0.0, 0.05, 0.5)))
+        self._world.restart(self._some_slot(), back_in_s=self._rng.choice((0.0, 0.05, 0.5)))
 
     def _resize(self) -> None:
         world = self._world
         if self._rng.random() < 0.5:
-            world.add_seat()
-        elif sum(seat.wanted for seat in world.seats) > 1:
-            world.retire(self._some_seat())
+            world.add_slot()
+        elif sum(slot.wanted for slot in world.slots) > 1:
+            world.retire(self._some_slot())
 
     def _upgrade(self) -> None:
-        """The next step of a rolling restart with other strategies: the seat that is furthest behind."""
-        wanted = [seat for seat in self._world.seats if seat.wanted]
-        seat = min(wanted, key=lambda each: (each.stage, each.number))
-        if seat.stage + 1 < len(self._world.plan.stages):
-            seat.stage += 1
-            self._world.restart(seat, back_in_s=0.1)
+        """The next step of a rolling restart with other strategies: the slot that is furthest behind."""
+        wanted = [slot for slot in self._world.slots if slot.wanted]
+        slot = min(wanted, key=lambda each: (each.stage, each.number))
+        if slot.stage + 1 < len(self._world.plan.stages):
+            slot.stage += 1
+            self._world.restart(slot, back_in_s=0.1)
 
     def _reload(self) -> None:
         self._world.coordinator.reload()

@@ -89,7 +89,7 @@ class Plan:
     """One world, before anything has happened."""
 
     kind: str
-    seats: int
+    slots: int
     session_ms: int
     rebalance_ms: int
     stages: tuple[tuple[str, ...], ...]
@@ -148,7 +148,7 @@ def _drawn(rng: Random) -> Plan:
     http = rng.choice((0.5, 1.0)) if "foreign" in features else rng.choice((0.0,) * 15 + (0.5,))
     return Plan(
         kind,
-        seats=rng.choice((1, 2, 2, 3, 3, 4)),
+        slots=rng.choice((1, 2, 2, 3, 3, 4)),
         session_ms=rng.choice((1_000, 1_500, 2_000, 3_000)),
         rebalance_ms=rng.choice((2_000, 4_000, 60_000)),
         stages=rng.choice(STRATEGIES),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def unrest(world: World) -> str:
     """Why the group is not at rest."""
     lives = [life for life in world.live() if life.entered]
-    missing = [seat.name for seat in world.seats if seat.wanted and not seat.is_running]
+    missing = [slot.name for slot in world.slots if slot.wanted and not slot.is_running]
     if missing:
         return f"{missing} do not run"
     if not lives:

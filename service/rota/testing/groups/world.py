@@ -62,7 +62,7 @@ class Outcome:
 
 
 @dataclass(slots=True, eq=False)
-class Seat:
+class Slot:
     """A place in the deployment: its process is started again when it ends, as a supervisor does it."""
 
     number: int
@@ -96,7 +96,7 @@ class World:
         self.plan: Plan = draw_plan(seed, self.rng)
         self.is_calm = False
         self.calm_since = float("inf")
-        self.seats: list[Seat] = []
+        self.slots: list[Slot] = []
         self.numbers = self.rng.randint(1, 7)
         self.work_items = self.draw_work()
         self._offsets: dict[TopicPartition, int] = {}
@@ -153,8 +153,8 @@ class World:
             own_strategies.register_all()
             redundant = [name for name in plan.stages[0] if name.startswith("redundant")]
             self.books.most_holders = 2 if redundant else 1
-        for _ in range(plan.seats):
-            self.add_seat()
+        for _ in range(plan.slots):
+            self.add_slot()
 
     # --- phases -------------------------------------------------------------------------------
 
@@ -191,8 +191,8 @@ class World:
 
     async def _end(self) -> None:
         """Have every program leave its block."""
-        for seat in self.seats:
-            seat.wanted = False
+        for slot in self.slots:
+            slot.wanted = False
         for life in self.live():
             life.stop()
         running = [life.task for life in self._all_lives() if not life.task.done()]
@@ -216,24 +216,24 @@ class World:
                     self.books.violation("idle-term", f"{life.name} has led for {idle_s} s without a body that runs")
                 life.ledger.idle_s = idle_s
 
-    # --- seats --------------------------------------------------------------------------------
+    # --- slots --------------------------------------------------------------------------------
 
     def live(self) -> list[Life]:
         """The processes that run and were not asked to end."""
-        return [seat.life for seat in self.seats if seat.life is not None and seat.life.is_live]
+        return [slot.life for slot in self.slots if slot.life is not None and slot.life.is_live]
 
     def _all_lives(self) -> Iterator[Life]:
-        for seat in self.seats:
-            yield from seat.lives
+        for slot in self.slots:
+            yield from slot.lives
 
-    def add_seat(self) -> None:
-        number = len(self.seats)
+    def add_slot(self) -> None:
+        number = len(self.slots)
         if number >= 7:
             return
         instance_id = f"i{number}" if self.rng.random() < self.plan.static else None
-        stage = max((seat.stage for seat in self.seats if seat.wanted), default=0)
-        self.seats.append(Seat(number, self._kind(), instance_id, stage))
-        self._start(self.seats[-1])
+        stage = max((slot.stage for slot in self.slots if slot.wanted), default=0)
+        self.slots.append(Slot(number, self._kind(), instance_id, stage))
+        self._start(self.slots[-1])
 
     def _kind(self) -> type[Life]:
         in_threads = self.rng.random() < self.plan.threads
@@ -247,45 +247,45 @@ class World:
             return CandidateInThreads if in_threads else CandidateLife
         return ConnectLife if self.plan.kind == CONNECT else MemberLife
 
-    def _start(self, seat: Seat) -> None:
-        if not seat.wanted or (seat.life is not None and not seat.life.task.done()):
+    def _start(self, slot: Slot) -> None:
+        if not slot.wanted or (slot.life is not None and not slot.life.task.done()):
             return  # Its successor begins when it has ended.
-        name = f"{seat.name}.{len(seat.lives)}"
-        life = seat.life = seat.kind(self, name, seat.instance_id, seat.stage)
-        seat.lives.append(life)
-        life.task.add_done_callback(lambda _: self._ended(seat, life))
+        name = f"{slot.name}.{len(slot.lives)}"
+        life = slot.life = slot.kind(self, name, slot.instance_id, slot.stage)
+        slot.lives.append(life)
+        life.task.add_done_callback(lambda _: self._ended(slot, life))
 
-    def _ended(self, seat: Seat, life: Life) -> None:
-        if seat.life is life:
-            self.later(0.05 if self.is_calm else seat.back_in_s, lambda: self._start(seat))
+    def _ended(self, slot: Slot, life: Life) -> None:
+        if slot.life is life:
+            self.later(0.05 if self.is_calm else slot.back_in_s, lambda: self._start(slot))
 
     def later(self, seconds: float, act: Callable[[], None]) -> None:
         self.loop.call_later(seconds, act)
 
-    def kill(self, seat: Seat, *, back_in_s: float) -> None:
+    def kill(self, slot: Slot, *, back_in_s: float) -> None:
         """End a process without a word; its successor comes later."""
-        life, seat.life = seat.life, None
+        life, slot.life = slot.life, None
         if life is not None and not life.task.done():
             life.kill()
-        self.later(back_in_s, lambda: self._start(seat))
+        self.later(back_in_s, lambda: self._start(slot))
 
-    def restart(self, seat: Seat, *, back_in_s: float) -> None:
+    def restart(self, slot: Slot, *, back_in_s: float) -> None:
         """End a process in order; its successor comes later.
 
         That of a static one not before its packets have arrived: a join among them would fence the successor.
         """
-        seat.back_in_s = back_in_s if seat.instance_id is None else max(back_in_s, PACKETS_S)
-        if seat.life is not None:
-            seat.life.stop()
+        slot.back_in_s = back_in_s if slot.instance_id is None else max(back_in_s, PACKETS_S)
+        if slot.life is not None:
+            slot.life.stop()
 
-    def retire(self, seat: Seat) -> None:
+    def retire(self, slot: Slot) -> None:
         """End a process in order, for good."""
-        seat.wanted = False
-        if seat.life is not None:
-            seat.life.stop()
+        slot.wanted = False
+        if slot.life is not None:
+            slot.life.stop()
 
     def has_successor(self, life: Life) -> bool:
-        return any(life in seat.lives and life is not seat.lives[-1] for seat in self.seats)
+        return any(life in slot.lives and life is not slot.lives[-1] for slot in self.slots)
 
     # --- what there is to share ---------------------------------------------------------------
 
