@@ -99,7 +99,7 @@ def a_wait_of_any_length_is_read(patch: Patch) -> None:
 
 @PLANTS.named(
     "clients D9 closed",
-    "tests/client/test_no_connection.py::test_a_call_of_a_closed_client_is_told_as_such[http]",
+    "tests/client/test_no_connection.py::test_a_call_of_a_closed_client_is_reported_as_such[http]",
     fails_with="RuntimeError",
 )
 def a_closed_client_raises_what_httpx_raises(patch: Patch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from rota.cli import calls, foreseen
 from rota.cli.exits import CommandFailed
 from rota.client import election, troubles
-from rota.exec import lead, work
+from rota.exec import giving_up, lead
 from rota.exec.giving_up import not_granted
 from rota.group import describe, rebalance
 from rota.types import leader, registry
@@ -22,7 +22,7 @@ PLANTS = Plants()
 ROOT = Path(__file__).parents[3]
 MOST_S = 5.0
 """Time for a process to print its line; more than a start takes."""
-UNKNOWN = "tests/http/test_http_unknown_names.py::test_the_nearest_name_is_told"
+UNKNOWN = "tests/http/test_http_unknown_names.py::test_the_nearest_name_is_suggested"
 FORESEEN = "tests/cli/test_foreseen.py::"
 GIVING_UP = "tests/exec/test_giving_up.py::"
 PROTOCOL = "tests/docs/test_protocol_page.py::"
@@ -163,7 +163,7 @@ def a_topic_that_is_not_registered_is_75(patch: Patch) -> None:
     def exit_unregistered(name: str, _topics: object) -> int:
         return not_granted(name, "other members hold all partitions")
 
-    patch(work, "exit_unregistered", exit_unregistered)
+    patch(giving_up, "_exit_unregistered", exit_unregistered)
 
 
 @PLANTS.named(
