@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import itertools
 import json
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.support.cluster import DEADLINE_S, Cluster
@@ -26,10 +28,14 @@ PREVIOUS = "79a0fe6"
 """The commit of the previous release."""
 REPOSITORY = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("member_program.py")
-GROUPS = ("a", "b", "c")
+GROUPS = ("a", "b", "c", "d")
+STREAMS, UNARY, CONSUMES = "b", "c", "d"
+"""Members of these groups are on gRPC's session streams, use gRPC's unary calls, and are consumers; otherwise HTTP."""
 PROCESSES_OF_A_GROUP = 2
 PARTITIONS = 4
 LEASE_MS = 5_000
+HAND_OVER_S = 1.0
+"""Calls for a shard that is handed over in order wait for its next owner, or are answered with 503 for so long."""
 NOW: Mapping[str, str] = {}
 """The environment of this release: the one that runs the tests."""
 
@@ -74,8 +80,8 @@ class Members:
         self._processes = processes
         self.running: list[Process] = []
 
-    def start(self, urls: list[str], group: str, release: Mapping[str, str]) -> Process:
-        member = self._processes.start(sys.executable, PROGRAM, ",".join(urls), group, env=release)
+    def start(self, urls: list[str], group: str, release: Mapping[str, str], *kind: str) -> Process:
+        member = self._processes.start(sys.executable, PROGRAM, ",".join(urls), group, *kind, env=release)
         self.running.append(member)
         return member
 
@@ -117,13 +123,17 @@ async def test_an_upgrade_and_a_rollback_cause_no_generation(processes: Processe
         members = Members(processes)
         for group in GROUPS:
             for number in range(PROCESSES_OF_A_GROUP):
-                members.start(cluster.urls[number:] + cluster.urls[:number], group, previous)
+                urls = urls_of(cluster, group)
+                kind = ["consumer"] if group == CONSUMES else []
+                members.start(urls[number:] + urls[:number], group, previous, *kind)
         for group in GROUPS:
             await members.until_all_work(group)
         await settled(cluster)
         generations, began, ended = generations_of(cluster), members.said("began"), members.said("ended")
+        refused = members.said("refused")
 
         newcomers = 0
+        probe = asyncio.create_task(unavailable(cluster))
         upgrade = processes.rota("db", "upgrade", "--store", cluster.dsn)
         assert await asyncio.to_thread(upgrade.wait_for_exit) == 0, upgrade.output()
         for release in (NOW, previous):
@@ -139,8 +149,17 @@ async def test_an_upgrade_and_a_rollback_cause_no_generation(processes: Processe
             assert generations_of(cluster) == generations
             assert members.said("began") == began
             assert members.said("ended") == ended
+            assert members.said("refused") == refused
 
-        print(f"{members.said('alive').total()} steps of {began.total()} tasks, {newcomers} newcomers")
+        probe.cancel()
+        asked, spans = await probe
+        print(
+            f"{members.said('alive').total()} steps of {began.total()} tasks, {newcomers} newcomers, 0 generations; "
+            f"{asked} calls of replicas that were ready, {len(spans)} spans with 503, {sum(spans):.1f} s in all, "
+            f"the longest {max(spans, default=0):.2f} s"
+        )
+        assert asked > 1_000
+        assert max(spans, default=0) < HAND_OVER_S
         for member in tuple(members.running):
             await members.stop(member)
         cluster.verify()
@@ -154,6 +173,42 @@ async def a_newcomer_works(members: Members, url: str, group: str, release: Mapp
     assert {*GROUPS, group} <= listed
     assert [each["topic"] for each in get(url, "topics")["topics"]] == ["work"]
     await members.stop(newcomer)
+
+
+def urls_of(cluster: Cluster, group: str) -> list[str]:
+    """Where members of the group reach the replicas."""
+    schemes = {STREAMS: "grpc+stream", UNARY: "grpc"}
+    return [f"{schemes[group]}://{each}" for each in cluster.grpc_addresses] if group in schemes else cluster.urls
+
+
+async def unavailable(cluster: Cluster) -> tuple[int, list[float]]:
+    """Until cancelled, ask each ready replica for each group: how often, and the seconds of each span of 503."""
+    loop, asked = asyncio.get_running_loop(), 0
+    since: dict[tuple[str, str], float] = {}
+    spans: list[float] = []
+    async with httpx.AsyncClient(timeout=5, trust_env=False) as client:
+        try:
+            while True:
+                for url, group in itertools.product(cluster.urls, GROUPS):
+                    status = await status_of(client, url, group)
+                    asked += status != 0
+                    if status == httpx.codes.SERVICE_UNAVAILABLE:
+                        since.setdefault((url, group), loop.time())
+                    elif (url, group) in since:
+                        spans.append(loop.time() - since.pop((url, group)))
+                await asyncio.sleep(0.02)
+        except asyncio.CancelledError:
+            return asked, spans
+
+
+async def status_of(client: httpx.AsyncClient, url: str, group: str) -> int:
+    """0 where the replica is stopped, or says that it is not ready: no load balancer sends calls there."""
+    try:
+        if (await client.get(f"{url}/readyz")).status_code != httpx.codes.OK:
+            return 0
+        return (await client.get(f"{url}/v1/namespaces/default/groups/{group}")).status_code
+    except httpx.TransportError:
+        return 0
 
 
 async def settled(cluster: Cluster) -> None:
