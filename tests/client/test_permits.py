@@ -176,7 +176,8 @@ async def test_a_restarted_static_holder_has_a_higher_token() -> None:
         second = await stack.enter_async_context(permits(a_worker(coordinator, "b"), group_instance_id="i"))
 
         assert (second.number, second.token > first.token) == (0, True)
-        await asyncio.wait((holding,))
+        with pytest.raises(PermitLost):
+            await holding
 
 
 @in_virtual_time

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tests.support.sources import ROOT
+from tests.support.sources import ROOT, parse
 
 MARKS: Mapping[str, re.Pattern[str]] = {
     "who": re.compile(r"\b(who|whoever|whom|whose)\b", re.IGNORECASE),
@@ -53,7 +53,7 @@ def measured(text: str) -> Prose:
     return Prose(len(_WORD.findall(text)), {mark: len(pattern.findall(text)) for mark, pattern in MARKS.items()})
 
 
-_tree = cache(ast.parse)
+_tree = cache(parse)
 
 
 @cache

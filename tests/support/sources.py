@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -51,12 +52,25 @@ class Source:
         return f"{self.path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
 
 
+def parse(text: str, path: str = "<text>") -> ast.Module:
+    """As `ast.parse`. A collection of garbage in its midst may run Python code, on which CPython 3.11 fails with
+    `SystemError: AST constructor recursion depth mismatch` (gh-106905).
+    """
+    is_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return ast.parse(text, path)
+    finally:
+        if is_collecting:
+            gc.enable()
+
+
 @cache
 def sources() -> tuple[Source, ...]:
     """All modules of the package but the generated ones. Callers do not change them."""
     paths = [path for path in sorted(PACKAGE.rglob("*.py")) if path.relative_to(PACKAGE).parts[0] != "v1"]
     texts = {path: path.read_text(encoding="utf-8") for path in paths}
-    return tuple(Source(path, text, ast.parse(text, str(path))) for path, text in texts.items())
+    return tuple(Source(path, text, parse(text, str(path))) for path, text in texts.items())
 
 
 def pure_sources() -> list[Source]:
