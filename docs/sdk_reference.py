@@ -44,7 +44,7 @@ def sdk_parts() -> Iterator[str]:
     yield "## Callbacks"
     yield inspect.getdoc(callbacks.Listeners) or ""
     yield f"{_told_of(callbacks, 'Listener')}\n\n{_told_of(roles, 'Assign')}"
-    yield "## What members tell"
+    yield "## Events of members"
     yield "Each is an item of `member.events()`."
     yield "\n".join(_events(events))
     yield "## Errors"

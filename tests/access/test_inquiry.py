@@ -29,7 +29,7 @@ groups = ["ledger*"]
 effect = "deny"
 
 [[rules]]
-name = "who has no name may look"
+name = "callers without a name may look"
 subjects = ["anonymous"]
 actions = ["viewer"]
 namespaces = ["lobby"]
@@ -148,7 +148,7 @@ async def test_a_caller_without_proof_is_anonymous_and_gets_its_rights(service: 
     asked = {"action": "describe", "namespace": "lobby", "group_id": GROUP}
     assert (got["subject"], [rule["name"] for rule in got["rules"]]) == (
         "anonymous",
-        ["who has no name may look"],
+        ["callers without a name may look"],
     )
     assert (await over_http(service, "/v1/can-i", "", asked))["allowed"] is True
     assert (await over_http(service, "/v1/can-i", "", {**asked, "namespace": NAMESPACE}))["allowed"] is False

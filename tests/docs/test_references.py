@@ -43,7 +43,7 @@ def test_the_check_names_a_page_that_is_missing_or_old(tmp_path: Path) -> None:
 
 def test_the_references_events_are_exported_events_of_members() -> None:
     """One name for one thing: `rota.client.NAME` is the class whose objects `member.events()` gives."""
-    reported = (DOCS / "reference" / "sdk.md").read_text().partition("## What members tell")[2].partition("\n## ")[0]
+    reported = (DOCS / "reference" / "sdk.md").read_text().partition("## Events of members")[2].partition("\n## ")[0]
     kinds = {(get_origin(kind) or kind).__name__: get_origin(kind) or kind for kind in get_args(MemberEvent)}
 
     assert re.findall(r"^- `(\w+)\(", reported, re.MULTILINE) == [

@@ -115,7 +115,7 @@ async def test_200_members_notice_nothing_of_a_rolling_restart(processes: Proces
         clients = [await stack.enter_async_context(connect(order)) for order in orders]
         workers = await stack.enter_async_context(working(clients))
         before = generations_of_all(workers)
-        await until(lambda: all(worker.reported for worker in workers), "every member has heard of its share")
+        await until(lambda: all(worker.reported for worker in workers), "every member has its share")
         for worker in workers:
             worker.reported.clear()
         for replica in cluster.replicas.values():

@@ -112,9 +112,7 @@ def test_with_a_redis_no_heartbeat_fails_when_a_worker_is_killed(
     # Shards on their way from the first worker to the second have no owner for a moment.
     serving.wait_until(lambda: len(owners(url, beats)) == 2 and "" not in owners(url, beats), "both to own shards")
     members = [str(beat["member_id"]).encode() for beat in beats.values()]
-    serving.wait_until(
-        lambda: all(each in last_seen_in(valkey_server) for each in members), "a Redis that was told of all"
-    )
+    serving.wait_until(lambda: all(each in last_seen_in(valkey_server) for each in members), "all in Redis")
 
     os.kill(doomed, signal.SIGKILL)
     serving.wait_for_line(f"a worker ended by itself .* pid={doomed} ")

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 class RotaDriver(coordination.CoordinationDriverCachedRunWatchers):
     """See `tooz.coordination.CoordinationDriver`: this documents only what it leaves open.
 
-    Two that create the same group at the same moment are both told that they did.
+    Two that create the same group at the same moment both get that answer.
     """
 
     CHARACTERISTICS = (
@@ -285,7 +285,7 @@ class RotaDriver(coordination.CoordinationDriverCachedRunWatchers):
                 hooks.run(coordination.LeaderElected(group_id, self._member_id))
 
     def _has_won(self, group_id: bytes, candidacy: Candidacy) -> bool:
-        """Whether this candidate leads, once it knows of the last generation: what tooz is told should be news."""
+        """Whether this candidate leads, once it knows of the last generation: what tooz gets should be news."""
         candidacy.wait_decided()
         return candidacy.wait_decided(self._settled(_election(group_id)).generation_id)
 

@@ -15,7 +15,7 @@ from rota.assignors.subscribers import candidates_of_topics
 def copartitioned(
     partitions_per_topic: Mapping[str, int],
     members: Sequence[MemberSubscription],
-    partition_racks: PartitionRacks | None = None,  # noqa: ARG001 (range heeds racks, this one keeps topics together)
+    partition_racks: PartitionRacks | None = None,  # noqa: ARG001 (range uses racks, this one keeps topics together)
 ) -> Shares:
     """Partitions of the same number, of all topics with the same subscribers, are one thing and never part.
 

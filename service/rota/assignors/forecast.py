@@ -26,7 +26,7 @@ class Forecast:
     shares: Mapping[str, Sequence[TopicPartition]]
     rounds: int
     revoked: Mapping[str, frozenset[TopicPartition]]
-    """By member the partitions that it was told to give up on the way: for good, or until the next round."""
+    """By member the partitions that it has to give up on the way: for good, or until the next round."""
 
 
 def forecast(name: str, group: GroupSubscription, claims_nothing: Collection[str] = ()) -> Forecast:

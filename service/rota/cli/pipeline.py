@@ -194,7 +194,7 @@ def timeouts(
     memory: Memory = "2g",
     output: OutputFormat = None,
 ) -> None:
-    """Say which session timeout each group should have, from how regularly its members were heard."""
+    """Say which session timeout each group should have, from how regularly its heartbeats came."""
     with steps.failures():
         from rota.pipeline.timeouts import advise_timeouts
 
@@ -333,7 +333,7 @@ def submit(
     print(f"mkdir -p environment && tar --extract --gzip --file {packed} --directory environment")
     print("export PYSPARK_PYTHON=./environment/bin/python")
     for step in commands or ["ingest --once", "refresh"]:
-        # The URL may hold a password: the shell that runs the line puts it in, and Spark is told not to show it.
+        # The URL may hold a password: the shell that runs the line puts it in, and Spark is set not to show it.
         print(f'spark-submit {common} --conf spark.executorEnv.ROTA_STORE="$ROTA_STORE" \\')
         print("  --conf 'spark.redaction.regex=(?i)secret|password|token|ROTA_STORE' \\")
         print(f"  environment/rota_main.py pipeline {step} --lake {shlex.quote(lake)}")

@@ -286,7 +286,7 @@ class Administration:
     async def watch_topic(self, topic: str) -> AsyncIterator[TopicReply | None]:
         """A topic as it is now, and each time that it is another, without end; None while it is not registered.
 
-        Of several changes at once, the last one is told.
+        Of several changes at once, the last one is reported.
         """
         version: str | None = None
         while True:

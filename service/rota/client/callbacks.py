@@ -20,8 +20,8 @@ Outcome = TypeVar("Outcome")
 Share = TypeVar("Share")
 
 Listener: TypeAlias = "Callable[..., Awaitable[None] | None]"
-"""Called when a share changes; plain or async. One that has a parameter `deadline` is told by when it must be done,
-in seconds of the event loop's clock."""
+"""Called when a share changes; plain or async. A parameter `deadline` is the time by which it must be done, in seconds
+of the event loop's clock."""
 
 
 @dataclass(frozen=True, slots=True)

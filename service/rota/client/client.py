@@ -66,7 +66,7 @@ def connect(
     """A client of the coordinator at `url`, for the time of an `async with` block. Nothing is sent yet.
 
     The URL's scheme is the transport: `http` and `https`; `grpc` and `grpcs` (with TLS) for one rpc per call;
-    `grpc+stream` and `grpcs+stream` for one stream that all members share, on which they are told of a rebalance
+    `grpc+stream` and `grpcs+stream` for one stream that all members share, on which they learn of a rebalance
     without asking. With `?leave_after_ms=500` a lost stream counts as leaving after so long. gRPC needs
     `pip install 'rota[grpc]'`.
 
@@ -291,12 +291,12 @@ class Client(Administration):
             auto_commit_ms: Commit what was stored as often as this. What was stored is also committed when partitions
                 are revoked and when the consumer is closed, with and without an interval.
             topics_refresh_ms: How often to look for new topics and partitions, where nobody tells of them: the group's
-                leader is told by the coordinator of what is registered there, and asks what is a function.
+                leader learns from the coordinator what is registered there, and calls a function.
             topics_debounce_ms: For how long changes of topics collect, from the first one on, before the group is
                 assigned anew; then all of them lead to one generation. With `server:` the longest time counts that a
                 member names, otherwise the leader's. Give all members the same.
             group_instance_id: As in `member`.
-            rack_id: Where this member is, for strategies that heed racks.
+            rack_id: Where this member is, for strategies that use racks.
             capacity: How much this member carries, against others, for `weighted`.
             on_assigned: As in `member`; partitions that this member keeps are not among those added.
             on_revoked: As in `member`.

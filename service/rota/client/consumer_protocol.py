@@ -159,7 +159,7 @@ class TopicRole:
 
     def _user_data(self, name: str, listed: Strategy, said: Subscription) -> bytes | None:
         own = listed.own.subscription_user_data(self.topics, said.owned_partitions) if listed.own is not None else None
-        # A leader waits by its own setting; the coordinator has to be told.
+        # A leader waits by its own setting; the coordinator has to know it.
         debounce_ms = self.topics_debounce_ms if name.startswith(SERVER_PREFIX) else 0
         return encode_user_data(own, self.capacity, debounce_ms)
 

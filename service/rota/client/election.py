@@ -529,7 +529,7 @@ class Election(Running):
             return
         if not self._has_own_token:
             # A static candidate that took the place of its former self was given that one's generation. What both
-            # may write must be told apart, so it asks for a token of its own first.
+            # may write must be distinguished, so it asks for a token of its own first.
             self._has_own_token = True
             self.member.rejoin("a token of its own")
         elif self._term is None or self._term.lost.is_set():

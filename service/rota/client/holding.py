@@ -1,4 +1,4 @@
-"""What a member holds: it comes, callbacks are told in order, and it is given up or lost."""
+"""What a member holds: it comes, callbacks are called in order, and it is given up or lost."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Revocation(Generic[Share]):
 class Holding(Generic[Share]):
     """A member's share, from the coordinator's word to the last callback about it.
 
-    After each wait for the user's code the current share is read again: code that does not heed its cancellation
+    After each wait for the user's code the current share is read again: code that ignores its cancellation
     comes back when all that it knows of is over.
     """
 

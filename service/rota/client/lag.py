@@ -1,4 +1,4 @@
-"""How late an event loop is: a loop that is blocked sends no heartbeats, and its program should be told why it lost."""
+"""How late an event loop is: a loop that is blocked sends no heartbeats, and its program should learn why it lost."""
 
 from __future__ import annotations
 

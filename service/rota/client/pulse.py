@@ -1,6 +1,6 @@
 """Heartbeats from a separate thread, for programs that block their event loop.
 
-The members stay on the program's loop. When one of them has not been heard of for half a session, this thread sends a
+The members stay on the program's loop. When one of them has sent no heartbeat for half a session, this thread sends a
 heartbeat for it over a connection of its own, and notes the answer; the member looks there before it gives anything up.
 """
 

@@ -21,7 +21,7 @@ _ALWAYS = ("groups", "members", "parked", "requests", "bytes")
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The usage of one quota. `told` describes the limit, where it is not `most` itself."""
+    """The usage of one quota. `limit_text` describes the limit, where it is not `most` itself."""
 
     name: str
     used: int

@@ -36,7 +36,7 @@ NOT_FOUND = 127
 _LONGEST_LOOK_MS = 250
 """Timers stand still while the machine sleeps; so the clock is looked at this often, whatever it said."""
 _STRAYS_LOOK_MS = 20
-"""Of processes that it may have to adopt, a guardian is not told: while it ends a run it looks for them this often."""
+"""Of processes that it may have to adopt, a guardian gets no signal: while it ends a run it looks this often."""
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 
 
@@ -57,7 +57,7 @@ class Guardian:
         self._unsent = b""
 
     def watch(self) -> None:
-        """Start the command when told to, and return once nothing of it is left."""
+        """Start the command when the wrapper asks for it, and return once nothing of it is left."""
         while not self._is_over():
             self._wait()
             self._read_signals()
@@ -143,7 +143,7 @@ class Guardian:
         elif self._unsent:
             self._send_documents()
         if step is Step.TERM:
-            # A paused process heeds nothing until it goes on.
+            # A paused process reacts to nothing until it goes on.
             for number in (signal.SIGTERM, signal.SIGCONT):
                 tree.send(number, tree.descendants(os.getpid()), self._pid)
         elif step is Step.KILL:

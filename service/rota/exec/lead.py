@@ -34,7 +34,7 @@ class LeadOptions:
     """Campaign again after a loss, instead of ending with 74."""
     group_instance_id: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    """What every run is told besides its grant, such as where the coordinator is."""
+    """What every run gets besides its grant, such as where the coordinator is."""
     passed_on: Sequence[str] = ()
     """Variables that the command is to have though they hold secrets of ours."""
     priority: int = 0

@@ -31,7 +31,7 @@ _LONGEST_VARIABLE = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a run is told: by the environment, and in full as a line of JSON on the pipe."""
+    """What a run gets: by the environment, and in full as a line of JSON on the pipe."""
 
     environment: Mapping[str, str]
     document: Mapping[str, Any]
@@ -73,7 +73,7 @@ class GuardianLost(Exception):
 
 
 class Run:
-    """A guardian that waits to be told what to run. Use as a context manager: at its end nothing of the run is left.
+    """A guardian that waits for a command to run. Use as a context manager: at its end nothing of the run is left.
 
     The process that uses it must have adopted orphans (`tree.adopt_orphans`) and have no other children, for it kills
     all its descendants where the guardian cannot.

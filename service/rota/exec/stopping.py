@@ -1,4 +1,4 @@
-"""When a command is told to stop (SIGTERM) and when it is killed: before the deadline of its grant.
+"""When a command is asked to stop (SIGTERM) and when it is killed: before the deadline of its grant.
 
 Pure: times are milliseconds of one clock that the caller reads.
 
@@ -63,7 +63,7 @@ class Step(StrEnum):
 
 
 class Stopping:
-    """A run's way from running over told to stop to killed. There is no way back: after TERM a renewal is too late."""
+    """A run's way from running over asked to stop to killed. There is no way back: after TERM a renewal is too late."""
 
     def __init__(self, times: StopTimes, valid_until_ms: int) -> None:
         self._times = times

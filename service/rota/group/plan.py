@@ -206,7 +206,7 @@ class _Planner:
                 "are not in the plan"
             )
         if strategy(self._name).weighs and self._group.partition_weights:
-            self._notes.append("the strategy heeds weights; the imbalance counts partitions")
+            self._notes.append("the strategy uses weights; the imbalance counts partitions")
 
 
 def _invalid(detail: str) -> RejectedRequest:

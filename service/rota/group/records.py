@@ -196,7 +196,7 @@ class RequestFenced:
 
 @dataclass(frozen=True, slots=True)
 class SessionStats:
-    """How regularly members were heard; changes nothing by itself. Heartbeats have no lines of their own.
+    """How regularly heartbeats of members came; changes nothing by itself. Heartbeats have no lines of their own.
 
     For each member its id, client id and session timeout, since when its gaps were counted, the longest of them, and
     how many fell into each class (`gaps.py`). What an owner has counted and not yet written is lost with it.

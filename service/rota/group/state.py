@@ -146,13 +146,13 @@ class Member:
         self.session_armed_ms: int | None = None
         """The earliest timer set for this session: it may ring early, never late."""
         self.gaps: GapCount | None = None
-        """How regularly it was heard since that was last told; None where it was not since."""
+        """How regularly its heartbeats came since that was last reported; None where none came since."""
         self.has_fetched = True
         """It has fetched its share since the join phase ended, as far as this owner knows."""
         self.missed_phase = False
         """It is static and did not join in the last join phase, as far as this owner knows: it may be gone."""
         self.skip_assignment = False
-        """A returning static leader that was told not to assign: its next sync only fetches."""
+        """A returning static leader that has not to assign: its next sync only fetches."""
 
 
 class Group:

@@ -148,7 +148,7 @@ def _fail_assignment(result: Result, group: Group, leader: Member, error: str, c
 def _is_resync(member: Member, request: SyncGroup) -> bool:
     """A changed assignment from the leader of a Stable group opens a generation of its own.
 
-    Not from a returning static leader that was told to skip assigning: it only fetches.
+    Not from a returning static leader that has to skip assigning: it only fetches.
     """
     return bool(request.assignments) and not member.skip_assignment
 

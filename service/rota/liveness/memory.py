@@ -65,4 +65,4 @@ class MemoryLiveness:
 
     def _check(self) -> None:
         if self.away:
-            raise LivenessUnavailable("the liveness store was told to be away")
+            raise LivenessUnavailable("the liveness store was made to be away")

@@ -1,7 +1,7 @@
 """What runs inside Redis: each script is one atomic step on one shard's sorted set, by Redis's own clock.
 
-The set holds a member's name with the time, in milliseconds, when it was last heard. Under the empty name stands when
-an owner last told its news.
+The set holds a member's name with the time, in milliseconds, when it was last seen. Under the empty name stands when
+an owner last published its news.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 PUBLISH = (
     NOW
     + """
-local told = redis.call('ZSCORE', KEYS[1], '')
+local published = redis.call('ZSCORE', KEYS[1], '')
 local gone = cjson.decode(ARGV[1])
 if #gone > 0 then redis.call('ZREM', KEYS[1], unpack(gone)) end
-local heard = {}
+local seen = {}
 for name, ms_ago in pairs(cjson.decode(ARGV[2])) do
-    heard[#heard + 1] = now - ms_ago
-    heard[#heard + 1] = name
+    seen[#seen + 1] = now - ms_ago
+    seen[#seen + 1] = name
 end
-if #heard > 0 then redis.call('ZADD', KEYS[1], 'GT', unpack(heard)) end
+if #seen > 0 then redis.call('ZADD', KEYS[1], 'GT', unpack(seen)) end
 if ARGV[3] == '1' then
     redis.call('ZADD', KEYS[1], 'GT', now, '')
     redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[4])
     redis.call('PEXPIRE', KEYS[1], ARGV[4])
 end
-return {now, told}
+return {now, published}
 """
 )
-"""Members that are gone, members that were heard, is this the end of the news, how long to remember."""
+"""Members that are gone, members that were seen, is this the end of the news, how long to remember."""
 
 READ = NOW + "return {now, redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')}"
 

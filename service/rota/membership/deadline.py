@@ -7,8 +7,7 @@ answered `REBALANCE_IN_PROGRESS`), accepted commits, completed joins; not a join
 
 A join phase has a deadline of its own: the coordinator drops members that have not rejoined when the rebalance timeout
 runs out, however much of its session is left. That clock may have started right after the last call that found the
-group settled, and a member that cannot be reached is not told; so this second limit holds at all times, not only once
-told.
+group settled, and a member that cannot be reached does not learn that; so this second limit holds at all times.
 """
 
 from __future__ import annotations

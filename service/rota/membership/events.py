@@ -92,7 +92,7 @@ class Reachable:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Final: this member has left, or told the coordinator as often as is reasonable."""
+    """Final: this member has left, or tried to as often as is reasonable."""
 
 
 @dataclass(frozen=True, slots=True)

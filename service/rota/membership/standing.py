@@ -24,7 +24,7 @@ from rota.protocol.messages import (
 
 
 class Standing:
-    """What a member knows of itself. Its methods are the ways out of a generation; they return what the shell is told.
+    """What a member knows of itself. Its methods are the ways out of a generation; they return events for the shell.
 
     Only this package sees it: `Membership` decides what the shell asks for, `planning.py` reads it to say what to send,
     and `answers.py` moves it by what came back.

@@ -1,4 +1,4 @@
-"""Spans, where a server was told to make them; otherwise each place that could make one looks at one variable."""
+"""Spans, where a server was configured to make them; otherwise each place that could make one looks at one variable."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def backfill(
     """Fold all of bronze in one slice; the rows take the place of those that are there, when all is done.
 
     Readers have the tables of the fold before until then. Where lines that facts were made of are no longer in bronze,
-    it raises `LakeRefused`, unless told to forget these facts, or to keep all facts and go on from them.
+    it raises `LakeRefused`, unless asked to forget these facts, or to keep all facts and go on from them.
     """
     if not forget_dropped:
         try:

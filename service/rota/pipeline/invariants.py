@@ -135,8 +135,8 @@ class GroupAudit:
 def epochs_mixed(spans: Iterable[EpochSpan]) -> Iterator[Finding]:
     """First lines of an epoch after which an older one goes on, in whatever group: of these two lines one is wrong.
 
-    The spans come ordered by shard and epoch. An epoch that was raised on a shard's last line alone cannot be told from
-    that of a new owner.
+    The spans come ordered by shard and epoch. An epoch that was raised on a shard's last line alone looks like that
+    of a new owner.
     """
     for shard_id, of_shard in groupby(spans, key=lambda span: span.shard_id):
         older: EpochSpan | None = None

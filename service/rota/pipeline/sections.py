@@ -217,7 +217,7 @@ def timeouts(spark: SparkSession) -> Section | None:
     return _unless_empty(
         "timeouts",
         "Session timeouts that could change",
-        "From how regularly members were heard. False expiries are per member and day, at today's timeout.",
+        "From how regularly heartbeats came. False expiries are per member and day, at today's timeout.",
         ("group", "today", "recommended", "longest gap", "false expiries", "a death is noticed"),
         [
             (

@@ -262,7 +262,7 @@ class Liveness(Protocol):
     async def publish(self, news: Sequence[ShardNews]) -> list[int]:
         """An owner's news. A time only ever moves forward.
 
-        Returns the shards of which earlier news are lost, so that all has to be told again.
+        Returns the shards of which earlier news are lost, so that all has to be published again.
         """
 
     async def read(self, shard_id: int) -> SeenMembers:

@@ -74,7 +74,7 @@ class Subscriptions:
     """Listeners by group.
 
     They are called on the event loop once a line is durable, before the replies that it releases. They must be
-    quick and must not raise. What happens while the group's shard is with somebody else, they are not told.
+    quick and must not raise. While the group's shard is with another owner they are not called.
     """
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class Follower:
         self._listener = listener
         self._last: tuple[int, int] | None = None
         """Epoch and number of the last line. Where the store went back, lower numbers follow in a later epoch."""
-        # Begun at once, not when the task first runs: what happens from this moment on is told.
+        # Begun at once, not when the task first runs: what happens from this moment on is reported.
         self._end = coordinator.subscribe_here(*self._group, self._notify)
         self._task = asyncio.create_task(self._run())
 

@@ -70,7 +70,7 @@ class RoutedCoordinator:
     def subscribe(self, namespace: str, group_id: str, listener: Listener) -> Callable[[], None]:
         """Call `listener` with each of the group's journal lines from now on, until the returned function is called.
 
-        See `Follower`: while the shard is here on the spot, otherwise as soon as its owner has told us.
+        See `Follower`: while the shard is here on the spot, otherwise as soon as its owner's event arrives.
         """
         if not self.local.forwarding.forwards:
             return self.local.subscribe(namespace, group_id, listener)

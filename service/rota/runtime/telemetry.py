@@ -24,7 +24,7 @@ class Telemetry:
         """This replica stopped answering for the shard."""
 
     def on_liveness_updates(self, members: int) -> None:
-        """The liveness store was told of so many members."""
+        """So many members were published to the liveness store."""
 
     def on_liveness_failed(self, operation: str) -> None:
         """The liveness store did not answer: `publish`, `ask`, `record`, `read` or `ping`."""

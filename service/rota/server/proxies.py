@@ -29,7 +29,7 @@ class TrustedProxies:
         await self._app(scope, receive, send)
 
     def _changes(self, proxy: str, headers: list[tuple[bytes, bytes]]) -> Scope:
-        """What the proxy's headers change in a scope. No port is told of a client."""
+        """What the proxy's headers change in a scope. A proxy names no client's port."""
         hops = [value.decode("latin-1") for name, value in headers if name == _FOR_HEADER]
         changes: Scope = {"client": (self._proxies.client_of(proxy, hops), 0)}
         schemes = [value.strip().lower() for name, value in headers if name == _PROTO_HEADER]

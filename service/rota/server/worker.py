@@ -16,7 +16,7 @@ _LENGTH = 4
 
 
 def main() -> int:
-    """Serve until told to stop, or until the supervisor is gone."""
+    """Serve until asked to stop, or until the supervisor is gone."""
     settings, own, peer_secret = _read()
     return run(settings, partial(_serve, own=own, peer_secret=peer_secret))
 

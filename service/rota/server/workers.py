@@ -30,7 +30,7 @@ LONGEST_PAUSE_S = 5.0
 STEADY_S = 10.0
 """Workers that ran at least this long restart without backoff."""
 STOP_SLACK_S = 10.0
-"""Beyond its drain, a worker that was told to end is given this long before it is killed."""
+"""Beyond its drain, a worker that was asked to end is given this long before it is killed."""
 
 _log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from rota.sidecar.status import State, Status, by_topic, name_of
 from rota.types.topic_regex import topic_regex
 
 Settled = Callable[[Change], Awaitable[None]]
-"""Waits until the hooks have been told of a change, for as long as they are given."""
+"""Waits until the hooks have been notified of a change, for as long as they are given."""
 Share = tuple[TopicPartition | WorkItem, ...]
 
 
@@ -184,7 +184,7 @@ class ElectionSeat(Seat):
                         self._publish("generation")
                 case Lost(share=share) | Revoked(share=share):
                     self._leader_id = ""
-                    if not share:  # A leader's end is told where its term ends.
+                    if not share:  # A leader's end is published where its term ends.
                         self._publish("unknown")
 
 

@@ -1,4 +1,4 @@
-"""What a sidecar can be told."""
+"""The settings of a sidecar."""
 
 from __future__ import annotations
 

@@ -31,12 +31,12 @@ KNOWING = frozenset({State.LEADER, State.FOLLOWER, State.ASSIGNED})
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where the member stands. `expires_in_ms` is 0 where nothing is known, and then nothing is told either."""
+    """Where the member stands. `expires_in_ms` is 0 where nothing is known, and then nothing is answered either."""
 
     group: str
     state: State
     name: str = ""
-    """The leader's name, as `GET /` of the old leader-elector told it; empty where it is not known."""
+    """The leader's name, as `GET /` of the old leader-elector gives it; empty where it is not known."""
     is_self: bool = False
     member_id: str = ""
     token: int = -1

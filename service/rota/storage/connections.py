@@ -1,4 +1,4 @@
-"""What differs between the engines: how connections are opened, what a transaction is told, what upkeep there is."""
+"""What differs between the engines: how connections are opened, how a transaction is set up, and maintenance."""
 
 from __future__ import annotations
 

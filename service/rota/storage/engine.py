@@ -160,7 +160,7 @@ async def postgres_transaction(
 
     Its limits travel with its BEGIN and bind nothing after it. A statement that its sender gave up on must not
     land much later, and a sender that was paused in mid-transaction must not keep its row locks from
-    the next owner of the shard. A database that is set to answer before it is durable is told to wait.
+    the next owner of the shard. A database that is set to answer before it is durable is made to wait.
     """
     limits = "".join(f"SET LOCAL {setting} = {timeout_ms};" for setting in _TIMEOUTS)
     async with engine.connect() as connection, _thrown_away_on_error(connection):

@@ -52,7 +52,7 @@ async def forget_token(connection: AsyncConnection, token_id: str, act: Act) -> 
 
 
 async def _note_if_done(connection: AsyncConnection, done: str, name: str | None, token_id: str, act: Act) -> bool:
-    """What changed no row, and so told no name, is no act."""
+    """A change of no row, which returns no name, is no act."""
     if name is not None:
         await note_act(connection, done, name, token_id, act)
     return name is not None

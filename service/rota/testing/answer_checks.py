@@ -54,11 +54,11 @@ def _join(account: GroupAccount, reply: m.JoinReply) -> Iterator[str]:
     answered = (reply.generation_id, reply.leader_id, reply.protocol_name, reply.protocol_type)
     durable = (account.generation_id, account.leader_id, account.protocol_name, account.protocol_type)
     if answered != durable:
-        yield f"S2 told {answered}, durable is {durable}"
+        yield f"S2 answered {answered}, durable is {durable}"
     if reply.fencing_token != account.token_of(reply.member_id):
         yield f"S7d its token is {account.token_of(reply.member_id)}"
     if reply.member_id not in account.members:
-        yield "S3 told a generation that it is not in"
+        yield "S3 answered with a generation that it is not in"
     if account.state not in ("CompletingRebalance", "Stable"):
         yield f"S4 joined a generation in {account.state}"
     by_server = server_side(account.protocol_type, account.protocol_name) is not None
@@ -95,7 +95,7 @@ def _heartbeat(account: GroupAccount, request: m.Heartbeat, reply: m.HeartbeatRe
             elif not is_current or _fences(account, request.member_id, request.group_instance_id):
                 yield f"S15 it names another generation than {account.generation_id}, or another instance"
         case ErrorCode.REBALANCE_IN_PROGRESS:
-            # A parked one may be told of a join phase that began and ended in the same instant.
+            # A parked one may report a join phase that began and ended in the same instant.
             if account.state != "PreparingRebalance" and account.generation_id <= reply.generation_id:
                 yield f"S15 group is {account.state}"
         case ErrorCode.UNKNOWN_MEMBER_ID:

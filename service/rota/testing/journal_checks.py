@@ -91,7 +91,7 @@ def _partitions(share: bytes, account: GroupAccount) -> Sequence[object]:
 
 
 def check_commit(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
-    """S9, S10: a commit is from a member that is in the current generation; progress goes back only if told to.
+    """S9, S10: a commit is from a member that is in the current generation; progress goes back only on request.
 
     Its offset expires when the retention that it named is over.
     """

@@ -1,4 +1,4 @@
-"""What the journal says about each group, told a second time: the checks do not trust the core's own folding.
+"""What the journal says about each group, a second time: the checks do not trust the core's own folding.
 
 A `Ledger` is moved forward line by line and can be asked how things stood at that revision.
 """

@@ -95,7 +95,7 @@ def _departed(world: World, liveness: LivenessServer, departure: Departure, sess
     for grace_ms, published_ms in takeovers:
         bound_ms = max(bound_ms + grace_ms, published_ms + session_ms)
     if takeovers and gone > bound_ms + LATE_MS:
-        yield f"L2 {departure.member_id} was last heard at {began_ms} and removed only at {gone}, bound {bound_ms}"
+        yield f"L2 {departure.member_id} was last seen at {began_ms} and removed only at {gone}, bound {bound_ms}"
 
 
 def _takeovers(

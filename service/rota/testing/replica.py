@@ -317,7 +317,7 @@ class Replica(ReplicaProcess):
         return self.keeper.known.memory
 
     def drop(self, owned: OwnedShard, reason: str, code: ErrorCode = NOT_AVAILABLE, *, undecided: bool = False) -> None:
-        """Stop answering for a shard; each waiting call is told to ask again."""
+        """Stop answering for a shard; each waiting call is answered: ask again."""
         if owned.is_dropped:
             return
         self.keeper.leases.remove(owned)

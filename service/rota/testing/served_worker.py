@@ -51,7 +51,7 @@ class ServedWorker(CooperativeMember):
         self._hold(event.generation_id, given + removed)
         self._giving_up = None
         if removed or share.revoke:
-            # It may be told to stop what only its former process ran: then it has to say that it does not, too.
+            # It may have to stop what only its former process ran: then it has to say that it does not, too.
             self._stopped_in = event.generation_id
             self._giving_up = self._held
             self.world.sometimes("work stopped before it is granted")

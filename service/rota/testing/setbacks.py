@@ -189,7 +189,7 @@ class SetbackRules(World):
                 self.scheduler.after(at_ms - behind_ms, None, self._keep, back)
 
     def _keep(self, back: Back) -> None:
-        """Not before each shard was claimed once: a first claim cannot be told from the first of a new store."""
+        """Not before each shard was claimed once: a first claim looks like that of a new store."""
         if len(self.store.tables.owners()) == self.profile.shards:
             self.scheduler.after(back.behind_ms, None, self._go_back, back, self.store.snapshot())
 

@@ -88,7 +88,7 @@ def _situation(call: Call) -> str:
         ):
             return "resync learnt by heartbeat"
         case Heartbeat(wait_ms=wait_ms), HeartbeatReply(error=ErrorCode.REBALANCE_IN_PROGRESS) if wait_ms:
-            return "parked heartbeat told of a rebalance"
+            return "parked heartbeat answered with a rebalance"
         case Heartbeat(), HeartbeatReply(error=ErrorCode.UNKNOWN_MEMBER_ID):
             return "heartbeat after expiry"
         case Heartbeat(), HeartbeatReply(error=ErrorCode.FENCED_INSTANCE_ID):

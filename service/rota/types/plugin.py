@@ -65,7 +65,7 @@ def _any_share_changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) 
 
 @dataclass(frozen=True, slots=True)
 class Succession:
-    """How a type chooses the leaders of its groups (ADR 63). All of it pure, quick, and told by metadata alone.
+    """How a type chooses the leaders of its groups (ADR 63). All of it pure, quick, and by metadata alone.
 
     `elect(members, leader_id)`: which of the members that have joined leads the next generation. They are in the order
     of joining; `leader_id` is the present leader, empty where it has gone or is to step down.

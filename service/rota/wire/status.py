@@ -34,7 +34,7 @@ class Remedy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How one error code is told.
+    """How one error code is reported.
 
     `retriable`: the very same request, unchanged, may succeed later. Codes that want a rejoin are not.
     """

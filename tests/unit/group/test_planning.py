@@ -187,7 +187,7 @@ def test_a_plan_notes_weights_that_its_strategy_takes(name: str, weights: str, i
 
     planned = make_plan(m.PlanGroup(*KEY, strategy=name if is_named else ""), snapshot, topics, 6)
 
-    assert list(planned.notes) == ["the strategy heeds weights; the imbalance counts partitions"] * is_noted
+    assert list(planned.notes) == ["the strategy uses weights; the imbalance counts partitions"] * is_noted
 
 
 def test_partitions_counted_by_the_leader_count_as_assigned() -> None:

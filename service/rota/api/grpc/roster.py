@@ -34,7 +34,7 @@ class Stream(Protocol):
 
 @dataclass(slots=True, eq=False)
 class StreamMember:
-    """A member on a stream. While it joins there it is not told to join, nor what its own sync brought about."""
+    """A member on a stream. While it joins there it gets no push to join, nor of its own sync's result."""
 
     stream: Stream
     member_id: str

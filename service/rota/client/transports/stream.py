@@ -1,4 +1,4 @@
-"""gRPC with the members of a client on session streams: told of rebalances without asking."""
+"""gRPC with the members of a client on session streams: rebalances are pushed to them."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _Name = tuple[str, str, str]
 
 @dataclass(slots=True, eq=False)
 class Beat:
-    """One heartbeat until its member is told the outcome."""
+    """One heartbeat until its member has the outcome."""
 
     request: Heartbeat
     wait_s: float

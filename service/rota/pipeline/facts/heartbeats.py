@@ -1,4 +1,4 @@
-"""How regularly members were heard, from the journal's own statistics: it has no line a heartbeat."""
+"""How regularly heartbeats came, from the journal's own statistics: it has no line a heartbeat."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Pod:
         """From what Kubernetes gives to every container, and `POD_NAME` of the downward API.
 
         Raises:
-            ValueError: It is not in a pod, or the pod's name is not told.
+            ValueError: It is not in a pod, or the pod's name is not known.
         """
         host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
         name = environment.get("POD_NAME")

@@ -87,7 +87,7 @@ class Books:
             ledger.lost_meanwhile.discard(place)
         self.handed_over += len(added)
         if set(ledger.held) != set(held):
-            self.violation("callbacks-differ", f"{ledger.name} holds {list(ledger.held)}, told to hold {list(held)}")
+            self.violation("callbacks-differ", f"{ledger.name} holds {list(ledger.held)}, called with {list(held)}")
         self.check_holders(added)
 
     def ended(self, ledger: Ledger, how: str, removed: Collection[Place]) -> None:
@@ -160,14 +160,14 @@ class Books:
     # --- the end of a life --------------------------------------------------------------------
 
     def close(self, ledger: Ledger) -> None:
-        """The program's block was left: all that it was given has ended, and each commit in the background was told."""
+        """The program's block was left: its share has ended, and each commit in the background was reported."""
         ledger.is_over = True
         if ledger.is_dead:
             return
         if missing := [place for place in ledger.held if place not in ledger.excused]:
-            self.violation("not-ended", f"{ledger.name} left its block and was never told the end of {missing}")
+            self.violation("not-ended", f"{ledger.name} left its block without a call for the end of {missing}")
         if ledger.bodies:
             self.violation("not-ended", f"{ledger.name} left its block while bodies run: {ledger.bodies}")
         if ledger.soon_answered < ledger.soon_asked:
             count = ledger.soon_asked - ledger.soon_answered
-            self.violation("commit-not-told", f"{ledger.name} was not told how {count} commits ended")
+            self.violation("commit-not-reported", f"{ledger.name} got no outcome of {count} commits")

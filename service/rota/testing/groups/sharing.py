@@ -19,7 +19,7 @@ from rota.types import TopicFacts
 
 
 class SharingLife(Life):
-    """What the three have in common: callbacks that note what they are told, and do odd things."""
+    """What the three have in common: callbacks that note their calls, and do odd things."""
 
     places: Callable[[Any], Collection[Place]] = staticmethod(tuple)
     """The places of a share as the callbacks get it."""
@@ -228,10 +228,10 @@ class ConsumerLife(SharingLife):
         number = self.ledger.soon_asked
 
         def then(_items: object, error: object) -> None:
-            self.world.trace.note(self.name, "commit told", (number, repr(error)[:100]))
+            self.world.trace.note(self.name, "commit reported", (number, repr(error)[:100]))
             self.ledger.soon_answered += 1
             if self.ledger.soon_answered != number and not self.ledger.is_dead:
-                text = f"{self.name} is told of commit {number} as number {self.ledger.soon_answered}"
+                text = f"{self.name} gets commit {number} as number {self.ledger.soon_answered}"
                 self.world.books.violation("commits-reordered", text)
             if self.may("raise", 0.1):
                 raise self.planned_error()
