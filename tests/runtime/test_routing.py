@@ -197,9 +197,15 @@ async def test_a_listing_has_the_groups_of_all_replicas(fleet: list[RunningRepli
     assert [group.group_id for group in reply.groups] == groups
 
 
+async def end_rounds(replica: RunningReplica) -> None:
+    """Have a replica keep what it knows."""
+    replica.local._ownership.leases.is_leaving = True
+    await replica.local._ownership._end_round()
+
+
 async def has_not_seen(replica: RunningReplica, other: str) -> Callable[[], None]:
     """Have a replica know nothing of another, which has shards nevertheless, until the returned function is called."""
-    await replica.local._ownership.stop_rounds()
+    await end_rounds(replica)
     directory = replica.local.directory
     known, directory.peers = directory.peers, [peer for peer in directory.peers if peer.replica_id != other]
     return lambda: setattr(directory, "peers", known)
@@ -237,7 +243,7 @@ async def test_a_listing_does_not_need_who_has_handed_over_all(fleet: list[Runni
     first, second, third = fleet
     await first.local.drain()
     await settled([second, third])
-    await third.local._ownership.stop_rounds()
+    await end_rounds(third)
     third.local.directory.peers = [second.local._ownership.leases.replica, first.local._ownership.leases.replica]
 
     assert (await third.routed.call(ListGroups("default"))).reply.error is ErrorCode.NONE

@@ -10,6 +10,7 @@ from rota.group import offsets, rebalance, shard, succession, sync
 from rota.group.state import STABLE
 from rota.protocol.errors import ErrorCode
 from rota.replica.known_owners import KnownOwners
+from rota.replica.prerequisites import Prerequisite, prerequisites
 from rota.runtime import coordinator
 from rota.storage import memory, prune_plan
 from rota.testing import replica
@@ -113,7 +114,14 @@ def _with_shards_known(original: Any) -> Any:
 def a_fence_check_is_answered_by_the_lease_alone(patch: Patch) -> None:
     """S15 (F6): a former owner, whose lease goes on because a clock was set, says that a fence holds."""
     for server in (coordinator, replica):
-        patch(server, "needs_confirmation", lambda _request: False)
+        patch(server, "prerequisites", _without(Prerequisite.OWNER))
+
+
+def _without(left_out: Prerequisite) -> Any:
+    def some(request: Any, **store: bool) -> list[Prerequisite]:
+        return [each for each in prerequisites(request, **store) if each is not left_out]
+
+    return some
 
 
 # --- users' transactions ----------------------------------------------------------------------------------
@@ -122,7 +130,7 @@ def a_fence_check_is_answered_by_the_lease_alone(patch: Patch) -> None:
 @mutant
 def progress_is_shown_before_it_is_taken_in(patch: Patch) -> None:
     """S10: a fetch shows less than a user's transaction has committed before."""
-    patch(replica, "needs_side_commits", lambda _request: False)
+    patch(replica, "prerequisites", _without(Prerequisite.SIDE_COMMITS))
 
 
 @mutant

@@ -157,9 +157,9 @@ class StoreMemory:
                 self._note_setback(Setback(claim.shard_id, known, found, claim.generation_floor))
             self._learn(claim.shard_id, Known(claim.epoch, self._replica_id, claim.last_seq))
 
-    def compare_images(self, claims: Iterable[ShardClaim], images: Iterable[ShardImage]) -> None:
+    def compare_images(self, loaded: Iterable[tuple[ShardClaim, ShardImage]]) -> None:
         """Claimed shards were loaded, some time after the claim."""
-        for claim, image in zip(claims, images, strict=True):
+        for claim, image in loaded:
             known = Known(claim.epoch, self._replica_id, claim.last_seq)
             found = known._replace(last_seq=image.last_seq)
             if is_setback(known, found):

@@ -15,21 +15,23 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from rota.group.rows import ShardImage
 from rota.protocol.errors import ErrorCode
 from rota.replica import steps
-from rota.replica.confirmation import NOT_OWNED
+from rota.replica.forwarding import DRAINING
 from rota.replica.known_owners import KnownOwners
 from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard
 from rota.replica.placement import shards_of
 from rota.replica.ports import Replica, ShardClaim, StoreUnavailable
-from rota.replica.steps import Do, Steps
+from rota.replica.prerequisites import NOT_OWNED
+from rota.replica.steps import Do, Loaded, Steps
 
 LOADING_AT_ONCE = 16
 HANDING_OVER_AT_ONCE = 8
 """A new replica gets its share in small portions, so that not all clients come back at once."""
 SLACK_MS = 5
 STORE_RETRY_MS = 200
+RETRY_MS = 20
+"""A replica that gave shards up begins the next round so much later: no tight loop where the store keeps failing."""
 MOVES = "the shard moves to another replica"
 WENT_BACK = "the store went back to an earlier state"
 
@@ -54,6 +56,8 @@ class Leases:
         self._renewed_ms = 0
         self._is_in_haste = False
         """There is more to hand over."""
+        self._unreadable: set[int] = set()
+        """Shards that this round could not read: the next one tries again, and no other shard waits for them."""
 
     @property
     def is_complete(self) -> bool:
@@ -102,6 +106,7 @@ class Leases:
         registration returns.
         """
         self._is_in_haste = False
+        self._unreadable.clear()
         now = yield from self._give_up_overdue(now)
         _, now = yield steps.ReadOwners()
         now = yield from self._look_back(now)
@@ -116,13 +121,17 @@ class Leases:
         else:
             yield from self._hand_over()
 
-    def release_all(self, reason: str) -> Steps:
-        """Release all shards at once, so that no client has to wait for a lease to run out.
+    def leave(self) -> Steps:
+        """Stop in order: take nothing more, and release all shards at once, so that no client waits for a lease to end.
 
+        At once, and not when the last connection has ended: until then no other replica may answer for these groups.
         A store that does not answer is not waited for: the leases then run out by themselves.
         """
+        self.is_leaving = True
+        yield steps.EndRound()
+        yield steps.Drain()
         shards = list(self.owned.values())
-        yield from self._close_and_drop(shards, "the replica stops", reason, NOT_AVAILABLE)
+        yield from self._close_and_drop(shards, "the replica stops", DRAINING, NOT_AVAILABLE)
         with suppress(StoreUnavailable):
             yield steps.Release([owned.claim for owned in shards], deregisters=True)
         yield steps.NotifyPeers()
@@ -157,7 +166,8 @@ class Leases:
             claims = [ShardClaim(shard_id, 0, 0) for shard_id in sorted(memory.to_compare)]
             with suppress(StoreUnavailable):
                 images, now = yield steps.Load(claims, now.monotonic_ms + self.lease_ms)
-                _, now = yield steps.ReportLost(memory.compare_rows(images))
+                read = [image for image in images if image is not None]
+                _, now = yield steps.ReportLost(memory.compare_rows(read))
         return now
 
     def _survey(self) -> Generator[Do, tuple[Any, Now], Now]:
@@ -181,7 +191,7 @@ class Leases:
         return now
 
     def _acquire(self, now: Now) -> Generator[Do, tuple[Any, Now], Now]:
-        missing = [shard_id for shard_id in self.due if shard_id not in self.owned]
+        missing = [shard_id for shard_id in self.due if shard_id not in self.owned.keys() | self._unreadable]
         free = [shard_id for shard_id in missing if self.steal or self._is_free(shard_id, now)]
         for start in range(0, len(free), LOADING_AT_ONCE):
             if self.is_leaving or self.known.memory.setbacks:
@@ -212,16 +222,18 @@ class Leases:
             images, now = yield steps.Load(claims, lease_until_ms)
         except StoreUnavailable:
             return now
-        memory.compare_images(claims, images)
+        read = [(claim, image) for claim, image in zip(claims, images, strict=True) if image is not None]
+        self._unreadable |= {claim.shard_id for claim in claims} - {claim.shard_id for claim, _ in read}
+        memory.compare_images(read)
         if memory.setbacks or now.monotonic_ms >= lease_until_ms:
             return now
         if self.is_leaving:
             return (yield from self._give_back(claims))
-        claims, images = _untouched(claims, images)
+        served = _untouched(read)
         if unsure:
-            claims = yield from self._raise_far(claims, images, unsure)
+            served = yield from self._raise_far(served, unsure)
         lost = {shard_id: memory.lost[shard_id] for shard_id in shard_ids if shard_id in memory.lost}
-        _, now = yield steps.Serve(claims, images, lease_until_ms, lost)
+        _, now = yield steps.Serve(served, lease_until_ms, lost)
         return now
 
     def _give_back(self, claims: Sequence[ShardClaim]) -> Generator[Do, tuple[Any, Now], Now]:
@@ -231,17 +243,18 @@ class Leases:
         return now
 
     def _raise_far(
-        self, claims: Sequence[ShardClaim], images: Sequence[ShardImage], unsure: Collection[int]
-    ) -> Generator[Do, tuple[Any, Now], list[ShardClaim]]:
+        self, loaded: Sequence[Loaded], unsure: Collection[int]
+    ) -> Generator[Do, tuple[Any, Now], list[Loaded]]:
         """Raise the floors of these shards above whatever may have been granted; returns the claims with them."""
         memory = self.known.memory
-        pairs = [(claim, image) for claim, image in zip(claims, images, strict=True) if claim.shard_id in unsure]
-        floors = {claim.shard_id: memory.far_floor(claim, image) for claim, image in pairs}
+        floors = {claim.shard_id: memory.far_floor(claim, image) for claim, image in loaded if claim.shard_id in unsure}
         yield steps.RaiseFloors(floors)
         memory.note_floors(floors)
         return [
-            replace(claim, generation_floor=floors[claim.shard_id].generation_id) if claim.shard_id in floors else claim
-            for claim in claims
+            (replace(claim, generation_floor=floors[claim.shard_id].generation_id), image)
+            if claim.shard_id in floors
+            else (claim, image)
+            for claim, image in loaded
         ]
 
     def _renew(self, now: Now) -> Generator[Do, tuple[Any, Now], Now]:
@@ -300,10 +313,9 @@ class Leases:
             self.known.memory.note_released(owned.shard_id)
 
 
-def _untouched(claims: Sequence[ShardClaim], images: Sequence[ShardImage]) -> tuple[list[ShardClaim], list[ShardImage]]:
+def _untouched(loaded: Sequence[Loaded]) -> list[Loaded]:
     """The shards to which no other replica has appended since they were claimed: this one may have been paused.
 
     Served with the lines of a later epoch, a shard would look as if the store had lost them.
     """
-    pairs = [(claim, image) for claim, image in zip(claims, images, strict=True) if image.last_seq == claim.last_seq]
-    return [claim for claim, _ in pairs], [image for _, image in pairs]
+    return [(claim, image) for claim, image in loaded if image.last_seq == claim.last_seq]

@@ -13,6 +13,9 @@ from rota.replica.going_back import LostFact, Setback
 from rota.replica.owned_shard import Now, OwnedShard
 from rota.replica.ports import Floor, ShardClaim
 
+Loaded: TypeAlias = tuple[ShardClaim, ShardImage]
+"""A claim, and the shard's rows after it."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReadOwners:
@@ -35,7 +38,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Read the rows of these shards; answered with an image for each, in order. AFTER they were claimed."""
+    """Read the rows of these shards, AFTER they were claimed; answered with an image for each, in order.
+
+    None for a shard of which the rows mean nothing to this release: report it.
+    """
 
     claims: Sequence[ShardClaim]
     lease_until_ms: int
@@ -44,10 +50,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Make an `OwnedShard` of each, and `install` it."""
+    """Make an `OwnedShard` of each, and `install` it. Where that raises, report it, and serve the others."""
 
-    claims: Sequence[ShardClaim]
-    images: Sequence[ShardImage]
+    loaded: Sequence[Loaded]
     lease_until_ms: int
     lost: Mapping[int, Lost]
     """For `OwnedShard.load`, by shard id."""
@@ -98,6 +103,16 @@ class GiveUp:
 
 
 @dataclass(frozen=True, slots=True)
+class EndRound:
+    """Begin no other round, and let the one under way end, for as long as that is worth waiting for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Take no new call, and end those that wait for something else than a shard of this replica."""
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Have these shards decide nothing more, and what they have decided become durable, for as long as that is worth
     waiting for. BEFORE they are dropped.
@@ -143,6 +158,8 @@ Do: TypeAlias = (
     | ReportLost
     | RaiseGenerations
     | GiveUp
+    | EndRound
+    | Drain
     | Close
     | DropClosed
     | Release

@@ -1,13 +1,12 @@
-"""The shell of `rota.replica.confirmation`: asks the store whether shards are still owned here."""
+"""The shell of `Prerequisite.OWNER`: asks the store whether shards are still owned here."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from dataclasses import replace
 
-from rota.replica.confirmation import NOT_OWNED
-from rota.replica.ports import ShardClaim, ShardStore, StoreUnavailable
+from rota.replica.ports import ShardStore, StoreUnavailable
+from rota.replica.prerequisites import NOT_OWNED, claim_to_confirm
 from rota.runtime.host import ShardHost
 
 
@@ -33,14 +32,10 @@ class Confirmations:
         async with self._is_reading:
             hosts, self._asked, self._next = self._asked, set(), None
             try:
-                owned = await self._store.confirm([_as_of_now(host) for host in hosts], self._replica_id)
+                owned = await self._store.confirm([claim_to_confirm(host.owned) for host in hosts], self._replica_id)
             except StoreUnavailable:
                 return ()
         for host in hosts:
             if host.shard_id not in owned:
                 self._give_up(host, NOT_OWNED)
         return {host for host in hosts if host.shard_id in owned}
-
-
-def _as_of_now(host: ShardHost) -> ShardClaim:
-    return replace(host.claim, last_seq=host.durable_seq)

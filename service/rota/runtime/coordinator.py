@@ -29,10 +29,10 @@ from rota.protocol.messages import (
     VerifyFence,
     refuse,
 )
-from rota.replica.confirmation import needs_confirmation, needs_side_commits
-from rota.replica.forwarding import DRAINING, Forwarding, shard_of_request
+from rota.replica.forwarding import Forwarding, shard_of_request
 from rota.replica.listing import not_all, page_of_shards
 from rota.replica.ports import Answer, JournalEvent, Liveness, Replica, ShardOwner, ShardStore
+from rota.replica.prerequisites import Prerequisite, prerequisites, refused_without
 from rota.runtime.assigning import ServerAssigner
 from rota.runtime.clock import Clock, SystemClock, TimerTask
 from rota.runtime.confirming import Confirmations
@@ -120,9 +120,9 @@ class LocalCoordinator:
             notify=peers.notify_released if peers is not None else None,
             sessions=self._sessions,
             assign=self._assigner.want,
+            drain=self._drain,
         )
-        # A store that is this process's alone has no other owner.
-        self._confirmations = None if steal else Confirmations(store, self.replica_id, self._ownership.give_up)
+        self._confirmations = Confirmations(store, self.replica_id, self._ownership.give_up)
 
     async def __aenter__(self) -> LocalCoordinator:
         await self.start()
@@ -157,13 +157,7 @@ class LocalCoordinator:
 
         Watches end, and so do waits for a leader, with the one that there is.
         """
-        await self._ownership.stop_rounds()
-        self.forwarding.is_draining = True
-        if self.forwarder is not None:
-            self.forwarder.drain()
-        self.topic_news.end_waits()
-        # At once, and not when the last connection has ended: until then no other replica may answer for these groups.
-        await self._ownership.release_all(DRAINING)
+        await self._ownership.leave()
 
     async def stop(self) -> None:
         """Drain, end the tasks."""
@@ -230,7 +224,7 @@ class LocalCoordinator:
         waits = request.sign if isinstance(request, VerifyFence) else request.wait_ms
         if host is None or waits or self.forwarding.is_draining:
             return None
-        if self._confirmations is not None and needs_confirmation(request):
+        if self._prerequisites(request):
             return None
         return host.try_read(request)
 
@@ -327,6 +321,12 @@ class LocalCoordinator:
 
     # --- inside ------------------------------------------------------------------------------------
 
+    def _drain(self) -> None:
+        self.forwarding.is_draining = True
+        if self.forwarder is not None:
+            self.forwarder.drain()
+        self.topic_news.end_waits()
+
     def _on_events(self, shard_id: int, events: list[JournalEvent]) -> None:
         self._telemetry.on_events(shard_id, events)
         self._subscriptions.notify(events)
@@ -342,18 +342,22 @@ class LocalCoordinator:
         if refusal is not None:
             return refusal
         host = self._ownership.hosts[shard_id]
-        if needs_side_commits(request) and not await self._knows_progress(host):
-            return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store does not answer"))
-        if needs_confirmation(request) and not await self._is_owner(host):
-            return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store does not confirm the owner"))
+        for prerequisite in self._prerequisites(request):
+            if not await self._is_met(prerequisite, host):
+                return refused_without(prerequisite, request)
         return await _answered(host, request)
 
-    async def _is_owner(self, host: ShardHost) -> bool:
-        return self._confirmations is None or await self._confirmations.is_owner(host)
+    def _prerequisites(self, request: Request) -> Sequence[Prerequisite]:
+        return prerequisites(
+            request, has_side_door=self._store.has_side_door, is_shared=not self._ownership.leases.steal
+        )
 
-    async def _knows_progress(self, host: ShardHost) -> bool:
-        """Look at what users committed in transactions of their own, past the shard's memory: before it is shown."""
-        return not self._store.has_side_door or await self._ownership.committer.take_in(host)
+    async def _is_met(self, prerequisite: Prerequisite, host: ShardHost) -> bool:
+        match prerequisite:
+            case Prerequisite.SIDE_COMMITS:
+                return await self._ownership.committer.take_in(host)
+            case Prerequisite.OWNER:
+                return await self._confirmations.is_owner(host)
 
     def _host(self, namespace: str, name: str) -> ShardHost | None:
         return self._ownership.hosts.get(shard_of(namespace, name, self.shard_count))

@@ -15,7 +15,7 @@ from rota.group.shard import Lost
 from rota.protocol.limits import Limits
 from rota.replica import steps as step
 from rota.replica.going_back import LostFact, Setback
-from rota.replica.leases import Leases
+from rota.replica.leases import RETRY_MS, Leases
 from rota.replica.owned_shard import Now, OwnedShard
 from rota.replica.ports import Floor, JournalEvent, Replica, ShardClaim, ShardOwner, ShardStore, StoreUnavailable
 from rota.replica.steps import Do, Steps
@@ -28,7 +28,6 @@ from rota.runtime.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 
-RETRY_S = 0.02
 FLUSH_S = 0.5
 """How long a stopping process waits for the store: parked clients want their answer within a second."""
 MOST_LOST_LINES = 200
@@ -58,6 +57,7 @@ class Ownership:
         notify: Notify | None = None,
         sessions: SharedSessions | None = None,
         assign: Callable[[ShardHost, Timer], None] | None = None,
+        drain: Callable[[], None],
     ) -> None:
         self.hosts = hosts
         """The shards that are served here, by id."""
@@ -80,6 +80,7 @@ class Ownership:
         self._notify = notify
         self._sessions = sessions
         self._assign = assign
+        self._drain = drain
         self._wake = asyncio.Event()
         self._is_nudged = False
         self._left_rounds = asyncio.Event()
@@ -115,15 +116,9 @@ class Ownership:
         finally:
             self._left_rounds.set()
 
-    async def stop_rounds(self) -> None:
-        """Keep what there is and take nothing more; a store that hangs is not waited for."""
-        self.leases.is_leaving = True
-        self._wake.set()
-        await _at_most(FLUSH_S, self._left_rounds.wait())
-
-    async def release_all(self, reason: str) -> None:
-        """Release all shards at once; waiting calls are answered with `reason`."""
-        await self._carry_out(self.leases.release_all(reason))
+    async def leave(self) -> None:
+        """See `Leases.leave`."""
+        await self._carry_out(self.leases.leave())
 
     def due(self) -> int:
         """How many shards this replica should hold."""
@@ -211,6 +206,10 @@ class Ownership:
                 return self._with_host(owned, lambda host: host.raise_generations(floor))
             case step.GiveUp(owned, reason):
                 return self._with_host(owned, lambda host: self.give_up(host, reason))
+            case step.EndRound():
+                return await self._end_round()
+            case step.Drain():
+                return self._drain()
             case step.Close(shards, reason):
                 for owned in shards:
                     self._with_host(owned, lambda host: host.close(reason))
@@ -221,6 +220,11 @@ class Ownership:
                 return await self._release(claims, deregisters=deregisters)
             case step.NotifyPeers():
                 return await self._notify(self.directory.peers) if self._notify is not None else None
+
+    async def _end_round(self) -> None:
+        """A store that hangs is not waited for."""
+        self._wake.set()
+        await _at_most(FLUSH_S, self._left_rounds.wait())
 
     def _with_host(self, owned: OwnedShard, act: Callable[[ShardHost], None]) -> None:
         """Do something with the host of a shard, unless that was dropped meanwhile."""
@@ -245,15 +249,32 @@ class Ownership:
         except* StoreUnavailable as errors:
             logger.warning("the leases could not be released", extra={"error": str(errors.exceptions[0])})
 
-    async def _load(self, claims: Sequence[ShardClaim], lease_until_ms: int) -> list[ShardImage]:
+    async def _load(self, claims: Sequence[ShardClaim], lease_until_ms: int) -> list[ShardImage | None]:
         shard_ids = [claim.shard_id for claim in claims]
         self._loading_since = time.perf_counter()
         try:
             async with asyncio.timeout((lease_until_ms - self._clock.monotonic_ms()) / 1000):
-                return await self._store.load(shard_ids)
+                return await self._load_readable(claims)
         except (StoreUnavailable, TimeoutError) as error:
             logger.warning("shards could not be loaded", extra={"shard_ids": shard_ids, "error": repr(error)})
             raise StoreUnavailable(str(error)) from error
+
+    async def _load_readable(self, claims: Sequence[ShardClaim]) -> list[ShardImage | None]:
+        """All at once, or one by one where one of them cannot be read: None for that one."""
+        try:
+            return list(await self._store.load([claim.shard_id for claim in claims]))
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            if len(claims) > 1:
+                return [image for claim in claims for image in await self._load_readable([claim])]
+            self._report_unreadable(claims[0], error)
+            return [None]
+
+    def _report_unreadable(self, claim: ShardClaim, error: Exception) -> None:
+        """A shard that cannot be loaded costs its own groups, and not this process and then the next owner's."""
+        logger.error("a shard cannot be loaded", exc_info=error, extra={"shard_id": claim.shard_id})
+        self._telemetry.on_shard_dropped(claim.shard_id, claim.epoch, f"a broken invariant: {error!r}")
 
     async def _claim(self, do: step.Claim) -> list[ShardClaim]:
         leases, here = self.leases, self.leases.replica
@@ -281,30 +302,34 @@ class Ownership:
 
     async def _serve_all(self, do: step.Serve) -> None:
         async with asyncio.TaskGroup() as group:
-            for claim, image in zip(do.claims, do.images, strict=True):
+            for claim, image in do.loaded:
                 group.create_task(self._serve(claim, image, do.lease_until_ms, do.lost.get(claim.shard_id)))
 
     async def _serve(self, claim: ShardClaim, image: ShardImage, lease_until_ms: int, lost: Lost | None) -> None:
         # Read last: until now, others may have recorded heartbeats for a shard without an owner.
         seen = await self._sessions.read(claim.shard_id) if self._sessions else None
-        host = ShardHost(
-            claim,
-            image,
-            self._limits,
-            self._clock,
-            replica_id=self.leases.replica.replica_id,
-            lease_until_ms=lease_until_ms,
-            set_timer=self._timers.set,
-            want_commit=self.committer.want,
-            give_up=self.give_up,
-            on_events=self._on_events,
-            on_expired=self._telemetry.on_expired,
-            ask=self._sessions.ask if self._sessions else None,
-            forget=self._sessions.forget if self._sessions else None,
-            assign=self._assign,
-            seen=seen,
-            lost=lost,
-        )
+        try:
+            host = ShardHost(
+                claim,
+                image,
+                self._limits,
+                self._clock,
+                replica_id=self.leases.replica.replica_id,
+                lease_until_ms=lease_until_ms,
+                set_timer=self._timers.set,
+                want_commit=self.committer.want,
+                give_up=self.give_up,
+                on_events=self._on_events,
+                on_expired=self._telemetry.on_expired,
+                ask=self._sessions.ask if self._sessions else None,
+                forget=self._sessions.forget if self._sessions else None,
+                assign=self._assign,
+                seen=seen,
+                lost=lost,
+            )
+        except Exception as error:
+            self._report_unreadable(claim, error)
+            return
         self.hosts[claim.shard_id] = host
         self.leases.install(host.owned)
         self.directory.note_arrival()
@@ -337,7 +362,7 @@ class Ownership:
                 await self._wake.wait()
                 if not self._is_nudged and not self.complete.is_set():
                     # A store that keeps failing is asked again after a breath, not in a tight loop.
-                    await asyncio.sleep(RETRY_S)
+                    await asyncio.sleep(RETRY_MS / 1_000)
         except TimeoutError:
             pass
         self._is_nudged = False

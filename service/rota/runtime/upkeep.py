@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from rota.replica.confirmation import TAKE_IN_INTERVAL_MS
+from rota.replica.prerequisites import SWEEP_INTERVAL_MS, TAKE_IN_INTERVAL_MS
 from rota.runtime.clock import Clock
 from rota.runtime.host import ShardHost
 from rota.runtime.ownership import Ownership
-
-SWEEP_INTERVAL_S = 60.0
 
 
 class Upkeep:
@@ -35,7 +33,7 @@ class Upkeep:
 
     async def _keep_sweeping(self) -> None:
         while True:
-            await asyncio.sleep(SWEEP_INTERVAL_S)
+            await asyncio.sleep(SWEEP_INTERVAL_MS / 1_000)
             await self.sweep_all()
 
     async def sweep_all(self) -> None:

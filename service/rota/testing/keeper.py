@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rota.replica import steps as step
 from rota.replica.known_owners import KnownOwners
-from rota.replica.leases import Leases
+from rota.replica.leases import RETRY_MS, Leases
 from rota.replica.owned_shard import OwnedShard
 from rota.replica.ports import Replica as Registered
 from rota.replica.ports import SeenMembers, ShardClaim, ShardOwner, StoreUnavailable
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 FLUSH_MS = 500
 POLL_MS = 5
-RETRY_MS = 20
 
 
 class ShardKeeper:
@@ -45,9 +44,8 @@ class ShardKeeper:
 
     def release(self) -> None:
         """Stop in order: release all shards, then end."""
-        self.leases.is_leaving = True
         self._rounds += 1
-        self._run(self.leases.release_all("the replica stops"), self._replica.end)
+        self._run(self.leases.leave(), self._replica.end)
 
     # --- rounds ----------------------------------------------------------------------------------
 
@@ -120,6 +118,12 @@ class ShardKeeper:
             case step.GiveUp(owned, reason):
                 replica.drop(owned, reason)
                 then(None)
+            case step.EndRound():
+                # Not waited for, as a round whose store hangs: what it has taken since, it gives back.
+                then(None)
+            case step.Drain():
+                replica.peers.drain()
+                then(None)
             case step.Close(shards, reason):
                 for owned in shards:
                     replica.carry_out(owned, owned.close(reason, replica.now()))
@@ -170,8 +174,7 @@ class ShardKeeper:
 
     def _serve(self, do: step.Serve, then: Callable[[None], None]) -> None:
         """Install the shards, each as soon as the rest of its sessions is known."""
-        loaded = list(zip(do.claims, do.images, strict=True))
-        sessions, waiting = self._replica.sessions, {claim.shard_id for claim in do.claims}
+        sessions, waiting = self._replica.sessions, {claim.shard_id for claim, _ in do.loaded}
 
         def install(claim: ShardClaim, image: ShardImage, seen: SeenMembers | None) -> None:
             self._install(claim, image, do, seen)
@@ -179,7 +182,7 @@ class ShardKeeper:
             if not waiting:
                 then(None)
 
-        for claim, image in loaded:
+        for claim, image in do.loaded:
             if sessions is None:
                 install(claim, image, None)
             else:

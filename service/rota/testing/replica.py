@@ -6,7 +6,7 @@ replies are sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -16,12 +16,19 @@ from rota.group.invariants import check_group
 from rota.group.result import Result, Timer, TimerKind
 from rota.group.rows import SideCommit
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import GroupRequest, JoinGroup, Request, refuse
-from rota.replica.confirmation import NOT_OWNED, TAKE_IN_INTERVAL_MS, needs_confirmation, needs_side_commits
+from rota.protocol.messages import GroupRequest, JoinGroup, Request
 from rota.replica.going_back import StoreMemory
 from rota.replica.group_commit import Append, GroupCommit, ReadSideCommits
 from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard, Ready
 from rota.replica.ports import Answer
+from rota.replica.prerequisites import (
+    NOT_OWNED,
+    TAKE_IN_INTERVAL_MS,
+    Prerequisite,
+    claim_to_confirm,
+    prerequisites,
+    refused_without,
+)
 from rota.testing.coverage import outcome_of_request, outcome_of_step, state_of
 from rota.testing.keeper import ShardKeeper
 from rota.testing.liveness import SimulatedSessions
@@ -76,36 +83,40 @@ class Replica(ReplicaProcess):
         if refusal is not None:
             incoming.answer(refusal)
             return
-        owned = self.owned[shard_id]
-        if self.world.parts.side_door and needs_side_commits(request):
-            self.take_in(owned, partial(self._serve_if_known, owned, incoming, request))
-        elif needs_confirmation(request):
-            self._confirm(owned, partial(self._submit, owned, incoming, request), incoming, request)
-        else:
-            self._submit(owned, incoming, request)
+        needed = prerequisites(request, has_side_door=self.world.parts.side_door, is_shared=True)
+        self._serve_after(needed, self.owned[shard_id], incoming, request)
 
-    def _serve_if_known(self, owned: OwnedShard, incoming: Incoming, request: Request, known: bool) -> None:
-        if known:
+    def _serve_after(
+        self, needed: Sequence[Prerequisite], owned: OwnedShard, incoming: Incoming, request: Request
+    ) -> None:
+        if not needed:
             self._submit(owned, incoming, request)
-        else:
-            incoming.answer(Answer(refuse(request, NOT_AVAILABLE, "the store does not answer")))
+            return
 
-    def _confirm(self, owned: OwnedShard, then: Callable[[], None], incoming: Incoming, request: Request) -> None:
-        """Go on once the store says that the shard is still owned here."""
+        def answered(is_met: bool) -> None:
+            if is_met:
+                self._serve_after(needed[1:], owned, incoming, request)
+            else:
+                incoming.answer(refused_without(needed[0], request))
+
+        match needed[0]:
+            case Prerequisite.SIDE_COMMITS:
+                self.take_in(owned, answered)
+            case Prerequisite.OWNER:
+                self._confirm(owned, answered)
+
+    def _confirm(self, owned: OwnedShard, answered: Callable[[bool], None]) -> None:
+        """Ask the store whether the shard is still owned here."""
 
         def read(held: list[int] | None) -> None:
-            if held == [owned.shard_id]:
-                then()
-                return
-            if held is not None:
+            is_owner = held == [owned.shard_id]
+            if held is not None and not is_owner:
                 self.drop(owned, NOT_OWNED)
-            incoming.answer(Answer(refuse(request, NOT_AVAILABLE, "the store does not confirm the owner")))
+            answered(is_owner)
 
         self.world.store.submit(
             self,
-            partial(
-                self.world.store.tables.confirm, [replace(owned.claim, last_seq=owned.durable_seq)], self.replica_id
-            ),
+            partial(self.world.store.tables.confirm, [claim_to_confirm(owned)], self.replica_id),
             self.keeper.leases.lease_ms // 2,
             read,
             cut_off=self.cut_off_from_store(),
@@ -336,7 +347,6 @@ class Replica(ReplicaProcess):
 
     def hand_over(self) -> None:
         if not self.keeper.leases.is_leaving:
-            self.peers.drain()
             self.keeper.release()
 
     def crash(self) -> None:

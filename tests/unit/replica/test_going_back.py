@@ -214,7 +214,7 @@ def test_rows_older_than_their_claim_are_a_setback() -> None:
     memory = StoreMemory(ME.replica_id)
     claims = [ShardClaim(0, 6, 27), ShardClaim(1, 2, 5)]
 
-    memory.compare_images(claims, [ShardImage(0, 14), ShardImage(1, 5)])
+    memory.compare_images(zip(claims, [ShardImage(0, 14), ShardImage(1, 5)], strict=True))
 
     assert [each.shard_id for each in memory.setbacks] == [0]
 

@@ -11,6 +11,7 @@ import pytest
 from rota.group.rows import ShardImage
 from rota.protocol.errors import ErrorCode
 from rota.replica import steps
+from rota.replica.forwarding import DRAINING
 from rota.replica.known_owners import KnownOwners
 from rota.replica.leases import HANDING_OVER_AT_ONCE, LOADING_AT_ONCE, MOVES, SLACK_MS, STORE_RETRY_MS, Leases
 from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard
@@ -39,6 +40,8 @@ class Shell:
         """Shards that the store gives to another replica meanwhile: claims and renewals of these fail."""
         self.hanging: set[int] = set()
         """Shards of which the store does not answer the last append."""
+        self.unreadable: set[int] = set()
+        """Shards of which the rows mean nothing to this release."""
         self.takes_ms: dict[type[Do], int] = {}
         self.fails: set[type[Do]] = set()
         self.before: dict[type[Do], Callable[[], None]] = {}
@@ -93,11 +96,11 @@ class Shell:
             case steps.Claim(shard_ids):
                 return [self._claim(shard_id) for shard_id in shard_ids if shard_id not in self.taken]
             case steps.Load(claims):
-                return [ShardImage(each.shard_id, self.rows[each.shard_id].last_seq) for each in claims]
+                return [None if each.shard_id in self.unreadable else self._image(each.shard_id) for each in claims]
             case steps.RaiseFloors(floors):
                 self.floors |= floors
-            case steps.Serve(claims, images, lease_until_ms, _):
-                self._serve(claims, images, lease_until_ms)
+            case steps.Serve(loaded, lease_until_ms, _):
+                self._serve(loaded, lease_until_ms)
             case steps.Renew(claims):
                 rows = [self.rows[each.shard_id] for each in claims if each.shard_id not in self.taken]
                 return [Renewal(row.shard_id, row.last_seq, self._floor(row.shard_id)) for row in rows]
@@ -126,8 +129,11 @@ class Shell:
     def _floor(self, shard_id: int) -> int:
         return self.floors.get(shard_id, Floor(0, 0)).generation_id
 
-    def _serve(self, claims: Any, images: Any, lease_until_ms: int) -> None:
-        for claim, image in zip(claims, images, strict=True):
+    def _image(self, shard_id: int) -> ShardImage:
+        return ShardImage(shard_id, self.rows[shard_id].last_seq)
+
+    def _serve(self, loaded: Any, lease_until_ms: int) -> None:
+        for claim, image in loaded:
             owned, _ = OwnedShard.load(
                 claim, image, LIMITS, self.now(), replica_id=ME.replica_id, lease_until_ms=lease_until_ms
             )
@@ -278,7 +284,7 @@ def test_a_shard_that_another_has_appended_to_is_not_served() -> None:
     shell.before[steps.Load] = another_claims
     shell.round()
 
-    assert [claim.shard_id for claim in shell.did(steps.Serve)[0].claims] == [0, 2, 3]
+    assert [claim.shard_id for claim, _ in shell.did(steps.Serve)[0].loaded] == [0, 2, 3]
     assert sorted(shell.leases.owned) == [0, 2, 3]
     assert not shell.known.memory.setbacks
 
@@ -290,6 +296,38 @@ def test_what_was_loaded_after_its_lease_is_not_served() -> None:
 
     assert shell.names().count("Load") == 1
     assert not shell.did(steps.Serve)
+
+
+def test_a_shard_that_cannot_be_read_costs_no_other_shard() -> None:
+    shell = Shell()
+    shell.unreadable = {1}
+
+    names = shell.round()
+
+    assert sorted(shell.leases.owned) == [0, 2, 3]
+    assert names.count("Load") == 1, "it is not read twice in a round"
+    assert not shell.leases.is_complete
+
+
+def test_a_shard_is_served_once_it_can_be_read() -> None:
+    shell = Shell()
+    shell.unreadable = {1}
+    shell.round()
+    shell.unreadable = set()
+
+    shell.round()
+
+    assert sorted(shell.leases.owned) == [0, 1, 2, 3]
+
+
+def test_a_replica_that_leaves_gives_back_what_it_cannot_read() -> None:
+    shell = Shell()
+    shell.unreadable = {1}
+    shell.before[steps.Load] = lambda: setattr(shell.leases, "is_leaving", True)
+
+    shell.round()
+
+    assert [claim.shard_id for claim in shell.did(steps.Release)[0].claims] == list(range(SHARDS))
 
 
 def test_a_replica_that_leaves_registers_and_claims_nothing() -> None:
@@ -466,10 +504,13 @@ def test_a_replica_that_stops_releases_all_and_deregisters() -> None:
     shell = a_replica_with_all()
     shards = list(shell.leases.owned.values())
 
-    assert shell.run(shell.leases.release_all("stopping")) == ["Close", *["DropClosed"] * 4, "Release", "NotifyPeers"]
+    names = shell.run(shell.leases.leave())
+
+    assert names == ["EndRound", "Drain", "Close", *["DropClosed"] * 4, "Release", "NotifyPeers"]
+    assert shell.leases.is_leaving
     assert shell.did(steps.Close) == [steps.Close(shards, "the replica stops")]
     assert {(do.reason, do.code, do.undecided) for do in shell.did(steps.DropClosed)} == {
-        ("stopping", NOT_AVAILABLE, True)
+        (DRAINING, NOT_AVAILABLE, True)
     }
     assert shell.did(steps.Release) == [steps.Release([owned.claim for owned in shards], deregisters=True)]
 
@@ -478,7 +519,7 @@ def test_a_replica_stops_although_the_store_is_away() -> None:
     shell = a_replica_with_all()
     shell.fails = {steps.Release}
 
-    assert shell.run(shell.leases.release_all("stopping"))[-1] == "NotifyPeers"
+    assert shell.run(shell.leases.leave())[-1] == "NotifyPeers"
 
 
 # --- when the next round is due ------------------------------------------------------------------------------
