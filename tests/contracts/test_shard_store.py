@@ -311,7 +311,7 @@ async def test_contradictory_batches_are_a_bug_of_the_caller(store: ShardStore) 
 
     with pytest.raises(AssertionError, match="two batches"):
         await store.append([batch, batch])
-    with pytest.raises(AssertionError, match="line 3 stands where 2"):
+    with pytest.raises(AssertionError, match="line 3 is not line 2"):
         await store.append([with_a_gap])
 
     assert await image_of(store, 0) == ShardImage(0)

@@ -27,7 +27,7 @@ class Dropped(Telemetry):
     def __init__(self) -> None:
         self.dropped: set[tuple[int, str]] = set()
 
-    def on_shard_dropped(self, shard_id: int, epoch: int, reason: str) -> None:  # noqa: ARG002
+    def on_shard_dropped(self, shard_id: int, epoch: int, reason: str) -> None:
         self.dropped.add((shard_id, reason))
 
 

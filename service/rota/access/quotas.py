@@ -119,8 +119,6 @@ def payer_of(subject: str, origin: str) -> str:
 
 def may_park(request: m.Request) -> bool:
     """Whether it may hold memory here while it waits. A heartbeat holds less than its member does anyway."""
-    if isinstance(request, m.JoinGroup | m.SyncGroup):
-        return request.wait_ms is None or request.wait_ms > 0
     return not isinstance(request, m.Heartbeat) and m.parks_for_ms(request) > 0
 
 

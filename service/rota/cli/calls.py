@@ -19,11 +19,11 @@ from rota.client.transports.addresses import HTTP, split_address
 from rota.protocol.defaults import COMMAND_LINE_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.ids import check_group_id, check_topic
-from rota.protocol.messages import DeleteOffsets, FetchOffsets, GroupRequest, Reply, Request, TopicRequest
+from rota.protocol.messages import DeleteOffsets, FetchOffsets, GroupRequest, Reply, Request, TopicRequest, parks_for_ms
 from rota.wire.documents import parse_document
 from rota.wire.problems import Problem, decode_problem, detail_at
 from rota.wire.replies import MalformedReply, decode_reply
-from rota.wire.routes import PREFIX, ROUTES, encode_request, wait_ms_of
+from rota.wire.routes import PREFIX, ROUTES, encode_request
 
 AnyReply = TypeVar("AnyReply", bound=Reply)
 
@@ -79,7 +79,7 @@ class Server:
         _check_names(request)
         with usage():
             target = encode_request(request)
-        timeout_s = _TIMEOUT_S + wait_ms_of(request) / 1000
+        timeout_s = _TIMEOUT_S + parks_for_ms(request) / 1000
         document = self.exchange(target.method, target.path, target.query, target.body, timeout_s=timeout_s)
         try:
             reply = decode_reply(ROUTES[type(request)].reply, document).reply

@@ -365,6 +365,8 @@ class ShardReleased:
 
 
 MemberGone = MemberLeft | MemberExpired | MemberRemoved
+MemberEnd = MemberGone | MemberFenced
+"""Those of `rota.protocol.causes.MEMBER_ENDS`."""
 Record = (
     RebalanceStarted
     | MemberJoined

@@ -8,12 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rota.observability.causes import rebalance_cause
-from rota.protocol.causes import Cause
+from rota.protocol.causes import MEMBER_ENDS, Cause
 
 Event = Mapping[str, Any]
 """A line of the journal as JSON has it: `at_ms`, `generation_id`, `kind`, `reason`, `payload`, `revision`."""
-
-_GONE = {"member_left": "left", "member_expired": "expired", "member_removed": "removed", "member_fenced": "replaced"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +83,9 @@ class _Reader:
 
     def read(self, event: Event) -> None:
         kind, payload = event["kind"], event["payload"]
-        if kind in _GONE:
+        if kind in MEMBER_ENDS:
             self._last_gone = kind
-            self._departed.append(Departure(payload["member_id"], _GONE[kind], event["reason"]))
+            self._departed.append(Departure(payload["member_id"], MEMBER_ENDS[kind], event["reason"]))
         elif kind == "rebalance_started":
             self._running = Generation(
                 event["generation_id"] + 1,

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from rota.protocol.causes import MEMBER_ENDS
+
 INT, LONG, DOUBLE, TEXT, YES = pa.int32(), pa.int64(), pa.float64(), pa.string(), pa.bool_()
 TIME = pa.timestamp("us", tz="UTC")
 LONGS = pa.list_(pa.int64())
@@ -63,7 +65,6 @@ _GROUP = (
     Column("namespace", TEXT, "namespace of the group"),
     Column("group_id", TEXT, "the group"),
 )
-_GONE = ("member_left", "member_expired", "member_removed", "member_fenced")
 
 REBALANCES = Table(
     "rebalances",
@@ -76,7 +77,7 @@ REBALANCES = Table(
         "group_emptied",
         "group_deleted",
         "member_joined",
-        *_GONE,
+        *MEMBER_ENDS,
     ),
     (
         *_GROUP,
@@ -130,7 +131,7 @@ GROUP_STATES = Table(
 LEADER_TENURES = Table(
     "leader_tenures",
     "one time that one member led a group",
-    ("generation_completed", "group_emptied", "group_deleted", *_GONE),
+    ("generation_completed", "group_emptied", "group_deleted", *MEMBER_ENDS),
     (
         *_GROUP,
         Column("leader_id", TEXT, "the leader"),
@@ -174,7 +175,7 @@ FAILOVERS = Table(
 MEMBERS = Table(
     "members",
     "one time that one member was in a group",
-    ("member_joined", "member_updated", "generation_completed", *_GONE),
+    ("member_joined", "member_updated", "generation_completed", *MEMBER_ENDS),
     (
         *_GROUP,
         Column("member_id", TEXT, "the member"),
@@ -326,7 +327,7 @@ OFFSETS = Table(
 FENCED = Table(
     "fenced",
     "the refused requests of one former member in one hour",
-    ("request_fenced", *_GONE),
+    ("request_fenced", *MEMBER_ENDS),
     (
         *_GROUP,
         Column("member_id", TEXT, "the member that the request named"),
@@ -394,7 +395,7 @@ ADVISOR = Table(
     "advisor",
     "one step of a group (the assignments that follow from one change) as one strategy would have made it; written "
     "anew by `rota pipeline advise`",
-    ("assignment_synced", "member_joined", "member_updated", "generation_completed", "group_emptied", *_GONE),
+    ("assignment_synced", "member_joined", "member_updated", "generation_completed", "group_emptied", *MEMBER_ENDS),
     (
         *_GROUP,
         Column("generation_id", INT, "the step's first generation"),
@@ -431,7 +432,7 @@ WHAT_IFS = Table(
         "member_updated",
         "generation_completed",
         "group_emptied",
-        *_GONE,
+        *MEMBER_ENDS,
     ),
     (
         *_GROUP,

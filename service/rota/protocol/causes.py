@@ -60,3 +60,11 @@ CAUSES: Mapping[Cause, str] = {
     Cause.GENERATION_RAISED: "the store went back to an earlier state, and the generation was raised past it",
     Cause.OTHER: "the lines before it are missing, or a release without codes wrote it",
 }
+
+MEMBER_ENDS = {
+    "member_left": "left",
+    "member_expired": "expired",
+    "member_removed": "removed",
+    "member_fenced": "replaced",
+}
+"""How a member ended, by the kind of the journal's line that says so."""

@@ -34,13 +34,11 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
-from rota.protocol.limits import MAX_WAIT_MS
 from rota.protocol.messages import (
     Heartbeat,
     HeartbeatMany,
     ListGroups,
     ListTopics,
-    Parkable,
     Request,
     parks_for_ms,
     refuse,
@@ -168,7 +166,7 @@ class Forwarding:
         peer = self._known.peer_of(shard_id) if self.forwards and shard_id not in self._here else None
         if peer is None:
             return AskHere(request)
-        parks = isinstance(request, Parkable) and request.wait_ms != 0
+        parks = parks_for_ms(request) > 0
         return _drains(request) if parks and self.is_draining else AskPeer(peer, request, parks)
 
     def answer_of(self, asked: AskHere | AskPeer, outcome: Answer | NoAnswer) -> Answer:
@@ -296,7 +294,7 @@ def as_moved(answer: Answer) -> Answer:
 def answer_timeout_ms(request: Request) -> int:
     """How long a peer may take: as long as the request lets it wait, and a little more."""
     answer_ms = HEARTBEAT_MS if isinstance(request, Heartbeat) else ANSWER_MS
-    return min(parks_for_ms(request), MAX_WAIT_MS) + answer_ms
+    return parks_for_ms(request) + answer_ms
 
 
 def shard_of_request(request: Request, shard_count: int) -> int:

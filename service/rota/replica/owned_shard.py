@@ -28,10 +28,7 @@ from typing import NamedTuple
 from rota.group.assignment import AssignmentJob
 from rota.group.records import (
     Entry,
-    MemberExpired,
-    MemberFenced,
-    MemberLeft,
-    MemberRemoved,
+    MemberEnd,
     ShardAcquired,
     ShardReleased,
 )
@@ -51,13 +48,12 @@ from rota.protocol.messages import (
     Request,
     SyncGroup,
     VerifyFence,
+    parks_for_ms,
     refuse,
 )
 from rota.replica.ports import Answer, SeenMembers, ShardClaim
 
 NOT_AVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
-GONE = (MemberLeft, MemberExpired, MemberRemoved, MemberFenced)
-"""How a member ends."""
 LEASE_IS_OVER = "this replica's lease on the shard is over"
 GRACE_MS = 1_000
 """Extra session time of a member at a failover: its next heartbeat has to find the new owner."""
@@ -65,8 +61,6 @@ PUBLISH_MS = 75
 """How often an owner publishes the heartbeats that it has received, where sessions are shared."""
 STILL_HERE_MS = 500
 """How often it publishes a shard in which nothing happens, so that the next owner knows until when it was held."""
-DEFAULT_WAIT_MS = 30_000
-"""How long a join or a sync may stay parked that does not say."""
 
 
 class Now(NamedTuple):
@@ -411,7 +405,7 @@ def _gone(records: Sequence[Entry]) -> list[MemberName]:
     return [
         (entry.namespace, entry.group_id, record.member_id)
         for entry in records
-        if isinstance(record := entry.record, GONE)
+        if isinstance(record := entry.record, MemberEnd)
     ]
 
 
@@ -438,11 +432,11 @@ def wait_ms(request: Request, shard: Shard) -> int:
     """
     match request:
         case JoinGroup() | SyncGroup():
-            return min(DEFAULT_WAIT_MS if request.wait_ms is None else request.wait_ms, MAX_WAIT_MS)
+            return parks_for_ms(request)
         case Heartbeat():
             group = shard.groups.get((request.namespace, request.group_id))
             member = group.members.get(request.member_id) if group is not None else None
             third = member.image.session_timeout_ms // 3 if member is not None else 0
-            return min(request.wait_ms or 0, MAX_WAIT_MS, third)
+            return min(parks_for_ms(request), third)
         case _:
             return MAX_WAIT_MS

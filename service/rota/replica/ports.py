@@ -56,6 +56,20 @@ class ShardBatch:
     replica_id: str | None = None
     """The owner: where the store went back, another replica may have the same epoch. None: any."""
 
+    @property
+    def last_seq(self) -> int:
+        """The number of the journal's last line once this batch is stored."""
+        return self.first_seq - 1 + len(self.events)
+
+
+def check_batches(batches: Sequence[ShardBatch]) -> None:
+    """A shard appears once, and its lines count up from `first_seq`; anything else is a bug of the caller."""
+    shard_ids = [batch.shard_id for batch in batches]
+    assert len(set(shard_ids)) == len(shard_ids), f"a shard has two batches in one append: {shard_ids}"
+    for batch in batches:
+        for seq, event in enumerate(batch.events, start=batch.first_seq):
+            assert event.seq == seq, f"shard {batch.shard_id}: line {event.seq} is not line {seq}"
+
 
 @dataclass(frozen=True, slots=True)
 class ShardClaim:

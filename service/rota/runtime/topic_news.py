@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from rota.protocol.errors import ErrorCode
-from rota.protocol.limits import MAX_WAIT_MS
-from rota.protocol.messages import ListTopics, ListTopicsReply
+from rota.protocol.messages import ListTopics, ListTopicsReply, parks_for_ms
 from rota.replica.known_owners import KnownOwners
 from rota.replica.ports import Answer, Replica
 
@@ -40,7 +39,7 @@ class TopicNews:
     async def list_when_changed(self, request: ListTopics, ask: Callable[[ListTopics], Awaitable[Answer]]) -> Answer:
         """What `ask` answers, as soon as these are not the topics that the caller knows, or the wait is over."""
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
-        give_up_at = loop.time() + min(request.wait_ms or 0, MAX_WAIT_MS) / 1000
+        give_up_at = loop.time() + parks_for_ms(request) / 1000
         waiting = self._waiting.setdefault(request.namespace, set())
         waiting.add(woken)
         try:

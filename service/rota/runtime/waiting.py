@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from rota.protocol.errors import ErrorCode
-from rota.protocol.limits import MAX_WAIT_MS
-from rota.protocol.messages import GetLeader, GetTopic, LeaderReply, Request, TopicReply
+from rota.protocol.messages import GetLeader, GetTopic, LeaderReply, Request, TopicReply, parks_for_ms
 from rota.replica.ports import Answer, JournalEvent
 from rota.runtime.clock import Clock
 from rota.runtime.host import ShardHost
@@ -22,7 +21,7 @@ async def ask_until_changed(
     """Ask again after each of the journal's lines that may matter, until the answer has changed or the wait is over."""
     # Journal lines of topics name no group.
     key = (request.namespace, request.group_id if isinstance(request, GetLeader) else "")
-    until_ms = clock.monotonic_ms() + min(request.wait_ms or 0, MAX_WAIT_MS)
+    until_ms = clock.monotonic_ms() + parks_for_ms(request)
     changes: asyncio.Queue[JournalEvent | None] = asyncio.Queue()
     if host is not None:
         host.watchers.setdefault(key, set()).add(changes)

@@ -29,7 +29,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from rota.replica.ports import ShardBatch
-from rota.storage.batches import last_seq
 from rota.storage.bulk import GivenRows, Row, TableChange, given_rows
 from rota.storage.journal import journal_lines
 from rota.storage.leases import lock_in_order
@@ -63,7 +62,7 @@ def changes_of(batches: Sequence[ShardBatch]) -> list[TableChange]:
 
 
 def ends_of(batches: Sequence[ShardBatch]) -> list[Row]:
-    return [(batch.shard_id, batch.epoch, batch.first_seq, last_seq(batch), batch.replica_id) for batch in batches]
+    return [(batch.shard_id, batch.epoch, batch.first_seq, batch.last_seq, batch.replica_id) for batch in batches]
 
 
 def compiled(statement: ClauseElement, dialect: Dialect, **options: Any) -> Statement:

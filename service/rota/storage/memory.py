@@ -30,8 +30,8 @@ from rota.replica.ports import (
     ShardClaim,
     ShardOwner,
     StoreRefused,
+    check_batches,
 )
-from rota.storage.batches import check_batches, last_seq
 from rota.storage.prune_plan import DAY_MS, Pruned, horizon_ms, plan
 
 # json.dumps would make an encoder for each line.
@@ -239,7 +239,7 @@ class MemoryTables:
             shard.events.extend(_of_epoch(event, batch.epoch) for event in batch.events)
             shard.payloads.extend(_dump(event.payload) for event in batch.events)
             shard.apply(batch.rows)
-            assert shard.last_seq == last_seq(batch)
+            assert shard.last_seq == batch.last_seq
         return refused
 
     def check_fence(

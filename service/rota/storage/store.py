@@ -24,8 +24,8 @@ from rota.replica.ports import (
     ShardClaim,
     ShardOwner,
     StoreRefused,
+    check_batches,
 )
-from rota.storage.batches import check_batches
 from rota.storage.connections import connections_to
 from rota.storage.errors import UPGRADE_HINT, store_errors
 from rota.storage.gate import OnTerminated

@@ -171,12 +171,11 @@ def _unowned_ms(scan: Scan, departure: Departure) -> int:
 
 
 def _gone_ms(scan: Scan) -> dict[str, int]:
-    gone = (r.MemberExpired, r.MemberLeft, r.MemberRemoved, r.MemberFenced)
     return {
         line.entry.record.member_id: line.decided_ms
         for lines in scan.history.journal.values()
         for line in lines
-        if isinstance(line.entry.record, gone)
+        if isinstance(line.entry.record, r.MemberEnd)
     }
 
 

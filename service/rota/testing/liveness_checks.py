@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rota.group import records as r
+from rota.group.records import MemberEnd
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import Heartbeat
-from rota.replica.owned_shard import GONE, GRACE_MS, STILL_HERE_MS
+from rota.replica.owned_shard import GRACE_MS, STILL_HERE_MS
 from rota.testing.history import Departure, History
 from rota.testing.liveness import LivenessServer
 
@@ -61,7 +62,7 @@ def _answered_for_gone(world: World, liveness: LivenessServer) -> Iterator[str]:
         line.entry.record.member_id: (line.landed_ms, shard_id)
         for shard_id, lines in world.history.journal.items()
         for line in lines
-        if isinstance(line.entry.record, GONE)
+        if isinstance(line.entry.record, MemberEnd)
     }
     for call in world.history.calls:
         request, reply = call.request, call.reply

@@ -154,7 +154,7 @@ class RoutedCall:
             self._go_on(self._turn, NoAnswer(DRAINING))
 
     def check_drained(self) -> None:
-        if isinstance(self._under_way, Forwarded) and getattr(self._request, "wait_ms", 0) != 0:
+        if isinstance(self._under_way, Forwarded) and parks_for_ms(self._request):
             self._peers.world.violation(f"L6 {self._request} is parked at a peer of a replica that has stopped")
 
     def _go_on(self, turn: int, answer: Any) -> None:

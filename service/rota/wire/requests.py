@@ -72,7 +72,6 @@ from rota.wire.page_token import PageToken
 from rota.wire.records import ListOf, Pair, Property, given
 from rota.wire.states import states
 
-JOIN_WAIT_MS = 30_000
 MAX_PAGE_SIZE = 1_000
 
 MEMBER_ID = Text(512, check_member_id)
@@ -167,7 +166,7 @@ JOIN_GROUP = given(
             "Time to rejoin in a rebalance; 300000 for consumers, 60000 otherwise.",
         ),
         Property("reason", REASON, "", "Why the member joins, for people."),
-        Property("wait_ms", Wait(), JOIN_WAIT_MS, _WAIT_DOC),
+        Property("wait_ms", Wait(), JoinGroup.default_wait_ms, _WAIT_DOC),
         Property("last_generation_id", GENERATION_ID, NO_GENERATION, _LAST_GENERATION_DOC),
     ),
     title="JoinGroup",
@@ -185,7 +184,7 @@ SYNC_GROUP = given(
         Property("protocol_name", PROTOCOL_NAME, None, "Checked against the group's, where given."),
         Property("assignments", ASSIGNMENTS, (), "The shares of all members; from the leader only."),
         Property("error", REASON, None, "Why the leader could not assign; fails the generation.", "leader_error"),
-        Property("wait_ms", Wait(), JOIN_WAIT_MS, _WAIT_DOC),
+        Property("wait_ms", Wait(), SyncGroup.default_wait_ms, _WAIT_DOC),
     ),
     title="SyncGroup",
 )

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from rota.protocol import messages as m
 from rota.protocol.ids import check_group_id, check_member_id, check_namespace, check_topic
 from rota.protocol.limits import Limits
-from rota.protocol.messages import Parkable, Reply, Request
+from rota.protocol.messages import Reply, Request
 from rota.wire import requests as shapes
 from rota.wire.records import ObjectShape
 
@@ -50,7 +50,6 @@ class Route:
     path: str
     carrier: Carrier
     shape: ObjectShape
-    default_wait_ms: int = 0
 
     @property
     def path_parameters(self) -> list[str]:
@@ -67,10 +66,8 @@ class Target:
     body: dict[str, Any] | None
 
 
-def _body(
-    request: type[Request], reply: type[Reply], method: str, path: str, shape: ObjectShape, wait_ms: int = 0
-) -> Route:
-    return Route(request, reply, method, path, Carrier.BODY, shape, wait_ms)
+def _body(request: type[Request], reply: type[Reply], method: str, path: str, shape: ObjectShape) -> Route:
+    return Route(request, reply, method, path, Carrier.BODY, shape)
 
 
 def _query(request: type[Request], reply: type[Reply], method: str, path: str, shape: ObjectShape) -> Route:
@@ -78,8 +75,8 @@ def _query(request: type[Request], reply: type[Reply], method: str, path: str, s
 
 
 _ALL = (
-    _body(m.JoinGroup, m.JoinReply, "POST", _GROUP + "/join", shapes.JOIN_GROUP, shapes.JOIN_WAIT_MS),
-    _body(m.SyncGroup, m.SyncReply, "POST", _GROUP + "/sync", shapes.SYNC_GROUP, shapes.JOIN_WAIT_MS),
+    _body(m.JoinGroup, m.JoinReply, "POST", _GROUP + "/join", shapes.JOIN_GROUP),
+    _body(m.SyncGroup, m.SyncReply, "POST", _GROUP + "/sync", shapes.SYNC_GROUP),
     _body(m.Heartbeat, m.HeartbeatReply, "POST", _GROUP + "/heartbeat", shapes.HEARTBEAT),
     _body(m.LeaveGroup, m.LeaveReply, "POST", _GROUP + "/leave", shapes.LEAVE_GROUP),
     _body(m.CommitOffsets, m.CommitReply, "POST", _GROUP + "/offsets", shapes.COMMIT_OFFSETS),
@@ -136,15 +133,3 @@ def _removal(request: m.LeaveGroup) -> Target:
     names = {"namespace": request.namespace, "group_id": request.group_id, "member_id": member.member_id}
     path = MEMBER_PATH.format(**{name: quote(value, safe="") for name, value in names.items()})
     return Target("DELETE", path, (("reason", member.reason),) if member.reason else (), None)
-
-
-def parks(request: Request) -> bool:
-    """Whether the call may stay parked, so that a disconnect of its caller must be watched."""
-    return isinstance(request, Parkable) and bool(request.wait_ms)
-
-
-def wait_ms_of(request: Request) -> int:
-    """How long the server may take by the protocol, which a client adds to its own read timeout."""
-    if not isinstance(request, Parkable):
-        return 0
-    return ROUTES[type(request)].default_wait_ms if request.wait_ms is None else request.wait_ms

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from rota.group import records as r
 from rota.group.apply import apply
 from rota.group.cause_rules import wrong_cause
+from rota.group.records import MemberEnd
 from rota.protocol import messages as m
-from rota.protocol.causes import CAUSES, Cause
+from rota.protocol.causes import CAUSES, MEMBER_ENDS, Cause
 from tests.unit.group.driver import (
     DELAY_MS,
     GROUP_ID,
@@ -231,3 +233,8 @@ def test_a_code_that_fits_the_lines_before_is_right(record: r.Record, former: r.
 
 def test_each_code_has_a_meaning() -> None:
     assert set(CAUSES) == set(Cause)
+
+
+def test_each_end_of_a_member_has_a_word() -> None:
+    """Readers of the journal go by kinds, the core by records."""
+    assert {record.kind for record in get_args(MemberEnd)} == set(MEMBER_ENDS)

@@ -8,7 +8,7 @@ import pytest
 
 from rota.protocol.limits import MAX_WAIT_MS
 from rota.protocol.messages import JoinGroup, SyncGroup
-from rota.replica.owned_shard import DEFAULT_WAIT_MS, wait_ms
+from rota.replica.owned_shard import wait_ms
 from tests.unit.group.driver import SESSION_MS, a_commit, a_heartbeat, a_join, a_stable_group, a_sync
 
 A_THIRD_MS = SESSION_MS // 3
@@ -16,7 +16,7 @@ A_THIRD_MS = SESSION_MS // 3
 
 @pytest.mark.parametrize("request_", [a_join("m0"), a_sync("m0", 1)])
 @pytest.mark.parametrize(
-    ("asked_ms", "parked_ms"), [(None, DEFAULT_WAIT_MS), (0, 0), (700, 700), (MAX_WAIT_MS + 1, MAX_WAIT_MS)]
+    ("asked_ms", "parked_ms"), [(None, JoinGroup.default_wait_ms), (0, 0), (700, 700), (MAX_WAIT_MS + 1, MAX_WAIT_MS)]
 )
 def test_a_join_and_a_sync_wait_for_as_long_as_they_ask(
     request_: JoinGroup | SyncGroup, asked_ms: int | None, parked_ms: int

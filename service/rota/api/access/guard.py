@@ -45,10 +45,10 @@ from rota.protocol.messages import (
     ListGroups,
     ListReply,
     ListTopics,
-    Parkable,
     Request,
     TopicReply,
     VerifyFence,
+    parks_for_ms,
     refuse,
 )
 from rota.replica.ports import Answer, JournalEvent, ShardOwner
@@ -374,7 +374,7 @@ class GuardedCoordinator:
         return _may_administer(identity, own)
 
     async def _ask(self, request: Request) -> Answer:
-        if not isinstance(request, Parkable) or request.wait_ms == 0:
+        if not parks_for_ms(request):
             return await self._inner.call(request)
         parked = self._guard.meters.holding(self._guard.payer(), PARKED, request.namespace)
         with parked if may_park(request) else nullcontext():

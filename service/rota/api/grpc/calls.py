@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
@@ -13,7 +13,6 @@ import grpc
 from rota.access.actions import LOCATE
 from rota.access.proxies import FORWARDED_FOR, Proxies
 from rota.api.access.guard import Admission
-from rota.api.grpc.deadlines import within_deadline
 from rota.api.grpc.failures import Failure, abort, checked, outcome_of
 from rota.api.heartbeats import answers_to
 from rota.api.large import read_large
@@ -22,7 +21,15 @@ from rota.observability import tracing
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
-from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatManyReply, HeartbeatReply, JoinGroup, Request
+from rota.protocol.messages import (
+    Heartbeat,
+    HeartbeatMany,
+    HeartbeatManyReply,
+    HeartbeatReply,
+    JoinGroup,
+    Request,
+    parks_for_ms,
+)
 from rota.replica.ports import Answer
 from rota.v1.coordinator_pb2 import (
     FindCoordinatorRequest,
@@ -39,10 +46,12 @@ from rota.wire.heartbeats import (
     write_result,
 )
 from rota.wire.protobuf import parse
-from rota.wire.routes import decode_path, parks
+from rota.wire.routes import decode_path
 from rota.wire.rpcs import COORDINATOR, REMOVE_MEMBERS, RPCS, Rpc
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
+MARGIN_MS = 100
+"""What an answer may need on its way back; of a short deadline, a quarter."""
 MOST_REFUSED = 1_000
 """Groups of one message that are refused one by one."""
 
@@ -79,8 +88,8 @@ class Calls:
 
     async def ask(self, rpc: Rpc, request: Request, context: Context) -> Answer:
         """Ask the coordinator in the name of a caller. Raises `CallFailed`."""
-        request = within_deadline(request, context.time_remaining())
-        if not parks(request):
+        request = _within_deadline(request, context.time_remaining())
+        if not parks_for_ms(request):
             return checked(await self.coordinator.call(request))
         with self.metrics.parked(rpc.name):
             return checked(await self.coordinator.call(request))
@@ -215,3 +224,20 @@ def host_of(peer: str) -> str:
     """The address in gRPC's name for a peer: `ipv4:10.0.0.7:1234`, `ipv6:%5B::1%5D:1234`, `unix:`."""
     kind, _, rest = unquote(peer).partition(":")
     return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else ""
+
+
+def _within_deadline(request: Request, left_s: float | None) -> Request:
+    """Whichever is over first, the wait or the deadline, the client gets an answer.
+
+    Cut the request's wait to what the deadline leaves, so that it ends as *pending* and not in a timeout.
+    """
+    wait_ms = parks_for_ms(request)
+    if left_s is None or not wait_ms:
+        return request
+    left_ms = int(left_s * 1000)
+    allowed_ms = max(0, left_ms - min(MARGIN_MS, left_ms // 4))
+    if wait_ms <= allowed_ms:
+        return request
+    changed: Any = request
+    shorter: Request = replace(changed, wait_ms=allowed_ms)
+    return shorter

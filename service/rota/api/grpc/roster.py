@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rota.api.grpc.ports import StreamedCoordinator
+from rota.protocol.causes import MEMBER_ENDS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import HeartbeatError, HeartbeatMany, LeaveGroup, LeavingMember
 from rota.replica.ports import JournalEvent
@@ -21,7 +22,6 @@ from rota.v1.coordinator_pb2 import Fenced, Generation, MemberAssignment, Rebala
 
 GroupKey = tuple[str, str]
 RETRY_LEAVE_S = (0.0, 0.1, 0.5, 2.0)
-_GONE = {"member_left", "member_expired", "member_removed"}
 
 _log = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ class Roster:
                     self._notify_generation(key, event)
             case "member_fenced":
                 self._notify_fenced(key, event, ErrorCode.FENCED_INSTANCE_ID)
-            case kind if kind in _GONE:
+            case kind if kind in MEMBER_ENDS:
                 self._notify_fenced(key, event, ErrorCode.UNKNOWN_MEMBER_ID)
 
     def _notify_rebalance(self, key: GroupKey, event: JournalEvent) -> None:

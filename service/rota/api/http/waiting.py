@@ -9,9 +9,8 @@ from starlette.types import Receive
 from rota.api.http.rendered import CallerGone
 from rota.api.ports import ServedCoordinator
 from rota.observability.metrics import Metrics
-from rota.protocol.messages import Request
+from rota.protocol.messages import Request, parks_for_ms
 from rota.replica.ports import Answer
-from rota.wire.routes import parks
 
 
 async def call_while_there(
@@ -21,7 +20,7 @@ async def call_while_there(
 
     The request's body must have been read, so that `receive` reports nothing but the disconnect.
     """
-    if not parks(request):
+    if not parks_for_ms(request):
         return await coordinator.call(request)
     call = asyncio.ensure_future(coordinator.call(request))
     gone = asyncio.ensure_future(until_disconnect(receive))

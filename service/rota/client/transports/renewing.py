@@ -9,8 +9,7 @@ from contextlib import aclosing
 from rota.client.errors import Unauthenticated
 from rota.client.transports.port import Answer, GroupEvent, Transport
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import Request
-from rota.wire.routes import parks
+from rota.protocol.messages import Request, parks_for_ms
 
 LONG_S = 1.0
 """After so long, the file of the token or of the certificate may hold another one than the server was shown."""
@@ -32,7 +31,7 @@ class RenewingTransport:
         answer = await self._inner.send(request, timeout_ms=timeout_ms)
         took_s = _now() - began
         left_ms = timeout_ms - int(took_s * 1000)
-        was_open = parks(request) and took_s >= LONG_S and left_ms > 0
+        was_open = parks_for_ms(request) > 0 and took_s >= LONG_S and left_ms > 0
         if answer.reply.error is not ErrorCode.UNAUTHENTICATED or not was_open:
             return answer
         return await self._inner.send(request, timeout_ms=left_ms)

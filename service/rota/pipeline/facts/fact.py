@@ -88,7 +88,3 @@ def us(at_ms: int | None) -> int | None:
 def apart_ms(from_ms: int, to_ms: int) -> int:
     """How long it took. Owners' clocks differ: after a failover the later line may have the earlier time."""
     return max(0, to_ms - from_ms)
-
-
-ENDS = {"member_left": "left", "member_expired": "expired", "member_removed": "removed", "member_fenced": "replaced"}
-"""How a member's time in the group ended, by the line that says so."""

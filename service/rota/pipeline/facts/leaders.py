@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rota.pipeline.facts.fact import ENDS, Event, Fact, Row, State, apart_ms, row, us
+from rota.pipeline.facts.fact import Event, Fact, Row, State, apart_ms, row, us
 from rota.pipeline.facts.view import GroupView
 from rota.pipeline.tables import LEADER_TENURES
+from rota.protocol.causes import MEMBER_ENDS
 
 
 class LeaderTenures(Fact):
@@ -26,12 +27,12 @@ class LeaderTenures(Fact):
                 yield from self._close(event, view, "succeeded")
                 self._begin(payload["leader_id"], event.at_ms, 1)
             case "member_fenced" if payload["member_id"] == leader_id:
-                yield from self._close(event, view, ENDS[event.kind])
+                yield from self._close(event, view, MEMBER_ENDS[event.kind])
                 self._begin(payload["new_member_id"], event.at_ms, 0)
             case "group_emptied" | "group_deleted":
                 yield from self._close(event, view, "emptied")
-            case kind if kind in ENDS and payload["member_id"] == leader_id:
-                yield from self._close(event, view, ENDS[kind])
+            case kind if kind in MEMBER_ENDS and payload["member_id"] == leader_id:
+                yield from self._close(event, view, MEMBER_ENDS[kind])
 
     def open_rows(self, view: GroupView) -> Iterator[Row]:
         if self.state["leader_id"]:

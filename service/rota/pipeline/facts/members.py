@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from statistics import median_low
 from typing import Any
 
-from rota.pipeline.facts.fact import ENDS, Event, Fact, Row, State, apart_ms, row, us
+from rota.pipeline.facts.fact import Event, Fact, Row, State, apart_ms, row, us
 from rota.pipeline.facts.offsets import HOUR_MS
 from rota.pipeline.facts.view import GroupView
 from rota.pipeline.tables import MEMBERS
+from rota.protocol.causes import MEMBER_ENDS
 
 _STILL_HERE = {"sessions_in_hour": None, "median_session_ms": None, "flapping": None}
 _SAID = ("group_instance_id", "client_id", "host", "session_timeout_ms", "rebalance_timeout_ms")
@@ -47,7 +48,7 @@ class Members(Fact):
             case kind:
                 member = here.pop(payload["member_id"], None)
                 if member is not None:
-                    yield self._gone(payload["member_id"], member, view, event.at_ms, ENDS[kind], event.reason)
+                    yield self._gone(payload["member_id"], member, view, event.at_ms, MEMBER_ENDS[kind], event.reason)
 
     def taken_over(self, event: Event, view: GroupView) -> Iterator[Row]:
         here = self.state["here"]
@@ -67,7 +68,7 @@ class Members(Fact):
         member = here.get(old_id)
         if member is None:
             return
-        yield self._gone(old_id, member, view, event.at_ms, ENDS[event.kind], event.reason)
+        yield self._gone(old_id, member, view, event.at_ms, MEMBER_ENDS[event.kind], event.reason)
         first = view.generation_id if member["first"] else None
         anew = {**member, "joined_ms": event.at_ms, "first": first}
         self.state["here"] = {(new_id if m == old_id else m): (anew if m == old_id else x) for m, x in here.items()}

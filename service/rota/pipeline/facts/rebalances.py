@@ -7,10 +7,10 @@ from typing import Any
 
 from rota.observability.causes import rebalance_cause
 from rota.pipeline.facts import outcomes
-from rota.pipeline.facts.fact import ENDS, Event, Fact, Row, State, apart_ms, row, us
+from rota.pipeline.facts.fact import Event, Fact, Row, State, apart_ms, row, us
 from rota.pipeline.facts.view import COMPLETING, PREPARING, GroupView
 from rota.pipeline.tables import REBALANCES
-from rota.protocol.causes import Cause
+from rota.protocol.causes import MEMBER_ENDS, Cause
 
 _COUNTED = {
     "member_joined": "joined",
@@ -61,7 +61,7 @@ class Rebalances(Fact):
                 yield from self._close(event.at_ms, view, outcomes.DELETED)
             case kind:
                 self.state["counts"][_COUNTED[kind]] += 1
-                if kind in ENDS:
+                if kind in MEMBER_ENDS:
                     self.state["last_gone"] = kind
 
     def taken_over(self, event: Event, view: GroupView) -> Iterator[Row]:

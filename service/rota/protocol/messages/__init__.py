@@ -16,6 +16,7 @@ from rota.protocol.messages.base import (
     NamespaceRequest,
     Parkable,
     TopicRequest,
+    parks_for_ms,
 )
 from rota.protocol.messages.groups import (
     DeleteGroup,
@@ -233,11 +234,6 @@ REPLY_OF: dict[type, type] = {
     DeleteTopic: TopicReply,
     ListTopics: ListTopicsReply,
 }
-
-
-def parks_for_ms(request: Request) -> int:
-    """For how long the coordinator may keep `request` waiting, as it asked to; 0 where it does not park."""
-    return (request.wait_ms or 0) if isinstance(request, Parkable) else 0
 
 
 def refuse(request: Request, error: ErrorCode, detail: str) -> Reply:

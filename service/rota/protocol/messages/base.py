@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
+
+from rota.protocol.limits import MAX_WAIT_MS
 
 NO_GENERATION = -1
 """Kafka's generation of a caller that is in no generation."""
@@ -53,11 +56,19 @@ class NamespaceRequest:
 
 
 class Parkable:
-    """A request that the coordinator may keep waiting for `wait_ms`; with None for as long as its kind may wait."""
+    """A request that the coordinator may keep waiting; see `parks_for_ms`. None: for its kind's `default_wait_ms`."""
 
     __slots__ = ()
 
+    default_wait_ms: ClassVar[int] = 0
     wait_ms: int | None
+
+
+def parks_for_ms(request: object) -> int:
+    """For how long the coordinator may keep `request` waiting, in milliseconds; 0 where it is answered at once."""
+    if not isinstance(request, Parkable):
+        return 0
+    return min(request.default_wait_ms if request.wait_ms is None else request.wait_ms, MAX_WAIT_MS)
 
 
 class InMembersName:

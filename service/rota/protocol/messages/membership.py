@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import NO_TOKEN
@@ -27,6 +28,7 @@ class JoinGroup(GroupRequest, Parkable, InMembersName):
     group's next one is higher, also where the store has lost it.
     """
 
+    default_wait_ms: ClassVar[int] = 30_000
     protocol_type: str
     protocols: tuple[Protocol, ...]
     session_timeout_ms: int
@@ -72,6 +74,7 @@ class JoinReply:
 class SyncGroup(GroupRequest, Parkable, InMembersName):
     """Fetch this member's assignment; the leader also brings all assignments, or the reason why it has none."""
 
+    default_wait_ms: ClassVar[int] = 30_000
     member_id: str
     generation_id: int
     group_instance_id: str | None = None

@@ -16,8 +16,18 @@ from rota.group.rows import ShardImage
 from rota.group.shard import Shard
 from rota.group.state import Group
 from rota.protocol.errors import ErrorCode
-from rota.protocol.limits import MAX_WAIT_MS, Limits
-from rota.protocol.messages import DeleteTopic, JoinGroup, ListTopics, ListTopicsReply, PutTopic, Reply, Request, refuse
+from rota.protocol.limits import Limits
+from rota.protocol.messages import (
+    DeleteTopic,
+    JoinGroup,
+    ListTopics,
+    ListTopicsReply,
+    PutTopic,
+    Reply,
+    Request,
+    parks_for_ms,
+    refuse,
+)
 from rota.replica.owned_shard import wait_ms
 from rota.types import TopicFacts
 
@@ -167,7 +177,7 @@ class GroupCoordinator:
             on_reply(reply)
             return
         watch = self._watches[number] = _Parked(request, on_reply)
-        delay_s = min(request.wait_ms or 0, MAX_WAIT_MS) / 1000
+        delay_s = parks_for_ms(request) / 1000
         watch.timer = self._loop.call_later(delay_s, self._answer_watch, number)
 
     def _answer_watch(self, number: int) -> None:
