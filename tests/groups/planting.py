@@ -24,6 +24,7 @@ def while_planted(patching: Patching) -> Planted:
         with ExitStack() as stack:
 
             def patch(target: Any, name: str, replacement: Any) -> None:
+                assert hasattr(target, name), f"{target!r} has no {name} any more: the defect would not be planted"
                 stack.callback(_restore, target, name, vars(target).get(name, _MISSING))
                 setattr(target, name, replacement)
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -19,7 +16,7 @@ from rota.replica.assigning import (
     TOPICS_OF_A_PAGE,
     AskAll,
 )
-from rota.types import Generation, TopicFacts, consumer_server, leader, registry
+from rota.types import TopicFacts, leader, registry
 from tests.unit.replica.assigning_stage import Replica
 
 
@@ -400,92 +397,6 @@ def test_a_busy_namespace_does_not_put_off_refreshes_of_others(replica: Replica)
         replica.later(PAUSE_MS)
 
     assert replica.listing() is not None
-
-
-# --- strategies of plug-ins that raise ---------------------------------------------------------------
-
-
-class Strategy:
-    """The `wants_topic` of a plug-in: it raises where `raises_for` says so."""
-
-    raises_for = ""
-
-    def wants_topic(self, generation: Generation) -> Callable[[str], bool]:
-        if self.raises_for == "one generation":
-            self.raises_for = ""
-            self._fail("")
-        if self.raises_for == "generation":
-            self._fail("")
-        return self._fail if self.raises_for == "topic" else consumer_server.wants_topic(generation)
-
-    def _fail(self, topic: str) -> Any:
-        raise ZeroDivisionError(topic)
-
-
-@pytest.fixture
-def strategy(monkeypatch: pytest.MonkeyPatch) -> Strategy:
-    """The strategy of all groups of the test."""
-    strategy, known = Strategy(), consumer_server.CONSUMER
-    assert known.server is not None
-    side = dataclasses.replace(known.server, wants_topic=strategy.wants_topic)
-    monkeypatch.setitem(registry._TYPES, known.name, dataclasses.replace(known, server=side))
-    return strategy
-
-
-@pytest.mark.parametrize("raises_for", ["generation", "topic"])
-def test_a_strategy_that_cannot_name_its_topics_fails_its_group(
-    replica: Replica, strategy: Strategy, raises_for: str
-) -> None:
-    strategy.raises_for = raises_for
-    replica.join()
-
-    replica.assign(("t", 1))
-
-    assert replica.owned.shard.groups["default", "g"].state == "PreparingRebalance"
-    strategy.raises_for = ""
-    replica.join("h")
-    replica.assign(("t", 1))
-    assert replica.shares("h") == [[0]]
-
-
-def test_a_strategy_that_raises_for_one_group_assigns_another(replica: Replica, strategy: Strategy) -> None:
-    """Both wait for one listing."""
-    for group in "ghi":
-        replica.join(group)
-    replica.assign(("t", 1))
-    strategy.raises_for = "one generation"
-
-    replica.assign(("t", 1))
-
-    assert replica.group("h").state == "PreparingRebalance"
-    assert replica.shares("i") == [[0]]
-
-
-@pytest.mark.parametrize("outcome", [None, {"m1": "text"}], ids=["no mapping", "no bytes"])
-def test_an_outcome_that_is_no_assignment_is_an_error(replica: Replica, outcome: Any) -> None:
-    replica.join()
-    replica.list(("t", 1))
-    (do,) = replica.jobs()
-    side = dataclasses.replace(do.job.side, assign=lambda *_: outcome)
-
-    with pytest.raises(TypeError):
-        dataclasses.replace(do, job=dataclasses.replace(do.job, side=side)).assign()
-
-
-def test_a_stable_group_is_assigned_again_once_topics_are_named(replica: Replica, strategy: Strategy) -> None:
-    """Even if it wants none by then."""
-    replica.join()
-    replica.assign(("t", 2))
-    strategy.raises_for = "generation"
-    replica.later(REFRESH_MS)
-    replica.assign(("t", 3))
-    assert replica.shares() == [[0, 1]]
-
-    strategy.raises_for = ""
-    replica.later(REFRESH_MS)
-    replica.list()
-
-    assert [do.topics for do in replica.jobs()] == [{}]
 
 
 # --- groups and owners that change meanwhile ---------------------------------------------------------
