@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from rota.cli.commands import connection
@@ -121,10 +122,37 @@ def test_the_shell_completes_names(rota: Rota, words: str, expected: list[str]) 
     for group in ("indexers", "invoices", "other"):
         rota("offsets", "set", group, "t", "0", "7")
     rota("topics", "put", "words", "-p", "1")
-    asks = {"_ROTA_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
 
+    assert completed(rota, words) == expected
+
+
+def completed(rota: Rota, words: str) -> list[str]:
+    """What the shell is offered for the last word; nothing else may be printed."""
+    asks = {"_ROTA_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
     done = subprocess.run(
         [str(rota_command())], env=rota.environment() | asks, capture_output=True, text=True, timeout=60, check=False
     )
+    assert done.stderr == ""
+    return done.stdout.split()
 
-    assert (done.stdout.split(), done.stderr) == (expected, "")
+
+def test_the_shell_completes_members_of_the_group_before(rota: Rota) -> None:
+    join = {
+        "group_instance_id": "worker-1",
+        "protocol_type": "worker",
+        "protocols": [{"name": "p", "metadata": ""}],
+        "wait_ms": 0,
+    }
+    url = f"{rota.url}/v1/namespaces/{rota.namespace}/groups/workers/join"
+    member_id = httpx.post(url, json=join).json()["member_id"]
+
+    assert completed(rota, "rota groups drain workers work") == ["worker-1", member_id]
+    assert completed(rota, "rota groups remove-member workers work") == [member_id]
+    assert completed(rota, "rota groups drain nowhere work") == []
+
+
+def test_the_shell_completes_namespaces(rota: Rota) -> None:
+    rota("topics", "put", "words", "-p", "1")
+
+    assert completed(rota, f"rota --namespace {rota.namespace[:-1]}") == [rota.namespace]
+    assert completed(rota, f"rota groups list --namespace {rota.namespace[:-1]}") == [rota.namespace]

@@ -27,6 +27,7 @@ from rota.wire.routes import PREFIX, ROUTES, encode_request
 
 AnyReply = TypeVar("AnyReply", bound=Reply)
 
+NAMESPACES = "/v1/namespaces"
 _TIMEOUT_S = COMMAND_LINE_TIMEOUT_MS / 1000
 _IS_THIS_ROTA = "is this a Rota server, or a proxy in front of it?"
 
@@ -102,9 +103,9 @@ class Server:
             response = self._http.request(method, path, params=list(query), json=body, timeout=timeout_s)
         return self._checked(response)
 
-    def namespaces(self) -> list[str]:
+    def namespaces(self, *, timeout_s: float = _TIMEOUT_S) -> list[str]:
         """The namespaces that the caller may read, by name."""
-        return [str(each) for each in self.exchange("GET", "/v1/namespaces").get("namespaces", ())]
+        return [str(each) for each in self.exchange("GET", NAMESPACES, timeout_s=timeout_s).get("namespaces", ())]
 
     def has_group(self, group_id: str) -> bool:
         """Whether the group is there now; also True where this caller may not know."""

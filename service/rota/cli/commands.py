@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from rota.cli import auth, contexts, db, groups, journal, offsets, pipeline, simulate, tokens, topics
+from rota.cli.completion import complete_namespace
 from rota.cli.contexts import context_in_use
 from rota.cli.demo import demo
 from rota.cli.doctor import doctor
@@ -71,7 +72,10 @@ def rota(
     namespace: Annotated[
         str | None,
         typer.Option(
-            envvar="ROTA_NAMESPACE", help="Whose groups. Default: the context's, or default.", show_default=False
+            envvar="ROTA_NAMESPACE",
+            help="Namespace of the groups. Default: the context's, or default.",
+            show_default=False,
+            autocompletion=complete_namespace,
         ),
     ] = None,
     output: OutputFormat = None,

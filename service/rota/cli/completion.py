@@ -1,7 +1,8 @@
-"""Names of groups and topics, for the shell to complete: asked of the server, quickly, and in silence."""
+"""Names for the shell to complete: of groups, members, topics and namespaces. The server is asked, quickly, in silence."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -9,38 +10,77 @@ import typer
 from rota.protocol.defaults import COMPLETION_TIMEOUT_MS
 
 if TYPE_CHECKING:
+    from rota.cli.calls import Server
     from rota.cli.options import Shared
 
 _MOST = 1_000
+_TIMEOUT_S = COMPLETION_TIMEOUT_MS / 1000
 
 
 def complete_group(context: typer.Context, incomplete: str) -> list[str]:
     """The ids of groups that begin with what is typed."""
     from rota.protocol.messages import ListGroups
 
-    return _names(context, incomplete, "groups", "group_id", lambda namespace: ListGroups(namespace, after=incomplete))
+    found = _items(context, "groups", lambda namespace: ListGroups(namespace, after=incomplete))
+    return _fitting([str(group["group_id"]) for group in found], incomplete)
+
+
+def complete_member(context: typer.Context, incomplete: str) -> list[str]:
+    """The member ids and instance ids in the group that is typed before."""
+    return _fitting([*_ids(context, "group_instance_id"), *_ids(context, "member_id")], incomplete)
+
+
+def complete_member_id(context: typer.Context, incomplete: str) -> list[str]:
+    """The same, where only a member's own id will do."""
+    return _fitting(_ids(context, "member_id"), incomplete)
+
+
+def _ids(context: typer.Context, key: str) -> list[str]:
+    from rota.protocol.messages import DescribeGroup
+
+    group = context.params.get("group") or ""
+    found = _items(context, "members", lambda namespace: DescribeGroup(namespace, group))
+    return [str(member[key]) for member in found if member.get(key)]
 
 
 def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
     """The names of topics that begin with what is typed."""
     from rota.protocol.messages import ListTopics
 
-    return _names(context, incomplete, "topics", "topic", lambda namespace: ListTopics(namespace, incomplete))
+    found = _items(context, "topics", lambda namespace: ListTopics(namespace, incomplete))
+    return _fitting([str(topic["topic"]) for topic in found], incomplete)
 
 
-def _names(context: typer.Context, incomplete: str, kind: str, key: str, request: Any) -> list[str]:
+def complete_namespace(context: typer.Context, incomplete: str) -> list[str]:
+    """The namespaces that the caller may read and that begin with what is typed."""
+    return _fitting(_asked(context, lambda server: server.namespaces(timeout_s=_TIMEOUT_S)), incomplete)
+
+
+def _items(context: typer.Context, kind: str, request: Callable[[str], Any]) -> list[Any]:
+    """What the server answers to a request for this namespace, by the name of the list in its answer."""
+    from rota.wire.routes import encode_request
+
+    def ask(server: Server) -> list[Any]:
+        target = encode_request(request(server.namespace))
+        answer = server.exchange(target.method, target.path, target.query, timeout_s=_TIMEOUT_S)
+        return list(answer[kind])
+
+    return _asked(context, ask)
+
+
+def _asked(context: typer.Context, ask: Callable[[Server], list[Any]]) -> list[Any]:
     """Empty where anything fails: what a completion prints would end up in the user's command line."""
     from rota.cli.calls import Server
-    from rota.wire.routes import encode_request
 
     try:
         with Server(_options(context)) as server:
-            target = encode_request(request(server.namespace))
-            page = server.exchange(target.method, target.path, target.query, timeout_s=COMPLETION_TIMEOUT_MS / 1000)
-            names = [str(item[key]) for item in page[kind][:_MOST]]
+            return ask(server)
     except Exception:
         return []
-    return [name for name in names if name.startswith(incomplete)]
+
+
+def _fitting(names: list[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)][:_MOST]
 
 
 def _options(context: typer.Context) -> Shared:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rota.cli.completion import complete_member, complete_member_id
 from rota.cli.consent import Yes, confirm
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.lists import AllNamespaces, Limit, Listing, Sort, Watch
-from rota.cli.options import Group, Namespace, OutputFormat, Url, shared
+from rota.cli.options import Group, Member, Namespace, OutputFormat, Url, shared
 from rota.cli.output import Output, as_line, print_item, print_notice
 from rota.cli.tables import print_table
 from rota.cli.times import ago, milliseconds, since_ms, until
@@ -347,7 +348,7 @@ def release_units(
 def drain_member(
     context: typer.Context,
     group: Group,
-    member_id: Annotated[str, typer.Argument(metavar="MEMBER", help="The member's id, or its instance id.")],
+    member_id: Member,
     max_leaving: Annotated[int, typer.Option("--max-leaving", min=1, help="So many may leave at once.")] = 1,
     wait: Annotated[
         float, typer.Option("--wait", min=0, metavar="SECONDS", help="Ask again for so long; then end with 69.")
@@ -370,7 +371,12 @@ def plan_group(
     group: Group,
     without: Annotated[
         list[str] | None,
-        typer.Option("--without", metavar="MEMBER", help="This member or instance leaves; repeatable."),
+        typer.Option(
+            "--without",
+            metavar="MEMBER",
+            help="This member or instance leaves; repeatable.",
+            autocompletion=complete_member,
+        ),
     ] = None,
     members: Annotated[str | None, typer.Option("--members", metavar="+N", help="So many members join.")] = None,
     partitions: Annotated[
@@ -405,7 +411,9 @@ def plan_group(
 def remove_member(
     context: typer.Context,
     group: Group,
-    member_id: Annotated[str, typer.Argument(metavar="MEMBER", help="The member's id.")],
+    member_id: Annotated[
+        str, typer.Argument(metavar="MEMBER", help="The member's id.", autocompletion=complete_member_id)
+    ],
     reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the journal.")] = "",
     yes: Yes = False,
     url: Url = None,

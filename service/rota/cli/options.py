@@ -7,18 +7,25 @@ from typing import Annotated
 
 import typer
 
-from rota.cli.completion import complete_group, complete_topic
+from rota.cli.completion import complete_group, complete_member, complete_namespace, complete_topic
 from rota.cli.output import Output
 from rota.credentials import Credentials
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
 Url = Annotated[str | None, typer.Option("--url", help="URL of the server.", show_default=False)]
-Namespace = Annotated[str | None, typer.Option("--namespace", help="Namespace of the groups.", show_default=False)]
+Namespace = Annotated[
+    str | None,
+    typer.Option("--namespace", help="Namespace of the groups.", show_default=False, autocompletion=complete_namespace),
+]
 OutputFormat = Annotated[
     Output | None, typer.Option("--output", "-o", help="Format of the results.", show_default=False)
 ]
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.", autocompletion=complete_group)]
+Member = Annotated[
+    str,
+    typer.Argument(metavar="MEMBER", help="The member's id, or its instance id.", autocompletion=complete_member),
+]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=complete_topic)]
 Store = Annotated[
     str | None,
