@@ -1,4 +1,4 @@
-"""Names for the shell to complete: of groups, members, topics and namespaces. The server is asked, quickly, in silence."""
+"""Names for the shell to complete: groups, members, topics and namespaces. The server is asked, quickly, in silence."""
 
 from __future__ import annotations
 

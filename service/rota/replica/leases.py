@@ -223,7 +223,7 @@ class Leases:
         except StoreUnavailable:
             return now
         read = [(claim, image) for claim, image in zip(claims, images, strict=True) if image is not None]
-        self._unreadable |= {claim.shard_id for claim in claims} - {claim.shard_id for claim, _ in read}
+        self._unreadable.update({claim.shard_id for claim in claims} - {claim.shard_id for claim, _ in read})
         memory.compare_images(read)
         if memory.setbacks or now.monotonic_ms >= lease_until_ms:
             return now
