@@ -30,6 +30,7 @@ from rota.types.consumer_server import (
     assigns,
     group_subscription,
     plain_partitions,
+    unit_of,
     wants_topic,
 )
 from rota.wire.suggestions import shown, unknown
@@ -74,7 +75,7 @@ class _Planner:
 
     def plan(self) -> PlanReply:
         foreseen = self._foreseen()
-        after: AnyShares = {each.member_id: foreseen.shares[each.member_id] for each in self._group.members}
+        after = {each.member_id: self._assigned(foreseen.shares[each.member_id]) for each in self._group.members}
         moves = moves_between(self._before, after)
         self._note_assumptions()
         return PlanReply(
@@ -154,6 +155,10 @@ class _Planner:
             raise RejectedRequest(ErrorCode.ASSIGNMENT_FAILED, why) from error
         return replace(foreseen, rounds=0) if self._is_taken_at_once(foreseen) else foreseen
 
+    def _assigned(self, share: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """What the coordinator assigns of a share: it leaves out the partitions in quarantine (ADR 81)."""
+        return [each for each in share if unit_of(each) not in self._snapshot.quarantined]
+
     def _is_taken_at_once(self, foreseen: Forecast) -> bool:
         """A change of topics that takes nothing from any member comes into effect by a resync, without a join phase."""
         if self._leaving or self._added or self._changes_strategy:
@@ -195,6 +200,9 @@ class _Planner:
         return [each for each in every if each not in owned]
 
     def _note_assumptions(self) -> None:
+        if self._snapshot.quarantined:
+            names = ", ".join(self._snapshot.quarantined)
+            self._notes.append(f"quarantined, and so assigned to no member until it is released: {names}")
         if self._added:
             self._notes.append(
                 "the ids of members that join are made up; real ones may decide ties between equal members otherwise"

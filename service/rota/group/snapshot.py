@@ -35,4 +35,4 @@ def _snapshot(group: Group) -> GroupSnapshot:
         )
         for member in group.members.values()
     )
-    return GroupSnapshot(group.generation_id, group.leader_id or "", name, members)
+    return GroupSnapshot(group.generation_id, group.leader_id or "", name, members, group.quarantine.names)

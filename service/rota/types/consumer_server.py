@@ -228,14 +228,19 @@ def _encoded(member: JoinedWith, share: Sequence[TopicPartition], user_data: Use
     return consumer.encode_assignment(consumer.Assignment(tuple(share), encode_user_data(user_data)))
 
 
+def unit_of(place: TopicPartition) -> str:
+    """The name of a partition as a unit of work, such as `docs/3`."""
+    return f"{place.topic}/{place.partition}"
+
+
 def units_of(assignment: bytes) -> list[str]:
-    """The names of the assigned partitions, such as `docs/3`."""
-    return [f"{topic}/{partition}" for topic, partition in assigned_partitions(assignment)]
+    """The names of the assigned partitions."""
+    return [unit_of(place) for place in assigned_partitions(assignment)]
 
 
 def without_units(assignment: bytes, units: frozenset[str]) -> bytes:
     """The assignment less these partitions, in the form that it has."""
-    kept = tuple(place for place in assigned_partitions(assignment) if f"{place.topic}/{place.partition}" not in units)
+    kept = tuple(place for place in assigned_partitions(assignment) if unit_of(place) not in units)
     if plain.is_plain(assignment):
         return plain.with_partitions(assignment, kept)
     return consumer.encode_assignment(replace(consumer.decode_assignment(assignment), partitions=kept))

@@ -71,6 +71,18 @@ def test_a_member_that_leaves_is_named_by_its_id_or_its_instance(name: str) -> N
     assert planned.members[1] == m.PlannedMember("i", "instance-i", "leaves", (m.TopicPartitions("orders", (3, 4, 5)),))
 
 
+def test_a_quarantined_partition_goes_to_no_member() -> None:
+    """The strategy gives it to a member, and the coordinator leaves it out: `a` may have one partition less."""
+    snapshot = replace(a_snapshot(a_member("a", "012"), a_member("i", "45")), quarantined=("orders/3",))
+
+    planned = plan(snapshot)
+
+    assert (planned.unowned, planned.moved) == ((m.TopicPartitions("orders", (3,)),), ())
+    assert sizes(planned) == {"a": 3, "i": 2}
+    assert planned.imbalance_after == 1
+    assert planned.notes == ("quarantined, and so assigned to no member until it is released: orders/3",)
+
+
 def test_where_all_leave_each_partition_is_without_a_member() -> None:
     planned = plan(without=("a", "i"))
 

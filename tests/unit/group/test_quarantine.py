@@ -17,6 +17,7 @@ from rota.protocol.messages import (
     FreezeGroup,
     LeaveGroup,
     LeavingMember,
+    PlanGroup,
     QuarantineGroup,
     QuarantineReply,
     SyncGroup,
@@ -96,6 +97,14 @@ def a_poisoned_group() -> Core:
     assign(core, m1=share(0, 1), m2=share(2))
     expire(core, "m1")
     return core
+
+
+def test_a_plan_begins_with_the_units_that_are_left_out() -> None:
+    core = a_poisoned_group()
+    let_join(core)
+    assign(core, m2=share(0, 1, 2))
+
+    assert core.ask(PlanGroup(*KEY)).snapshot.quarantined == (POISON,)
 
 
 def test_a_unit_that_felled_its_holders_in_a_row_is_left_out() -> None:

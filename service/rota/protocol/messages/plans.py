@@ -76,6 +76,8 @@ class GroupSnapshot:
     leader_id: str
     protocol_name: str
     members: tuple[SnapshotMember, ...]
+    quarantined: tuple[str, ...] = ()
+    """Units that the coordinator leaves out of each assignment, as `orders/3`."""
 
 
 @dataclass(frozen=True, slots=True)
