@@ -97,7 +97,7 @@ def _unwrapped(text: str) -> str:
 
 
 def settings() -> str:
-    """What a server can be told, by the environment and by options of `rota serve`."""
+    """The settings of a server, by the environment and by options of `rota serve`."""
     from rota.protocol.limits import Limits
     from rota.server.settings import Settings
 
@@ -161,8 +161,8 @@ def states() -> str:
     start, end = "    [*] --> Empty", "    Dead --> [*]"
     moves = [f"    {before} --> {after}: {event}" for (before, after), event in TRANSITIONS.items()]
     diagram = "\n".join(("```mermaid", "stateDiagram-v2", start, *moves, end, "```"))
-    told = "\n".join(line.removeprefix("    ") for line in (GroupState.__doc__ or "").splitlines())
-    summary, _, answers = told.strip().partition("\n")
+    text = "\n".join(line.removeprefix("    ") for line in (GroupState.__doc__ or "").splitlines())
+    summary, _, answers = text.strip().partition("\n")
     rows = ((before, after, event) for (before, after), event in TRANSITIONS.items())
     moves_table = table(("from", "to", "when"), rows)
     return page("States of a group", diagram, summary, f"```\n{answers.strip()}\n```", "## Moves", moves_table)
@@ -231,12 +231,12 @@ def tables() -> str:
     for each in (BRONZE, *GOLD.values(), *CURRENT.values(), CARRY):
         rows = ((f"`{column.name}`", str(column.type_), column.doc) for column in each.columns)
         sources = ", ".join(f"`{kind}`" for kind in each.sources)
-        told = f"One row: {each.grain}."
+        text = f"One row: {each.grain}."
         if sources:
-            told += f" Made of the lines {sources}."
-        if each.untold:
-            told += f" Untold: {each.untold}."
-        parts += [f"## {each.name}", told, table(("column", "type", "meaning"), rows)]
+            text += f" Made of the lines {sources}."
+        if each.not_included:
+            text += f" Not included: {each.not_included}."
+        parts += [f"## {each.name}", text, table(("column", "type", "meaning"), rows)]
         if each.exactly:
             parts.append(each.exactly)
     parts += ["## Lines of the journal", _LINES, table(("kind", "payload"), sorted(line_rows()))]

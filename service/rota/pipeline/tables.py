@@ -31,7 +31,7 @@ class Table:
     grain: str
     sources: tuple[str, ...]
     columns: tuple[Column, ...]
-    untold: str = ""
+    not_included: str = ""
     """What one may look for in vain, because the lines do not say it."""
     exactly: str = ""
     """Where a row begins and ends, and whatever else a second program needs to make the same rows of the lines."""
@@ -512,7 +512,7 @@ CURRENT_OFFSETS = Table(
     "one partition of a group, in the hour of its last commit: `offsets` has the hours before",
     OFFSETS.sources,
     (Column("shard_id", INT, "the group's shard"), *OFFSETS.columns),
-    OFFSETS.untold,
+    OFFSETS.not_included,
 )
 CURRENT_GROUPS = Table(
     "current_groups",
