@@ -1,4 +1,4 @@
-"""The calls over HTTP and over gRPC, told by the OpenAPI document and by the comments in proto/."""
+"""The calls over HTTP and over gRPC, from the OpenAPI document and the comments in proto/."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def grpc_rows() -> Iterator[tuple[str, list[Row]]]:
 
 
 def _rpc(comment: str, name: str, streamed: str, request: str, streams: str, response: str) -> Row:
-    told = " ".join(line.strip().removeprefix("//").strip() for line in comment.splitlines())
-    return (f"`{name}`", told, f"{streamed}`{request}`", f"{streams}`{response}`")
+    text = " ".join(line.strip().removeprefix("//").strip() for line in comment.splitlines())
+    return (f"`{name}`", text, f"{streamed}`{request}`", f"{streams}`{response}`")
 
 
 def _statuses(operation: dict[str, Any]) -> str:

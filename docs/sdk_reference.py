@@ -62,7 +62,7 @@ def _class(kind: type[Any]) -> Iterator[str]:
     yield f"## {kind.__name__}"
     yield _prose(ast.get_docstring(node) or "")
     family = [*lineage(module, node, sdk.__all__)]
-    attributes = [_item(each.name, each.kind, each.told) for _, of in family for each in attributes_of(of) if each.told]
+    attributes = [_item(each.name, each.kind, each.text) for _, of in family for each in attributes_of(of) if each.text]
     members = [*_own_or_inherited(family)]
     properties = [each for _, each in members if _is_property(each) and each.returns and _is_documented(each)]
     listed = [_item(each.name, each.returns, ast.get_docstring(each) or "") for each in properties if each.returns]
@@ -85,8 +85,8 @@ def _own_or_inherited(
                 yield home, each
 
 
-def _item(name: str, kind: ast.expr, told: str) -> str:
-    return f"- `{name}: {ast.unparse(kind)}`: {_joined(told)}"
+def _item(name: str, kind: ast.expr, text: str) -> str:
+    return f"- `{name}: {ast.unparse(kind)}`: {_joined(text)}"
 
 
 def _function(
@@ -171,9 +171,9 @@ def _told_of(module: Any, name: str) -> str:
         match each, following:
             case (
                 ast.Assign(targets=[ast.Name(id=found)]) | ast.AnnAssign(target=ast.Name(id=found)),
-                ast.Expr(value=ast.Constant(value=str(told))),
+                ast.Expr(value=ast.Constant(value=str(text))),
             ) if found == name:
-                return f"`{name}`: {_joined(told)}" if not name.isupper() else _joined(told)
+                return f"`{name}`: {_joined(text)}" if not name.isupper() else _joined(text)
     raise AssertionError(f"{name} has no docstring")
 
 

@@ -58,7 +58,7 @@ class Attribute:
 
     name: str
     kind: ast.expr
-    told: str
+    text: str
 
 
 def attributes_of(node: ast.ClassDef) -> Iterator[Attribute]:

@@ -125,8 +125,8 @@ class _Stub:
         return f"{text} = {self._type(module, default)}" if given.annotation else f"{text}={ast.unparse(default)}"
 
     def _attribute(self, module: Module, given: Attribute) -> str:
-        told = f'\n"""{given.told}"""' if given.told else ""
-        return f"{given.name}: {self._type(module, given.kind)}{told}"
+        text = f'\n"""{given.text}"""' if given.text else ""
+        return f"{given.name}: {self._type(module, given.kind)}{text}"
 
     def _block(self) -> str:
         self._needed |= {("types", "TracebackType"), ("typing", "Self")}
@@ -198,13 +198,13 @@ def _waits() -> frozenset[str]:
 
 
 def _docstring(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    told = ast.get_docstring(node)
-    if told is None:
+    text = ast.get_docstring(node)
+    if text is None:
         return ""
-    told = told.replace("`async with`", "`with`").replace("async with", "with").replace("an `with`", "a `with`")
-    told = told.replace("An async function", "A function").replace("await ", "").replace("; plain or async", "")
-    ends = '\n"""' if "\n" in told else '"""'
-    return f'"""{told}{ends}'
+    text = text.replace("`async with`", "`with`").replace("async with", "with").replace("an `with`", "a `with`")
+    text = text.replace("An async function", "A function").replace("await ", "").replace("; plain or async", "")
+    ends = '\n"""' if "\n" in text else '"""'
+    return f'"""{text}{ends}'
 
 
 def _joined(parts: list[str]) -> str:
