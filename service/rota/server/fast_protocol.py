@@ -34,8 +34,8 @@ class FastHttpProtocol(GuardedHttpProtocol):
         self._head: Head | None = None
         """Of the request whose body arrives, and which the fast path may answer."""
         self._body = b""
-        self._begun = self._answered = 0
-        """Requests that have begun, and that the fast path has answered, in the bytes that are parsed now."""
+        self._begun = self._taken = 0
+        """Requests that have begun, and that the fast path has taken, in the bytes that are parsed now."""
         self._answers: list[bytes] = []
         """Those of the bytes that are parsed now, to be written together."""
         self._answered_at = 0.0
@@ -61,19 +61,29 @@ class FastHttpProtocol(GuardedHttpProtocol):
         if fast is None or self._part is not Part.NOTHING or len(data) > PIECE_BYTES:
             super().data_received(data)
             return
-        known = fast.known.get(data)
-        if known is not None and not self._head_bytes and self._is_free():
-            answer = fast.repeat(known, self.server_state.default_headers)
-            if answer is not None:
-                self._write(answer, 1)
-                return
+        if not self._head_bytes and self._is_free() and self._take_known(fast, data):
+            return
         is_between = self._is_between()
-        self._begun = self._answered = 0
+        self._begun = self._taken = 0
         self._take(data)
         if not (self._is_between() and (self._has_answered() or self._owes())):
             self._unset_keepalive_if_required()
-        elif is_between and self._begun == self._answered == 1:
+        elif is_between and self._begun == self._taken == 1:
             fast.remember(data)
+
+    def _take_known(self, fast: FastConnection, data: bytes) -> bool:
+        """Answer a request whose bytes, or whose head, came before on this connection: without the parser."""
+        known, default_headers = fast.known.get(data), self.server_state.default_headers
+        answer: bytes | OwedAnswer | None
+        if known is not None:
+            answer = fast.repeat(known, default_headers)
+        else:
+            answer = fast.commit_again(data, default_headers)
+        if isinstance(answer, OwedAnswer):
+            self._owe(answer)
+        elif answer is not None:
+            self._write(answer, 1)
+        return answer is not None
 
     def _parse(self, data: bytes) -> None:
         super()._parse(data)
@@ -129,11 +139,10 @@ class FastHttpProtocol(GuardedHttpProtocol):
             super().on_message_complete()
             return
         self._part, self._has_ended = Part.NOTHING, True
+        self._taken += 1
         if isinstance(answer, OwedAnswer):
-            answer.write = self._write_owed
-            self.cycle = self._answering = answer  # type: ignore[assignment]
+            self._owe(answer)
         else:
-            self._answered += 1
             self._answers.append(answer)
 
     # --- inside --------------------------------------------------------------------------------------
@@ -179,6 +188,10 @@ class FastHttpProtocol(GuardedHttpProtocol):
         if self._answers:
             answers, self._answers = self._answers, []
             self._write(b"".join(answers), len(answers))
+
+    def _owe(self, answer: OwedAnswer) -> None:
+        answer.write = self._write_owed
+        self.cycle = self._answering = answer  # type: ignore[assignment]
 
     def _write_owed(self, owed: OwedAnswer, rendered: Rendered) -> None:
         """Write an answer that has become known, as uvicorn's cycle writes one; requests that wait behind it go on."""

@@ -55,7 +55,7 @@ from rota.wire.routes import ROUTES
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_REMEMBERED = 32
-"""Requests of one connection: a process often has several members on one."""
+"""Requests of one connection, and heads: a process often has several members on one."""
 MAX_REMEMBERED_BYTES = 16 * 1024
 """Of one connection."""
 REMEMBERED_BYTES_IN_ALL = 16 * 1024 * 1024
@@ -84,6 +84,7 @@ _LOOKED_AT = frozenset(
 """Headers that change what a request means. All others mean nothing on the ordinary way either."""
 _FORWARDED_FOR = FORWARDED_FOR.encode()
 _CLOSE: Header = (b"connection", b"close")
+_END_OF_HEAD = b"\r\n\r\n"
 
 
 Read = VerifyFence | GetLeader
@@ -182,12 +183,13 @@ class FastConnection:
     """One connection: the identity of its caller for a moment, and its latest requests.
 
     A member sends the same bytes again and again. They mean the same each time, so they are not parsed and decoded
-    anew. The guard and the group decide about each of them.
+    anew. The guard and the group decide about each of them. Its commits have the same head, and another body each.
     """
 
     __slots__ = (
         "_bytes",
         "_entered",
+        "_heads",
         "_host",
         "_latest",
         "_no_header",
@@ -203,9 +205,11 @@ class FastConnection:
         self._trusted = path.proxies is not None and path.proxies.trust(host)
         self.known: dict[bytes, Known] = {}
         """Requests that are remembered, by their bytes."""
+        self._heads: dict[bytes, Head] = {}
+        """Heads of commits, by their bytes without the empty line."""
         self._bytes = 0
-        self._latest: Known | None = None
-        """What the last `answer` has answered."""
+        self._latest: Known | Head | None = None
+        """What the last `answer` has answered; of a commit its head."""
         self._no_header = NO_CREDENTIALS if certificate is None else Credentials(b"", certificate)
         self._entered = Entered(None, self._no_header, "")
         """The caller of the latest request; none at first."""
@@ -265,6 +269,7 @@ class FastConnection:
         if request is None:
             return None
         if isinstance(request, CommitOffsets):
+            self._latest = head
             return self._commit(entered, request, default_headers)
         known = Known(head, request)
         answered = self._ask(known, default_headers)
@@ -276,25 +281,45 @@ class FastConnection:
         """The answer to one of `known`, whose bytes have arrived between two requests."""
         return None if tracing.spans is not None else self._ask(known, default_headers)
 
+    def commit_again(self, data: bytes, default_headers: Sequence[Header]) -> bytes | OwedAnswer | None:
+        """As `answer`, for the bytes of a whole commit behind a head that is known; None for any other bytes."""
+        head_bytes, _, body = data.partition(_END_OF_HEAD)
+        head = self._heads.get(head_bytes)
+        return None if head is None else self.answer(head, body, default_headers)
+
     def remember(self, data: bytes) -> None:
         """The bytes of the request that the last `answer` has answered, and of nothing else."""
-        known, self._latest, path = self._latest, None, self._path
-        if known is None or len(data) > MAX_REMEMBERED_BYTES or data in self.known:
-            return
-        if self._bytes + len(data) > MAX_REMEMBERED_BYTES or len(self.known) >= MAX_REMEMBERED:
-            self.forget()
-        if path.remembered_bytes + len(data) <= REMEMBERED_BYTES_IN_ALL:
-            self.known[data] = known
-            self._bytes += len(data)
-            path.remembered_bytes += len(data)
+        latest, self._latest = self._latest, None
+        if isinstance(latest, Known):
+            if data not in self.known and self._has_room(data):
+                self.known[data] = latest
+        elif latest is not None:
+            head_bytes, _, body = data.partition(_END_OF_HEAD)
+            # Another parser might end the head elsewhere.
+            if len(body) == latest.length and head_bytes not in self._heads and self._has_room(head_bytes):
+                self._heads[head_bytes] = latest
 
     def forget(self) -> None:
         """Keep no request any more. To be called when the connection ends."""
         self._path.remembered_bytes -= self._bytes
         self._bytes = 0
         self.known.clear()
+        self._heads.clear()
 
     # --- inside -------------------------------------------------------------------------------------
+
+    def _has_room(self, data: bytes) -> bool:
+        """Whether so many bytes more may be kept, which are counted then; all others may be forgotten for them."""
+        path, size = self._path, len(data)
+        if size > MAX_REMEMBERED_BYTES:
+            return False
+        if self._bytes + size > MAX_REMEMBERED_BYTES or len(self.known) + len(self._heads) >= MAX_REMEMBERED:
+            self.forget()
+        if path.remembered_bytes + size > REMEMBERED_BYTES_IN_ALL:
+            return False
+        self._bytes += size
+        path.remembered_bytes += size
+        return True
 
     def _enter(self, head: Head, now_s: float) -> Entered | None:
         """The caller, in a context as a request's task would have it; None where it has to be verified first.
@@ -341,7 +366,7 @@ class FastConnection:
     def _commit(
         self, entered: Entered, request: CommitOffsets, default_headers: Sequence[Header]
     ) -> bytes | OwedAnswer:
-        """It is not remembered: a member's next commit says something else."""
+        """Its head alone is remembered: a member's next commit says something else."""
         path, owed, operation = self._path, OwedAnswer(), self._path.operations[CommitOffsets]
 
         def give(rendered: Rendered) -> None:
