@@ -8,7 +8,7 @@ from typing import Any
 
 from rota.access.caller import Caller
 from rota.api.http.credentials import CERTIFICATE
-from rota.api.http.fast_path import FastConnection, Head, answer_bytes
+from rota.api.http.fast_path import FastConnection, Head
 from rota.api.http.framing import PIECE_BYTES, Part
 from rota.api.http.owed import OwedAnswer
 from rota.api.http.rendered import Rendered
@@ -196,8 +196,9 @@ class FastHttpProtocol(GuardedHttpProtocol):
     def _write_owed(self, owed: OwedAnswer, rendered: Rendered) -> None:
         """Write an answer that has become known, as uvicorn's cycle writes one; requests that wait behind it go on."""
         owed.response_complete = True
-        closes = not owed.keep_alive
-        self.transport.write(answer_bytes(rendered, self.server_state.default_headers, closes=closes))
+        default_headers, closes = self.server_state.default_headers, not owed.keep_alive
+        assert self._fast is not None, "an answer that is owed to a client that is gone is not written"
+        self.transport.write(self._fast.bytes_of(rendered, default_headers, closes=closes))
         if closes:
             self.transport.close()
         if closes or self.pipeline:

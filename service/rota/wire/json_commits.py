@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from rota.protocol.errors import RejectedRequest
+from rota.protocol.ids import check_member_id, check_topic
 from rota.protocol.limits import Limits
-from rota.protocol.messages import CommitOffsets, OffsetToCommit
-from rota.wire.requests import GENERATION_ID, MEMBER_ID, OFFSET, PARTITION, TOPIC
+from rota.protocol.messages import NO_GENERATION, CommitOffsets, OffsetToCommit
+from rota.wire.fields import INT32_MAX, MAX_SAFE_INTEGER
 
 
 def read_plain_commit(document: dict[str, Any], namespace: str, group_id: str, limits: Limits) -> CommitOffsets | None:
@@ -18,18 +19,22 @@ def read_plain_commit(document: dict[str, Any], namespace: str, group_id: str, l
     offsets = document.get("offsets")
     if len(document) != 3 or type(offsets) is not list or len(offsets) > limits.max_partitions_per_request:
         return None
+    member_id, generation_id = document.get("member_id"), document.get("generation_id")
+    if type(member_id) is not str or type(generation_id) is not int or not NO_GENERATION <= generation_id <= INT32_MAX:
+        return None
+    plain = []
     try:
-        member_id = MEMBER_ID.decode(document.get("member_id"), limits)
-        generation_id = GENERATION_ID.decode(document.get("generation_id"), limits)
-        plain = tuple([_plain_offset(each, limits) for each in offsets])
+        check_member_id(member_id)
+        for each in offsets:
+            if type(each) is not dict or len(each) != 3:
+                return None
+            topic, partition, offset = each.get("topic"), each.get("partition"), each.get("offset")
+            if type(topic) is not str or type(partition) is not int or type(offset) is not int:
+                return None
+            if not (0 <= partition <= INT32_MAX and 0 <= offset <= MAX_SAFE_INTEGER):
+                return None
+            check_topic(topic)
+            plain.append(OffsetToCommit(topic, partition, offset))
     except RejectedRequest:
         return None
-    return None if None in plain else CommitOffsets(namespace, group_id, generation_id, plain, member_id)  # type: ignore[arg-type]
-
-
-def _plain_offset(value: Any, limits: Limits) -> OffsetToCommit | None:
-    if type(value) is not dict or len(value) != 3:
-        return None
-    topic = TOPIC.decode(value.get("topic"), limits)
-    partition = PARTITION.decode(value.get("partition"), limits)
-    return OffsetToCommit(topic, partition, OFFSET.decode(value.get("offset"), limits))
+    return CommitOffsets(namespace, group_id, generation_id, tuple(plain), member_id)

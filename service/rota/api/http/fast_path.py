@@ -26,12 +26,12 @@ from rota.api.http.heartbeats import Batch, HeartbeatEndpoint, batch_document, b
 from rota.api.http.origins import OriginCheck
 from rota.api.http.owed import OwedAnswer
 from rota.api.http.rendered import (
+    JSON_HEADERS,
     Header,
     Rendered,
     heartbeat_document,
     render_answer,
     render_failure,
-    render_json,
 )
 from rota.api.ports import ServedCoordinator
 from rota.observability import tracing
@@ -171,10 +171,18 @@ class FastPath:
         self._default_headers: Sequence[Header] | None = None
         self._ok_head = b""
 
+    def bytes_of(self, rendered: Rendered, default_headers: Sequence[Header], *, closes: bool = False) -> bytes:
+        """An answer as it goes over the wire; it may say that the connection ends with it."""
+        if rendered.headers is JSON_HEADERS and rendered.status == 200 and not closes:
+            return self.ok(rendered.body, default_headers)
+        length = (b"content-length", b"%d" % len(rendered.body))
+        lines = _lines([*default_headers, *rendered.headers, length, *([_CLOSE] if closes else [])])
+        return b"".join([STATUS_LINE[rendered.status], *lines, b"\r\n", rendered.body])
+
     def ok(self, body: bytes, default_headers: Sequence[Header]) -> bytes:
         """An answer of 200, as it goes over the wire. The headers that all answers share change once a second."""
         if default_headers is not self._default_headers:
-            lines = _lines([*default_headers, *render_json(b"").headers])
+            lines = _lines([*default_headers, *JSON_HEADERS])
             self._default_headers, self._ok_head = default_headers, b"".join([STATUS_LINE[200], *lines])
         return b"%bcontent-length: %d\r\n\r\n%b" % (self._ok_head, len(body), body)
 
@@ -287,6 +295,10 @@ class FastConnection:
         head = self._heads.get(head_bytes)
         return None if head is None else self.answer(head, body, default_headers)
 
+    def bytes_of(self, rendered: Rendered, default_headers: Sequence[Header], *, closes: bool) -> bytes:
+        """What an `OwedAnswer` was given, as it goes over the wire."""
+        return self._path.bytes_of(rendered, default_headers, closes=closes)
+
     def remember(self, data: bytes) -> None:
         """The bytes of the request that the last `answer` has answered, and of nothing else."""
         latest, self._latest = self._latest, None
@@ -384,7 +396,7 @@ class FastConnection:
             entered.context.run(path.coordinator.commit, request, done)
         except Exception as error:
             give(render_failure(error, operation))
-        return owed if owed.rendered is None else answer_bytes(owed.rendered, default_headers)
+        return owed if owed.rendered is None else path.bytes_of(owed.rendered, default_headers)
 
     def _ask(self, known: Known, default_headers: Sequence[Header]) -> bytes | None:
         path, request, beat = self._path, known.request, known.beat
@@ -399,7 +411,7 @@ class FastConnection:
         metrics, reply = path.metrics, answer.reply
         if beat is None:
             metrics.request_answered(path.operations[known.head.call], reply.error)
-            return answer_bytes(render_answer(answer), default_headers)
+            return path.bytes_of(render_answer(answer), default_headers)
         if isinstance(request, HeartbeatMany):
             path.heartbeats.count_batch(request, answer)
             metrics.request_answered(path.operations[Heartbeat], ErrorCode.NONE)
@@ -407,7 +419,7 @@ class FastConnection:
         metrics.heartbeat_request_answered(path.operations[Heartbeat], reply.error)
         if reply.error is ErrorCode.NONE and isinstance(reply, HeartbeatReply):
             return path.ok(heartbeat_document(reply, answer), default_headers)
-        return answer_bytes(render_answer(answer), default_headers)
+        return path.bytes_of(render_answer(answer), default_headers)
 
     def _answer_of(self, known: Known) -> Answer | None:
         request: Any = known.request
@@ -435,13 +447,6 @@ class FastConnection:
         assert guard is not None
         guard.admit_unread(head.call, head.namespace, head.group_id)
         return self._answer_of(known)
-
-
-def answer_bytes(rendered: Rendered, default_headers: Sequence[Header], *, closes: bool = False) -> bytes:
-    """An answer as it goes over the wire; it may say that the connection ends with it."""
-    length = (b"content-length", b"%d" % len(rendered.body))
-    lines = _lines([*default_headers, *rendered.headers, length, *([_CLOSE] if closes else [])])
-    return b"".join([STATUS_LINE[rendered.status], *lines, b"\r\n", rendered.body])
 
 
 def _lines(headers: Sequence[Header]) -> list[bytes]:

@@ -12,14 +12,15 @@ class OwedAnswer:
     """Stands on its connection where uvicorn has the cycle of a request, until the answer is written.
 
     So a client that closes, sends its next requests or stops reading meanwhile, a server that stops, and the deadlines
-    of a connection find what they find for any other request: the names are those of uvicorn's cycle. Nothing reads
-    `message_event` and `body`.
+    of a connection find what they find for any other request: the names are those of uvicorn's cycle. Nothing waits
+    for `message_event`, which all of them have in common, or reads `body`.
     """
+
+    message_event = asyncio.Event()
 
     def __init__(self) -> None:
         self.response_started = self.response_complete = self.disconnected = False
         self.keep_alive = True
-        self.message_event = asyncio.Event()
         self.body = bytearray()
         self.rendered: Rendered | None = None
         self.write: Callable[[OwedAnswer, Rendered], None] | None = None

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from json.encoder import encode_basestring
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.responses import Response
 from starlette.types import Send
 
 from rota.protocol.errors import ErrorCode, RejectedRequest
-from rota.protocol.messages import HeartbeatReply, JoinReply, SyncReply
+from rota.protocol.messages import CommitReply, HeartbeatReply, JoinReply, SyncReply
 from rota.replica.ports import Answer, StoreUnavailable
 from rota.wire.documents import dump_document
 from rota.wire.problems import PROBLEM_MEDIA_TYPE, problem_document
@@ -27,6 +26,8 @@ _JSON: Header = (b"content-type", b"application/json")
 _PROBLEM: Header = (b"content-type", PROBLEM_MEDIA_TYPE.encode())
 _CHALLENGE: Header = (b"www-authenticate", b'Bearer realm="rota"')
 _NO_STORE: Header = (b"cache-control", b"no-store")
+JSON_HEADERS = (_JSON, _NO_STORE)
+"""Of every document that is no problem."""
 
 
 class HttpRefusal(RejectedRequest):
@@ -44,8 +45,7 @@ class CallerGone(Exception):
     """The caller disconnected; an answer has no recipient."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
+class Rendered(NamedTuple):
     """An answer, ready to be sent. `code` is what the metrics count it under."""
 
     status: int
@@ -68,12 +68,12 @@ CALLER_GONE = Rendered(499, (), b"")
 
 
 def render_document(document: dict[str, Any], status: int = 200) -> Rendered:
-    return Rendered(status, (_JSON, _NO_STORE), dump_document(document))
+    return Rendered(status, JSON_HEADERS, dump_document(document))
 
 
 def render_json(body: bytes) -> Rendered:
     """A document that is JSON already."""
-    return Rendered(200, (_JSON, _NO_STORE), body)
+    return Rendered(200, JSON_HEADERS, body)
 
 
 def render_answer(answer: Answer) -> Rendered:
@@ -88,6 +88,8 @@ def render_answer(answer: Answer) -> Rendered:
         return render_problem(reply.error, reply.detail, **extra)
     if isinstance(reply, HeartbeatReply):
         return render_json(heartbeat_document(reply, answer))
+    if isinstance(reply, CommitReply):
+        return render_json(_commit_document(reply, answer))
     pending = isinstance(reply, (JoinReply, SyncReply)) and reply.pending
     document = {**encode_reply(reply), "revision": answer.revision, "epoch": answer.epoch}
     return render_document(document, 202 if pending else 200)
@@ -146,3 +148,14 @@ def heartbeat_document(reply: HeartbeatReply, answer: Answer) -> bytes:
         f'{{"generation_id":{reply.generation_id},"state":{encode_basestring(reply.state)},'
         f'"revision":{answer.revision},"epoch":{answer.epoch}}}'
     ).encode()
+
+
+def _commit_document(reply: CommitReply, answer: Answer) -> bytes:
+    """The same for commits."""
+    results = ",".join(
+        [
+            f'{{"topic":{encode_basestring(each.topic)},"partition":{each.partition},"error":"{each.error}"}}'
+            for each in reply.partitions
+        ]
+    )
+    return f'{{"partitions":[{results}],"revision":{answer.revision},"epoch":{answer.epoch}}}'.encode()
