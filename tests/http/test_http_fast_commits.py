@@ -149,7 +149,7 @@ async def test_a_known_head_inside_of_a_body_is_none(both: Both) -> None:
     assert answers_in(answer) == [200, 400, 200]
 
 
-async def test_the_heads_that_a_connection_remembers_are_bounded_and_given_back(both: Both) -> None:
+async def test_known_heads_are_bounded_and_given_back(both: Both) -> None:
     path = both.fast.api.fast_path
     before = path.remembered_bytes
     reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
