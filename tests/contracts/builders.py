@@ -67,7 +67,7 @@ def a_member(member_id: str = "m-1", group_id: str = "g", position: int = 0, **c
 
 def an_offset(partition: int = 0, offset: int = 7, group_id: str = "g", **changes: Any) -> OffsetRow:
     row = OffsetRow("default", group_id, "documents", partition, offset, 4, "checked by hand", AT_MS)
-    return replace(row, **changes)
+    return row._replace(**changes)
 
 
 def a_topic(topic: str = "documents", partitions: int = 12, **changes: Any) -> TopicRow:

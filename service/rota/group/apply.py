@@ -208,18 +208,12 @@ def _units_released(group: Group, record: UnitsReleased, _at_ms: int) -> None:
 
 
 def _offsets_committed(group: Group, record: OffsetsCommitted, at_ms: int) -> None:
-    for item in record.offsets:
-        key = (item.topic, item.partition)
+    namespace, group_id = group.namespace, group.group_id
+    for topic, partition, offset, leader_epoch, metadata, its_at_ms, expires_at_ms in record.offsets:
+        committed_at_ms = at_ms if its_at_ms is None else its_at_ms
+        key = (topic, partition)
         group.offsets[key] = OffsetRow(
-            group.namespace,
-            group.group_id,
-            item.topic,
-            item.partition,
-            item.offset,
-            item.leader_epoch,
-            item.metadata,
-            at_ms if item.committed_at_ms is None else item.committed_at_ms,
-            item.expires_at_ms,
+            namespace, group_id, topic, partition, offset, leader_epoch, metadata, committed_at_ms, expires_at_ms
         )
         group.dirty_offsets[key] = None
     if group.settled is None:

@@ -54,16 +54,28 @@ RECORD_KINDS: dict[str, type[Any]] = {
 def encode_entry(entry: r.Entry) -> dict[str, Any]:
     """A journal line without its sequence number: JSON values only."""
     record = entry.record
-    payload = {name: _encode(getattr(record, name)) for name in record.__slots__ if name != "reason"}
     return {
         "at_ms": entry.at_ms,
         "namespace": entry.namespace,
         "group_id": entry.group_id,
         "generation_id": entry.generation_id,
         "kind": record.kind,
-        "reason": getattr(record, "reason", ""),
-        "payload": payload,
+        "reason": reason_of(record),
+        "payload": payload_of(record),
     }
+
+
+def reason_of(record: r.Record) -> str:
+    """The reason that a line gives; empty where its kind has none."""
+    return getattr(record, "reason", "")
+
+
+def payload_of(record: r.Record) -> dict[str, Any]:
+    """All else that a line says of its record, by the names of the record's fields."""
+    if type(record) is r.OffsetsCommitted:
+        # The line that comes most often, written out.
+        return {"member_id": record.member_id, "offsets": list(map(_encode_offset, record.offsets))}
+    return {name: _encode(getattr(record, name)) for name in record.__slots__ if name != "reason"}
 
 
 def decode_entry(line: dict[str, Any]) -> r.Entry:
@@ -103,10 +115,9 @@ def _encode_all(values: tuple[Any, ...]) -> list[Any]:
 
 
 def _encode_offset(offset: r.CommittedOffset) -> list[Any]:
-    values = [offset.topic, offset.partition, offset.offset, offset.leader_epoch, offset.metadata]
     if offset.expires_at_ms is not None:
-        return [*values, offset.committed_at_ms, offset.expires_at_ms]
-    return values if offset.committed_at_ms is None else [*values, offset.committed_at_ms]
+        return [*offset]
+    return [*offset[:5]] if offset.committed_at_ms is None else [*offset[:6]]
 
 
 def _base64(value: bytes) -> str:

@@ -33,17 +33,18 @@ def check_commit(group: Group, request: CommitOffsets) -> ErrorCode:
 
     A newcomer is not rejected as UNKNOWN_MEMBER_ID: it would take a new id, while its own waits in the join phase.
     """
-    if request.is_standalone and group.state is EMPTY:
-        return _NONE
-    if request.is_standalone and not request.member_id and request.group_instance_id is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    instance_id, subject = request.group_instance_id, request.subject
-    error = check_generation(group, request.member_id, instance_id, request.generation_id, subject)
-    if error is _NONE and not is_in_generation(group, request.member_id):
+    member_id, instance_id = request.member_id, request.group_instance_id
+    if request.is_standalone:
+        if group.state is EMPTY:
+            return _NONE
+        if not member_id and instance_id is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+    error = check_generation(group, member_id, instance_id, request.generation_id, request.subject)
+    if error is not _NONE:
+        return error
+    if not is_in_generation(group, member_id):
         return ErrorCode.ILLEGAL_GENERATION
-    if error is _NONE and group.state is COMPLETING_REBALANCE:
-        return ErrorCode.REBALANCE_IN_PROGRESS
-    return error
+    return ErrorCode.REBALANCE_IN_PROGRESS if group.state is COMPLETING_REBALANCE else _NONE
 
 
 def commit_offsets(result: Result, group: Group, request: CommitOffsets, call: int, limits: Limits) -> None:
@@ -55,14 +56,16 @@ def commit_offsets(result: Result, group: Group, request: CommitOffsets, call: i
         report_fenced(result, group, "commit", error, request.member_id, instance_id, request.generation_id)
         return
     answers, accepted = [], []
+    most_chars = limits.offset_metadata_max_chars
     for o in request.offsets:
-        error = _check_metadata(o.metadata, limits)
-        answers.append(PartitionResult(o.topic, o.partition, error))
-        if error is _NONE:
-            expires_at_ms = _expiry(o.retention_time_ms, result.now_ms)
-            accepted.append(
-                CommittedOffset(o.topic, o.partition, o.offset, o.leader_epoch, o.metadata, None, expires_at_ms)
-            )
+        topic, partition, metadata, expires_at_ms = o.topic, o.partition, o.metadata, o.retention_time_ms
+        if len(metadata) > most_chars:
+            answers.append(PartitionResult(topic, partition, ErrorCode.OFFSET_METADATA_TOO_LARGE))
+            continue
+        answers.append(PartitionResult(topic, partition))
+        if expires_at_ms is not None:
+            expires_at_ms += result.now_ms
+        accepted.append(CommittedOffset(topic, partition, o.offset, o.leader_epoch, metadata, None, expires_at_ms))
     if accepted:
         record(result, group, OffsetsCommitted(request.member_id, tuple(accepted)))
     member = group.members.get(request.member_id)
@@ -144,14 +147,6 @@ def _expires_at_ms(row: OffsetRow, empty_since_ms: int | None, retention_ms: int
     if row.expires_at_ms is not None:
         return row.expires_at_ms
     return (row.committed_at_ms if empty_since_ms is None else empty_since_ms) + retention_ms
-
-
-def _expiry(retention_time_ms: int | None, now_ms: int) -> int | None:
-    return None if retention_time_ms is None else now_ms + retention_time_ms
-
-
-def _check_metadata(metadata: str, limits: Limits) -> ErrorCode:
-    return ErrorCode.OFFSET_METADATA_TOO_LARGE if len(metadata) > limits.offset_metadata_max_chars else _NONE
 
 
 def _fetched(group: Group | None, key: tuple[str, int]) -> FetchedOffset:

@@ -144,8 +144,7 @@ class AssignmentFailed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
+class CommittedOffset(NamedTuple):
     topic: str
     partition: int
     offset: int

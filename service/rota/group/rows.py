@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rota.protocol.messages import Protocol
 
@@ -92,8 +93,7 @@ class MemberRow:
     """Its number among the takeovers of its generation: a part of its fencing token. 0: it took no place over."""
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetRow:
+class OffsetRow(NamedTuple):
     namespace: str
     group_id: str
     topic: str

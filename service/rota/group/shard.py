@@ -129,6 +129,8 @@ class Shard(ShardState):
         match request:
             case Heartbeat():
                 self._heartbeat(result, request, call)
+            case CommitOffsets():
+                self._commit(result, request, call)
             case JoinGroup():
                 self._join(result, request, call)
             case SyncGroup():
@@ -143,8 +145,6 @@ class Shard(ShardState):
                     result.reply(call, _all_missing(request))
                 else:
                     heartbeat_many(result, group, request, call)
-            case CommitOffsets():
-                self._commit(result, request, call)
             case LeaveGroup():
                 self._leave(result, request, call)
             case FetchOffsets():
@@ -355,8 +355,8 @@ class Shard(ShardState):
         result.reply(call, LeaveReply(members=unknown))
 
     def _commit(self, result: Result, request: CommitOffsets, call: int) -> None:
-        group = self._group(request)
         key = (request.namespace, request.group_id)
+        group = self.groups.get(key)
         if group is None and request.group_id and request.is_standalone:
             group = self.groups[key] = Group(*key, self.tombstones.get(key, 0))
             group.state_since_ms = result.now_ms

@@ -259,9 +259,9 @@ class Metrics:
     def liveness_answered(self) -> None:
         self._liveness_up.labels("redis").set(1)
 
-    def event_written(self, kind: str) -> None:
-        """One journal line; the kinds are a fixed set of words."""
-        self._events.add((kind,))
+    def events_written(self, kind: str, count: int) -> None:
+        """So many journal lines; the kinds are a fixed set of words."""
+        self._events.add((kind,), count)
 
     def journal_counted(self, lines: int) -> None:
         """The journal of the whole store has so many lines."""

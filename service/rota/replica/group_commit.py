@@ -61,9 +61,12 @@ class GroupCommit(Generic[Waiter]):
         """Nothing waits, and nothing is under way."""
         return not (self._wanting or self._asking or self._to_read) and self._sent is None
 
-    def want(self, owned: OwnedShard) -> None:
-        """The shard has something to write."""
+    def want(self, owned: OwnedShard) -> bool:
+        """The shard has something to write; False if it was waiting for the store already."""
+        if owned in self._wanting:
+            return False
         self._wanting[owned] = None
+        return True
 
     def ask(self, owned: OwnedShard, waiter: Waiter) -> None:
         """Have the shard's side commits read, after what it has decided is durable; `waiter` is returned then."""

@@ -222,7 +222,8 @@ class OwnedShard:
         result = self.shard.handle(request, number, now.wall_ms)
         self._waiting[number] = request
         ready = self._take(result, now)
-        if all(answered != number for answered, _ in result.replies):
+        replies = result.replies
+        if not (len(replies) == 1 and replies[0][0] == number) and all(call != number for call, _ in replies):
             ready.parks_ms = wait_ms(request, self.shard)
         return ready
 

@@ -45,7 +45,7 @@ class SystemClock:
         self._offset_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
 
     def now_ms(self) -> int:
-        return self.monotonic_ms() + self._offset_ms
+        return time.monotonic_ns() // 1_000_000 + self._offset_ms
 
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from itertools import groupby
 
-from rota.group.journal import encode_entry
+from rota.group.journal import payload_of, reason_of
 from rota.observability import tracing
 from rota.replica.group_commit import Append, GroupCommit, Landed, ReadSideCommits
 from rota.replica.owned_shard import Batch, Now, OwnedShard
@@ -37,8 +37,8 @@ class Committer:
 
     def want(self, host: ShardHost) -> None:
         """The host has something to write."""
-        self._waits(host)
-        self._group.want(host.owned)
+        if self._group.want(host.owned):
+            self._waits(host)
 
     async def take_in(self, host: ShardHost) -> bool:
         """Return once the shard knows what users' own transactions have committed until now.
@@ -131,8 +131,18 @@ class Committer:
 def _encoded(batch: Batch) -> ShardBatch:
     """A batch as the store takes it, its entries as journal lines."""
     events = [
-        JournalEvent(seq=seq, epoch=batch.epoch, **encode_entry(entry))
-        for seq, entry in enumerate(batch.entries, batch.first_seq)
+        JournalEvent(
+            seq,
+            at_ms,
+            namespace,
+            group_id,
+            generation_id,
+            record.kind,
+            reason_of(record),
+            payload_of(record),
+            batch.epoch,
+        )
+        for seq, (namespace, group_id, generation_id, at_ms, record) in enumerate(batch.entries, batch.first_seq)
     ]
     return ShardBatch(batch.shard_id, batch.epoch, batch.first_seq, tuple(events), batch.rows, batch.replica_id)
 

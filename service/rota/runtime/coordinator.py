@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from rota.group.records import TopicChanged
@@ -232,11 +233,9 @@ class LocalCoordinator:
         """As `call`, without a task; `done` gets the answer."""
         shard_id = shard_of_request(request, self.shard_count)
         refusal = self.forwarding.refusal(request, shard_id)
-        call = refusal or self._ownership.hosts[shard_id].submit(request)
+        call = refusal or self._ownership.hosts[shard_id].submit(request, done)
         if isinstance(call, Answer):
             done(call)
-        else:
-            call.future.add_done_callback(lambda answered: done(answered.result()))
 
     async def record_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         """Answer for an absent owner: record the heartbeats for the next one. None without a known member."""
@@ -391,14 +390,20 @@ class LocalCoordinator:
 
 
 async def _answered(host: ShardHost, request: Request) -> Answer:
-    call = host.submit(request)
+    answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    call = host.submit(request, partial(_settle, answered))
     if isinstance(call, Answer):
         return call
     try:
-        return await call.future
+        return await answered
     except asyncio.CancelledError:
         host.cancel(call)
         raise
+
+
+def _settle(answered: asyncio.Future[Answer], answer: Answer) -> None:
+    if not answered.done():
+        answered.set_result(answer)
 
 
 def _ok(reply: Reply) -> bool:

@@ -40,22 +40,20 @@ MOST_LINKS = 100
 """As many spans as a commit names; a batch may hold thousands of calls."""
 
 
+Done = Callable[[Answer], None]
+"""Gets the answer to a call."""
+
+
 @dataclass(slots=True, eq=False)
 class Call:
     """One request that waits for its reply, by the number under which the shard knows it.
 
-    `timer` ends its parking; the future is done exactly once.
+    `done` is called once, in a turn of the event loop of its own; `timer` ends the call's parking.
     """
 
     number: int
-    future: asyncio.Future[Answer]
+    done: Done
     timer: asyncio.TimerHandle | None = None
-
-    def finish(self, answer: Answer) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-        if not self.future.done():
-            self.future.set_result(answer)
 
 
 class ShardHost:
@@ -154,11 +152,16 @@ class ShardHost:
 
     # --- requests and time -----------------------------------------------------------------------
 
-    def submit(self, request: Request) -> Answer | Call:
-        """Decide a request: its answer where that is known and durable, else the call that will have it."""
+    def submit(self, request: Request, done: Done) -> Answer | Call:
+        """Decide a request: its answer where that is known and durable, else the call whose `done` will get it."""
         number, self._next_call = self._next_call, self._next_call + 1
+        ready: Ready | None
         if tracing.spans is None:
-            ready = self._submit(number, request)
+            try:
+                ready = self.owned.submit(number, request, self._now())
+            except Exception as error:
+                self._broke(error)
+                ready = None
         else:
             ready = self._submit_traced(tracing.spans, request, number)
         if ready is None:
@@ -166,7 +169,7 @@ class ShardHost:
         if len(ready.replies) == 1 and ready.replies[0][0] == number:
             self._set_timers(ready.timers)
             return ready.replies[0][1]
-        call = self._calls[number] = Call(number, asyncio.get_running_loop().create_future())
+        call = self._calls[number] = Call(number, done)
         if ready.parks_ms is not None:
             loop = asyncio.get_running_loop()
             call.timer = loop.call_later(ready.parks_ms / 1000, self._unpark, number)
@@ -279,13 +282,10 @@ class ShardHost:
         logger.error("the core broke an invariant", exc_info=error, extra={"shard_id": self.shard_id})
         self._give_up(self, f"a broken invariant: {error!r}")
 
-    def _submit(self, number: int, request: Request) -> Ready | None:
-        return self._step(partial(self.owned.submit, number, request))
-
     def _submit_traced(self, spans: tracing.Spans, request: Request, number: int) -> Ready | None:
         """The span has the decision and its reason; the span of the commit that makes it durable is linked to it."""
         with spans.within(f"decide {type(request).__name__}") as span:
-            ready = self._submit(number, request)
+            ready = self._step(partial(self.owned.submit, number, request))
             span.note("rota.namespace", request.namespace)
             span.note("rota.group_id", request.group_id if isinstance(request, GroupRequest) else "")
             if ready is not None and ready.decided is not None:
@@ -312,16 +312,26 @@ class ShardHost:
         if ready.appends:
             self._want_commit(self)
         self._set_timers(ready.timers)
-        for number, answer in ready.replies:
-            call = self._calls.pop(number, None)
-            if call is not None:
-                call.finish(answer)
+        if ready.replies:
+            self._answer(ready.replies)
         if ready.asks is not None and self._ask is not None:
             self._ask(self, ready.asks)
         if ready.gone and self._forget is not None:
             self._forget(self.shard_id, ready.gone)
         if ready.assigns is not None and self._assign is not None:
             self._assign(self, ready.assigns)
+
+    def _answer(self, replies: Sequence[tuple[int, Answer]]) -> None:
+        answered = []
+        for number, answer in replies:
+            call = self._calls.pop(number, None)
+            if call is not None:
+                if call.timer is not None:
+                    call.timer.cancel()
+                answered.append((call.done, answer))
+        if answered:
+            # Not here: an error of a caller's is none of the shard.
+            asyncio.get_running_loop().call_soon(_hand_out, answered)
 
     def _set_timers(self, timers: Sequence[Timer]) -> None:
         for timer in timers:
@@ -331,9 +341,21 @@ class ShardHost:
         self._carry_out(self._step(lambda now: self.owned.unpark(number, now)))
 
     def _notify_watchers(self, events: tuple[JournalEvent, ...]) -> None:
+        if not self.watchers:
+            return
         for event in events:
             for queue in self.watchers.get((event.namespace, event.group_id), ()):
                 queue.put_nowait(event)
+
+
+def _hand_out(answered: Sequence[tuple[Done, Answer]]) -> None:
+    """Each answer to its caller, whatever becomes of the others."""
+    for done, answer in answered:
+        try:
+            done(answer)
+        except Exception as error:
+            context = {"message": "a caller failed at its answer", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
 
 
 def _described(result: Result) -> dict[str, str | int | bool]:

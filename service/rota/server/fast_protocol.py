@@ -153,7 +153,8 @@ class FastHttpProtocol(GuardedHttpProtocol):
 
     def _owes(self) -> bool:
         """Whether an answer of the fast path is under way, and no request waits behind it."""
-        return isinstance(self.cycle, OwedAnswer) and not self.cycle.response_complete
+        cycle: object = self.cycle
+        return isinstance(cycle, OwedAnswer) and not cycle.response_complete
 
     def _is_free(self) -> bool:
         """Whether a request that begins now is the only one, and its answer may be written at once."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from rota.observability.metrics import Metrics
@@ -26,6 +27,8 @@ _STATES = {
     "group_deleted": "Dead",
 }
 """The state that a group is in after a line of this kind."""
+_COMMITTED = "offsets_committed"
+"""The kind of most lines. They say nothing of transitions."""
 _UNDER_WAY = ("rebalance_started", "generation_completed")
 
 
@@ -40,10 +43,14 @@ class ServerTelemetry(Telemetry):
         """By shard and group, when a generation without an assignment yet was complete."""
 
     def on_events(self, shard_id: int, events: Sequence[JournalEvent]) -> None:
+        written = Counter([event.kind for event in events])
+        for kind, count in written.items():
+            self._metrics.events_written(kind, count)
+        if len(written) == 1 and _COMMITTED in written:
+            return
         self._transitions.notify(shard_id, events)
         awaited = self._awaited_since_ms.setdefault(shard_id, {})
         for event in events:
-            self._metrics.event_written(event.kind)
             group = (event.namespace, event.group_id)
             match event.kind:
                 case "rebalance_started":

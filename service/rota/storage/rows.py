@@ -220,18 +220,7 @@ def _member_row(values: Sequence[Any]) -> MemberRow:
 
 
 def _offset_values(shard_id: int, row: OffsetRow) -> Row:
-    return (
-        shard_id,
-        row.namespace,
-        row.group_id,
-        row.topic,
-        row.partition,
-        row.offset,
-        row.leader_epoch,
-        row.metadata,
-        row.committed_at_ms,
-        row.expires_at_ms,
-    )
+    return (shard_id, *row)
 
 
 def _offset_row(values: Sequence[Any]) -> OffsetRow:

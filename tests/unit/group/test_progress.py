@@ -378,7 +378,7 @@ def test_deleted_topic_is_unknown() -> None:
 def test_users_commits_are_taken_in_with_all_that_they_say() -> None:
     core = a_stable_group(members=1)
     row = OffsetRow(*KEY, "t", 0, 42, 5, "x", 900, 5_000)
-    gone = SideCommit(0, 1, NAMESPACE, "gone", "t", 0, "m0", replace(row, group_id="gone"))
+    gone = SideCommit(0, 1, NAMESPACE, "gone", "t", 0, "m0", row._replace(group_id="gone"))
     core.checking = False  # The store has the row already, this driver's store has not.
     core._take(core.shard.take_in([gone, SideCommit(0, 2, *KEY, "t", 0, "m0", row)], core.now_ms))
 

@@ -363,10 +363,10 @@ class FastConnection:
         return self._read(head, body)
 
     def _read(self, head: Head, body: bytes) -> FastRequest | None:
-        path, limits = {"namespace": head.namespace, "group_id": head.group_id}, self._path.limits
-        document = parse_document(body)
+        limits, document = self._path.limits, parse_document(body)
         if head.call is CommitOffsets and (plain := read_plain_commit(document, head.namespace, head.group_id, limits)):
             return plain
+        path = {"namespace": head.namespace, "group_id": head.group_id}
         if head.call is not Heartbeat:
             read: CommitOffsets | Read = ROUTES[head.call].shape.decode(document, limits, **path)
             return read

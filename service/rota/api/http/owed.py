@@ -16,15 +16,14 @@ class OwedAnswer:
     for `message_event`, which all of them have in common, or reads `body`.
     """
 
+    # Most of them stay as they are here, so that an answer sets none of them when it is made.
     message_event = asyncio.Event()
-
-    def __init__(self) -> None:
-        self.response_started = self.response_complete = self.disconnected = False
-        self.keep_alive = True
-        self.body = bytearray()
-        self.rendered: Rendered | None = None
-        self.write: Callable[[OwedAnswer, Rendered], None] | None = None
-        """Set by the connection where the answer is not known at once."""
+    body: bytes | bytearray = b""
+    response_started = response_complete = disconnected = False
+    keep_alive = True
+    rendered: Rendered | None = None
+    write: Callable[[OwedAnswer, Rendered], None] | None = None
+    """Set by the connection where the answer is not known at once."""
 
     def give(self, rendered: Rendered) -> None:
         """The answer is there. There is one only: a second one would be read as that of the next request."""
