@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 from rota.group import records as r
@@ -49,6 +50,10 @@ RECORD_KINDS: dict[str, type[Any]] = {
         r.ShardReleased,
     )
 }
+_NAMES: dict[type, tuple[str, ...]] = {
+    kind: tuple(each.name for each in fields(kind) if each.name != "reason") for kind in RECORD_KINDS.values()
+}
+"""The fields of each record that its payload holds."""
 
 
 def encode_entry(entry: r.Entry) -> dict[str, Any]:
@@ -75,7 +80,7 @@ def payload_of(record: r.Record) -> dict[str, Any]:
     if type(record) is r.OffsetsCommitted:
         # The line that comes most often, written out.
         return {"member_id": record.member_id, "offsets": list(map(_encode_offset, record.offsets))}
-    return {name: _encode(getattr(record, name)) for name in record.__slots__ if name != "reason"}
+    return {name: _encode(getattr(record, name)) for name in _NAMES[type(record)]}
 
 
 def decode_entry(line: dict[str, Any]) -> r.Entry:

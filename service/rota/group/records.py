@@ -6,13 +6,13 @@ needs to rebuild the state and to say why it changed; the journal line around it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from rota.group.rows import MemberImage
+from rota.protocol.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RebalanceStarted:
     """A join phase began. `by` is the member that caused it, empty if none did."""
 
@@ -25,7 +25,7 @@ class RebalanceStarted:
     none, and of replicas of the release before."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemberJoined:
     """A newcomer is in the join phase; settled when the generation completes."""
 
@@ -35,7 +35,7 @@ class MemberJoined:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemberUpdated:
     """A member rejoined with other metadata or timeouts; `settle` where it holds without a new generation."""
 
@@ -45,7 +45,7 @@ class MemberUpdated:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemberLeft:
     """It asked to leave."""
 
@@ -56,7 +56,7 @@ class MemberLeft:
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemberExpired:
     """It did not heartbeat, rejoin or sync in time; `reason` says which."""
 
@@ -67,7 +67,7 @@ class MemberExpired:
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemberRemoved:
     """It was removed: by an administrator, or because the group was full."""
 
@@ -78,7 +78,7 @@ class MemberRemoved:
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemberFenced:
     """A static member came back: `member_id` is void, `new_member_id` stands in its place."""
 
@@ -92,7 +92,7 @@ class MemberFenced:
     in lines of releases that did not count."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GenerationCompleted:
     """The join phase is over: these members, in this order, are the generation."""
 
@@ -108,7 +108,7 @@ class GenerationCompleted:
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeaderChanged:
     """The new generation has another leader than the previous one; the former id is empty if it was removed.
 
@@ -122,7 +122,7 @@ class LeaderChanged:
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AssignmentSynced:
     """The leader's assignment for a generation. `resync`: it opened the generation without a join phase."""
 
@@ -134,7 +134,7 @@ class AssignmentSynced:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AssignmentFailed:
     """The leader could not assign; the generation is over before it began."""
 
@@ -160,7 +160,7 @@ IN_USERS_TRANSACTION = "in a transaction of the user's"
 """The reason of a commit that the owner takes in after it was made: its member may have left meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OffsetsCommitted:
     kind: ClassVar[str] = "offsets_committed"
     member_id: str
@@ -168,7 +168,7 @@ class OffsetsCommitted:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OffsetsDeleted:
     """`reason` is "request" or "expired"."""
 
@@ -177,7 +177,7 @@ class OffsetsDeleted:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RequestFenced:
     """A request of a replaced or removed member was rejected. Changes nothing by itself.
 
@@ -193,7 +193,7 @@ class RequestFenced:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionStats:
     """How regularly heartbeats of members came; changes nothing by itself. Heartbeats have no lines of their own.
 
@@ -205,7 +205,7 @@ class SessionStats:
     members: tuple[tuple[str, str, int, int, int, tuple[tuple[int, int], ...]], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GenerationRaised:
     """The group's number jumps to one that no member ever held: its store, or a part of it, went back to an earlier
     state, in which later generations had not been granted yet. The next generation follows on it.
@@ -220,7 +220,7 @@ class GenerationRaised:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupFrozen:
     """Until then no rebalance starts that could as well start later."""
 
@@ -229,7 +229,7 @@ class GroupFrozen:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupUnfrozen:
     """An administrator ended the freeze before its time."""
 
@@ -237,7 +237,7 @@ class GroupUnfrozen:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeaveGranted:
     """A member may leave, as one of at most so many at once, until then."""
 
@@ -248,7 +248,7 @@ class LeaveGranted:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QuarantineChanged:
     """An administrator set the rule of the group's quarantine; 0 falls end it, and acquit all suspects."""
 
@@ -259,7 +259,7 @@ class QuarantineChanged:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UnitsSuspected:
     """All suspects from here on, each with its number of falls in a row, and the time of the last one.
 
@@ -272,7 +272,7 @@ class UnitsSuspected:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UnitsQuarantined:
     """Assignments leave these units out, until then; 0: until an administrator releases them. `cause` says how the last
     holder fell.
@@ -285,7 +285,7 @@ class UnitsQuarantined:
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UnitsReleased:
     """Assignments have these units again."""
 
@@ -294,7 +294,7 @@ class UnitsReleased:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupEmptied:
     """The last member is gone. `by` is that member, empty where the sentence counts several."""
 
@@ -305,7 +305,7 @@ class GroupEmptied:
     by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupDeleted:
     """Its offsets are gone; its generation stays behind, for the token must never go back."""
 
@@ -314,7 +314,7 @@ class GroupDeleted:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TopicChanged:
     """A topic of the namespace was put (`partitions` > 0) or deleted (0)."""
 
@@ -327,7 +327,7 @@ class TopicChanged:
     """Counts the changes of the namespace's topics in this shard; 0 in lines of releases that did not count."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Administered:
     """An administrator did something that the lines before this one tell; changes nothing by itself.
 
@@ -343,7 +343,7 @@ class Administered:
     origin: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ShardAcquired:
     """A new owner loaded the shard: every join phase that was under way is forgotten."""
 
@@ -353,7 +353,7 @@ class ShardAcquired:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ShardReleased:
     """An owner let the shard go in order: its last line. Where there is none, it died, or its lease was over."""
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from rota.group.rows import RowChanges, ShardImage, SideCommit
 from rota.group.sessions import MemberName
+from rota.protocol.frozen import frozen
 from rota.protocol.messages import Reply, Request
 
 EPOCHS_SKIPPED = 1_000
@@ -25,7 +26,7 @@ class StoreRefused(Exception):
     """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JournalEvent:
     """One line of the journal. `(shard_id, seq)` is dense: a shard's lines count 1, 2, 3 … without a gap.
 
@@ -291,7 +292,7 @@ class Liveness(Protocol):
     async def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answer:
     """A reply with the place in the shard's history that it reflects.
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from rota.protocol.frozen import frozen
 from rota.protocol.limits import MAX_WAIT_MS
 
 NO_GENERATION = -1
 """Kafka's generation of a caller that is in no generation."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Act:
     """An administrator's action for the audit trail: the actor, its note and its origin. The guard sets it."""
 
@@ -20,7 +20,7 @@ class Act:
     origin: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupRequest:
     """A request to one group: the shard of its `key` decides it."""
 
@@ -32,7 +32,7 @@ class GroupRequest:
         return self.group_id
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TopicRequest:
     """A request about one topic of a namespace: the shard of its `key` decides it."""
 
@@ -44,7 +44,7 @@ class TopicRequest:
         return self.topic
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NamespaceRequest:
     """A request about a whole namespace: every shard has a part of the answer, so it has no key."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from rota.protocol.defaults import DRAIN_GRANT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import NO_TOKEN
+from rota.protocol.frozen import frozen
 from rota.protocol.messages.base import (
     NO_GENERATION,
     Act,
@@ -19,7 +19,7 @@ from rota.protocol.messages.base import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VerifyFence(GroupRequest, InMembersName):
     """Is this fencing token, or `generation_id` with `member_id`, still that of a member of the current generation?
 
@@ -35,7 +35,7 @@ class VerifyFence(GroupRequest, InMembersName):
     """Only with `sign`: a caller that may describe the group may check a fence, as resources do."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FenceReply:
     """`error` is `ILLEGAL_GENERATION` or `UNKNOWN_MEMBER_ID` where the fence does not hold.
 
@@ -55,12 +55,12 @@ class FenceReply:
     """The member's, for the signed token; not on the clients' wire."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DescribeGroup(GroupRequest):
     """Read one group as it stands."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DescribedMember:
     """`metadata` and `assignment` are empty unless the group is Stable. `session_deadline_ms` is None while parked.
 
@@ -83,7 +83,7 @@ class DescribedMember:
     fencing_token: int = NO_TOKEN
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DescribeReply:
     """A group as it stands; an unknown one is `Dead` with `GROUP_ID_NOT_FOUND`."""
 
@@ -121,7 +121,7 @@ class DescribeReply:
     """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListGroups(NamespaceRequest):
     """Groups of a namespace. States, group types ("classic") and protocol types filter; names compare without case.
 
@@ -137,7 +137,7 @@ class ListGroups(NamespaceRequest):
     topic: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListedGroup:
     group_id: str
     state: str
@@ -147,7 +147,7 @@ class ListedGroup:
     group_type: str = "classic"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListReply:
     error: ErrorCode = ErrorCode.NONE
     detail: str = ""
@@ -157,19 +157,19 @@ class ListReply:
     """The request's. A replica that does not know this filter lists all groups, and says so by leaving it empty."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeleteGroup(GroupRequest, Audited):
     reason: str = ""
     act: Act | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeleteGroupReply:
     error: ErrorCode = ErrorCode.NONE
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RebalanceGroup(GroupRequest, Audited):
     """Start a rebalance, for administrators. `step_down`: with another leader, if another member joins."""
 
@@ -178,7 +178,7 @@ class RebalanceGroup(GroupRequest, Audited):
     act: Act | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RebalanceReply:
     """The rebalance is under way; `generation_id` is the one that ends with it."""
 
@@ -187,7 +187,7 @@ class RebalanceReply:
     generation_id: int = NO_GENERATION
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FreezeGroup(GroupRequest, Audited):
     """Start no rebalance for so long that could as well start later, for administrators; 0 ends a freeze."""
 
@@ -196,7 +196,7 @@ class FreezeGroup(GroupRequest, Audited):
     act: Act | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FreezeReply:
     """None: the group is not frozen."""
 
@@ -205,7 +205,7 @@ class FreezeReply:
     frozen_until_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QuarantineGroup(GroupRequest, Audited):
     """Set the rule of the group's quarantine, and release units from it, for administrators. None: as it is.
 
@@ -221,7 +221,7 @@ class QuarantineGroup(GroupRequest, Audited):
     act: Act | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QuarantineReply:
     """The rule as it stands, and the units that are quarantined."""
 
@@ -233,7 +233,7 @@ class QuarantineReply:
     quarantined: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DrainMember(GroupRequest, InMembersName):
     """May this member leave now, as one of at most `max_leaving` at once? By `member_id` or `group_instance_id`.
 
@@ -248,7 +248,7 @@ class DrainMember(GroupRequest, InMembersName):
     subject: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DrainReply:
     """`granted`, until `until_ms`; or `why_not`, for people. `leaving`: the members that have a permission."""
 
@@ -260,7 +260,7 @@ class DrainReply:
     why_not: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GetLeader(GroupRequest, Parkable):
     """Read the leader; waits up to `wait_ms` for a generation above `after_generation` to have one."""
 
@@ -268,7 +268,7 @@ class GetLeader(GroupRequest, Parkable):
     wait_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeaderReply:
     """The leader of the current generation, with its fencing token. Empty id: none now."""
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import NO_TOKEN
+from rota.protocol.frozen import frozen
 from rota.protocol.messages.base import NO_GENERATION, Act, Audited, GroupRequest, InMembersName, Parkable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Protocol:
     """One way to agree that a member offers, with the metadata it would bring."""
 
@@ -18,7 +18,7 @@ class Protocol:
     metadata: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JoinGroup(GroupRequest, Parkable, InMembersName):
     """Ask to be in the next generation. Parks until the join phase is over, at most `wait_ms`.
 
@@ -44,7 +44,7 @@ class JoinGroup(GroupRequest, Parkable, InMembersName):
     subject: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JoinedMember:
     """One line of the list that the leader gets: the metadata is that of the chosen protocol."""
 
@@ -53,7 +53,7 @@ class JoinedMember:
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JoinReply:
     """The generation a member is in. `pending`: the join phase goes on, call again with `member_id`."""
 
@@ -70,7 +70,7 @@ class JoinReply:
     fencing_token: int = NO_TOKEN
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SyncGroup(GroupRequest, Parkable, InMembersName):
     """Fetch this member's assignment; the leader also brings all assignments, or the reason why it has none."""
 
@@ -86,7 +86,7 @@ class SyncGroup(GroupRequest, Parkable, InMembersName):
     subject: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SyncReply:
     """A member's assignment in a generation. `pending`: the leader has not synced yet, call again."""
 
@@ -101,7 +101,7 @@ class SyncReply:
     """This member's, for as long as it has this share: a resource rejects lower ones (`protocol/fencing_token.py`)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Heartbeat(GroupRequest, Parkable, InMembersName):
     """A heartbeat. With `wait_ms` it parks and answers the moment the group leaves the generation."""
 
@@ -112,7 +112,7 @@ class Heartbeat(GroupRequest, Parkable, InMembersName):
     subject: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HeartbeatReply:
     """The group's state. A `generation_id` above the member's own means: sync again (resync)."""
 
@@ -122,7 +122,7 @@ class HeartbeatReply:
     state: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemberHeartbeat:
     """One member's heartbeat among several."""
 
@@ -131,7 +131,7 @@ class MemberHeartbeat:
     group_instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HeartbeatMany(GroupRequest, InMembersName):
     """Heartbeats of several members of one group, from one process. Never parks."""
 
@@ -139,7 +139,7 @@ class HeartbeatMany(GroupRequest, InMembersName):
     subject: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HeartbeatError:
     """The error of one heartbeat among several."""
 
@@ -148,7 +148,7 @@ class HeartbeatError:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HeartbeatManyReply:
     """The group's state. Members that are not in `errors` live."""
 
@@ -159,7 +159,7 @@ class HeartbeatManyReply:
     errors: tuple[HeartbeatError, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeavingMember:
     """A member that leaves: by member id, or by instance id alone (an administrator's way).
 
@@ -175,7 +175,7 @@ class LeavingMember:
     failed_unit: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeaveGroup(GroupRequest, Audited, InMembersName):
     """Leave at once. `by_admin` marks a removal by an administrator (RemoveMembers)."""
 
@@ -185,14 +185,14 @@ class LeaveGroup(GroupRequest, Audited, InMembersName):
     subject: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeftMember:
     member_id: str
     group_instance_id: str | None
     error: ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeaveReply:
     error: ErrorCode = ErrorCode.NONE
     detail: str = ""

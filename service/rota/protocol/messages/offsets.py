@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rota.protocol.errors import ErrorCode
+from rota.protocol.frozen import frozen
 from rota.protocol.messages.base import Act, Audited, GroupRequest, InMembersName
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OffsetToCommit:
     """A partition's progress.
 
@@ -24,7 +23,7 @@ class OffsetToCommit:
     retention_time_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CommitOffsets(GroupRequest, Audited, InMembersName):
     """Record progress, as a member of a generation or, with a negative generation, as an administrator."""
 
@@ -45,34 +44,34 @@ class CommitOffsets(GroupRequest, Audited, InMembersName):
         return self.generation_id < 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PartitionResult:
     topic: str
     partition: int
     error: ErrorCode = ErrorCode.NONE
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CommitReply:
     error: ErrorCode = ErrorCode.NONE
     detail: str = ""
     partitions: tuple[PartitionResult, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TopicPartitions:
     topic: str
     partitions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FetchOffsets(GroupRequest):
     """Read progress; `topics=None` reads all there is. Needs no membership."""
 
     topics: tuple[TopicPartitions, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FetchedOffset:
     """A partition's progress; `offset` is -1 where nothing was committed.
 
@@ -88,20 +87,20 @@ class FetchedOffset:
     expires_at_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FetchReply:
     error: ErrorCode = ErrorCode.NONE
     detail: str = ""
     offsets: tuple[FetchedOffset, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeleteOffsets(GroupRequest, Audited):
     topics: tuple[TopicPartitions, ...]
     act: Act | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeleteOffsetsReply:
     error: ErrorCode = ErrorCode.NONE
     detail: str = ""

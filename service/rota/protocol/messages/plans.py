@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rota.protocol.errors import ErrorCode
+from rota.protocol.frozen import frozen
 from rota.protocol.messages.base import NO_GENERATION, GroupRequest
 from rota.protocol.messages.offsets import TopicPartitions
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TopicCount:
     """A topic with so many partitions."""
 
@@ -17,7 +16,7 @@ class TopicCount:
     partitions: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlanGroup(GroupRequest):
     """Plan the next rebalance of a Stable `consumer` group. With no hypothesis: what a rebalance now would do.
 
@@ -31,7 +30,7 @@ class PlanGroup(GroupRequest):
     strategy: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlannedMember:
     """A member before and after. `fate` is `stays`, `leaves` or `joins`; a member that joins has a made-up id.
 
@@ -47,7 +46,7 @@ class PlannedMember:
     pauses: tuple[TopicPartitions, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlannedMove:
     """Partitions of one topic that go from one member to another."""
 
@@ -57,7 +56,7 @@ class PlannedMove:
     to_member_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SnapshotMember:
     """A member of a settled generation: its bytes for the chosen protocol, and the names of all that it lists."""
 
@@ -68,7 +67,7 @@ class SnapshotMember:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupSnapshot:
     """What a plan is made of, beside the topics. Members are in the order of joining."""
 
@@ -80,7 +79,7 @@ class GroupSnapshot:
     """Units that the coordinator leaves out of each assignment, as `orders/3`."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlanReply:
     """The group before and after.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from rota.protocol.errors import ErrorCode
+from rota.protocol.frozen import frozen
 from rota.protocol.messages.base import Act, Audited, NamespaceRequest, Parkable, TopicRequest
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PutTopic(TopicRequest, Audited):
     """Register a topic or let it grow; a count below today's is refused with `INVALID_PARTITIONS`."""
 
@@ -17,7 +18,7 @@ class PutTopic(TopicRequest, Audited):
     act: Act | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GetTopic(TopicRequest, Parkable):
     """With `wait_ms`, parks while the topic is still the one that `version` says; none is a topic that is not there."""
 
@@ -25,12 +26,12 @@ class GetTopic(TopicRequest, Parkable):
     wait_ms: int | None = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeleteTopic(TopicRequest, Audited):
     act: Act | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TopicReply:
     error: ErrorCode = ErrorCode.NONE
     detail: str = ""
@@ -41,7 +42,7 @@ class TopicReply:
     """Another one for each other content, for `GetTopic` to wait with."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListTopics(NamespaceRequest, Parkable):
     """With `wait_ms`, parks while the namespace's topics, those of other pages included, are as `version` says."""
 
@@ -51,7 +52,7 @@ class ListTopics(NamespaceRequest, Parkable):
     wait_ms: int | None = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListTopicsReply:
     error: ErrorCode = ErrorCode.NONE
     detail: str = ""
