@@ -220,7 +220,7 @@ def an_offset_keeps_the_retention_of_an_earlier_commit(patch: Patch) -> None:
         for item in record.offsets:
             key = (item.topic, item.partition)
             if item.expires_at_ms is None and key in former:
-                group.offsets[key] = replace(group.offsets[key], expires_at_ms=former[key].expires_at_ms)
+                group.offsets[key] = group.offsets[key]._replace(expires_at_ms=former[key].expires_at_ms)
 
     patch(apply, "_APPLY", {**apply._APPLY, OffsetsCommitted: offsets_committed})
 
@@ -232,7 +232,7 @@ def what_is_taken_in_loses_its_retention(patch: Patch) -> None:
 
     def take_in(result: Any, groups: Any, commits: Any) -> None:
         without = [
-            replace(each, row=None if each.row is None else replace(each.row, expires_at_ms=None)) for each in commits
+            replace(each, row=None if each.row is None else each.row._replace(expires_at_ms=None)) for each in commits
         ]
         original(result, groups, without)
 

@@ -29,7 +29,7 @@ def test_progress_needs_the_commits_beside_the_shard(request_: Request) -> None:
     assert prerequisites(request_, has_side_door=False, is_shared=True) == ()
 
 
-def test_a_fence_check_needs_the_owner_where_there_can_be_another() -> None:
+def test_a_fence_check_needs_the_owner_of_a_shared_store() -> None:
     assert prerequisites(A_FENCE, has_side_door=True, is_shared=True) == (Prerequisite.OWNER,)
     assert prerequisites(A_FENCE, has_side_door=True, is_shared=False) == ()
 
