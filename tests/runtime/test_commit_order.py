@@ -15,6 +15,7 @@ from rota.protocol.messages import (
     OffsetToCommit,
 )
 from rota.replica.forwarding import as_moved
+from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage.memory import MemoryTables
 from tests.client.virtual_time import LoopClock, in_virtual_time
@@ -86,6 +87,30 @@ async def test_each_answer_of_a_batch_carries_its_revision(coordinator: LocalCoo
     revisions = [answer.revision for answer in await asyncio.gather(first, *others)]
 
     assert revisions == list(range(revisions[0], revisions[0] + 4))
+
+
+async def test_an_error_of_one_caller_costs_no_other_answer(coordinator: LocalCoordinator, store: FaultyStore) -> None:
+    """Those of one batch are given out together; what a caller raises is reported, and the shard goes on."""
+    store.open_gate.clear()
+    coordinator.commit(a_commit(0), lambda _: None)
+    await store.waiting.wait()
+    errors: list[dict[str, object]] = []
+    answers: list[Answer] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    epoch_before = coordinator.locate("default", "simple").epoch
+
+    for done in (answers.append, _raise, answers.append):
+        coordinator.commit(a_commit(1), done)
+    store.open_gate.set()
+    await until(lambda: len(answers) == 2)
+
+    assert [type(context["exception"]) for context in errors] == [ZeroDivisionError]
+    assert answers[1].revision == answers[0].revision + 2
+    assert coordinator.locate("default", "simple").epoch == epoch_before
+
+
+def _raise(_: Answer) -> None:
+    raise ZeroDivisionError
 
 
 async def test_a_failed_write_is_retriable_and_changed_nothing(

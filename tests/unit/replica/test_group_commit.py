@@ -42,6 +42,18 @@ def test_entries_of_all_shards_go_into_one_transaction() -> None:
     ]
 
 
+def test_a_shard_that_waits_already_asks_for_nothing() -> None:
+    commits = GroupCommit[str]()
+    owned = a_shard(0)
+    decide(owned, 1, AN_OFFSET)
+
+    asked = [commits.want(owned), commits.want(owned)]
+    next_append(commits)
+    decide(owned, 2, AN_OFFSET)
+
+    assert [*asked, commits.want(owned)] == [True, False, True]
+
+
 def test_one_transaction_at_a_time() -> None:
     commits = GroupCommit[str]()
     a_shard_that_wants(commits)
