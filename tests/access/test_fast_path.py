@@ -122,6 +122,27 @@ async def test_each_caller_gets_the_same_answer_to_a_batch(name: str, guarded: G
     assert fast == 2
 
 
+@pytest.fixture
+def elsewhere(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No heartbeat has its answer at hand, as where another replica owns the group."""
+    monkeypatch.setattr(guarded.service.coordinator, "try_heartbeat", lambda _: None)
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+@pytest.mark.parametrize("name", [*FAST, *ORDINARY])
+async def test_each_caller_gets_the_same_answer_from_another_replica(
+    name: str, is_batch: bool, guarded: Guarded, elsewhere: None
+) -> None:
+    """Three times on one connection, which remembers it."""
+    request = (guarded.batch if is_batch else guarded.heartbeat)(guarded.as_(name))
+
+    answer, fast = await compare(guarded.both, *[request] * 3)
+
+    status = {"another": 200, "jwt": 200}.get(name) if is_batch else None
+    assert answer.startswith(b"HTTP/1.1 %d" % (status or (FAST | ORDINARY)[name]))
+    assert fast == (3 if name in FAST else 0)
+
+
 @pytest.mark.parametrize("is_standalone", [False, True])
 @pytest.mark.parametrize("name", [*FAST, *ORDINARY])
 async def test_each_caller_commits_or_not_both_ways(name: str, is_standalone: bool, guarded: Guarded) -> None:
@@ -234,15 +255,20 @@ async def test_what_is_revoked_ends_on_a_connection_that_is_open(end: str, guard
     assert after.startswith(b"HTTP/1.1 401" if end == "token" else b"HTTP/1.1 403")
 
 
+@pytest.mark.parametrize("is_elsewhere", [False, True])
 @pytest.mark.parametrize("is_batch", [False, True])
-async def test_quotas_hold_on_the_fast_path(is_batch: bool, guarded: Guarded) -> None:
+async def test_quotas_hold_on_the_fast_path(
+    is_batch: bool, is_elsewhere: bool, guarded: Guarded, request: pytest.FixtureRequest
+) -> None:
     """Heartbeats of a member that come too soon cost what any request costs; those at its pace are free."""
-    group = "batches" if is_batch else "singles"
+    group = f"{'batches' if is_batch else 'singles'}-{is_elsewhere}"
     token = guarded.service.secrets.a_token(group, "operator", "narrow")
     member_id = await a_member(guarded.service.http, token, "narrow", group)
-    request = a_heartbeat(member_id, token, f"/v1/namespaces/narrow/groups/{group}/heartbeat", is_batch=is_batch)
+    beat = a_heartbeat(member_id, token, f"/v1/namespaces/narrow/groups/{group}/heartbeat", is_batch=is_batch)
+    if is_elsewhere:
+        request.getfixturevalue("elsewhere")
 
-    answer = await guarded.both.fast.exchange(*[request] * 60)
+    answer = await guarded.both.fast.exchange(*[beat] * 60)
 
     assert answer.startswith(b"HTTP/1.1 200")
     assert answer.count(b'"THROTTLED"') == 60 - answer.count(b'"error":"NONE"' if is_batch else b'"state"') > 20

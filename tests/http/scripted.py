@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 
 from rota.protocol.errors import ErrorCode, check_not_pruned
 from rota.protocol.messages import (
-    CommitOffsets,
     GetLeader,
     Heartbeat,
     HeartbeatError,
@@ -19,6 +18,7 @@ from rota.protocol.messages import (
     VerifyFence,
     refuse,
 )
+from rota.replica.forwarding import Submitted
 from rota.replica.ports import Answer, JournalEvent, ShardOwner
 
 REVISION, EPOCH = 42, 3
@@ -51,9 +51,7 @@ class ScriptedCoordinator:
         await self._note(request)
         if isinstance(self.reply, Exception):
             raise self.reply
-        reply = self.reply(request) if callable(self.reply) else self.reply
-        if isinstance(request, HeartbeatMany) and isinstance(reply, HeartbeatReply):
-            reply = _of_all(request, reply)
+        reply = self._reply_to(request)
         return await self._park(request) if reply is None else Answer(reply, REVISION, EPOCH, self.owner)
 
     def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
@@ -74,11 +72,11 @@ class ScriptedCoordinator:
         self.requests.append(request)
         return Answer(reply, REVISION, EPOCH, self.owner)
 
-    def commit(self, request: CommitOffsets, done: Callable[[Answer], None]) -> None:
+    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> None:
         self.requests.append(request)
         if isinstance(self.reply, Exception):
             raise self.reply
-        reply = self.reply(request) if callable(self.reply) else self.reply
+        reply = self._reply_to(request)
         if reply is not None:
             done(Answer(reply, REVISION, EPOCH, self.owner))
             return
@@ -86,6 +84,13 @@ class ScriptedCoordinator:
         self.parked[future] = request
         future.add_done_callback(lambda answered: done(answered.result()))
         future.add_done_callback(self.parked.pop)
+
+    def _reply_to(self, request: Request) -> Reply | None:
+        assert not isinstance(self.reply, Exception)
+        reply = self.reply(request) if callable(self.reply) else self.reply
+        if isinstance(request, HeartbeatMany) and isinstance(reply, HeartbeatReply):
+            return _of_all(request, reply)
+        return reply
 
     async def check_revision(self, namespace: str, group_id: str, after_revision: int) -> None:
         check_not_pruned(after_revision, self.first_revision)

@@ -1,4 +1,4 @@
-"""Commits on the fast path: their answers come later, and the connection treats them as it treats any other answer."""
+"""Answers that come later on the fast path: the connection treats them as it treats any other answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ from rota.api.http.app import create_app
 from rota.api.http.fast_path import MAX_REMEMBERED
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import CommitOffsets, CommitReply, Heartbeat, HeartbeatReply, PartitionResult, Reply
+from rota.protocol.messages import (
+    CommitOffsets,
+    CommitReply,
+    Heartbeat,
+    HeartbeatManyReply,
+    HeartbeatReply,
+    PartitionResult,
+    Reply,
+)
 from tests.http.both_ways import LAST, PATH, PLAIN, Both, Listener, a_request, compare, listening, turns
 from tests.http.scripted import ScriptedCoordinator
 
@@ -43,6 +51,20 @@ FAST = {
     "of no partition": a_request(b'{"member_id":"m","generation_id":7,"offsets":[]}', path=OFFSETS),
     "an administrator's": a_request(b'{"offsets":[{"topic":"t","partition":0,"offset":1}]}', path=OFFSETS),
 }
+BEATS: dict[str, bytes] = {
+    "a heartbeat": a_request(),
+    "a batch": a_request(b'{"members":[{"member_id":"m-1","generation_id":7},{"member_id":"m-2","generation_id":6}]}'),
+}
+BEAT_REPLIES: dict[str, Reply] = {
+    "a member that lives": HeartbeatReply(generation_id=7, state="Stable"),
+    "an old generation": HeartbeatReply(ErrorCode.ILLEGAL_GENERATION, "it is at 8"),
+    "a silent owner": HeartbeatReply(ErrorCode.COORDINATOR_NOT_AVAILABLE, "it does not answer"),
+    "another owner": HeartbeatReply(ErrorCode.NOT_COORDINATOR, "the owner is elsewhere"),
+}
+LATER = {"a commit": (FAST["a commit"], DONE)} | {
+    name: (request, BEAT_REPLIES["a member that lives"]) for name, request in BEATS.items()
+}
+"""Requests with the reply that they get."""
 ORDINARY = {
     "without offsets": a_request(b'{"member_id":"m-1","generation_id":7}', path=OFFSETS),
     "of an unknown field": a_request(b'{"generation_id":7,"offset":[]}', path=OFFSETS),
@@ -166,6 +188,17 @@ async def test_known_heads_are_bounded_and_given_back(both: Both) -> None:
     assert path.remembered_bytes == before
 
 
+@pytest.mark.parametrize("reply", BEAT_REPLIES)
+@pytest.mark.parametrize("name", BEATS)
+async def test_a_heartbeat_that_another_replica_answers_is_fast(name: str, reply: str, both: Both) -> None:
+    """Three times on one connection, which remembers it."""
+    both.scripted.reply, both.scripted.heartbeats_at_once = BEAT_REPLIES[reply], False
+
+    _, fast = await compare(both, *[BEATS[name]] * 3)
+
+    assert fast == 3
+
+
 async def until(holds: Callable[[], bool]) -> None:
     """Let the server go on until `holds()`."""
     async with asyncio.timeout(20):
@@ -173,11 +206,13 @@ async def until(holds: Callable[[], bool]) -> None:
             await turns(1)
 
 
-async def parked(both: Both, listener: Listener) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection with a commit under way."""
+async def parked(
+    both: Both, listener: Listener, request: bytes = FAST["a commit"]
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection with a request under way."""
     both.scripted.reply = None
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-    writer.write(a_commit())
+    writer.write(request)
     await until(lambda: bool(both.scripted.parked))
     return reader, writer
 
@@ -187,13 +222,19 @@ async def rest(reader: asyncio.StreamReader) -> bytes:
         return re.sub(rb"date: [^\r]*\r\n", b"", await reader.read())
 
 
-@pytest.mark.parametrize("reply", REPLIES)
-async def test_an_answer_that_comes_later_is_the_same(reply: str, both: Both) -> None:
+@pytest.mark.parametrize(
+    ("request_bytes", "reply"),
+    [
+        *((FAST["a commit"], reply) for reply in REPLIES.values()),
+        *((BEATS["a heartbeat"], reply) for reply in BEAT_REPLIES.values()),
+    ],
+)
+async def test_an_answer_that_comes_later_is_the_same(request_bytes: bytes, reply: Reply, both: Both) -> None:
     """And the connection is kept alive behind it."""
     received = []
     for listener in (both.plain, both.fast):
-        reader, writer = await parked(both, listener)
-        both.scripted.answer_one_parked(REPLIES[reply])
+        reader, writer = await parked(both, listener, request_bytes)
+        both.scripted.answer_one_parked(reply)
         await reader.readuntil(b"\r\n\r\n{")
         writer.write(a_request(path="/healthz", method="GET").replace(b"Host", b"Connection: close\r\nHost"))
         received.append(await rest(reader))
@@ -219,6 +260,29 @@ async def test_requests_behind_a_commit_wait_for_its_answer(both: Both) -> None:
     assert asked == 1
     assert answers_in(answers) == [412, 200, 200, 200]
     assert [type(request) for request in both.scripted.requests] == [CommitOffsets, Heartbeat, CommitOffsets]
+
+
+@pytest.mark.parametrize("is_remembered", [False, True])
+async def test_requests_behind_a_heartbeat_wait_for_its_answer(is_remembered: bool, both: Both) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
+    if is_remembered:
+        writer.write(a_request())
+        await reader.readuntil(b"}")
+    both.scripted.reply = None
+    writer.write(a_request())
+    await until(lambda: bool(both.scripted.parked))
+    both.scripted.reply = lambda r: DONE if isinstance(r, CommitOffsets) else HeartbeatReply(generation_id=7)
+    writer.write(a_request() + a_commit())
+    await turns(20)
+    waiting = len(both.scripted.parked)
+    both.scripted.answer_one_parked(HeartbeatReply(ErrorCode.ILLEGAL_GENERATION, "it is at 8"))
+    answers = b""
+    while answers.count(b"HTTP/1.1 ") < 3:
+        answers += await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+
+    assert waiting == 1
+    assert answers_in(answers) == [412, 200, 200]
 
 
 async def test_heartbeats_before_a_commit_are_answered_at_once(both: Both) -> None:
@@ -262,39 +326,48 @@ async def test_a_connection_is_kept_while_a_commit_is_under_way(both: Both) -> N
     writer.close()
 
 
+@pytest.mark.parametrize("name", LATER)
 @pytest.mark.parametrize("way", ["fast", "plain"])
-async def test_a_commit_goes_on_when_its_client_is_gone(way: str, both: Both) -> None:
+async def test_a_request_goes_on_when_its_client_is_gone(way: str, name: str, both: Both) -> None:
     """It is not cancelled, and it is counted."""
     listener: Listener = getattr(both, way)
     before = counted(both)
-    _, writer = await parked(both, listener)
+    request, reply = LATER[name]
+    _, writer = await parked(both, listener, request)
     writer.transport.abort()
     await until(lambda: not listener.server.server_state.connections)
 
-    both.scripted.answer_one_parked(DONE)
+    both.scripted.answer_one_parked(of_all(reply) if name == "a batch" else reply)
     await turns(5)
 
     assert (both.scripted.cancelled, both.scripted.parked) == ([], {})
     assert counted(both) == before + 1
 
 
+def of_all(reply: Reply) -> Reply:
+    assert isinstance(reply, HeartbeatReply)
+    return HeartbeatManyReply(generation_id=reply.generation_id, state=reply.state)
+
+
 def counted(both: Both) -> int:
-    found = re.search(rb'rota_requests_total{code="NONE",operation="offsetsCommit"} (\d+)', both.metrics.exposition())
-    return int(found[1]) if found else 0
+    """Requests that were answered without an error."""
+    counts = re.findall(rb'rota_requests_total{code="NONE",operation="[a-zA-Z]+"} (\d+)', both.metrics.exposition())
+    return sum(map(int, counts))
 
 
-async def test_a_server_that_stops_answers_a_commit_first() -> None:
+@pytest.mark.parametrize("name", ["a commit", "a heartbeat"])
+async def test_a_server_that_stops_answers_a_request_first(name: str) -> None:
     """Both ways, and says that the connection ends."""
     received = []
     for fast in (False, True):
         scripted = ScriptedCoordinator()
         async with listening(create_app(scripted), fast=fast) as listener:
             await listener.exchange(a_request(path="/healthz", method="GET"))
-            reader, writer = await parked(Both(Metrics(), listener, listener, scripted), listener)
+            reader, writer = await parked(Both(Metrics(), listener, listener, scripted), listener, LATER[name][0])
             [connection] = listener.server.server_state.connections
             listener.server.stop()
             await until(partial(closes_with_its_answer, connection))
-            scripted.answer_one_parked(DONE)
+            scripted.answer_one_parked(LATER[name][1])
             received.append(await rest(reader))
             writer.close()
 
@@ -306,14 +379,15 @@ def closes_with_its_answer(connection: Any) -> bool:
     return not connection.cycle.keep_alive
 
 
+@pytest.mark.parametrize("request_bytes", [FAST["a commit"], BEATS["a heartbeat"]])
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_a_bug_of_ours_gets_the_answer_of_the_ordinary_way(
-    at_once: bool, both: Both, caplog: pytest.LogCaptureFixture
+    at_once: bool, request_bytes: bytes, both: Both, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The coordinator raises, or replies with what cannot be rendered."""
     both.scripted.reply = ValueError("a bug") if at_once else CommitReply(partitions=(None,))  # type: ignore[arg-type]
 
-    answer, fast = await compare(both, a_commit())
+    answer, fast = await compare(both, request_bytes)
 
     assert (answers_in(answer), fast) == ([500, 200], 1)
     assert caplog.text.count("a request failed") == 2

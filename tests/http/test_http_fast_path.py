@@ -222,10 +222,11 @@ async def test_refusals_of_the_coordinator_are_the_same(code: ErrorCode, body: b
     assert fast == 1
 
 
-async def test_an_answer_that_takes_time_comes_the_ordinary_way(both: Both) -> None:
+async def test_a_read_that_takes_time_comes_the_ordinary_way(both: Both) -> None:
+    both.scripted.reply = lambda _: None if both.scripted.heartbeats_at_once else LeaderReply(leader_id="m-1")
     both.scripted.heartbeats_at_once = False
 
-    answer, fast = await compare(both, a_request())
+    answer, fast = await compare(both, a_request(b"", "Host: localhost", path=LEADER, method="GET"))
 
     assert (answer[:12], fast) == (b"HTTP/1.1 200", 0)
 

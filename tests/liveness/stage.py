@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from rota.liveness.memory import MemoryLiveness
@@ -19,6 +19,7 @@ from rota.protocol.messages import (
     Request,
     SyncGroup,
 )
+from rota.replica.forwarding import Beats, NoAnswer
 from rota.replica.ports import Answer, JournalEvent, Renewal, Replica, ShardClaim, ShardOwner, StoreUnavailable
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.forwarding import PeerUnreachable
@@ -104,12 +105,24 @@ class _Wires:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
+        self._asked: set[asyncio.Task[None]] = set()
 
     async def call(self, peer: Replica, request: Request) -> Answer:
         local = self._fleet.up.get(peer.replica_id)
         if local is None or self._fleet.is_cut:
             raise PeerUnreachable("no way there")
         return await local.call(request)
+
+    def heartbeat(self, peer: Replica, request: Beats, done: Callable[[Answer | NoAnswer], None]) -> None:
+        async def ask() -> None:
+            try:
+                done(await self.call(peer, request))
+            except PeerUnreachable as error:
+                done(NoAnswer(str(error)))
+
+        task = asyncio.get_running_loop().create_task(ask())
+        self._asked.add(task)
+        task.add_done_callback(self._asked.discard)
 
     async def watch(
         self, peer: Replica, namespace: str, group_id: str, after_revision: int | None

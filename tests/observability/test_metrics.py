@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from rota.observability.causes import drop_cause, rebalance_cause
 from rota.observability.metrics import Metrics
 from rota.protocol.messages import JoinReply, LeaveGroup, LeavingMember, SyncGroup
+from rota.replica.forwarding import NoAnswer
 from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.forwarding import PeerUnreachable
@@ -189,6 +190,9 @@ class _DeafPeers:
 
     async def call(self, peer: Replica, request: object) -> Answer:
         raise PeerUnreachable("gone")
+
+    def heartbeat(self, peer: Replica, request: object, done: Callable[[Answer | NoAnswer], None]) -> None:
+        done(NoAnswer("gone"))
 
     def watch(
         self, peer: Replica, namespace: str, group_id: str, after_revision: int | None

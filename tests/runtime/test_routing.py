@@ -21,11 +21,13 @@ from rota.protocol.messages import (
     FetchOffsets,
     FetchReply,
     Heartbeat,
+    HeartbeatMany,
     JoinGroup,
     JoinReply,
     ListGroups,
     ListReply,
     ListTopics,
+    MemberHeartbeat,
     OffsetToCommit,
     Protocol,
     PutTopic,
@@ -33,7 +35,8 @@ from rota.protocol.messages import (
     SyncReply,
 )
 from rota.replica import forwarding
-from rota.replica.ports import Replica, ShardNews
+from rota.replica.forwarding import Submitted
+from rota.replica.ports import Answer, Replica, ShardNews
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.routing import RoutedCoordinator
@@ -142,6 +145,29 @@ async def test_any_replica_answers_for_any_group(fleet: list[RunningReplica]) ->
     assert isinstance(fetched.reply, FetchReply)
     assert [o.offset for o in fetched.reply.offsets] == [7]
     assert committed.epoch == fetched.epoch
+
+
+async def submitted(replica: RunningReplica, request: Submitted) -> Answer:
+    answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    replica.routed.submit(request, answered.set_result)
+    return await answered
+
+
+async def test_any_replica_takes_what_is_submitted_for_any_group(fleet: list[RunningReplica]) -> None:
+    first, second, _ = fleet
+    group = a_group_of(first)
+    member = await a_stable_member(first.routed, group)  # type: ignore[arg-type]
+    named = (member.member_id, member.generation_id)
+    requests: list[Submitted] = [
+        Heartbeat("default", group, *named),
+        HeartbeatMany("default", group, (MemberHeartbeat(*named), MemberHeartbeat("m", 1))),
+        CommitOffsets("default", group, -1, (OffsetToCommit("t", 0, 7),)),
+    ]
+
+    at_owner, forwarded = [[await submitted(each, request) for request in requests] for each in (first, second)]
+
+    assert [answer.reply for answer in forwarded] == [answer.reply for answer in at_owner]
+    assert [answer.epoch for answer in forwarded] == [answer.epoch for answer in at_owner]
 
 
 async def test_a_parked_call_is_forwarded_too(fleet: list[RunningReplica]) -> None:
@@ -292,8 +318,10 @@ async def test_a_stopped_replica_costs_no_generation_and_no_error(
             leader = await a_stable_member(staying.routed, group)  # type: ignore[arg-type]
             stopping = asyncio.create_task(going.local.stop())
             answers: list[ErrorCode] = []
-            while not stopping.done() or len(answers) < 20:
+            beat = Heartbeat("default", group, leader.member_id, leader.generation_id)
+            while not stopping.done() or len(answers) < 40:
                 answers.append((await staying.routed.call(FetchOffsets("default", group))).reply.error)
+                answers.append((await submitted(staying, beat)).reply.error)
             await stopping
         described = (await staying.routed.call(DescribeGroup("default", group))).reply
 
@@ -351,9 +379,10 @@ async def a_silent_peer(tables: MemoryTables) -> AsyncIterator[Replica]:
     server.close()
 
 
+@pytest.mark.parametrize("is_submitted", [False, True])
 @pytest.mark.parametrize("wait_ms", [None, 100])
 async def test_a_member_whose_owner_is_silent_is_kept_alive_in_time(
-    tables: MemoryTables, wait_ms: int | None, monkeypatch: pytest.MonkeyPatch
+    tables: MemoryTables, wait_ms: int | None, is_submitted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forwarding, "ANSWER_MS", 3_600_000)
     clock = SystemClock()
@@ -364,7 +393,8 @@ async def test_a_member_whose_owner_is_silent_is_kept_alive_in_time(
         await until(lambda: replica.local.directory.peer_of(shard_id) is not None)
 
         async with asyncio.timeout(SOON_S):
-            answer = await replica.routed.call(Heartbeat("default", "g", "m", 1, wait_ms=wait_ms))
+            beat = Heartbeat("default", "g", "m", 1, wait_ms=wait_ms)
+            answer = await (submitted(replica, beat) if is_submitted else replica.routed.call(beat))
 
     assert answer.reply.error is ErrorCode.NONE
     (seen_ms_ago,) = await liveness.seen_ms_ago([(shard_id, ("default", "g", "m"))])

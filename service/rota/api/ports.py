@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
-from rota.protocol.messages import CommitOffsets, GetLeader, Heartbeat, HeartbeatMany, Request, VerifyFence
+from rota.protocol.messages import GetLeader, Heartbeat, HeartbeatMany, Request, VerifyFence
+from rota.replica.forwarding import Submitted
 from rota.replica.ports import Answer, JournalEvent, ShardOwner
 
 
@@ -24,8 +25,8 @@ class ServedCoordinator(Protocol):
     def try_read(self, request: VerifyFence | GetLeader) -> Answer | None:
         """Answer at once, without awaiting, or return None for `call` to do it. Changes nothing."""
 
-    def commit(self, request: CommitOffsets, done: Callable[[Answer], None]) -> None:
-        """As `call`, without a task where the shard is here; nothing cancels the commit.
+    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> None:
+        """As `call` for a request that does not wait, as a rule without a task; nothing cancels it.
 
         `done` gets the answer, once, and maybe before this returns.
         """

@@ -147,8 +147,8 @@ class Metrics:
             buckets=_LAG_SECONDS,
             registry=self.registry,
         )
-        self._forwarded = Counter(
-            "rota_forwarded_calls_total", "Calls that were forwarded to a peer.", ["code"], registry=self.registry
+        self._forwarded = _Counts(
+            "rota_forwarded_calls", "Calls that were forwarded to a peer.", ("code",), self.registry
         )
         self._shards_dropped = Counter(
             "rota_shards_dropped_total", "Shards this replica stopped owning.", ["cause"], registry=self.registry
@@ -306,7 +306,7 @@ class Metrics:
 
     def forwarded(self, code: str) -> None:
         """`code` is the error code's name that the peer answered with, UNREACHABLE where it did not."""
-        self._forwarded.labels(code).inc()
+        self._forwarded.add((code,))
 
     def draining(self) -> None:
         self._draining.set(1)

@@ -35,6 +35,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import (
+    CommitOffsets,
     Heartbeat,
     HeartbeatMany,
     ListGroups,
@@ -60,6 +61,9 @@ ANSWER_MS = 5_000
 HEARTBEAT_MS = 1_000
 """The same for a heartbeat, which an owner answers from memory. If no answer comes, the liveness store has to take the
 heartbeat before the member gives the call up: see `MembershipSettings.heartbeat_grace_ms`."""
+Beats: TypeAlias = Heartbeat | HeartbeatMany
+Submitted: TypeAlias = CommitOffsets | Beats
+"""Requests that may be answered without a task. A heartbeat among them does not wait."""
 DRAINING = "this replica is stopping; ask again, another one takes over"
 
 

@@ -15,7 +15,6 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
-    CommitOffsets,
     FenceReply,
     GetLeader,
     GetTopic,
@@ -30,7 +29,7 @@ from rota.protocol.messages import (
     VerifyFence,
     refuse,
 )
-from rota.replica.forwarding import Forwarding, shard_of_request
+from rota.replica.forwarding import Forwarding, Submitted, shard_of_request
 from rota.replica.listing import not_all, page_of_shards
 from rota.replica.ports import Answer, JournalEvent, Liveness, Replica, ShardOwner, ShardStore
 from rota.replica.prerequisites import Prerequisite, prerequisites, refused_without
@@ -229,7 +228,7 @@ class LocalCoordinator:
             return None
         return host.try_read(request)
 
-    def commit(self, request: CommitOffsets, done: Callable[[Answer], None]) -> None:
+    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> None:
         """As `call`, without a task; `done` gets the answer."""
         shard_id = shard_of_request(request, self.shard_count)
         refusal = self.forwarding.refusal(request, shard_id)

@@ -10,7 +10,7 @@ from typing import Protocol
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, Heartbeat, HeartbeatMany, ListGroups, ListTopics, Request, refuse
 from rota.replica import forwarding as step
-from rota.replica.forwarding import DRAINING, Forwarding, NoAnswer, Step, Steps
+from rota.replica.forwarding import DRAINING, Beats, Forwarding, NoAnswer, Step, Steps, Submitted
 from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.directory import Directory
 
@@ -26,6 +26,9 @@ class Peers(Protocol):
 
     async def call(self, peer: Replica, request: Request) -> Answer:
         """Ask a peer about a shard of its own; raises `PeerUnreachable`."""
+
+    def heartbeat(self, peer: Replica, request: Beats, done: Callable[[Answer | NoAnswer], None]) -> None:
+        """As `call` for heartbeats that do not wait, without a task; `done` gets the answer, once and later."""
 
     def watch(
         self, peer: Replica, namespace: str, group_id: str, after_revision: int | None
@@ -80,29 +83,35 @@ class Forwarder:
             return answer
         return await self._carry_out(forwarding.go_on(request, answer, asked_ms, _now_ms()))
 
-    def commit(
+    def submit(
         self,
-        request: CommitOffsets,
+        request: Submitted,
         done: Callable[[Answer], None],
-        commit_here: Callable[[CommitOffsets, Callable[[Answer], None]], None],
+        submit_here: Callable[[Submitted, Callable[[Answer], None]], None],
     ) -> None:
-        """As `call`, without a task where this replica's answer is final; `done` gets the answer."""
-        asked_ms = _now_ms()
+        """As `call`, without a task where the first answer is final: this replica's, or a peer's to heartbeats.
 
-        def answered_here(answer: Answer) -> None:
-            if self._forwarding.is_final(answer):
+        `done` gets the answer.
+        """
+        forwarding, asked_ms = self._forwarding, _now_ms()
+
+        def answered(answer: Answer) -> None:
+            if forwarding.is_final(answer):
                 done(answer)
             else:
-                rest = self._forwarding.go_on(request, answer, asked_ms, _now_ms())
+                rest = forwarding.go_on(request, answer, asked_ms, _now_ms())
                 self._finish(request, self._carry_out(rest), done)
 
-        if isinstance(self._forwarding.route(request), step.AskHere):
-            commit_here(request, answered_here)
-        else:
-            self._finish(request, self.call(request), done)
+        match forwarding.route(request):
+            case step.AskHere():
+                submit_here(request, answered)
+            case step.AskPeer() as do if not isinstance(request, CommitOffsets):
+                self.peers.heartbeat(do.peer, request, lambda outcome: answered(forwarding.answer_of(do, outcome)))
+            case _:
+                self._finish(request, self.call(request), done)
 
     async def end(self) -> None:
-        """Return when no commit is under way in a task: each ends within `MOVE_MS` and the time of a peer's answer."""
+        """Return when no `submit` goes on in a task: each ends within `MOVE_MS` and the time of a peer's answer."""
         await asyncio.gather(*self._finishing, return_exceptions=True)
 
     def drain(self) -> None:
@@ -164,7 +173,7 @@ async def _finished(request: Request, work: Awaitable[Answer], done: Callable[[A
         answer = await work
     except Exception as error:
         # A bug of ours. The outcome of the request is unknown, and this code says so to a client.
-        logger.error("a forwarded commit failed", exc_info=error)
+        logger.error("a forwarded request failed", exc_info=error)
         answer = Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "an internal error; see the log"))
     done(answer)
 

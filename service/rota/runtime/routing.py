@@ -8,7 +8,6 @@ from contextlib import aclosing
 
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import (
-    CommitOffsets,
     GetLeader,
     Heartbeat,
     HeartbeatMany,
@@ -16,6 +15,7 @@ from rota.protocol.messages import (
     Request,
     VerifyFence,
 )
+from rota.replica.forwarding import Submitted
 from rota.replica.ports import Answer, JournalEvent, ShardOwner
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.following import Follower, Listener
@@ -49,9 +49,9 @@ class RoutedCoordinator:
         """The same for calls that change nothing."""
         return self.local.try_read(request)
 
-    def commit(self, request: CommitOffsets, done: Callable[[Answer], None]) -> None:
-        """As `call`, without a task where the shard is here; `done` gets the answer."""
-        self._forwarder.commit(request, done, self.local.commit)
+    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> None:
+        """As `call`, see `Forwarder.submit`; `done` gets the answer."""
+        self._forwarder.submit(request, done, self.local.submit)
 
     async def watch(
         self, namespace: str, group_id: str, after_revision: int | None = None

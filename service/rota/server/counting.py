@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from rota.group.state import GroupState
 from rota.observability.census import Census
 from rota.observability.metrics import Metrics
 from rota.protocol.messages import Request
+from rota.replica.forwarding import Beats, NoAnswer
 from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.clock import Clock, SystemClock
 from rota.runtime.coordinator import LocalCoordinator
@@ -53,8 +54,15 @@ class CountedPeers:
         except PeerUnreachable:
             self._metrics.forwarded(UNREACHABLE)
             raise
-        self._metrics.forwarded(answer.reply.error.name)
+        self._metrics.forwarded(answer.reply.error)
         return answer
+
+    def heartbeat(self, peer: Replica, request: Beats, done: Callable[[Answer | NoAnswer], None]) -> None:
+        def counted(outcome: Answer | NoAnswer) -> None:
+            self._metrics.forwarded(UNREACHABLE if isinstance(outcome, NoAnswer) else outcome.reply.error)
+            done(outcome)
+
+        self._peers.heartbeat(peer, request, counted)
 
     def watch(
         self, peer: Replica, namespace: str, group_id: str, after_revision: int | None

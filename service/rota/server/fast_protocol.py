@@ -191,6 +191,7 @@ class FastHttpProtocol(GuardedHttpProtocol):
             self._write(b"".join(answers), len(answers))
 
     def _owe(self, answer: OwedAnswer) -> None:
+        """Write the answer when it has become known."""
         answer.write = self._write_owed
         self.cycle = self._answering = answer  # type: ignore[assignment]
 

@@ -35,7 +35,6 @@ from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
     Act,
-    CommitOffsets,
     GetLeader,
     Heartbeat,
     HeartbeatMany,
@@ -51,6 +50,7 @@ from rota.protocol.messages import (
     parks_for_ms,
     refuse,
 )
+from rota.replica.forwarding import Submitted
 from rota.replica.ports import Answer, JournalEvent, ShardOwner
 
 
@@ -285,26 +285,14 @@ class GuardedCoordinator:
             return answer
         return self._too_much(request) or answer
 
-    def commit(self, request: CommitOffsets, done: Callable[[Answer], None]) -> None:
+    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> None:
         refused = self._refused(request) or self._too_much(request)
         if refused is not None:
             done(refused)
             return
         asked: Any = self._signed(request) if is_administrative(request) else request
         own: Any = self._guard.in_name_of_caller(asked)
-        identity, payer, meters = self._guard.current(), self._guard.payer(), self._guard.meters
-
-        def settle(answer: Answer) -> None:
-            meters.settle(payer, request, answer.reply)
-            done(answer)
-
-        def ask_again_or_settle(answer: Answer) -> None:
-            if self._is_administrators(own, answer, identity):
-                self._inner.commit(asked, settle)
-            else:
-                settle(answer)
-
-        self._inner.commit(own, ask_again_or_settle)
+        self._submit(asked, own, self._guard.current(), self._guard.payer(), done)
 
     def try_repeated(self, beat: RepeatedHeartbeat, now_s: float) -> Answer | None:
         """The same with less work, at this time of the monotonic clock, for heartbeats that are admitted until then."""
@@ -324,6 +312,15 @@ class GuardedCoordinator:
                 reply = answer.reply
             why = self._guard.meters.refusal_of_answered(beat.beating.payer, beat.request, reply)
         return Answer(refuse(beat.request, ErrorCode.THROTTLED, why)) if why else answer
+
+    def submit_repeated(self, beat: RepeatedHeartbeat, done: Callable[[Answer], None]) -> None:
+        """As `submit`, for heartbeats that are admitted now."""
+        payer = beat.beating.payer
+        why = self._guard.meters.refusal_of(payer, beat.request)
+        if why:
+            done(Answer(refuse(beat.request, ErrorCode.THROTTLED, why)))
+        else:
+            self._submit(beat.request, beat.own, beat.identity, payer, done)
 
     def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[JournalEvent]:
         """Raises `RejectedRequest` before there is anything to follow, and as soon as it would be rejected anew."""
@@ -390,6 +387,24 @@ class GuardedCoordinator:
             if rejected is not ending.rejection:
                 raise
             return Answer(refuse(request, rejected.code, rejected.detail))
+
+    def _submit(
+        self, asked: Submitted, own: Submitted, identity: Identity | None, payer: str, done: Callable[[Answer], None]
+    ) -> None:
+        """Submit what is admitted: in the caller's own name, and as `asked` where only an administrator may do that."""
+        meters = self._guard.meters
+
+        def settle(answer: Answer) -> None:
+            meters.settle(payer, asked, answer.reply)
+            done(answer)
+
+        def ask_again_or_settle(answer: Answer) -> None:
+            if self._is_administrators(own, answer, identity):
+                self._inner.submit(asked, settle)
+            else:
+                settle(answer)
+
+        self._inner.submit(own, ask_again_or_settle)
 
     def _signed(self, request: Any) -> Request:
         """With its author, for the audit trail, which the shard's owner writes on any replica."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
+from functools import partial
 from typing import Any, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -32,6 +33,7 @@ from rota.api.http.rendered import (
     heartbeat_document,
     render_answer,
     render_failure,
+    render_json,
 )
 from rota.api.ports import ServedCoordinator
 from rota.observability import tracing
@@ -277,16 +279,17 @@ class FastConnection:
         if request is None:
             return None
         if isinstance(request, CommitOffsets):
+            # Its head alone is remembered: a member's next commit says something else.
             self._latest = head
-            return self._commit(entered, request, default_headers)
+            return self._submit(partial(self._commit, entered, request), CommitOffsets, render_answer, default_headers)
         known = Known(head, request)
         answered = self._ask(known, default_headers)
         if answered is not None:
             self._latest = known
         return answered
 
-    def repeat(self, known: Known, default_headers: Sequence[Header]) -> bytes | None:
-        """The answer to one of `known`, whose bytes have arrived between two requests."""
+    def repeat(self, known: Known, default_headers: Sequence[Header]) -> bytes | OwedAnswer | None:
+        """The same for one of `known`, whose bytes have arrived between two requests."""
         return None if tracing.spans is not None else self._ask(known, default_headers)
 
     def commit_again(self, data: bytes, default_headers: Sequence[Header]) -> bytes | OwedAnswer | None:
@@ -375,11 +378,18 @@ class FastConnection:
             return None if request.wait_ms else request
         return request.request if request.request.members and not request.wait_ms else None
 
-    def _commit(
-        self, entered: Entered, request: CommitOffsets, default_headers: Sequence[Header]
+    def _commit(self, entered: Entered, request: CommitOffsets, done: Callable[[Answer], None]) -> None:
+        entered.context.run(self._path.coordinator.submit, request, done)
+
+    def _submit(
+        self,
+        submit: Callable[[Callable[[Answer], None]], None],
+        call: FastCall,
+        render: Callable[[Answer], Rendered],
+        default_headers: Sequence[Header],
     ) -> bytes | OwedAnswer:
-        """Its head alone is remembered: a member's next commit says something else."""
-        path, owed, operation = self._path, OwedAnswer(), self._path.operations[CommitOffsets]
+        """What may have to wait is submitted without a task, and its answer owed."""
+        path, owed, operation = self._path, OwedAnswer(), self._path.operations[call]
 
         def give(rendered: Rendered) -> None:
             path.metrics.request_answered(operation, rendered.code)
@@ -387,19 +397,19 @@ class FastConnection:
 
         def done(answer: Answer) -> None:
             try:
-                rendered = render_answer(answer)
+                rendered = render(answer)
             except Exception as error:
                 rendered = render_failure(error, operation)
             give(rendered)
 
         try:
-            entered.context.run(path.coordinator.commit, request, done)
+            submit(done)
         except Exception as error:
             give(render_failure(error, operation))
         return owed if owed.rendered is None else path.bytes_of(owed.rendered, default_headers)
 
-    def _ask(self, known: Known, default_headers: Sequence[Header]) -> bytes | None:
-        path, request, beat = self._path, known.request, known.beat
+    def _ask(self, known: Known, default_headers: Sequence[Header]) -> bytes | OwedAnswer | None:
+        path, request, beat, now_s = self._path, known.request, known.beat, 0.0
         if path.guarded is None:
             answer = self._answer_of(known)
         elif beat is not None and (now_s := time.monotonic()) < beat.fresh_until:
@@ -407,7 +417,7 @@ class FastConnection:
         else:
             answer = self._ask_guard(path.guarded, known)
         if answer is None:
-            return None
+            return self._submit_heartbeat(known, beat, now_s, default_headers) if beat is not None else None
         metrics, reply = path.metrics, answer.reply
         if beat is None:
             metrics.request_answered(path.operations[known.head.call], reply.error)
@@ -420,6 +430,27 @@ class FastConnection:
         if reply.error is ErrorCode.NONE and isinstance(reply, HeartbeatReply):
             return path.ok(heartbeat_document(reply, answer), default_headers)
         return path.bytes_of(render_answer(answer), default_headers)
+
+    def _submit_heartbeat(
+        self, known: Known, beat: RepeatedHeartbeat, now_s: float, default_headers: Sequence[Header]
+    ) -> bytes | OwedAnswer | None:
+        """Where its answer is not at hand: None unless the caller is admitted at this time of the monotonic clock."""
+        path, request, guarded = self._path, beat.request, self._path.guarded
+        if guarded is None:
+            submit = partial(path.coordinator.submit, request)
+        elif now_s < beat.fresh_until:
+            submit = partial(guarded.submit_repeated, beat)
+        else:
+            return None
+
+        def render(answer: Answer) -> Rendered:
+            if isinstance(request, HeartbeatMany):
+                path.heartbeats.count_batch(request, answer)
+                return render_json(batch_document(known.lines, request, answer))
+            path.metrics.heartbeat_answered(answer.reply.error)
+            return render_answer(answer)
+
+        return self._submit(submit, Heartbeat, render, default_headers)
 
     def _answer_of(self, known: Known) -> Answer | None:
         request: Any = known.request

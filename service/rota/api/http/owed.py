@@ -1,4 +1,4 @@
-"""An answer that the fast path owes: its call is decided and not yet durable."""
+"""An answer that the fast path owes: its call is decided and not yet durable, or another replica decides it."""
 
 from __future__ import annotations
 

@@ -27,11 +27,10 @@ from rota.api.peer.secret import Metadata, shown
 from rota.grpc_polling import keep_polling
 from rota.observability import tracing
 from rota.protocol.messages import Request
-from rota.replica.forwarding import answer_timeout_ms
+from rota.replica.forwarding import Beats, NoAnswer, answer_timeout_ms
 from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.forwarding import PeerUnreachable
 from rota.wire.envelopes import MalformedEnvelope, pack, unpack
-from rota.wire.peer_heartbeats import AnyHeartbeat
 
 NOTIFY_S = 0.5
 _log = logging.getLogger(__name__)
@@ -68,7 +67,7 @@ class GrpcPeers:
     async def _call(self, peer: Replica, request: Request) -> Answer:
         link = self._link(peer)
         if may_be_collected(request):
-            return await link.heartbeats.ask(cast("AnyHeartbeat", request))
+            return await _collected(link.heartbeats, cast("Beats", request))
         try:
             metadata = (*self._metadata, *tracing.carried())
             data = await link.call(pack(request), timeout=answer_timeout_ms(request) / 1000, metadata=metadata)
@@ -79,6 +78,9 @@ class GrpcPeers:
             return Answer(reply, beside["revision"], beside["epoch"], beside["owner"], tuple(beside.get("shards", ())))
         except (MalformedEnvelope, KeyError, TypeError) as error:
             raise PeerUnreachable(f"its answer cannot be read, so it may be of another release: {error}") from error
+
+    def heartbeat(self, peer: Replica, request: Beats, done: Callable[[Answer | NoAnswer], None]) -> None:
+        self._link(peer).heartbeats.ask(request, done)
 
     async def watch(
         self, peer: Replica, namespace: str, group_id: str, after_revision: int | None
@@ -124,6 +126,20 @@ class GrpcPeers:
         if link is None:
             link = self._links[key] = _Link(peer.peer_address, lambda: self._metadata, credentials, version)
         return link
+
+
+async def _collected(heartbeats: CollectedHeartbeats, request: Beats) -> Answer:
+    answered: asyncio.Future[Answer | NoAnswer] = asyncio.get_running_loop().create_future()
+
+    def done(outcome: Answer | NoAnswer) -> None:
+        if not answered.done():
+            answered.set_result(outcome)
+
+    heartbeats.ask(request, done)
+    outcome = await answered
+    if isinstance(outcome, NoAnswer):
+        raise PeerUnreachable(outcome.why)
+    return outcome
 
 
 class _Link:

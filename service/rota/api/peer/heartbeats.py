@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import Context
 from typing import Any
 
@@ -11,11 +12,10 @@ import grpc
 
 from rota.observability import tracing
 from rota.protocol.messages import Heartbeat, HeartbeatMany, Request
-from rota.replica.forwarding import HEARTBEAT_MS
+from rota.replica.forwarding import HEARTBEAT_MS, Beats, NoAnswer
 from rota.replica.ports import Answer
-from rota.runtime.forwarding import PeerUnreachable
 from rota.wire.envelopes import MalformedEnvelope
-from rota.wire.peer_heartbeats import AnyHeartbeat, PackedAnswer, pack_heartbeats, unpack_answers
+from rota.wire.peer_heartbeats import pack_heartbeats, unpack_answers
 
 MESSAGES_UNDER_WAY = 2
 """While this many messages are unanswered, heartbeats wait. Not one: a commit at the peer would delay all."""
@@ -28,10 +28,13 @@ Send = Callable[[bytes, float], Awaitable[bytes]]
 _LIMIT_S = HEARTBEAT_MS / 1000
 """A heartbeat has its answer, or fails, after so long: then it can still be recorded where the owner is silent."""
 _LATE = "it has not answered earlier heartbeats"
+_CLOSED = "the connection to it is closed"
 
+_log = logging.getLogger(__name__)
 
-_Asked = tuple[AnyHeartbeat, asyncio.Future[Answer], float]
-"""A heartbeat, its answer, and when it was asked, by the clock of the event loop."""
+Done = Callable[[Answer | NoAnswer], None]
+_Asked = tuple[Beats, Done, float]
+"""A heartbeat, the receiver of its outcome, and when it was asked, by the clock of the event loop."""
 
 
 def may_be_collected(request: Request) -> bool:
@@ -45,25 +48,25 @@ class CollectedHeartbeats:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._unsent: list[_Asked] = []
+        self._is_due = False
+        """Those that are unsent are sent in the next turn of the event loop."""
         self._senders: set[asyncio.Task[None]] = set()
+        """One for each message under way."""
         self._links: list[Any] = []
         """The spans of calls that wait for the next message, if there is tracing."""
 
-    async def ask(self, request: AnyHeartbeat) -> Answer:
-        """The peer's answer; raises `PeerUnreachable`."""
+    def ask(self, request: Beats, done: Done) -> None:
+        """Send a heartbeat soon; `done` gets the peer's answer, or why there is none."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Answer] = loop.create_future()
-        self._unsent.append((request, answer, loop.time()))
+        self._unsent.append((request, done, loop.time()))
         if tracing.spans is not None and len(self._links) < MOST_LINKS:
             here = tracing.spans.here()
             if here is not None:
                 self._links.append(here)
-        if len(self._senders) < MESSAGES_UNDER_WAY:
-            # In a context of its own: it serves all of them, so it belongs to the trace of none.
-            sender = asyncio.create_task(self._send_all(), context=Context())
-            self._senders.add(sender)
-            sender.add_done_callback(self._senders.discard)
-        return await answer
+        if not self._is_due and len(self._senders) < MESSAGES_UNDER_WAY:
+            self._is_due = True
+            # In a context of its own: the message serves all of them, so it belongs to the trace of none.
+            loop.call_soon(self._send_due, context=Context())
 
     async def close(self) -> None:
         """Fail the waiting calls: the peer does not answer."""
@@ -71,25 +74,31 @@ class CollectedHeartbeats:
         for sender in senders:
             sender.cancel()
         await asyncio.gather(*senders, return_exceptions=True)
-        _fail([answer for _, answer, _ in self._unsent], "the connection to it is closed")
-        self._unsent.clear()
+        unsent, self._unsent = self._unsent, []
+        _fail(unsent, _CLOSED)
+
+    def _send_due(self) -> None:
+        self._is_due = False
+        if self._unsent:
+            sender = asyncio.get_running_loop().create_task(self._send_all())
+            self._senders.add(sender)
+            sender.add_done_callback(self._senders.discard)
 
     async def _send_all(self) -> None:
-        await asyncio.sleep(0)
         has_waited = False
         while self._unsent:
             some = self._unsent[:HEARTBEATS_IN_A_MESSAGE]
             del self._unsent[:HEARTBEATS_IN_A_MESSAGE]
             now_s = asyncio.get_running_loop().time()
             if has_waited:
-                _fail([answer for _, answer, asked_s in some if now_s - asked_s > _LIMIT_S / 2], _LATE)
-            asked = [each for each in some if not each[1].done()]
-            if asked:
-                limit_s = _LIMIT_S - (now_s - asked[0][2] if has_waited else 0.0)
+                _fail([each for each in some if now_s - each[2] > _LIMIT_S / 2], _LATE)
+                some = [each for each in some if now_s - each[2] <= _LIMIT_S / 2]
+            if some:
+                limit_s = _LIMIT_S - (now_s - some[0][2] if has_waited else 0.0)
                 if tracing.spans is None:
-                    await self._send_some(asked, limit_s)
+                    await self._send_some(some, limit_s)
                 else:
-                    await self._send_traced(tracing.spans, asked, limit_s)
+                    await self._send_traced(tracing.spans, some, limit_s)
             # From now on they have waited for a message: not for this process, which may have been paused.
             has_waited = True
 
@@ -100,26 +109,29 @@ class CollectedHeartbeats:
             await self._send_some(some, limit_s)
 
     async def _send_some(self, some: list[_Asked], limit_s: float) -> None:
-        answers = [answer for _, answer, _ in some]
-        reason = "the connection to it is closed"
         try:
             unpacked = unpack_answers(await self._send(pack_heartbeats([request for request, _, _ in some]), limit_s))
-            for answer, each in zip(answers, unpacked, strict=True):
-                _settle(answer, each)
+            if len(unpacked) != len(some):
+                raise MalformedEnvelope(f"{len(unpacked)} replies to {len(some)} heartbeats")
         except grpc.aio.AioRpcError as error:
-            reason = error.details() or error.code().name
-        except (MalformedEnvelope, ValueError) as error:
-            reason = str(error)
-        finally:
-            _fail(answers, reason)
+            _fail(some, error.details() or error.code().name)
+        except MalformedEnvelope as error:
+            _fail(some, str(error))
+        except BaseException:
+            _fail(some, _CLOSED)
+            raise
+        else:
+            _settle(some, [Answer(*each) for each in unpacked])
 
 
-def _settle(answer: asyncio.Future[Answer], unpacked: PackedAnswer) -> None:
-    if not answer.done():
-        answer.set_result(Answer(*unpacked))
+def _fail(some: Sequence[_Asked], reason: str) -> None:
+    _settle(some, [NoAnswer(reason)] * len(some))
 
 
-def _fail(answers: list[asyncio.Future[Answer]], reason: str) -> None:
-    for answer in answers:
-        if not answer.done():
-            answer.set_exception(PeerUnreachable(reason))
+def _settle(some: Sequence[_Asked], outcomes: Iterable[Answer | NoAnswer]) -> None:
+    for (_, done, _), outcome in zip(some, outcomes, strict=True):
+        try:
+            done(outcome)
+        except Exception as error:
+            # A bug of ours, which must keep none of the others waiting.
+            _log.error("the outcome of a forwarded heartbeat was not received", exc_info=error)

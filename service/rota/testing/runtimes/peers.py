@@ -79,6 +79,22 @@ class PeersOfReplica:
             if not forwarded.outcome.done() or forwarded.outcome.cancelled():
                 self.carry(self.replica.replica_id, peer.address, forwarded.cancel, to=peer)
 
+    def heartbeat(
+        self, peer: Replica, request: forwarding.Beats, done: Callable[[Answer | forwarding.NoAnswer], None]
+    ) -> None:
+        """As `call`; `done` gets the outcome."""
+
+        async def ask() -> None:
+            self._world.sometimes("heartbeat forwarded without a task")
+            outcome: Answer | forwarding.NoAnswer
+            try:
+                outcome = await self.call(peer, request)
+            except PeerUnreachable as error:
+                outcome = forwarding.NoAnswer(str(error))
+            done(outcome)
+
+        self.replica.loop.create_task(ask())
+
     async def watch(
         self, _peer: Replica, _namespace: str, _group_id: str, _after_revision: int | None
     ) -> AsyncIterator[JournalEvent]:

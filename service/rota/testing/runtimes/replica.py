@@ -20,6 +20,7 @@ from rota.protocol.messages import (
     Request,
     parks_for_ms,
 )
+from rota.replica.forwarding import Submitted
 from rota.replica.going_back import Setback, StoreMemory
 from rota.replica.ports import Answer, JournalEvent
 from rota.runtime.coordinator import LocalCoordinator
@@ -82,12 +83,12 @@ class Watched(LocalCoordinator):
             self._show(request, answer)
         return answer
 
-    def commit(self, request: CommitOffsets, done: Callable[[Answer], None]) -> None:
+    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> None:
         def show(answer: Answer) -> None:
             self._show(request, answer)
             done(answer)
 
-        super().commit(request, show)
+        super().submit(request, show)
 
     async def record_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         answer = await super().record_heartbeat(request)
@@ -253,9 +254,9 @@ class RuntimeReplica(ReplicaProcess):
             at_hand = self.routed.try_heartbeat(request)
             if at_hand is not None:
                 return at_hand
-        if isinstance(request, CommitOffsets):
+        if isinstance(request, CommitOffsets) or (isinstance(request, Heartbeat) and not request.wait_ms):
             answered: asyncio.Future[Answer] = self.loop.create_future()
-            self.routed.commit(request, partial(_answer_once, answered))
+            self.routed.submit(request, partial(_answer_once, answered))
             return await answered
         return await self.routed.call(request)
 
