@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
-from rota.protocol.messages import Request
+from rota.protocol.messages import Heartbeat, HeartbeatMany
 from rota.replica.ports import Answer
 
-Beat_contra = TypeVar("Beat_contra", bound=Request, contravariant=True)
+Beat = TypeVar("Beat", bound=Heartbeat | HeartbeatMany)
+Beat_contra = TypeVar("Beat_contra", bound=Heartbeat | HeartbeatMany, contravariant=True)
 
 
 class Hearing(Protocol[Beat_contra]):
@@ -17,14 +19,42 @@ class Hearing(Protocol[Beat_contra]):
 
     def try_heartbeat(self, request: Beat_contra) -> Answer | None: ...
 
-    async def call(self, request: Beat_contra) -> Answer: ...
+    def submit(self, request: Beat_contra, done: Callable[[Answer], None]) -> None: ...
 
 
-async def answers_to(coordinator: Hearing[Beat_contra], requests: Sequence[Beat_contra]) -> list[Answer]:
-    """In the order of the requests. Those without an immediate answer are sent at once, in one batch."""
-    at_hand = [coordinator.try_heartbeat(request) for request in requests]
-    missing = [request for request, answer in zip(requests, at_hand, strict=True) if answer is None]
+def answer_all(coordinator: Hearing[Beat], requests: Sequence[Beat], done: Callable[[list[Answer]], None]) -> None:
+    """`done` gets the answers in the order of the requests, once all are there, and maybe before this returns.
+
+    Those without an immediate answer are submitted at once, so that they are forwarded in one message.
+    """
+    answers: list[Answer] = []
+    missing: dict[int, Beat] = {}
+    for index, request in enumerate(requests):
+        answer = coordinator.try_heartbeat(request)
+        if answer is None:
+            missing[index] = request
+        answers.append(answer)  # type: ignore[arg-type]  # it is replaced before `done` gets them
     if not missing:
-        return [answer for answer in at_hand if answer is not None]
-    others = iter(await asyncio.gather(*map(coordinator.call, missing)))
-    return [answer or next(others) for answer in at_hand]
+        done(answers)
+        return
+
+    def answered(index: int, answer: Answer) -> None:
+        answers[index] = answer
+        del missing[index]
+        if not missing:
+            done(answers)
+
+    for index, request in list(missing.items()):
+        coordinator.submit(request, partial(answered, index))
+
+
+async def answers_to(coordinator: Hearing[Beat], requests: Sequence[Beat]) -> list[Answer]:
+    """The same, awaited."""
+    answered: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
+
+    def done(answers: list[Answer]) -> None:
+        if not answered.done():
+            answered.set_result(answers)
+
+    answer_all(coordinator, requests, done)
+    return await answered

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rota.access.budgets import Budgets
@@ -25,7 +26,7 @@ from rota.server.access.opening import open_guard
 from rota.server.counting import CountedPeers, take_census
 from rota.server.grpc_server import answering, listen_over_grpc, reached_over_grpc_at
 from rota.server.http_server import CannotListen
-from rota.server.own_ports import NO_OWN_PORTS, OwnPorts
+from rota.server.own_ports import ALONE, NO_OWN_PORTS, Beside, OwnPorts
 from rota.server.peer_secrets import new_peer_secret, read_peer_secrets
 from rota.server.plugins import load_plugins
 from rota.server.settings import Address, Settings
@@ -63,13 +64,13 @@ async def open_services(
     url: str,
     tls: ServerTls | None = None,
     own: OwnPorts = NO_OWN_PORTS,
-    peer_secret: str = "",
+    beside: Beside = ALONE,
 ) -> AsyncIterator[Services]:
     """Open the store and start a coordinator on it; on leaving stop and close both.
 
     The embedded store is brought up to this release first. A shared one is not, because replicas of another
     release may be running on it: `StoreRefused` names the command. `url` is where others reach this replica,
-    `peer_secret` the secret that it shares with the workers beside it where the settings name none.
+    `beside` what it has in common with the workers of its supervisor.
     """
     load_plugins()
     metrics = Metrics()
@@ -79,11 +80,11 @@ async def open_services(
         if store.went_back:
             metrics.store_went_back(settings.shard_count)
         embedded = isinstance(store.location, SqliteLocation)
-        secrets = _peer_secrets(settings, peer_secret)
+        secrets = _peer_secrets(settings, beside.peer_secret)
         peer_tls = _peer_tls(settings)
         signer = _signer(settings)
         async with (
-            _peers(secrets or tuple, peer_tls, embedded=embedded) as peers,
+            _peers(secrets or tuple, peer_tls, beside, embedded=embedded) as peers,
             _liveness(settings, store, metrics) as liveness,
         ):
             coordinator = LocalCoordinator(
@@ -101,7 +102,7 @@ async def open_services(
                 sign=signer,
             )
             async with (
-                _peer_server(coordinator, settings, secrets, peer_tls, embedded=embedded),
+                _peer_server(coordinator, settings, secrets, peer_tls, beside, embedded=embedded),
                 open_guard(settings, store, metrics) as guard,
             ):
                 served = RoutedCoordinator(coordinator) if peers else coordinator
@@ -213,14 +214,16 @@ def _signer(settings: Settings) -> Signer | None:
 
 
 @asynccontextmanager
-async def _peers(secrets: Secrets, tls: ServerTls | None, *, embedded: bool) -> AsyncIterator[GrpcPeers | None]:
+async def _peers(
+    secrets: Secrets, tls: ServerTls | None, beside: Beside, *, embedded: bool
+) -> AsyncIterator[GrpcPeers | None]:
     """The way to the other replicas of a shared store; an embedded one has a single process."""
     if embedded:
         yield None
         return
     from rota.api.peer.client import GrpcPeers
 
-    peers = GrpcPeers(secrets, tls.channel_credentials if tls is not None else None)
+    peers = GrpcPeers(secrets, tls.channel_credentials if tls is not None else None, beside.sockets)
     try:
         yield peers
     finally:
@@ -253,6 +256,7 @@ async def _peer_server(
     settings: Settings,
     secrets: Secrets | None,
     tls: ServerTls | None,
+    beside: Beside,
     *,
     embedded: bool,
 ) -> AsyncIterator[None]:
@@ -264,8 +268,29 @@ async def _peer_server(
 
     credentials = tls.grpc_credentials() if tls is not None else None
     server = PeerServer(coordinator, settings.peer.host, settings.peer.port, secrets, credentials)
-    coordinator.reached_at(peer_address=str(Address(settings.peer.host, server.port)))
+    address = str(Address(settings.peer.host, server.port))
+    coordinator.reached_at(peer_address=address)
     await server.start()
+    try:
+        async with _socket_beside(coordinator, address, beside.sockets):
+            yield
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def _socket_beside(coordinator: LocalCoordinator, address: str, sockets: Path | None) -> AsyncIterator[None]:
+    """The shorter way for the workers beside this one; without it they come over gRPC, as other replicas do."""
+    if sockets is None:
+        yield
+        return
+    from rota.api.peer.unix import UnixServer, socket_of
+
+    server = UnixServer(coordinator, socket_of(sockets, address))
+    try:
+        await server.start()
+    except OSError as error:
+        _log.warning("no socket for the workers beside this one; they use gRPC", extra={"error": str(error)})
     try:
         yield
     finally:

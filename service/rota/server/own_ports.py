@@ -1,8 +1,9 @@
-"""The ports that a worker does not share with those beside it: there, clients reach the one that owns their group."""
+"""The ports that a worker does not share with those beside it, and how workers of one supervisor reach each other."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from rota.server.settings import Address, Settings
 
@@ -16,6 +17,19 @@ class OwnPorts:
 
 
 NO_OWN_PORTS = OwnPorts()
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What the workers of one supervisor have in common, and no other replica has."""
+
+    peer_secret: str = ""
+    """The secret that they show each other where the settings name none."""
+    sockets: Path | None = None
+    """A folder that is open to their user alone, in which each has a socket for the others."""
+
+
+ALONE = Beside()
 
 
 def own_ports(settings: Settings, worker: int) -> OwnPorts:

@@ -8,7 +8,7 @@ import sys
 from functools import partial
 
 from rota.server.lifecycle import run, serve
-from rota.server.own_ports import OwnPorts
+from rota.server.own_ports import Beside, OwnPorts
 from rota.server.settings import Settings
 
 _STDIN = 0
@@ -17,27 +17,27 @@ _LENGTH = 4
 
 def main() -> int:
     """Serve until asked to stop, or until the supervisor is gone."""
-    settings, own, peer_secret = _read()
-    return run(settings, partial(_serve, own=own, peer_secret=peer_secret))
+    settings, own, beside = _read()
+    return run(settings, partial(_serve, own=own, beside=beside))
 
 
-def pack(settings: Settings, own: OwnPorts, peer_secret: str) -> bytes:
+def pack(settings: Settings, own: OwnPorts, beside: Beside) -> bytes:
     """What a worker reads from its standard input. Not arguments or environment: a URL may hold a password."""
-    packed = pickle.dumps((settings, own, peer_secret))
+    packed = pickle.dumps((settings, own, beside))
     return len(packed).to_bytes(_LENGTH, "big") + packed
 
 
-def _read() -> tuple[Settings, OwnPorts, str]:
+def _read() -> tuple[Settings, OwnPorts, Beside]:
     """The pipe stays open, so there is no end to read up to."""
     length = int.from_bytes(sys.stdin.buffer.read(_LENGTH), "big")
-    settings, own, peer_secret = pickle.loads(sys.stdin.buffer.read(length))
+    settings, own, beside = pickle.loads(sys.stdin.buffer.read(length))
     assert isinstance(settings, Settings)
     assert isinstance(own, OwnPorts)
-    assert isinstance(peer_secret, str)
-    return settings, own, peer_secret
+    assert isinstance(beside, Beside)
+    return settings, own, beside
 
 
-async def _serve(settings: Settings, own: OwnPorts, peer_secret: str) -> None:
+async def _serve(settings: Settings, own: OwnPorts, beside: Beside) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -48,7 +48,7 @@ async def _serve(settings: Settings, own: OwnPorts, peer_secret: str) -> None:
     # Nothing more is ever written to it: it becomes readable when the supervisor ends.
     loop.add_reader(_STDIN, orphaned)
     try:
-        await serve(settings, stop=stop, own=own, peer_secret=peer_secret)
+        await serve(settings, stop=stop, own=own, beside=beside)
     finally:
         loop.remove_reader(_STDIN)
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import cast
 
 import grpc
@@ -24,6 +25,7 @@ from rota.api.peer.methods import (
     unpack_refusal,
 )
 from rota.api.peer.secret import Metadata, shown
+from rota.api.peer.unix import UnixLink, socket_of
 from rota.grpc_polling import keep_polling
 from rota.observability import tracing
 from rota.protocol.messages import Request
@@ -47,11 +49,17 @@ class GrpcPeers:
     """
 
     def __init__(
-        self, secrets: Callable[[], Sequence[str]] = tuple, credentials: ChannelCredentials | None = None
+        self,
+        secrets: Callable[[], Sequence[str]] = tuple,
+        credentials: ChannelCredentials | None = None,
+        sockets: Path | None = None,
     ) -> None:
+        """`sockets`: the folder with those of the workers beside this one."""
         self._secrets = secrets
+        self._sockets = sockets
         self._credentials = credentials
         self._links: dict[tuple[str, int], _Link] = {}
+        self._reporting: set[asyncio.Task[None]] = set()
 
     @property
     def _metadata(self) -> Metadata:
@@ -80,7 +88,21 @@ class GrpcPeers:
             raise PeerUnreachable(f"its answer cannot be read, so it may be of another release: {error}") from error
 
     def heartbeat(self, peer: Replica, request: Beats, done: Callable[[Answer | NoAnswer], None]) -> None:
-        self._link(peer).heartbeats.ask(request, done)
+        if tracing.spans is None:
+            self._link(peer).heartbeats.ask(request, done)
+        else:
+            task = asyncio.get_running_loop().create_task(self._report(peer, request, done))
+            self._reporting.add(task)
+            task.add_done_callback(self._reporting.discard)
+
+    async def _report(self, peer: Replica, request: Beats, done: Callable[[Answer | NoAnswer], None]) -> None:
+        """With a span of its own, as `call` has one."""
+        outcome: Answer | NoAnswer
+        try:
+            outcome = await self.call(peer, request)
+        except PeerUnreachable as error:
+            outcome = NoAnswer(str(error))
+        done(outcome)
 
     async def watch(
         self, peer: Replica, namespace: str, group_id: str, after_revision: int | None
@@ -124,7 +146,8 @@ class GrpcPeers:
         key = (peer.peer_address, id(version))
         link = self._links.get(key)
         if link is None:
-            link = self._links[key] = _Link(peer.peer_address, lambda: self._metadata, credentials, version)
+            unix = UnixLink(socket_of(self._sockets, peer.peer_address)) if self._sockets is not None else None
+            link = self._links[key] = _Link(peer.peer_address, lambda: self._metadata, credentials, version, unix)
         return link
 
 
@@ -151,6 +174,7 @@ class _Link:
         metadata: Callable[[], Metadata],
         credentials: grpc.ChannelCredentials | None,
         version: object,
+        unix: UnixLink | None,
     ) -> None:
         self.version = version
         """Kept, so that nothing newer has its identity."""
@@ -168,7 +192,7 @@ class _Link:
         async def send(data: bytes, timeout_s: float) -> bytes:
             return await heartbeats(data, timeout=timeout_s, metadata=(*metadata(), *tracing.carried()))
 
-        self.heartbeats = CollectedHeartbeats(send)
+        self.heartbeats = CollectedHeartbeats(send, unix)
 
 
 _Unary = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]

@@ -6,10 +6,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import Context
+from functools import partial
 from typing import Any
 
 import grpc
 
+from rota.api.peer.unix import UnixLink
 from rota.observability import tracing
 from rota.protocol.messages import Heartbeat, HeartbeatMany, Request
 from rota.replica.forwarding import HEARTBEAT_MS, Beats, NoAnswer
@@ -45,13 +47,16 @@ def may_be_collected(request: Request) -> bool:
 class CollectedHeartbeats:
     """Sent after the event loop's other due callbacks, so that heartbeats of the same moment go in one message."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, link: UnixLink | None = None) -> None:
+        """Messages go over the link while it has a connection, and are sent by `send` otherwise."""
         self._send = send
+        self._link = link
         self._unsent: list[_Asked] = []
         self._is_due = False
         """Those that are unsent are sent in the next turn of the event loop."""
+        self._under_way = 0
+        """Messages without an answer."""
         self._senders: set[asyncio.Task[None]] = set()
-        """One for each message under way."""
         self._links: list[Any] = []
         """The spans of calls that wait for the next message, if there is tracing."""
 
@@ -63,65 +68,78 @@ class CollectedHeartbeats:
             here = tracing.spans.here()
             if here is not None:
                 self._links.append(here)
-        if not self._is_due and len(self._senders) < MESSAGES_UNDER_WAY:
+        if not self._is_due and self._under_way < MESSAGES_UNDER_WAY:
             self._is_due = True
             # In a context of its own: the message serves all of them, so it belongs to the trace of none.
             loop.call_soon(self._send_due, context=Context())
 
     async def close(self) -> None:
         """Fail the waiting calls: the peer does not answer."""
+        unsent, self._unsent = self._unsent, []
+        _fail(unsent, _CLOSED)
+        if self._link is not None:
+            await self._link.close()
         senders = tuple(self._senders)
         for sender in senders:
             sender.cancel()
         await asyncio.gather(*senders, return_exceptions=True)
-        unsent, self._unsent = self._unsent, []
-        _fail(unsent, _CLOSED)
 
     def _send_due(self) -> None:
         self._is_due = False
-        if self._unsent:
-            sender = asyncio.get_running_loop().create_task(self._send_all())
+        self._send_unsent(has_waited=False)
+
+    def _send_unsent(self, *, has_waited: bool) -> None:
+        """`has_waited`: for a message under way, and not for this process, which may have been paused."""
+        loop = asyncio.get_running_loop()
+        while self._unsent and self._under_way < MESSAGES_UNDER_WAY:
+            some, self._unsent = self._unsent[:HEARTBEATS_IN_A_MESSAGE], self._unsent[HEARTBEATS_IN_A_MESSAGE:]
+            limit_s = _LIMIT_S
+            if has_waited:
+                now_s = loop.time()
+                _fail([each for each in some if now_s - each[2] > _LIMIT_S / 2], _LATE)
+                some = [each for each in some if now_s - each[2] <= _LIMIT_S / 2]
+                if not some:
+                    continue
+                limit_s -= now_s - some[0][2]
+            self._under_way += 1
+            message = pack_heartbeats([request for request, _, _ in some])
+            link = self._link if tracing.spans is None else None
+            if link is not None and link.send(message, limit_s, partial(self._received, some)):
+                continue
+            sender = loop.create_task(self._send_by_rpc(message, limit_s, some))
             self._senders.add(sender)
             sender.add_done_callback(self._senders.discard)
 
-    async def _send_all(self) -> None:
-        has_waited = False
-        while self._unsent:
-            some = self._unsent[:HEARTBEATS_IN_A_MESSAGE]
-            del self._unsent[:HEARTBEATS_IN_A_MESSAGE]
-            now_s = asyncio.get_running_loop().time()
-            if has_waited:
-                _fail([each for each in some if now_s - each[2] > _LIMIT_S / 2], _LATE)
-                some = [each for each in some if now_s - each[2] <= _LIMIT_S / 2]
-            if some:
-                limit_s = _LIMIT_S - (now_s - some[0][2] if has_waited else 0.0)
-                if tracing.spans is None:
-                    await self._send_some(some, limit_s)
-                else:
-                    await self._send_traced(tracing.spans, some, limit_s)
-            # From now on they have waited for a message: not for this process, which may have been paused.
-            has_waited = True
-
-    async def _send_traced(self, spans: tracing.Spans, some: list[_Asked], limit_s: float) -> None:
-        """A message of many calls is in none of their traces, but linked to them."""
-        links, self._links = self._links, []
-        with spans.within("forward heartbeats", tracing.Kind.CLIENT, {"rota.calls": len(some)}, links):
-            await self._send_some(some, limit_s)
-
-    async def _send_some(self, some: list[_Asked], limit_s: float) -> None:
+    async def _send_by_rpc(self, message: bytes, limit_s: float, some: list[_Asked]) -> None:
+        outcome: bytes | NoAnswer = NoAnswer(_CLOSED)
         try:
-            unpacked = unpack_answers(await self._send(pack_heartbeats([request for request, _, _ in some]), limit_s))
-            if len(unpacked) != len(some):
-                raise MalformedEnvelope(f"{len(unpacked)} replies to {len(some)} heartbeats")
+            if tracing.spans is None:
+                outcome = await self._send(message, limit_s)
+            else:
+                # A message of many calls is in none of their traces, but linked to them.
+                links, self._links = self._links, []
+                kind, noted = tracing.Kind.CLIENT, {"rota.calls": len(some)}
+                with tracing.spans.within("forward heartbeats", kind, noted, links):
+                    outcome = await self._send(message, limit_s)
         except grpc.aio.AioRpcError as error:
-            _fail(some, error.details() or error.code().name)
-        except MalformedEnvelope as error:
-            _fail(some, str(error))
-        except BaseException:
-            _fail(some, _CLOSED)
-            raise
+            outcome = NoAnswer(error.details() or error.code().name)
+        finally:
+            self._received(some, outcome)
+
+    def _received(self, some: list[_Asked], outcome: bytes | NoAnswer) -> None:
+        self._under_way -= 1
+        if isinstance(outcome, NoAnswer):
+            _settle(some, [outcome] * len(some))
         else:
-            _settle(some, [Answer(*each) for each in unpacked])
+            try:
+                answers = unpack_answers(outcome)
+                if len(answers) != len(some):
+                    raise MalformedEnvelope(f"{len(answers)} replies to {len(some)} heartbeats")
+            except MalformedEnvelope as error:
+                _fail(some, str(error))
+            else:
+                _settle(some, [Answer(*each) for each in answers])
+        self._send_unsent(has_waited=True)
 
 
 def _fail(some: Sequence[_Asked], reason: str) -> None:

@@ -9,6 +9,7 @@ import grpc
 
 from rota.api.heartbeats import answers_to
 from rota.api.known_methods import add_methods, lasting_server
+from rota.api.peer.answers import packed
 from rota.api.peer.methods import (
     CALL,
     HEARTBEATS,
@@ -26,12 +27,10 @@ from rota.api.peer.secret import SecretRequired
 from rota.api.peer.traces import forwarded
 from rota.grpc_polling import keep_polling
 from rota.protocol.errors import NotInJournal
-from rota.protocol.messages import HeartbeatManyReply, HeartbeatReply
 from rota.replica.forwarding import as_moved
-from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
 from rota.wire.envelopes import MalformedEnvelope, pack, unpack_request
-from rota.wire.peer_heartbeats import PackedAnswer, pack_answers, unpack_heartbeats
+from rota.wire.peer_heartbeats import unpack_heartbeats
 
 STOP_GRACE_S = 0.2
 
@@ -90,7 +89,7 @@ class PeerServer:
         requests = await _read(unpack_heartbeats, data, context)
         with forwarded(context, "heartbeats"):
             answers = await answers_to(self._local, requests)
-        return pack_answers([_packed(as_moved(answer)) for answer in answers])
+        return packed(answers)
 
     async def _released(self, _data: bytes, _context: Any) -> bytes:
         self._local.nudge()
@@ -116,8 +115,3 @@ async def _read(unpack: Callable[[bytes], _T], data: bytes, context: grpc.aio.Se
     except MalformedEnvelope as error:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         raise AssertionError("abort raises") from error
-
-
-def _packed(answer: Answer) -> PackedAnswer:
-    assert isinstance(answer.reply, HeartbeatReply | HeartbeatManyReply)
-    return answer.reply, answer.revision, answer.epoch, answer.owner

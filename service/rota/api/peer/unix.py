@@ -1,0 +1,194 @@
+"""Heartbeats between the workers of one machine: messages on a Unix socket, without the cost of an rpc each.
+
+A message is a head, its length and its number, and heartbeats as gRPC carries them between replicas. The answer has the
+same number. Answers come in any order. Workers of one supervisor are of one release, and its folder, in which their
+sockets are, is open to its user alone. So neither secrets nor an older form are needed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from rota.api.heartbeats import answer_all
+from rota.api.peer.answers import packed
+from rota.api.peer.methods import MAX_MESSAGE_BYTES
+from rota.replica.forwarding import NoAnswer
+from rota.replica.ports import Answer
+from rota.runtime.coordinator import LocalCoordinator
+from rota.wire.peer_heartbeats import unpack_heartbeats
+
+RECONNECT_S = 1.0
+"""How long a link waits before it connects again."""
+_CLOSED = NoAnswer("the connection to it is closed")
+_LATE = NoAnswer("no answer in time")
+_HEAD = struct.Struct(">II")
+_log = logging.getLogger(__name__)
+
+
+def socket_of(folder: Path, peer_address: str) -> Path:
+    """Where the worker with this address for peers has its socket."""
+    return folder / peer_address
+
+
+class _Messages(asyncio.Protocol):
+    """One end of a connection: cuts what arrives into messages."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's derives from no class of asyncio
+
+    def data_received(self, data: bytes) -> None:
+        data, at = self._rest + data, 0
+        while len(data) - at >= _HEAD.size:
+            length, number = _HEAD.unpack_from(data, at)
+            if length > MAX_MESSAGE_BYTES:
+                self.transport.abort()
+                return
+            begin = at + _HEAD.size
+            if len(data) - begin < length:
+                break
+            at = begin + length
+            self.received(number, data[begin:at])
+        self._rest = data[at:]
+
+    def send(self, number: int, message: bytes) -> None:
+        self.transport.write(_HEAD.pack(len(message), number) + message)
+
+    def received(self, number: int, message: bytes) -> None:
+        raise NotImplementedError
+
+
+class UnixServer:
+    """Answers the heartbeats that the workers beside this one forward."""
+
+    def __init__(self, local: LocalCoordinator, path: Path) -> None:
+        self._local = local
+        self._path = path
+        self._server: asyncio.Server | None = None
+        self.connections: set[_Answering] = set()
+
+    async def start(self) -> None:
+        """Raises `OSError` where there cannot be a socket."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(lambda: _Answering(self._local, self.connections), self._path)
+
+    async def stop(self) -> None:
+        if self._server is None:
+            return
+        self._server.close()
+        for connection in tuple(self.connections):
+            connection.transport.close()
+        await self._server.wait_closed()
+        self._path.unlink(missing_ok=True)
+
+
+class _Answering(_Messages):
+    def __init__(self, local: LocalCoordinator, connections: set[_Answering]) -> None:
+        super().__init__()
+        self._local = local
+        self._connections = connections
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._connections.add(self)
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._connections.discard(self)
+
+    def received(self, number: int, message: bytes) -> None:
+        def answered(answers: list[Answer]) -> None:
+            if not self.transport.is_closing():
+                self.send(number, packed(answers))
+
+        try:
+            answer_all(self._local, unpack_heartbeats(message), answered)
+        except Exception as error:
+            # The other end gives its calls the answer of a silent owner.
+            _log.error("forwarded heartbeats were not answered", exc_info=error)
+            self.transport.abort()
+
+
+Received = Callable[[bytes | NoAnswer], None]
+
+
+class UnixLink:
+    """The connection to one worker beside this one. It is made when it is first wanted, and again when it has ended."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._asking: _Asking | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._connect_at_s = 0.0
+
+    def send(self, message: bytes, limit_s: float, done: Received) -> bool:
+        """Send a message; `done` gets its answer, or why there is none within so many seconds, later.
+
+        False where there is no connection yet: then the message has to go another way.
+        """
+        asking, loop = self._asking, asyncio.get_running_loop()
+        if asking is not None and not asking.transport.is_closing():
+            asking.ask(message, loop.call_later(limit_s, asking.give_up), done)
+            return True
+        if self._connecting is None and loop.time() >= self._connect_at_s:
+            self._connect_at_s = loop.time() + RECONNECT_S
+            self._connecting = loop.create_task(self._connect())
+        return False
+
+    async def close(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.gather(self._connecting, return_exceptions=True)
+        if self._asking is not None:
+            self._asking.transport.abort()
+            self._asking.end()
+
+    async def _connect(self) -> None:
+        try:
+            _, self._asking = await asyncio.get_running_loop().create_unix_connection(_Asking, str(self._path))
+        except OSError as error:
+            _log.debug("no socket of a worker beside this one", extra={"path": str(self._path), "error": str(error)})
+        finally:
+            self._connecting = None
+
+
+class _Asking(_Messages):
+    def __init__(self) -> None:
+        super().__init__()
+        self._number = 0
+        self._asked: dict[int, tuple[asyncio.TimerHandle, Received]] = {}
+
+    def ask(self, message: bytes, deadline: asyncio.TimerHandle, done: Received) -> None:
+        self._number = (self._number + 1) & 0xFFFFFFFF
+        self._asked[self._number] = (deadline, done)
+        self.send(self._number, message)
+
+    def received(self, number: int, message: bytes) -> None:
+        asked = self._asked.pop(number, None)
+        if asked is not None:
+            deadline, done = asked
+            deadline.cancel()
+            done(message)
+
+    def give_up(self) -> None:
+        """The other end is silent. What it has not answered by now is not awaited any longer."""
+        self.transport.abort()
+        self.end(_LATE)
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self.end()
+
+    def end(self, why: NoAnswer = _CLOSED) -> None:
+        """Nothing more is answered."""
+        asked, self._asked = self._asked, {}
+        for deadline, done in asked.values():
+            deadline.cancel()
+            done(why)

@@ -1,0 +1,180 @@
+"""Heartbeats between workers of one machine, over a Unix socket: the answers are those of gRPC, which is there too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from rota.api.peer import unix
+from rota.api.peer.client import GrpcPeers
+from rota.api.peer.server import PeerServer
+from rota.api.peer.unix import UnixLink, UnixServer, socket_of
+from rota.protocol.messages import Heartbeat, HeartbeatMany, MemberHeartbeat
+from rota.replica.forwarding import Beats, NoAnswer
+from rota.replica.ports import Answer, Replica
+from rota.runtime.coordinator import LocalCoordinator
+from rota.storage.memory import MemoryTables
+from rota.wire.peer_heartbeats import pack_heartbeats, unpack_answers
+from tests.runtime.conftest import NOW, FaultyStore, a_stable_member, until
+
+BEAT = Heartbeat("default", "g", "m", 1)
+CLOSED = NoAnswer("the connection to it is closed")
+
+
+@asynccontextmanager
+async def an_owner(tables: MemoryTables) -> AsyncIterator[LocalCoordinator]:
+    store = FaultyStore(tables)
+    await store.open(1)
+    async with LocalCoordinator(store, shard_count=1, limits=NOW) as local:
+        await local.wait_until_ready()
+        yield local
+
+
+@asynccontextmanager
+async def a_socket(local: LocalCoordinator, path: Path) -> AsyncIterator[UnixServer]:
+    server = UnixServer(local, path)
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@asynccontextmanager
+async def a_link(path: Path) -> AsyncIterator[UnixLink]:
+    link = UnixLink(path)
+    yield link
+    await link.close()
+
+
+async def sent(link: UnixLink, message: bytes, limit_s: float = 60.0) -> bytes | NoAnswer:
+    """The outcome of a message that is sent as soon as the link has a connection."""
+    outcome: asyncio.Future[bytes | NoAnswer] = asyncio.get_running_loop().create_future()
+    await until(lambda: link.send(message, limit_s, outcome.set_result))
+    return await outcome
+
+
+async def asked(peers: GrpcPeers, peer: Replica, request: Beats) -> Answer | NoAnswer:
+    outcome: asyncio.Future[Answer | NoAnswer] = asyncio.get_running_loop().create_future()
+    peers.heartbeat(peer, request, outcome.set_result)
+    return await outcome
+
+
+async def test_a_worker_beside_gives_the_answers_of_grpc(tables: MemoryTables, tmp_path: Path) -> None:
+    async with an_owner(tables) as local:
+        member = await a_stable_member(local, "g")
+        server = PeerServer(local, "127.0.0.1")
+        await server.start()
+        peer = Replica("r", "http://r", f"127.0.0.1:{server.port}")
+        named = (member.member_id, member.generation_id)
+        beats: list[Beats] = [
+            BEAT,
+            Heartbeat("default", "g", *named),
+            HeartbeatMany("default", "g", (MemberHeartbeat(*named), MemberHeartbeat("m", 1))),
+        ]
+        over_grpc, beside = GrpcPeers(), GrpcPeers(sockets=tmp_path)
+        async with a_socket(local, socket_of(tmp_path, peer.peer_address)) as socket:
+            expected = [await asked(over_grpc, peer, beat) for beat in beats]
+            first = [await asked(beside, peer, beat) for beat in beats]
+            await until(lambda: bool(socket.connections))
+            await server.stop()  # gRPC has no part in what follows
+            later = [await asked(beside, peer, beat) for beat in beats]
+        await over_grpc.close()
+        await beside.close()
+
+    assert first == later == expected
+
+
+async def test_a_worker_without_a_socket_is_asked_over_grpc(tables: MemoryTables, tmp_path: Path) -> None:
+    async with an_owner(tables) as local:
+        server, peers = PeerServer(local, "127.0.0.1"), GrpcPeers(sockets=tmp_path)
+        await server.start()
+        answers = [await asked(peers, Replica("r", "", f"127.0.0.1:{server.port}"), BEAT) for _ in range(2)]
+        await peers.close()
+        await server.stop()
+
+    assert [answer.reply.error for answer in answers if isinstance(answer, Answer)] == ["UNKNOWN_MEMBER_ID"] * 2
+
+
+async def test_a_link_connects_again(tables: MemoryTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unix, "RECONNECT_S", 0.0)
+    path, message = tmp_path / "s", pack_heartbeats([BEAT])
+    async with an_owner(tables) as local, a_link(path) as link:
+        outcomes = []
+        for _ in range(2):
+            async with a_socket(local, path) as socket:
+                outcomes.append(await sent(link, message))
+            await until(lambda: not socket.connections)
+
+    for outcome in outcomes:
+        assert isinstance(outcome, bytes)
+        assert [reply.error for reply, *_ in unpack_answers(outcome)] == ["UNKNOWN_MEMBER_ID"]
+
+
+@pytest.mark.parametrize("message", [b"nonsense", b"{}", b'[["default"]]'])
+async def test_what_no_worker_sends_ends_its_connection(
+    message: bytes, tables: MemoryTables, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with an_owner(tables) as local, a_socket(local, tmp_path / "s"), a_link(tmp_path / "s") as link:
+        assert await sent(link, message) == CLOSED
+
+    assert "forwarded heartbeats were not answered" in caplog.text
+
+
+async def test_messages_that_arrive_in_pieces_are_whole(tables: MemoryTables, tmp_path: Path) -> None:
+    message = pack_heartbeats([BEAT])
+    framed = len(message).to_bytes(4, "big") + (7).to_bytes(4, "big") + message
+    async with an_owner(tables) as local, a_socket(local, tmp_path / "s"):
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+        for cut in (1, 6, len(framed) - 1):
+            writer.write(framed[:cut])
+            await writer.drain()
+            await asyncio.sleep(0)
+            writer.write(framed[cut:] + framed)
+            heads = []
+            for _ in range(2):
+                head = await reader.readexactly(8)
+                heads.append(head[4:])
+                await reader.readexactly(int.from_bytes(head[:4], "big"))
+            assert heads == [(7).to_bytes(4, "big")] * 2
+        writer.close()
+
+
+async def test_a_message_beyond_the_bound_ends_its_connection(tables: MemoryTables, tmp_path: Path) -> None:
+    async with an_owner(tables) as local, a_socket(local, tmp_path / "s"):
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+        writer.write(b"\xff" * 8)
+
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_silent_worker_is_given_up_and_connected_to_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unix, "RECONNECT_S", 0.0)
+    connections: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_unix_server(lambda _, writer: connections.append(writer), tmp_path / "s")
+    async with a_link(tmp_path / "s") as link:
+        outcomes = [await sent(link, b"x", 0.0) for _ in range(2)]
+    for writer in connections:
+        writer.close()
+    server.close()
+
+    assert outcomes == [NoAnswer("no answer in time")] * 2
+    assert len(connections) == 2
+
+
+async def test_closing_a_link_leaves_no_call_waiting(tmp_path: Path) -> None:
+    connections: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_unix_server(lambda _, writer: connections.append(writer), tmp_path / "s")
+    outcomes: list[bytes | NoAnswer] = []
+    async with a_link(tmp_path / "s") as link:
+        await until(lambda: link.send(b"x", 60.0, outcomes.append))
+    for writer in connections:
+        writer.close()
+    server.close()
+
+    assert outcomes == [CLOSED]
