@@ -110,7 +110,7 @@ async def test_a_link_connects_again(tables: MemoryTables, tmp_path: Path, monke
 
     for outcome in outcomes:
         assert isinstance(outcome, bytes)
-        assert [reply.error for reply, *_ in unpack_answers(outcome)] == ["UNKNOWN_MEMBER_ID"]
+        assert [answer.reply.error for answer in unpack_answers(outcome, Answer)] == ["UNKNOWN_MEMBER_ID"]
 
 
 @pytest.mark.parametrize("message", [b"nonsense", b"{}", b'[["default"]]'])

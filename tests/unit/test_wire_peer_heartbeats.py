@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,6 +35,10 @@ REPLIES = st.builds(HeartbeatReply, CODE, TEXT, NUMBER, TEXT) | st.builds(
 )
 
 
+def as_tuple(*packed: Any) -> Any:
+    return packed
+
+
 @given(st.lists(REQUESTS, max_size=4))
 def test_heartbeats_arrive_as_they_were_sent(requests: list[Heartbeat | HeartbeatMany]) -> None:
     assert unpack_heartbeats(pack_heartbeats(requests)) == requests
@@ -42,7 +48,19 @@ def test_heartbeats_arrive_as_they_were_sent(requests: list[Heartbeat | Heartbea
 def test_replies_arrive_with_what_travels_beside_them(
     reported: list[tuple[HeartbeatReply | HeartbeatManyReply, int, int, str]],
 ) -> None:
-    assert unpack_answers(pack_answers(reported)) == reported
+    assert unpack_answers(pack_answers(reported), as_tuple) == reported
+
+
+def test_numbers_of_another_kind_are_malformed_though_equal() -> None:
+    """What has been read is kept, and `1.0` equals `1`."""
+    unpack_heartbeats(b'[["n","g","m",1,null]]')
+    unpack_answers(b'[[1,1,"","NONE","",1,"Stable"]]', as_tuple)
+
+    for generation_id in (b"1.0", b"true"):
+        with pytest.raises(MalformedEnvelope):
+            unpack_heartbeats(b'[["n","g","m",%b,null]]' % generation_id)
+        with pytest.raises(MalformedEnvelope):
+            unpack_answers(b'[[1,1,"","NONE","",%b,"Stable"]]' % generation_id, as_tuple)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +70,9 @@ def test_replies_arrive_with_what_travels_beside_them(
         [1],
         [["n", "g"]],
         [["n", "g", "m", "1", None]],
+        [["n", "g", "m", True, None]],
+        [["n", "g", "m", 1.0, None]],
+        [["n", "g", "m", 1, 0]],
         [["n", "g", "m", 1, 2]],
         [["n", "g", "m", 1, None, 2]],
         [["n", "g", "m", 1, None, "token:ci", ""]],
@@ -80,10 +101,10 @@ def test_other_requests_are_malformed(document: object) -> None:
 )
 def test_other_replies_are_malformed(document: object) -> None:
     with pytest.raises(MalformedEnvelope):
-        unpack_answers(json.dumps(document).encode())
+        unpack_answers(json.dumps(document).encode(), as_tuple)
 
 
 def test_what_is_no_json_is_malformed() -> None:
-    for unpack in (unpack_heartbeats, unpack_answers):
+    for unpack in (unpack_heartbeats, partial(unpack_answers, build=as_tuple)):
         with pytest.raises(MalformedEnvelope):
             unpack(b"\xff[")

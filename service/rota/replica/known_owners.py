@@ -96,7 +96,10 @@ class KnownOwners:
         owner = self.owners.get(shard_id)
         if owner is None or owner.lease_left_ms <= 0:
             return None
-        return next((peer for peer in self.peers if peer.replica_id == owner.replica_id), None)
+        for peer in self.peers:
+            if peer.replica_id == owner.replica_id:
+                return peer
+        return None
 
     def is_free(self, shard_id: int) -> bool:
         """As far as this replica knows; only the store decides."""

@@ -102,13 +102,13 @@ class Forwarder:
                 rest = forwarding.go_on(request, answer, asked_ms, _now_ms())
                 self._finish(request, self._carry_out(rest), done)
 
-        match forwarding.route(request):
-            case step.AskHere():
-                submit_here(request, answered)
-            case step.AskPeer() as do if not isinstance(request, CommitOffsets):
-                self.peers.heartbeat(do.peer, request, lambda outcome: answered(forwarding.answer_of(do, outcome)))
-            case _:
-                self._finish(request, self.call(request), done)
+        do = forwarding.route(request)
+        if isinstance(do, step.AskHere):
+            submit_here(request, answered)
+        elif isinstance(do, step.AskPeer) and not isinstance(request, CommitOffsets):
+            self.peers.heartbeat(do.peer, request, lambda outcome: answered(forwarding.answer_of(do, outcome)))
+        else:
+            self._finish(request, self.call(request), done)
 
     async def end(self) -> None:
         """Return when no `submit` goes on in a task: each ends within `MOVE_MS` and the time of a peer's answer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import sys
+from contextlib import suppress
 from functools import partial
 
 from rota.server.lifecycle import run, serve
@@ -41,7 +42,11 @@ async def _serve(settings: Settings, own: OwnPorts, beside: Beside) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
+    is_orphan = False
+
     def orphaned() -> None:
+        nonlocal is_orphan
+        is_orphan = True
         loop.remove_reader(_STDIN)
         stop.set()
 
@@ -51,6 +56,10 @@ async def _serve(settings: Settings, own: OwnPorts, beside: Beside) -> None:
         await serve(settings, stop=stop, own=own, beside=beside)
     finally:
         loop.remove_reader(_STDIN)
+        if is_orphan and beside.sockets is not None:
+            # The last of them removes what the supervisor has left.
+            with suppress(OSError):
+                beside.sockets.rmdir()
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
@@ -21,13 +21,14 @@ from rota.wire.envelopes import MalformedEnvelope, whole
 AnyHeartbeat = Heartbeat | HeartbeatMany
 PackedAnswer = tuple[HeartbeatReply | HeartbeatManyReply, int, int, str]
 """A reply, and the revision, epoch and owner that travel beside it."""
+Built = TypeVar("Built")
+Build = Callable[[HeartbeatReply | HeartbeatManyReply, int, int, str], Built]
+"""Makes an answer of the same."""
 
-_BESIDE = (int, int, str)
-_ONE = (str, str, str, int, str | None)
 _SEVERAL = (str, str, list)
 _MEMBER = (str, int, str | None)
-_REPLY = (str, str, int, str)
 _ERROR = (str, str, str)
+_FIELDS_OF_ONE, _FIELDS_OF_AN_ANSWER = 5, 7
 
 
 def pack_heartbeats(requests: Sequence[AnyHeartbeat]) -> bytes:
@@ -48,10 +49,13 @@ def pack_answers(answers: Sequence[PackedAnswer]) -> bytes:
     return json.dumps([_pack_answer(*each) for each in answers]).encode()
 
 
-def unpack_answers(data: bytes) -> list[PackedAnswer]:
-    """Raises `MalformedEnvelope` for what no replica sends."""
+def unpack_answers(data: bytes, build: Build[Built]) -> list[Built]:
+    """What `build` makes of each; raises `MalformedEnvelope` for what no replica sends."""
     try:
-        return [_read_answer(each) for each in _list(json.loads(data))]
+        return [
+            _read_answer(build, *each) if len(each) <= _FIELDS_OF_AN_ANSWER else _read_answer_to_several(build, each)
+            for each in _list(json.loads(data))
+        ]
     except (TypeError, ValueError, RecursionError) as error:
         raise MalformedEnvelope(f"not replies to heartbeats: {type(error).__name__}") from error
 
@@ -70,11 +74,22 @@ def _caller(request: AnyHeartbeat) -> list[str]:
 
 
 def _read_request(given: list[Any]) -> AnyHeartbeat:
-    size = len(_ONE) if len(given) >= len(_ONE) else len(_SEVERAL)
+    return _read_one(*given) if len(given) >= _FIELDS_OF_ONE else _read_several(given)
+
+
+@lru_cache(maxsize=10_000, typed=True)
+def _read_one(
+    namespace: str, group_id: str, member_id: str, generation_id: int, instance_id: str | None, subject: str = ""
+) -> Heartbeat:
+    """A member sends the same heartbeat again and again."""
+    _check_numbers(generation_id)
+    _check_texts(namespace, group_id, member_id, "" if instance_id is None else instance_id, subject)
+    return Heartbeat(namespace, group_id, member_id, generation_id, instance_id, subject=subject)
+
+
+def _read_several(given: list[Any]) -> HeartbeatMany:
+    size = len(_SEVERAL)
     subject = _checked(given[size:], (str,))[0] if len(given) > size else ""
-    if size == len(_ONE):
-        one = Heartbeat(*_checked(given[:size], _ONE))
-        return replace(one, subject=subject) if subject else one
     namespace, group_id, members = _checked(given[:size], _SEVERAL)
     beats = tuple([MemberHeartbeat(*_checked(each, _MEMBER)) for each in members])
     return HeartbeatMany(namespace, group_id, beats, subject)
@@ -87,15 +102,36 @@ def _pack_answer(reply: HeartbeatReply | HeartbeatManyReply, revision: int, epoc
     return answers
 
 
-def _read_answer(given: list[Any]) -> PackedAnswer:
-    revision, epoch, owner = _checked(given[:3], _BESIDE)
-    code, detail, generation_id, state = _checked(given[3:7], _REPLY)
-    error = ErrorCode(code)
-    if len(given) == 7:
-        return HeartbeatReply(error, detail, generation_id, state), revision, epoch, owner
-    (errors,) = _checked(given[7:], (list,))
-    each = [HeartbeatError(m, ErrorCode(c), d) for m, c, d in (_checked(one, _ERROR) for one in errors)]
-    return HeartbeatManyReply(error, detail, generation_id, state, tuple(each)), revision, epoch, owner
+@lru_cache(maxsize=1_000, typed=True)
+def _read_answer(
+    build: Build[Built], revision: int, epoch: int, owner: str, code: str, detail: str, generation_id: int, state: str
+) -> Built:
+    """The members of a group get the same answer until something happens in it."""
+    _check_numbers(revision, epoch, generation_id)
+    _check_texts(owner, detail, state)
+    return build(HeartbeatReply(ErrorCode(code), detail, generation_id, state), revision, epoch, owner)
+
+
+def _read_answer_to_several(build: Build[Built], given: list[Any]) -> Built:
+    revision, epoch, owner, code, detail, generation_id, state, errors = given
+    _check_numbers(revision, epoch, generation_id)
+    _check_texts(owner, detail, state)
+    each = [HeartbeatError(m, ErrorCode(c), d) for m, c, d in (_checked(one, _ERROR) for one in _list(errors))]
+    reply = HeartbeatManyReply(ErrorCode(code), detail, generation_id, state, tuple(each))
+    return build(reply, revision, epoch, owner)
+
+
+def _check_numbers(*given: Any) -> None:
+    if not all(type(each) is int for each in given):
+        raise TypeError("not what a replica sends")
+
+
+def _check_texts(*given: Any) -> None:
+    """Raises where one is no text, or half of a character."""
+    text = "".join(given)
+    if not text.isascii():
+        for each in given:
+            whole(each)
 
 
 def _list(given: Any) -> list[Any]:

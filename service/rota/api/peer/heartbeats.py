@@ -132,13 +132,13 @@ class CollectedHeartbeats:
             _settle(some, [outcome] * len(some))
         else:
             try:
-                answers = unpack_answers(outcome)
+                answers = unpack_answers(outcome, Answer)
                 if len(answers) != len(some):
                     raise MalformedEnvelope(f"{len(answers)} replies to {len(some)} heartbeats")
             except MalformedEnvelope as error:
                 _fail(some, str(error))
             else:
-                _settle(some, [Answer(*each) for each in answers])
+                _settle(some, answers)
         self._send_unsent(has_waited=True)
 
 
