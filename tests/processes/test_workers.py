@@ -33,10 +33,10 @@ def store(processes: Processes, postgres_dsn: str) -> str:
     return postgres_dsn
 
 
-def serve(processes: Processes, store: str, port: int, *options: str) -> Process:
+def serve(processes: Processes, store: str, port: int, *options: str, **env: str) -> Process:
     common = ("--http", f"127.0.0.1:{port}", "--shard-count", "32", "--lease-ms", str(LEASE_MS), "--log-format", "text")
     quick = {"ROTA_LIMITS__INITIAL_REBALANCE_DELAY_MS": "20"}
-    return processes.rota("serve", "--store", store, *common, *options, env=quick)
+    return processes.rota("serve", "--store", store, *common, *options, env=quick | env)
 
 
 def pids(serving: Process) -> list[int]:
@@ -177,14 +177,24 @@ def forwarded(workers: Iterable[str]) -> float:
 
 
 @pytest.mark.slow
-def test_workers_end_when_their_supervisor_is_killed(processes: Processes, store: str) -> None:
-    serving = serve(processes, store, free_port(), "--workers", "2")
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_and_their_sockets_end_with_their_supervisor(
+    end: signal.Signals, processes: Processes, store: str, tmp_path: Path
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    serving = serve(processes, store, free_port(), "--workers", "2", TMPDIR=str(temporary))
     workers = [psutil.Process(pid) for pid in started(serving, 2)]
+    [folder] = temporary.iterdir()
+    mode, sockets = folder.stat().st_mode & 0o777, len(list(folder.iterdir()))
 
-    serving.send(signal.SIGKILL)
+    serving.send(end)
 
     _, alive = psutil.wait_procs(workers, timeout=20)
+    serving.wait_for_exit()
     assert alive == []
+    assert (mode, sockets) == (0o700, 2)
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.slow
