@@ -92,7 +92,7 @@ async def test_each_answer_of_a_batch_carries_its_revision(coordinator: LocalCoo
 async def test_an_error_of_one_caller_costs_no_other_answer(coordinator: LocalCoordinator, store: FaultyStore) -> None:
     """Those of one batch are given out together; what a caller raises is reported, and the shard goes on."""
     store.open_gate.clear()
-    coordinator.commit(a_commit(0), lambda _: None)
+    coordinator.submit(a_commit(0), lambda _: None)
     await store.waiting.wait()
     errors: list[dict[str, object]] = []
     answers: list[Answer] = []
@@ -100,7 +100,7 @@ async def test_an_error_of_one_caller_costs_no_other_answer(coordinator: LocalCo
     epoch_before = coordinator.locate("default", "simple").epoch
 
     for done in (answers.append, _raise, answers.append):
-        coordinator.commit(a_commit(1), done)
+        coordinator.submit(a_commit(1), done)
     store.open_gate.set()
     await until(lambda: len(answers) == 2)
 
