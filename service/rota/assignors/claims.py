@@ -24,7 +24,7 @@ class Claims:
     contested: Mapping[int, tuple[int, ...]]
     names: Sequence[TopicPartition | None] = ()
     """By number its name in the claims: a million names need not be made again. None where no member claims it."""
-    said: Sequence[list[int]] = ()
+    said: Sequence[Collection[int]] = ()
     """By rank the claims, where they do not overlap and have no duplicates: there are no conflicts."""
 
     def by_owner(self, members: int) -> list[list[int]]:

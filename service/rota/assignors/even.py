@@ -45,26 +45,24 @@ class _Distribution:
         self.at_floor: list[int] = []
 
     def keep_owned(self, claims: Claims) -> None:
-        """Let each member keep its partitions, up to its quota."""
+        """Let each member keep its partitions, up to its quota: the ceiling while there are extras, then the floor."""
         self.shares = claims.by_owner(len(self._member_ids))
-        above = {rank for rank, share in enumerate(self.shares) if len(share) > self.floor}
-        if not above:
-            return
-        within_topic = self._numbering.partition_numbers()
-        for rank in tie_order(self._member_ids):
-            if rank in above:
-                self._cut(self.shares[rank], within_topic)
-
-    def _cut(self, share: list[int], within_topic: Sequence[int]) -> None:
-        """Cut to the ceiling while there are extras, then to the floor.
-
-        The lowest numbers within their topics stay, so that a member keeps some of each topic.
-        """
-        quota = self.floor + (self.extras > 0)
-        self.extras -= quota - self.floor
-        if len(share) > quota:
-            share.sort(key=within_topic.__getitem__)
-            del share[quota:]
+        floor = self.floor
+        above = [rank for rank, share in enumerate(self.shares) if len(share) > floor]
+        if 0 < self.extras < len(above):
+            # Only some of them may have the ceiling.
+            entitled = set(above)
+            above = [rank for rank in tie_order(self._member_ids) if rank in entitled]
+        within_topic: Sequence[int] = ()
+        for rank in above:
+            quota = floor + (self.extras > 0)
+            self.extras -= quota - floor
+            share = self.shares[rank]
+            if len(share) > quota:
+                # The lowest numbers within their topics stay, so that a member keeps some of each topic.
+                within_topic = within_topic or self._numbering.partition_numbers()
+                share.sort(key=within_topic.__getitem__)
+                del share[quota:]
 
     def free(self) -> list[int]:
         """The partitions without an owner, ascending."""

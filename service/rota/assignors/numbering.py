@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
@@ -24,8 +24,13 @@ class Numbering:
     @staticmethod
     def of(partitions_per_topic: Mapping[str, int], members: Sequence[MemberSubscription]) -> Numbering:
         """Number what can be assigned at all: topics that exist, have partitions and at least one subscriber."""
+        return Numbering.of_topics(partitions_per_topic, set[str]().union(*[member.topics for member in members]))
+
+    @staticmethod
+    def of_topics(partitions_per_topic: Mapping[str, int], topics: Collection[str]) -> Numbering:
+        """Number all partitions of these topics, those that exist and have partitions."""
         numbers, total = {}, 0
-        for topic in sorted(set[str]().union(*[member.topics for member in members])):
+        for topic in sorted(topics):
             count = partitions_per_topic.get(topic, 0)
             if count > 0:
                 numbers[topic] = range(total, total + count)

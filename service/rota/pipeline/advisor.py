@@ -8,7 +8,6 @@ strategy took for that; a cooperative one takes a second round where units have 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rota.pipeline.events import EVENTS, Line, lines_of
-from rota.pipeline.facts.fact import Event, Row, row, us
+from rota.pipeline.facts.fact import Event, Row, us
 from rota.pipeline.facts.steps import Holders, is_cooperative
 from rota.pipeline.facts.units import Decoder, decode_shares, load_decoder
 from rota.pipeline.facts.view import GroupView
@@ -32,7 +31,7 @@ from rota.pipeline.tasks import Task, Workers, run_tasks
 from rota.pipeline.timeouts import known_silences
 from rota.pipeline.what_ifs import NO_CHANGE, STATIC, STRATEGY, TIMEOUT, Cost, History, Known
 from rota.pipeline.what_ifs import Step as HistoryStep
-from rota.pipeline.worlds import Outcome, World, counts_of, subscriptions
+from rota.pipeline.worlds import NO_PARTITIONS, Outcome, Seats, World, partitions_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,10 +152,14 @@ class Replays:
                 known = self._known.get((namespace, group_id))
                 replay = GroupReplay(namespace, group_id, self._strategies, self._decoder, known)
                 self._groups[key] = replay
+            add = replay.add
             for line in of_group:
-                # The fold names those that cannot be read, in the table `unreadable`.
-                with suppress(AttributeError, IndexError, KeyError, TypeError, ValueError):
-                    yield from replay.add(line)
+                try:
+                    rows = add(line)
+                except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+                    # The fold names those that cannot be read, in the table `unreadable`.
+                    continue
+                yield from rows
 
     def finish(self) -> Iterator[Row]:
         """The rows that are complete because no line follows."""
@@ -209,7 +212,7 @@ class GroupReplay:
             self._rename(event.payload["member_id"], event.payload["new_member_id"])
         elif event.kind in ("group_emptied", "group_deleted"):
             rows = self._end_step()
-            self._history.begin(HistoryStep(event.at_ms, "", {}, (), joined=False, cost=None))
+            self._history.begin(HistoryStep(event.at_ms, "", NO_PARTITIONS, (), joined=False, cost=None))
             self._actual.clear()
             for world in self._worlds.values():
                 world.clear()
@@ -246,16 +249,15 @@ class GroupReplay:
         self._step = _Step(payload["generation_id"], event.at_ms, outcome)
         # The same pair for a member in each of its steps, of which there may be many.
         members = [self._named.setdefault(m, (m, image["group_instance_id"])) for m, image in view.members.items()]
-        step_ = HistoryStep(event.at_ms, name, counts_of(units), members, joined, Cost.of(outcome))
+        step_ = HistoryStep(event.at_ms, name, partitions_of(units), members, joined, Cost.of(outcome))
         self._history.begin(step_)
         return rows + self._in_all_worlds(self._step, step_)
 
     def _in_all_worlds(self, step: _Step, real: HistoryStep) -> list[Row]:
-        # Only those strategies that look at what members hold need subscriptions of their own.
-        forgetful = subscriptions(real.counts, real.members)
+        seats = Seats.of(real.members)
         rows = []
         for name, world in self._worlds.items():
-            outcome = world.step(name, real.counts, real.members, joined=real.joined, forgetful=forgetful)
+            outcome = world.step(name, real.partitions, seats, joined=real.joined)
             real.others[name] = Cost.of(outcome)
             rows.append(self._row(step, name, outcome))
         return rows
@@ -266,18 +268,11 @@ class GroupReplay:
             world.rename(old_id, new_id)
 
     def _row(self, step: _Step, name: str, outcome: Outcome) -> Row:
-        after = outcome.after
-        return row(
-            ADVISOR,
-            **self._view.key,
-            generation_id=step.generation_id,
-            at=us(step.at_ms),
-            assignor=name,
-            members=len(after.shares),
-            units=outcome.units,
-            **outcome.change._asdict(),
-            rounds=outcome.rounds,
-            paused_units=outcome.paused_units,
-            imbalance=after.imbalance,
-            stddev=after.stddev,
+        after, change = outcome.after, outcome.change
+        # By their places: there is a row for each strategy and step.
+        values = (
+            *(self._view.namespace, self._view.group_id, step.generation_id, us(step.at_ms), name),
+            *(len(after.sizes), outcome.units, change.moves, change.forced_moves, change.least_moves, change.revoked),
+            *(outcome.rounds, outcome.paused_units, after.imbalance, after.stddev),
         )
+        return Row(ADVISOR.name, values)

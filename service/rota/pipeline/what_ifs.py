@@ -14,10 +14,11 @@ from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from rota.assignors import UnknownAssignor, strategy
+from rota.assignors.alike import Partitions
 from rota.pipeline.facts.fact import Event, Row, row, us
 from rota.pipeline.facts.timeouts import LEAST_MS, Silences, client_of, ended_by_silence, is_soon, recommend, round_up
 from rota.pipeline.tables import WHAT_IFS
-from rota.pipeline.worlds import Members, Outcome, World
+from rota.pipeline.worlds import Members, Outcome, Seats, World
 
 NO_CHANGE, STRATEGY, STATIC, TIMEOUT = "none", "strategy", "static membership", "session timeout"
 LEFT, SILENT, OTHERWISE = "left", "silent", "otherwise"
@@ -108,7 +109,7 @@ class Step:
 
     at_ms: int
     strategy: str
-    counts: Mapping[str, int]
+    partitions: Partitions
     members: Members
     joined: bool
     cost: Cost | None
@@ -117,6 +118,11 @@ class Step:
     rounds: int = 1
     others: dict[str, Cost] = field(default_factory=dict)
     """The result under other strategies, until that is added up."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many partitions each topic had."""
+        return self.partitions.counts
 
     @property
     def round_ms(self) -> float:
@@ -350,8 +356,8 @@ class _Replay:
             self._world.clear()
             return
         name = self._last.strategy.removeprefix(_SERVER)
-        members = [(member, None) for member in sorted(present)]
-        outcome = self._world.step(name, self._last.counts, members, joined=self._last.joined)
+        seats = Seats.of([(member, None) for member in present])
+        outcome = self._world.step(name, self._last.partitions, seats, joined=self._last.joined)
         self._price.add(Cost.of(outcome), self._last.round_ms)
 
 

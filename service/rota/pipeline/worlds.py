@@ -5,14 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from rota.assignors import MemberSubscription, assign, strategy
+from rota.assignors.alike import COOPERATIVE_STICKY, STICKY, Partitions, deal, keep_evenly
 from rota.pipeline.facts.churn import AnyShares, Change, Holding
 from rota.pipeline.facts.steps import MOST_ROUNDS, Round
 
 Members = Sequence[tuple[str, str | None]]
 """Member ids, each with its instance id if it is a static member."""
+NO_PARTITIONS = Partitions({})
 _NOTHING = Holding({})
+_BY_NUMBER = (STICKY, COOPERATIVE_STICKY)
+
+
+class Seats(NamedTuple):
+    """The members of a step in the orders that strategies take them in."""
+
+    by_id: list[str]
+    in_turn: list[str]
+    """As in `rota.assignors.model.static_members_first`."""
+    instance_ids: dict[str, str | None]
+
+    @classmethod
+    def of(cls, members: Members) -> Seats:
+        instance_ids = dict(members)
+        by_id = sorted(instance_ids)
+        static = sorted([(instance_id, m) for m, instance_id in members if instance_id is not None])
+        if not static:
+            return cls(by_id, by_id, instance_ids)
+        dynamic = [member_id for member_id in by_id if instance_ids[member_id] is None]
+        return cls(by_id, [member_id for _, member_id in static] + dynamic, instance_ids)
 
 
 @dataclass(slots=True)
@@ -38,27 +61,29 @@ class Outcome:
 
 
 class World:
-    """What members hold where one strategy has assigned from the beginning."""
+    """What members hold where one strategy has assigned from the beginning.
+
+    The strategies that are asked at each step of a long history know partitions by number (`rota.assignors.alike`), all
+    others by name. `holding` is as the last one left it.
+    """
 
     def __init__(self) -> None:
         self.holding = _NOTHING
+        self._partitions: Partitions | None = None
+        """Those whose numbers `holding` has; None where it has names."""
 
-    def step(
-        self,
-        name: str,
-        counts: Mapping[str, int],
-        members: Members,
-        *,
-        joined: bool = True,
-        forgetful: Sequence[MemberSubscription] = (),
-    ) -> Outcome:
-        """Assign anew by the strategy `name`. `forgetful` are the members that claim nothing, if they are at hand."""
+    def step(self, name: str, partitions: Partitions, seats: Seats, *, joined: bool = True) -> Outcome:
+        """Assign anew by the strategy `name`; each member may get any of the partitions.
+
+        The real subscriptions decide only which members there are.
+        """
         found = strategy(name)
-        if found.remembers:
-            outcome = self._settled(name, counts, members, cooperative=found.cooperative)
+        if not found.remembers:
+            outcome = self._dealt(name, partitions, seats)
+        elif name in _BY_NUMBER and self.holding.exclusive:
+            outcome = self._kept(partitions, seats, cooperative=found.cooperative)
         else:
-            after = Holding(assign(name, counts, forgetful or subscriptions(counts, members)))
-            outcome = Outcome(after, after.size, after.change_from(self.holding), 1, cooperative=False)
+            outcome = self._settled(name, partitions, seats, cooperative=found.cooperative)
         if not joined and not outcome.change.revoked:
             # Nothing has to be given up: the leader assigns it without a join phase, as the real one did.
             outcome.rounds = 0
@@ -66,53 +91,111 @@ class World:
         return outcome
 
     def clear(self) -> None:
-        self.holding = _NOTHING
+        self.holding, self._partitions = _NOTHING, None
 
     def rename(self, old_id: str, new_id: str) -> None:
-        shares = self.holding.shares
-        if old_id in shares:
-            self.holding = Holding({(new_id if m == old_id else m): share for m, share in shares.items()})
+        if old_id in self.holding.held:
+            self.holding = self.holding.renamed(old_id, new_id)
 
     def held_by(self, member_id: str) -> int:
         """How many units the member has."""
         return len(self.holding.held.get(member_id, ()))
 
-    def _settled(self, name: str, counts: Mapping[str, int], members: Members, *, cooperative: bool) -> Outcome:
-        """The assignment when no member has to give anything up any more; `revoked` counts those of all rounds."""
-        before = owned = self.holding
+    # --- by number ----------------------------------------------------------------------------------
+
+    def _dealt(self, name: str, partitions: Partitions, seats: Seats) -> Outcome:
+        """One round of a strategy that does not ask what members hold."""
+        before = self._numbered(partitions)
+        shares = deal(name, partitions, len(seats.in_turn))
+        after = Holding.of_all(dict(zip(seats.in_turn, shares, strict=True)), partitions.all)
+        return Outcome(after, after.size, after.change_from(before), 1, cooperative=False)
+
+    def _kept(self, partitions: Partitions, seats: Seats, *, cooperative: bool) -> Outcome:
+        """As `_settled`, of the sticky strategies."""
+        before = self._numbered(partitions)
+        owned = before.held
         rounds = revoked = 0
         while True:
-            after = Holding(assign(name, counts, subscriptions(counts, members, owned.shares)))
+            held = keep_evenly(partitions, seats.by_id, owned)
+            rounds += 1
+            moving = _lost(owned, held) if cooperative else frozenset()
+            revoked += len(moving)
+            if not moving:
+                after = Holding.of_all(held, partitions.all)
+                break
+            owned = {member_id: share - moving for member_id, share in held.items()}
+            if rounds == MOST_ROUNDS:
+                after = Holding(owned)
+                break
+        change = after.change_from(before)
+        return Outcome(
+            after, after.size, change if rounds == 1 else change._replace(revoked=revoked), rounds, cooperative
+        )
+
+    def _numbered(self, partitions: Partitions) -> Holding:
+        """The holding in numbers of these partitions; those that are there no more have higher ones."""
+        if self._partitions is not partitions:
+            numbers = partitions.numbers()
+            self.holding = Holding(
+                {
+                    member_id: [numbers.setdefault(name, len(numbers)) for name in share]
+                    for member_id, share in self.named().shares.items()
+                }
+            )
+            self._partitions = partitions
+        return self.holding
+
+    # --- by name ------------------------------------------------------------------------------------
+
+    def _settled(self, name: str, partitions: Partitions, seats: Seats, *, cooperative: bool) -> Outcome:
+        """The assignment when no member has to give anything up any more; `revoked` counts those of all rounds."""
+        before = owned = self.named()
+        rounds = revoked = 0
+        while True:
+            after = Holding(assign(name, partitions.counts, _subscriptions(partitions, seats, owned.shares)))
             rounds, lost = rounds + 1, after.revoked_from(owned) if cooperative else 0
             revoked += lost
             if not lost or rounds == MOST_ROUNDS:
                 break
             owned = after
         change = after.change_from(before)
+        self._partitions = None
         return Outcome(
             after, after.size, change if rounds == 1 else change._replace(revoked=revoked), rounds, cooperative
         )
 
+    def named(self) -> Holding:
+        """The holding in names."""
+        if self._partitions is None:
+            return self.holding
+        names = self._partitions.names()
+        return Holding({m: [names[number] for number in sorted(share)] for m, share in self.holding.shares.items()})
 
-def subscriptions(
-    counts: Mapping[str, int], members: Members, owned: AnyShares | None = None
-) -> list[MemberSubscription]:
-    """Each member may get all that the group has: the real subscriptions decide only which members there are."""
-    topics, held = tuple(counts), owned or {}
+
+def _lost(owned: Mapping[str, frozenset[int]], held: Mapping[str, frozenset[int]]) -> frozenset[int]:
+    """What members that stay have to give up."""
+    return _NO_NUMBERS.union(*[had - held[member_id] for member_id, had in owned.items() if member_id in held])
+
+
+def _subscriptions(partitions: Partitions, seats: Seats, owned: AnyShares) -> list[MemberSubscription]:
+    topics = tuple(partitions.counts)
     return [
-        MemberSubscription(member_id, instance_id, topics, held.get(member_id, ()), 1)
-        for member_id, instance_id in members
+        MemberSubscription(member_id, instance_id, topics, owned.get(member_id, ()), 1)
+        for member_id, instance_id in seats.instance_ids.items()
     ]
 
 
 # What a group shares hardly ever changes from one generation to the next.
 @lru_cache(maxsize=64)
-def counts_of(units: frozenset[str]) -> Mapping[str, int]:
-    """How many partitions each topic has: the highest that was assigned, plus one. Opaque units are one topic's."""
+def partitions_of(units: frozenset[str]) -> Partitions:
+    """All that topics have: up to the highest partition that was assigned. Opaque units are one topic's."""
     counts: dict[str, int] = {}
     for unit in units:
         topic, slash, number = unit.rpartition("/")
         if not slash or not number.isdigit():
-            return {"units": len(units)}
+            return Partitions({"units": len(units)})
         counts[topic] = max(counts.get(topic, 0), int(number) + 1)
-    return counts
+    return Partitions(counts)
+
+
+_NO_NUMBERS: frozenset[int] = frozenset()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
+from functools import lru_cache
 from itertools import chain
 from math import sqrt
-from operator import mul
+from operator import and_, mul
 from typing import Any, NamedTuple
 
 from rota.assignors.forecast import least_moves, moves_between
 
-AnyShares = Mapping[str, Sequence[Any]]
+AnyShares = Mapping[str, Collection[Any]]
 """Member id to its share: names of units, or partitions."""
 
 
@@ -33,33 +34,46 @@ class Holding:
     A unit that several members hold counts with each of them.
     """
 
-    __slots__ = ("exclusive", "held", "shares", "size", "units")
+    __slots__ = ("exclusive", "held", "shares", "size", "sizes", "units")
 
     def __init__(self, shares: AnyShares) -> None:
         self.shares = shares
-        self.held = {member: frozenset(share) for member, share in shares.items()}
+        self.held: Mapping[str, frozenset[Any]] = {member: frozenset(share) for member, share in shares.items()}
         self.units = frozenset(chain.from_iterable(shares.values()))
-        self.size = sum(map(len, shares.values()))
+        self.sizes = sorted(map(len, shares.values()))
+        """How many units each member holds, ascending."""
+        self.size = sum(self.sizes)
         """How many units are held; each copy counts."""
         self.exclusive = self.size == len(self.units)
         """Each unit has one holder."""
+
+    @classmethod
+    def of_all(cls, held: Mapping[str, frozenset[Any]], units: frozenset[Any]) -> Holding:
+        """The assignment in which each of `units` has one holder: no set has to be made."""
+        holding = cls.__new__(cls)
+        holding.shares = holding.held = held
+        holding.units, holding.size, holding.exclusive = units, len(units), True
+        holding.sizes = sorted(map(len, held.values()))
+        return holding
+
+    def renamed(self, old_id: str, new_id: str) -> Holding:
+        """The same where a member has another id; it keeps its share."""
+        return Holding({(new_id if m == old_id else m): share for m, share in self.shares.items()})
 
     def change_from(self, before: Holding) -> Change:
         """Compare with the assignment before: one look at each member."""
         if not (self.exclusive and before.exclusive):
             return self._change_of_copies(before)
-        gone = _NOTHING if self.units == before.units else before.units - self.units
-        same, revoked, kept = 0, 0, []
         held_before = before.held
-        for member, share in self.held.items():
-            had = held_before.get(member, _NOTHING)
-            both = len(had) if share == had else len(share & had)
-            same += both
-            revoked += len(had) - both
-            kept.append(len(had - gone) if gone else len(had))
+        had = [held_before.get(member, _NOTHING) for member in self.held]
+        held = sum(map(len, had))
+        same = sum(map(len, map(and_, self.held.values(), had)))
+        still, kept = len(before.units), had
+        if self.units is not before.units and (gone := before.units - self.units):
+            still, kept = still - len(gone), [each - gone for each in had]
+        counts = list(map(len, kept))
         # Each unit that is still there had one holder: one that stays, or one that has gone.
-        still = len(before.units) - len(gone)
-        return Change(still - same, still - sum(kept), revoked, still - self._most_kept(kept))
+        return Change(still - same, still - sum(counts), held - same, still - self._most_kept(counts))
 
     def revoked_from(self, before: Holding) -> int:
         """How many units members that stay had in the assignment before, and not in this one."""
@@ -82,23 +96,26 @@ class Holding:
         """As in `least_moves` of the strategies, for the numbers at hand: this is in the way of every replayed step."""
         if not kept:
             return 0
-        sizes = list(map(len, self.shares.values()))
-        smallest, largest = min(sizes), max(sizes)
+        smallest, largest = self.sizes[0], self.sizes[-1]
         too_few = sum([smallest - count for count in kept if count < smallest])
         return min(sum([count if count < largest else largest for count in kept]), self.size - too_few)
 
     @property
     def imbalance(self) -> int:
         """How many more units the largest share has than the smallest."""
-        sizes = list(map(len, self.shares.values()))
-        return max(sizes) - min(sizes) if sizes else 0
+        return self.sizes[-1] - self.sizes[0] if self.sizes else 0
 
     @property
     def stddev(self) -> float:
         """The standard deviation of the sizes of the shares."""
-        sizes = list(map(len, self.shares.values()))
-        members = len(sizes)
-        return sqrt(members * sum(map(mul, sizes, sizes)) - sum(sizes) ** 2) / members if members else 0.0
+        return _stddev(tuple(self.sizes))
+
+
+# Even shares of as many members have the same sizes again and again.
+@lru_cache(maxsize=256)
+def _stddev(sizes: tuple[int, ...]) -> float:
+    members = len(sizes)
+    return sqrt(members * sum(map(mul, sizes, sizes)) - sum(sizes) ** 2) / members if members else 0.0
 
 
 _NOTHING: frozenset[Any] = frozenset()
