@@ -31,7 +31,7 @@ from rota.pipeline.tasks import Task, Workers, run_tasks
 from rota.pipeline.timeouts import known_silences
 from rota.pipeline.what_ifs import NO_CHANGE, STATIC, STRATEGY, TIMEOUT, Cost, History, Known
 from rota.pipeline.what_ifs import Step as HistoryStep
-from rota.pipeline.worlds import NO_PARTITIONS, Outcome, Seats, World, partitions_of
+from rota.pipeline.worlds import NO_PARTITIONS, Kept, Outcome, Seats, World, partitions_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -255,10 +255,11 @@ class GroupReplay:
 
     def _in_all_worlds(self, step: _Step, real: HistoryStep) -> list[Row]:
         seats = Seats.of(real.members)
+        kept: list[Kept] = []
         rows = []
         for name, world in self._worlds.items():
-            outcome = world.step(name, real.partitions, seats, joined=real.joined)
-            real.others[name] = Cost.of(outcome)
+            outcome = world.step(name, real.partitions, seats, joined=real.joined, others=kept)
+            real.others[name] = outcome
             rows.append(self._row(step, name, outcome))
         return rows
 

@@ -58,12 +58,16 @@ class Price:
     waiting_unit_ms: float = 0
     false_expiries: float = 0
 
-    def add(self, cost: Cost, round_ms: float) -> None:
+    def add(self, join_phases: int, moves: int, paused_units: int, round_ms: float) -> None:
         """One more step of rounds that take so long each."""
         self.rebalances += 1
-        self.join_phases += cost.join_phases
-        self.moves += cost.moves
-        self.paused_unit_ms += cost.paused_units * round_ms
+        self.join_phases += join_phases
+        self.moves += moves
+        self.paused_unit_ms += paused_units * round_ms
+
+    def add_outcome(self, outcome: Outcome, round_ms: float) -> None:
+        """The same, of a step that came to this."""
+        self.add(outcome.rounds, outcome.change.moves, outcome.paused_units, round_ms)
 
 
 @dataclass(slots=True)
@@ -116,7 +120,7 @@ class Step:
     """None where the group was empty from there on."""
     agreed_ms: int = 0
     rounds: int = 1
-    others: dict[str, Cost] = field(default_factory=dict)
+    others: dict[str, Outcome] = field(default_factory=dict)
     """The result under other strategies, until that is added up."""
 
     @property
@@ -189,9 +193,10 @@ class History:
         """Add the last step to the sums: it goes no further."""
         if not self.steps or (step := self.steps[-1]).cost is None:
             return
-        self._real.add(step.cost, step.round_ms)
-        for name, cost in step.others.items():
-            self._others.setdefault(name, Price()).add(cost, step.round_ms)
+        round_ms, cost = step.round_ms, step.cost
+        self._real.add(cost.join_phases, cost.moves, cost.paused_units, round_ms)
+        for name, outcome in step.others.items():
+            self._others.setdefault(name, Price()).add_outcome(outcome, round_ms)
         step.others = {}
 
     def _agreed(self, step: Step, at_ms: int | None = None) -> None:
@@ -358,7 +363,7 @@ class _Replay:
         name = self._last.strategy.removeprefix(_SERVER)
         seats = Seats.of([(member, None) for member in present])
         outcome = self._world.step(name, self._last.partitions, seats, joined=self._last.joined)
-        self._price.add(Cost.of(outcome), self._last.round_ms)
+        self._price.add_outcome(outcome, self._last.round_ms)
 
 
 def _if_static(stay: Stay) -> Fate:

@@ -60,6 +60,14 @@ class Outcome:
         return Outcome(found.after, units, change, self.rounds + joined, self.cooperative or found.number > 1)
 
 
+class Kept(NamedTuple):
+    """A step under `sticky`, and what the first round of `cooperative-sticky` aims for."""
+
+    before: Holding
+    after: Holding
+    change: Change
+
+
 class World:
     """What members hold where one strategy has assigned from the beginning.
 
@@ -72,16 +80,20 @@ class World:
         self._partitions: Partitions | None = None
         """Those whose numbers `holding` has; None where it has names."""
 
-    def step(self, name: str, partitions: Partitions, seats: Seats, *, joined: bool = True) -> Outcome:
+    def step(
+        self, name: str, partitions: Partitions, seats: Seats, *, joined: bool = True, others: list[Kept] | None = None
+    ) -> Outcome:
         """Assign anew by the strategy `name`; each member may get any of the partitions.
 
-        The real subscriptions decide only which members there are.
+        The real subscriptions decide only which members there are. `others` is what worlds by the sticky strategies
+        came to in the same step; one that is asked adds to it.
         """
         found = strategy(name)
         if not found.remembers:
             outcome = self._dealt(name, partitions, seats)
         elif name in _BY_NUMBER and self.holding.exclusive:
-            outcome = self._kept(partitions, seats, cooperative=found.cooperative)
+            assigned = self._revoked if found.cooperative else self._kept
+            outcome = assigned(partitions, seats, [] if others is None else others)
         else:
             outcome = self._settled(name, partitions, seats, cooperative=found.cooperative)
         if not joined and not outcome.change.revoked:
@@ -110,27 +122,40 @@ class World:
         after = Holding.of_all(dict(zip(seats.in_turn, shares, strict=True)), partitions.all)
         return Outcome(after, after.size, after.change_from(before), 1, cooperative=False)
 
-    def _kept(self, partitions: Partitions, seats: Seats, *, cooperative: bool) -> Outcome:
-        """As `_settled`, of the sticky strategies."""
-        before = self._numbered(partitions)
-        owned = before.held
-        rounds = revoked = 0
-        while True:
-            held = keep_evenly(partitions, seats.by_id, owned)
-            rounds += 1
-            moving = _lost(owned, held) if cooperative else frozenset()
+    def _kept(self, partitions: Partitions, seats: Seats, others: list[Kept]) -> Outcome:
+        """The one round of `sticky`."""
+        kept = self._aim(partitions, seats, others)
+        return Outcome(kept.after, kept.after.size, kept.change, 1, cooperative=False)
+
+    def _revoked(self, partitions: Partitions, seats: Seats, others: list[Kept]) -> Outcome:
+        """As `_settled`, of `cooperative-sticky`."""
+        aim = self._aim(partitions, seats, others)
+        owned, held, rounds, revoked = aim.before.held, aim.after.held, 1, 0
+        moving = _lost(owned, held) if aim.change.revoked else frozenset()
+        while moving:
             revoked += len(moving)
-            if not moving:
-                after = Holding.of_all(held, partitions.all)
-                break
             owned = {member_id: share - moving for member_id, share in held.items()}
             if rounds == MOST_ROUNDS:
-                after = Holding(owned)
+                held = owned
                 break
-        change = after.change_from(before)
-        return Outcome(
-            after, after.size, change if rounds == 1 else change._replace(revoked=revoked), rounds, cooperative
-        )
+            held = keep_evenly(partitions, seats.by_id, owned)
+            rounds, moving = rounds + 1, _lost(owned, held)
+        if held == aim.after.held:
+            after, change = aim.after, aim.change
+        else:
+            after = Holding(held)
+            change = after.change_from(aim.before)
+        return Outcome(after, after.size, change._replace(revoked=revoked), rounds, cooperative=True)
+
+    def _aim(self, partitions: Partitions, seats: Seats, others: list[Kept]) -> Kept:
+        """The assignment that both aim for. Worlds in which members held the same share it, and what they hold then."""
+        before = self._numbered(partitions)
+        for kept in others:
+            if kept.before is before or kept.before.held == before.held:
+                return kept
+        after = Holding.of_all(keep_evenly(partitions, seats.by_id, before.held), partitions.all)
+        others.append(Kept(before, after, after.change_from(before)))
+        return others[-1]
 
     def _numbered(self, partitions: Partitions) -> Holding:
         """The holding in numbers of these partitions; those that are there no more have higher ones."""
