@@ -1,4 +1,4 @@
-"""Committed offsets as columns: read from the payloads once, where the lines are ingested, with no object for each."""
+"""Committed offsets as columns: read from the payloads once, where the lines are ingested."""
 
 from __future__ import annotations
 
@@ -10,19 +10,33 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from rota.pipeline.commit_text import offsets_by_template
 from rota.pipeline.tables import OFFSET_LISTS
 
 COMMITS = "offsets_committed"
 """The kind that most lines are of."""
 
-_LINES = 1_000
+_BYTES = 640 * 1024
+"""About so much text is read at once, some thousand lines: it stays in the processor's caches."""
 
 
-def typed_offsets(payloads: pa.Array) -> pa.Array:
+def typed_offsets(payloads: pa.StringArray) -> pa.ListArray:
     """What the payloads of commits say, line by line; null where a payload cannot be read."""
-    # A thousand lines' objects stay in the processor's caches, and are gone before Python looks for garbage in them.
-    parts = [_typed(payloads.slice(n, _LINES).to_pylist()) for n in range(0, len(payloads), _LINES)]
+    lines = max(1, _BYTES * len(payloads) // max(1, payloads.nbytes))
+    parts = [_read(payloads.slice(n, lines)) for n in range(0, len(payloads), lines)]
     return pa.concat_arrays(parts) if parts else pa.array([], OFFSET_LISTS)
+
+
+def _read(payloads: pa.StringArray) -> pa.ListArray:
+    """Those that are as servers write nearly all of them in one pass, the others with objects for each."""
+    found, fits = offsets_by_template(payloads)
+    if found is not None:
+        return found
+    if not fits.any():
+        return _typed(payloads.to_pylist())
+    parts = [_read(payloads.filter(pa.array(fits))), _typed(payloads.filter(pa.array(~fits)).to_pylist())]
+    order = np.argsort(np.concatenate([np.flatnonzero(fits), np.flatnonzero(~fits)]))
+    return pa.concat_arrays(parts).take(pa.array(order))
 
 
 def _typed(payloads: Sequence[str]) -> pa.Array:
