@@ -59,11 +59,8 @@ def keep_evenly(
 ) -> dict[str, Numbers]:
     """The target of the sticky strategies; `member_ids` in alphabetical order, `owned` with one owner a partition.
 
-    The cooperative one withholds what another of these members owns. Numbers in `owned` that are none of `partitions`
-    are not there any more.
+    The cooperative one withholds what another of these members owns.
     """
     said = [owned.get(member_id, ()) for member_id in member_ids]
-    if not all(map(partitions.all.issuperset, said)):
-        said = [partitions.all.intersection(each) for each in said]
     shares = assign_evenly(partitions.numbering, member_ids, Claims([], {}, said=said))
     return dict(zip(member_ids, map(frozenset, shares), strict=True))

@@ -6,7 +6,9 @@ and writes never leave its worker.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 Workers: TypeAlias = "SparkSession | Callable[[], SparkSession] | None"
 """A session, what starts one when there is much to do, or None: then all is done in this process."""
 
+_ALLOCATIONS = 50_000
+"""Python's own 700 would be a search for every few lines."""
+
 Task = Callable[[int], list[Written]]
 """Does the part with this number; it may be done twice, as Spark retries, and the files of one attempt count."""
 
@@ -27,16 +32,30 @@ Task = Callable[[int], list[Written]]
 def run_tasks(workers: Workers, count: int, task: Task) -> list[Written]:
     """Do the parts 0 to `count` - 1; without workers in this process, one after the other."""
     if workers is None or count <= 1:
-        return [each for number in range(count) for each in task(number)]
+        with _rare_collections():
+            return [each for number in range(count) for each in task(number)]
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                yield as_arrow(task(number))
+                with _rare_collections():
+                    written = task(number)
+                yield as_arrow(written)
 
     # One row of numbers a partition, so that each task has one part. It works through Spark Connect, too.
     rows = session_of(workers).range(0, count, 1, count).mapInArrow(run, ddl(WRITTEN)).collect()
     return [Written(*row) for row in rows]
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Look for garbage rarely: a task makes millions of objects that need no search, as they are in no cycles."""
+    usual = gc.get_threshold()
+    gc.set_threshold(_ALLOCATIONS, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 def session_of(workers: SparkSession | Callable[[], SparkSession]) -> SparkSession:

@@ -153,7 +153,10 @@ class World:
         for kept in others:
             if kept.before is before or kept.before.held == before.held:
                 return kept
-        after = Holding.of_all(keep_evenly(partitions, seats.by_id, before.held), partitions.all)
+        owned = before.held
+        if not before.units <= partitions.all:
+            owned = {member_id: share & partitions.all for member_id, share in owned.items()}
+        after = Holding.of_all(keep_evenly(partitions, seats.by_id, owned), partitions.all)
         others.append(Kept(before, after, after.change_from(before)))
         return others[-1]
 

@@ -66,14 +66,13 @@ class Holding:
             return self._change_of_copies(before)
         held_before = before.held
         had = [held_before.get(member, _NOTHING) for member in self.held]
-        held = sum(map(len, had))
         same = sum(map(len, map(and_, self.held.values(), had)))
-        still, kept = len(before.units), had
+        kept = list(map(len, had))
+        still, revoked = len(before.units), sum(kept) - same
         if self.units is not before.units and (gone := before.units - self.units):
-            still, kept = still - len(gone), [each - gone for each in had]
-        counts = list(map(len, kept))
+            still, kept = still - len(gone), [len(each - gone) for each in had]
         # Each unit that is still there had one holder: one that stays, or one that has gone.
-        return Change(still - same, still - sum(counts), held - same, still - self._most_kept(counts))
+        return Change(still - same, still - sum(kept), revoked, still - self._most_kept(kept))
 
     def revoked_from(self, before: Holding) -> int:
         """How many units members that stay had in the assignment before, and not in this one."""
@@ -97,8 +96,9 @@ class Holding:
         if not kept:
             return 0
         smallest, largest = self.sizes[0], self.sizes[-1]
-        too_few = sum([smallest - count for count in kept if count < smallest])
-        return min(sum([count if count < largest else largest for count in kept]), self.size - too_few)
+        too_few = 0 if min(kept) >= smallest else sum([smallest - count for count in kept if count < smallest])
+        up_to_largest = sum(kept) if max(kept) <= largest else sum([min(count, largest) for count in kept])
+        return min(up_to_largest, self.size - too_few)
 
     @property
     def imbalance(self) -> int:
