@@ -115,7 +115,7 @@ def _readers(
     }
     if with_jdbc:
         ways["Spark, JDBC"] = lambda: _spark_jdbc(spark, dsn, lines)
-    if importlib.util.find_spec("duckdb") is not None:
+    if importlib.util.find_spec("duckdb_extensions") is not None:
         ways["DuckDB to Arrow"] = lambda: _duckdb(dsn)
     costs: dict[str, list[Cost]] = {name: [] for name in ways}
     for read in ways.values():
