@@ -16,7 +16,7 @@ from tests.unit.assignors.worlds import deterministic
 BY_NAME = "{}(prefer=balance)"
 """The same strategy; a name with options is not asked by number."""
 
-members = st.dictionaries(st.sampled_from([f"m{n}" for n in range(7)]), st.none() | st.just("static"), min_size=1)
+members = st.dictionaries(st.sampled_from([f"m{n}" for n in range(7)]), st.none() | st.just("static"))
 counts = st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(1, 7), min_size=1).map(Partitions)
 steps = st.lists(st.tuples(members, counts, st.sampled_from(["sticky", "cooperative-sticky", "redundant"])), max_size=9)
 

@@ -89,13 +89,14 @@ class World:
         came to in the same step; one that is asked adds to it.
         """
         found = strategy(name)
-        if not found.remembers:
-            outcome = self._dealt(name, partitions, seats)
-        elif name in _BY_NUMBER and self.holding.exclusive:
+        # Where the journal's beginning was pruned, an assignment may be known, and none of the members.
+        if not seats.by_id or (found.remembers and not (name in _BY_NUMBER and self.holding.exclusive)):
+            outcome = self._settled(name, partitions, seats, cooperative=found.cooperative)
+        elif found.remembers:
             assigned = self._revoked if found.cooperative else self._kept
             outcome = assigned(partitions, seats, [] if others is None else others)
         else:
-            outcome = self._settled(name, partitions, seats, cooperative=found.cooperative)
+            outcome = self._dealt(name, partitions, seats)
         if not joined and not outcome.change.revoked:
             # Nothing has to be given up: the leader assigns it without a join phase, as the real one did.
             outcome.rounds = 0
