@@ -445,8 +445,19 @@ def a_generation_that_begins_while_a_job_runs_is_not_assigned(patch: Patch) -> N
     """L7: a job is overtaken by the next generation, which then waits for an assignment for ever."""
     original = assigning._Namespace.settle
 
-    def settle(self: Any, do: Any, *, taken: bool) -> None:
-        original(self, do, taken=True)
+    def settle(self: Any, do: Any, *, has_failed: bool, taken: bool) -> None:
+        original(self, do, has_failed=has_failed, taken=True)
         self._waiting.pop(do.job.group_id, None)
+
+    patch(assigning._Namespace, "settle", settle)
+
+
+@mutant
+def a_stable_group_whose_strategy_failed_is_not_tried_again(patch: Patch) -> None:
+    """L7: new partitions have no member until the topics change once more."""
+    original = assigning._Namespace.settle
+
+    def settle(self: Any, do: Any, *, has_failed: bool, taken: bool) -> None:
+        original(self, do, has_failed=False, taken=taken)
 
     patch(assigning._Namespace, "settle", settle)

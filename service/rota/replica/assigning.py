@@ -79,6 +79,8 @@ class Compute:
 
 
 Step: TypeAlias = AskAll | Compute
+Outcome: TypeAlias = Mapping[str, bytes] | str
+"""The assignments of a group, or why there are none."""
 
 
 # --- the groups of one replica -------------------------------------------------------------------
@@ -104,10 +106,10 @@ class Assigning:
         """The answer to `do`."""
         self._namespaces[do.request.namespace].take_page(answer, now_ms)
 
-    def handed_in(self, do: Compute, *, taken: bool) -> None:
+    def handed_in(self, do: Compute, outcome: Outcome, *, taken: bool) -> None:
         """The outcome of `do` has reached the shard. `taken`: it counts, even if it changes nothing."""
         if do.job.namespace in self._namespaces:
-            self._namespaces[do.job.namespace].settle(do, taken=taken)
+            self._namespaces[do.job.namespace].settle(do, has_failed=isinstance(outcome, str), taken=taken)
 
     def next(self, now_ms: int) -> list[Step]:
         """The steps to take now, in any order. To be called after each input, and at `wake_ms`."""
@@ -270,14 +272,15 @@ class _Namespace:
         group.is_computing, group.collects_until_ms, group.has_collected = True, None, False
         self._steps.append(Compute(group.owned, job, topics, failure))
 
-    def settle(self, do: Compute, *, taken: bool) -> None:
+    def settle(self, do: Compute, *, has_failed: bool, taken: bool) -> None:
         group_id = do.job.group_id
         group = self._groups.get(group_id)
         if group is None or group.owned is not do.owned:
             return
         group.is_computing = False
         if taken:
-            group.topics = do.topics if do.failure is None else None
+            # The members of a Stable group keep what they have. Its strategy is tried again with the next listing.
+            group.topics = None if has_failed else do.topics
         elif group.owned.is_dropped or group.owned.shard.is_current(do.job):
             # The group has not changed, so its owner has: this replica decides nothing more for it.
             self._forget(group_id)

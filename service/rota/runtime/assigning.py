@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TypeAlias
 
 from rota.group.result import Timer
 from rota.protocol.messages import Request
-from rota.replica.assigning import AskAll, Assigning, Compute, Step
+from rota.replica.assigning import AskAll, Assigning, Compute, Outcome, Step
 from rota.replica.ports import Answer
 from rota.runtime.clock import Clock
 from rota.runtime.host import ShardHost
 
+DROPPED = "the shard was dropped"
 INLINE_SIZE = 2_000
 """Partitions and members up to which a thread would cost more than it spares the event loop."""
-
-Outcome: TypeAlias = Mapping[str, bytes] | str
-"""The assignments of a group, or why there are none."""
 
 logger = logging.getLogger(__name__)
 
@@ -74,9 +71,10 @@ class ServerAssigner:
                 answer = await self._ask(request)
                 self._assigning.listed(do, answer, self._clock.monotonic_ms())
             case Compute() if do.owned.is_dropped:  # Between its turn and this one.
-                self._assigning.handed_in(do, taken=False)
+                self._assigning.handed_in(do, DROPPED, taken=False)
             case Compute():
-                self._assigning.handed_in(do, taken=self._hand_in(do, await self.compute(do)))
+                outcome = await self.compute(do)
+                self._assigning.handed_in(do, outcome, taken=self._hand_in(do, outcome))
         self._wake.set()
 
     def _hand_in(self, do: Compute, outcome: Outcome) -> bool:

@@ -170,7 +170,7 @@ class SimulatedAssigner:
         self._note(do, ready)
         if ready is not None:
             replica.carry_out(do.owned, ready)
-        self._assigning.handed_in(do, taken=ready is not None)
+        self._assigning.handed_in(do, outcome, taken=ready is not None)
         self._go_on()
 
     def _note(self, do: Compute, ready: Ready | None) -> None:

@@ -142,7 +142,7 @@ class Replica(ReplicaOfOneShard):
             for entry in ready.decided.records if ready.decided is not None else ():
                 self.reason = getattr(entry.record, "reason", "")
             self._carry_out(ready)
-        self.assigning.handed_in(do, taken=ready is not None)
+        self.assigning.handed_in(do, outcome, taken=ready is not None)
         self.go_on()
 
     def assign(self, *topics: tuple[str, int]) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
-from rota.replica.assigning import REFRESH_MS
-from rota.types import Generation, consumer_server, registry
+from rota.replica.assigning import LINGER_MS, REFRESH_MS
+from rota.types import Generation, TopicFacts, consumer_server, registry
 from tests.unit.replica.assigning_stage import Replica
 
 
@@ -19,7 +19,7 @@ def replica() -> Replica:
 
 
 class Strategy:
-    """The `wants_topic` of a plug-in: it raises where `raises_for` says so."""
+    """The functions of a plug-in: they raise where `raises_for` says so."""
 
     raises_for = ""
 
@@ -31,6 +31,12 @@ class Strategy:
             self._fail("")
         return self._fail if self.raises_for == "topic" else consumer_server.wants_topic(generation)
 
+    def assign(self, generation: Generation, topics: Mapping[str, TopicFacts]) -> Mapping[str, bytes]:
+        if self.raises_for == "assignment":
+            self._fail("")
+        assert consumer_server.CONSUMER.server is not None
+        return consumer_server.CONSUMER.server.assign(generation, topics)
+
     def _fail(self, topic: str) -> Any:
         raise ZeroDivisionError(topic)
 
@@ -40,7 +46,7 @@ def strategy(monkeypatch: pytest.MonkeyPatch) -> Strategy:
     """The strategy of all groups of the test."""
     strategy, known = Strategy(), consumer_server.CONSUMER
     assert known.server is not None
-    side = dataclasses.replace(known.server, wants_topic=strategy.wants_topic)
+    side = dataclasses.replace(known.server, wants_topic=strategy.wants_topic, assign=strategy.assign)
     monkeypatch.setitem(registry._TYPES, known.name, dataclasses.replace(known, server=side))
     return strategy
 
@@ -99,3 +105,20 @@ def test_a_stable_group_is_assigned_again_once_topics_are_named(replica: Replica
     replica.list()
 
     assert [do.topics for do in replica.jobs()] == [{}]
+
+
+def test_a_stable_group_whose_assignment_failed_is_assigned_later(replica: Replica, strategy: Strategy) -> None:
+    """Found by the simulator (seed 9500118): new partitions had no member until the topics changed once more."""
+    replica.join()
+    replica.assign(("t", 2))
+    strategy.raises_for = "assignment"
+    replica.grow()
+    replica.later(LINGER_MS)
+    replica.assign(("t", 3))
+    assert replica.shares() == [[0, 1]]
+
+    strategy.raises_for = ""
+    replica.later(REFRESH_MS)
+    replica.assign(("t", 3))
+
+    assert replica.shares() == [[0, 1, 2]]

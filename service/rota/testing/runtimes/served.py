@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import PutTopic, Reply
-from rota.replica.assigning import Compute
+from rota.replica.assigning import Compute, Outcome
 from rota.runtime import assigning
 from rota.testing.member import TOPIC
 from rota.testing.network import Client
@@ -56,7 +56,7 @@ class RegisteredTopics(SimulatedTopics):
             self._runtimes.sometimes("notification of a topic change lost")
         return is_lost
 
-    async def compute(self, do: Compute) -> assigning.Outcome:
+    async def compute(self, do: Compute) -> Outcome:
         """Compute as production does, later: slow computations are more frequent once nothing else happens."""
         world = self._runtimes
         if do.owned.is_dropped:
