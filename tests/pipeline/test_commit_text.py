@@ -28,6 +28,8 @@ offsets = st.builds(
     numbers,
     st.none() | st.integers(0, 10**6),
     texts,
+    st.none(),
+    st.none(),
 )
 odd_offsets = st.builds(
     CommittedOffset, odd_texts, st.just(1), numbers, st.none(), odd_texts, st.none() | numbers, st.none() | numbers

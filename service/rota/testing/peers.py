@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from rota.protocol.messages import Heartbeat, Request, parks_for_ms
+from rota.protocol.messages import Heartbeat, HeartbeatMany, Request, parks_for_ms
 from rota.replica import forwarding as step
 from rota.replica.forwarding import DRAINING, POLL_MS, Forwarding, NoAnswer, Step
 from rota.replica.ports import Answer
@@ -177,7 +177,7 @@ class RoutedCall:
 
     def _check_wait(self) -> None:
         """L6: a call does not wait for long for its shard to have an owner, unless the replica was paused."""
-        bound_ms = LONGEST_WAIT_MS * (3 if isinstance(self._request, Heartbeat) else 1)
+        bound_ms = LONGEST_WAIT_MS * (3 if isinstance(self._request, Heartbeat | HeartbeatMany) else 1)
         if self._waited_ms > bound_ms and self._peers.replica.paused_until_ms < self._began_ms:
             self._peers.world.violation(f"L6 {self._request} has waited for an owner for {self._waited_ms} ms")
 

@@ -107,7 +107,7 @@ def test_a_stable_group_is_assigned_again_once_topics_are_named(replica: Replica
     assert [do.topics for do in replica.jobs()] == [{}]
 
 
-def test_a_stable_group_whose_assignment_failed_is_assigned_later(replica: Replica, strategy: Strategy) -> None:
+def test_a_stable_group_is_assigned_after_a_failed_assignment(replica: Replica, strategy: Strategy) -> None:
     """Found by the simulator (seed 9500118): new partitions had no member until the topics changed once more."""
     replica.join()
     replica.assign(("t", 2))
