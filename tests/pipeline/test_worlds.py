@@ -25,7 +25,7 @@ def seats_of(instance_ids: Mapping[str, str | None]) -> Seats:
     return Seats.of([(m, instance_id and f"instance-{9 - int(m[1:])}") for m, instance_id in instance_ids.items()])
 
 
-def told(outcome: Outcome) -> tuple[Any, ...]:
+def described(outcome: Outcome) -> tuple[Any, ...]:
     after = outcome.after
     return outcome.change, outcome.rounds, outcome.units, outcome.paused_units, after.imbalance, after.stddev
 
@@ -38,13 +38,13 @@ def test_sticky_strategies_assign_by_number_as_by_name(history: list[tuple[Any, 
     for instance_ids, partitions, name in history:
         seats = seats_of(instance_ids)
         slow = name if name == "redundant" else BY_NAME.format(name)
-        assert told(by_number.step(name, partitions, seats)) == told(by_name.step(slow, partitions, seats))
+        assert described(by_number.step(name, partitions, seats)) == described(by_name.step(slow, partitions, seats))
         assert by_number.named().held == by_name.named().held
 
 
 @deterministic
 @given(st.lists(st.tuples(members, counts, st.sampled_from(["range", "roundrobin"])), max_size=5))
-def test_other_strategies_deal_as_they_assign(history: list[tuple[Any, Partitions, str]]) -> None:
+def test_other_strategies_assign_by_count_as_by_name(history: list[tuple[Any, Partitions, str]]) -> None:
     world = World()
 
     for instance_ids, partitions, name in history:

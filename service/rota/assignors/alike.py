@@ -43,7 +43,7 @@ class Partitions:
 
 
 @lru_cache(maxsize=64)
-def deal(name: str, partitions: Partitions, members: int) -> list[Numbers]:
+def shares_by_count(name: str, partitions: Partitions, members: int) -> list[Numbers]:
     """The shares of so many members under a strategy that does not ask what they held, in the order of their turns.
 
     That order is `model.static_members_first`.

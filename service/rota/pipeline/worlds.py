@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from rota.assignors import MemberSubscription, assign, strategy
-from rota.assignors.alike import COOPERATIVE_STICKY, STICKY, Partitions, deal, keep_evenly
+from rota.assignors.alike import COOPERATIVE_STICKY, STICKY, Partitions, keep_evenly, shares_by_count
 from rota.pipeline.facts.churn import AnyShares, Change, Holding
 from rota.pipeline.facts.steps import MOST_ROUNDS, Round
 
@@ -96,7 +96,7 @@ class World:
             assigned = self._revoked if found.cooperative else self._kept
             outcome = assigned(partitions, seats, [] if others is None else others)
         else:
-            outcome = self._dealt(name, partitions, seats)
+            outcome = self._by_count(name, partitions, seats)
         if not joined and not outcome.change.revoked:
             # Nothing has to be given up: the leader assigns it without a join phase, as the real one did.
             outcome.rounds = 0
@@ -116,10 +116,10 @@ class World:
 
     # --- by number ----------------------------------------------------------------------------------
 
-    def _dealt(self, name: str, partitions: Partitions, seats: Seats) -> Outcome:
+    def _by_count(self, name: str, partitions: Partitions, seats: Seats) -> Outcome:
         """One round of a strategy that does not ask what members hold."""
         before = self._numbered(partitions)
-        shares = deal(name, partitions, len(seats.in_turn))
+        shares = shares_by_count(name, partitions, len(seats.in_turn))
         after = Holding.of_all(dict(zip(seats.in_turn, shares, strict=True)), partitions.all)
         return Outcome(after, after.size, after.change_from(before), 1, cooperative=False)
 
