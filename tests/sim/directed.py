@@ -12,7 +12,14 @@ from tests.client.virtual_time import LoopClock, in_virtual_time
 from tests.runtime import test_confirming, test_waiting
 from tests.runtime.conftest import NOW
 from tests.unit.group import test_freezing, test_progress, test_side_door, test_static_members
-from tests.unit.replica import test_forwarding, test_group_commit, test_leases, test_owned_shard, test_shared_liveness
+from tests.unit.replica import (
+    test_answers_at_once,
+    test_forwarding,
+    test_group_commit,
+    test_leases,
+    test_owned_shard,
+    test_shared_liveness,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,7 @@ DIRECTED: dict[str, Directed] = {
         lambda: test_freezing.test_a_new_owner_keeps_the_freeze_and_rejoins_at_its_end(served=False),
     ),
     "a_heartbeat_is_answered_from_memory": Directed(
-        test_owned_shard.test_a_heartbeat_is_left_to_submit_unless_all_is_durable
+        test_answers_at_once.test_a_heartbeat_is_left_to_submit_unless_all_is_durable
     ),
     "a_lease_that_ran_out_is_renewed": Directed(test_leases.test_a_lease_that_ran_out_before_its_renewal_is_given_up),
     "a_new_owner_ignores_what_was_left_of_sessions": Directed(
