@@ -129,6 +129,8 @@ class History:
     """The number of an act is its place here."""
     on_the_way: frozenset[tuple[GroupKey, int, int]] = frozenset()
     """Group, partition and offset of user commits that no owner had taken in when the run ended."""
+    liveness_faults: list[tuple[int, int]] = field(default_factory=list)
+    """Spans of time in which the liveness store lost or withheld something."""
     clock_steps: list[ClockStep] = field(default_factory=list)
     stalls: list[Stall] = field(default_factory=list)
     limits: Limits | None = None

@@ -94,9 +94,10 @@ def check_overlap(scan: Scan) -> Iterator[str]:
     """S7c: at no time do two members hold the same partition, each by its own reckoning.
 
     Except for what nobody can prevent without asking the holder: an administrator removed it, the group was
-    full, or a second process was started under its instance id. Those the fencing token stops (S7b).
+    full, a second process was started under its instance id, or its owner was silent and the liveness store then lost
+    its last heartbeat. Those the fencing token stops (S7b).
     """
-    ended = _forced_ends(scan)
+    ended = _forced_ends(scan) | _ends_without_heartbeats(scan)
     by_partition: dict[tuple[GroupKey, int], list[tuple[int, int, str, str | None]]] = {}
     for hold in scan.history.holds:
         until_ms = min(hold.until_ms, ended.get(hold.member_id, hold.until_ms))
@@ -121,6 +122,18 @@ def _forced_ends(scan: Scan) -> dict[str, int]:
         for lines in scan.history.journal.values()
         for line in lines
         if isinstance(line.entry.record, r.MemberRemoved | r.MemberFenced)
+    }
+
+
+def _ends_without_heartbeats(scan: Scan) -> dict[str, int]:
+    """When a member expired of which the liveness store had taken a heartbeat, and lost it."""
+    return {
+        line.entry.record.member_id: line.decided_ms
+        for lines in scan.history.journal.values()
+        for line in lines
+        if isinstance(line.entry.record, r.MemberExpired)
+        and (sent_ms := scan.recorded.get(line.entry.record.member_id)) is not None
+        and any(begin_ms <= line.decided_ms and end_ms >= sent_ms for begin_ms, end_ms in scan.history.liveness_faults)
     }
 
 

@@ -20,6 +20,8 @@ class Scan:
     profile: Profile
     renewals: dict[str, list[int]] = field(default_factory=dict)
     """When each member sent those calls that were acknowledged and renew a session."""
+    recorded: dict[str, int] = field(default_factory=dict)
+    """When each member sent its last heartbeat that the liveness store took for a silent owner."""
     commits: dict[str, Call] = field(default_factory=dict)
     """Commit calls by the mark in their metadata."""
     user_commits: dict[int, UserCommit] = field(default_factory=dict)
@@ -48,6 +50,8 @@ def scan_of(history: History, profile: Profile) -> Scan:
                 scan.stepped_down.add((asked.namespace, asked.group_id))
             case Heartbeat() as heartbeat:
                 _note_renewal(scan, call, heartbeat.member_id, (_NONE, ErrorCode.REBALANCE_IN_PROGRESS))
+                if call.reply is not None and not call.epoch and call.reply.error is _NONE:
+                    scan.recorded[heartbeat.member_id] = max(call.sent_ms, scan.recorded.get(heartbeat.member_id, 0))
     for lines in history.journal.values():
         completed = (line for line in lines if line.entry.record.kind == "generation_completed")
         scan.renewed_all += ((line.entry.group_id, line.landed_ms) for line in completed)

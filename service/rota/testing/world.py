@@ -75,7 +75,7 @@ class World:
         self.liveness = LivenessServer(self) if self.parts.liveness else None
         self.cut_links: dict[frozenset[str], int] = {}
         """Until when two replicas cannot reach each other."""
-        self.history = History()
+        self.history = History(liveness_faults=self.liveness.faults_ms if self.liveness else [])
         self.check_invariants = self.chance(0.25)
         full = self.chance(0.1)
         self.limits = self.history.limits = Limits(
