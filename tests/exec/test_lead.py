@@ -27,15 +27,16 @@ from tests.support.reaper import is_alive
 pytestmark = pytest.mark.processes
 
 # What waits looks up every now and then: a signal that comes just before a long wait would be heeded after it.
+# Each line in one write: the next signal may arrive between two of them.
 PRINTS_SIGNALS = """
 import os, signal, time
-def tell(number, frame):
-    print("got", signal.Signals(number).name, flush=True)
+def report(number, frame):
+    os.write(1, f"got {signal.Signals(number).name}\\n".encode())
     if number == signal.SIGTERM:
         os._exit(42)
 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGWINCH, signal.SIGTSTP, signal.SIGRTMIN):
-    signal.signal(number, tell)
-print("ready", flush=True)
+    signal.signal(number, report)
+os.write(1, b"ready\\n")
 while True:
     time.sleep(0.05)
 """

@@ -224,7 +224,7 @@ async def test_a_listing_has_the_groups_of_all_replicas(fleet: list[RunningRepli
 
 
 async def end_rounds(replica: RunningReplica) -> None:
-    """Have a replica keep what it knows."""
+    """End the rounds of a replica, so that it keeps its directory."""
     replica.local._ownership.leases.is_leaving = True
     await replica.local._ownership._end_round()
 

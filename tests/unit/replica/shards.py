@@ -9,7 +9,7 @@ from rota.protocol.limits import Limits
 from rota.protocol.messages import Request
 from rota.replica.owned_shard import Now, OwnedShard, Ready
 from rota.replica.ports import SeenMembers, ShardClaim
-from tests.unit.group.driver import a_commit, a_join, a_sync
+from tests.unit.group.driver import a_commit, a_heartbeat, a_join, a_sync
 
 LEASE_MS = 9_001
 LIMITS = Limits(initial_rebalance_delay_ms=100)
@@ -24,6 +24,8 @@ def at(ms: int) -> Now:
 
 
 LEASE_ENDS = at(LEASE_MS)
+BEAT = a_heartbeat("m", 1, instance="i")
+"""A heartbeat of the member of `a_shard_with_a_member`."""
 NEVER_MS = 2**40
 
 

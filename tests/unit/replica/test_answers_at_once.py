@@ -10,6 +10,7 @@ from rota.replica.owned_shard import Ready
 from rota.replica.ports import Answer
 from tests.unit.group.driver import KEY, SESSION_MS, a_commit, a_heartbeat
 from tests.unit.replica.shards import (
+    BEAT,
     EPOCH,
     LEASE_ENDS,
     a_shard_with_a_member,
@@ -19,7 +20,6 @@ from tests.unit.replica.shards import (
 )
 
 UNAVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
-BEAT = a_heartbeat("m", 1, instance="i")
 
 
 # --- heartbeats that do not wait ----------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from rota.types.consumer import Subscription, encode_subscription
 from tests.unit.group.driver import KEY, SESSION_MS, a_fetch, a_heartbeat, a_join, a_leave, a_sync
 from tests.unit.replica.shards import (
     AN_OFFSET,
+    BEAT,
     EPOCH,
     LEASE_ENDS,
     LEASE_MS,
@@ -33,7 +34,6 @@ from tests.unit.replica.shards import (
 )
 
 UNAVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
-BEAT = a_heartbeat("m", 1, instance="i")
 
 
 def session_timer(ms: int = SESSION_MS + 200) -> Timer:
