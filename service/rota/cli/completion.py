@@ -18,7 +18,7 @@ _TIMEOUT_S = COMPLETION_TIMEOUT_MS / 1000
 
 
 def complete_group(context: typer.Context, incomplete: str) -> list[str]:
-    """The ids of groups that begin with what is typed."""
+    """The ids of groups that begin with the typed text."""
     from rota.protocol.messages import ListGroups
 
     found = _items(context, "groups", lambda namespace: ListGroups(namespace, after=incomplete))
@@ -44,7 +44,7 @@ def _ids(context: typer.Context, key: str) -> list[str]:
 
 
 def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
-    """The names of topics that begin with what is typed."""
+    """The names of topics that begin with the typed text."""
     from rota.protocol.messages import ListTopics
 
     found = _items(context, "topics", lambda namespace: ListTopics(namespace, incomplete))
@@ -52,7 +52,7 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_namespace(context: typer.Context, incomplete: str) -> list[str]:
-    """The namespaces that the caller may read and that begin with what is typed."""
+    """The namespaces that the caller may read, if they begin with the typed text."""
     return _fitting(_asked(context, lambda server: server.namespaces(timeout_s=_TIMEOUT_S)), incomplete)
 
 

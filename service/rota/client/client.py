@@ -290,8 +290,8 @@ class Client(Administration):
                 `progress` called, though heartbeats go on. The member joins again with the next progress.
             auto_commit_ms: Commit what was stored as often as this. What was stored is also committed when partitions
                 are revoked and when the consumer is closed, with and without an interval.
-            topics_refresh_ms: How often to look for new topics and partitions, where nobody tells of them: the group's
-                leader learns from the coordinator what is registered there, and calls a function.
+            topics_refresh_ms: How often to look for new topics and partitions of which no notification comes: the
+                group's leader learns from the coordinator what is registered there, and calls a function.
             topics_debounce_ms: For how long changes of topics collect, from the first one on, before the group is
                 assigned anew; then all of them lead to one generation. With `server:` the longest time counts that a
                 member names, otherwise the leader's. Give all members the same.

@@ -70,7 +70,7 @@ async def open_services(
 
     The embedded store is brought up to this release first. A shared one is not, because replicas of another
     release may be running on it: `StoreRefused` names the command. `url` is where others reach this replica,
-    `beside` what it has in common with the workers of its supervisor.
+    `beside` the parts that the workers of one supervisor share.
     """
     load_plugins()
     metrics = Metrics()

@@ -119,7 +119,7 @@ class ShardKeeper:
                 replica.drop(owned, reason)
                 then(None)
             case step.EndRound():
-                # Not waited for, as a round whose store hangs: what it has taken since, it gives back.
+                # Does not wait, as where the store hangs: the round under way gives back what it claims later.
                 then(None)
             case step.Drain():
                 replica.peers.drain()

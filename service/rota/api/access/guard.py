@@ -391,7 +391,7 @@ class GuardedCoordinator:
     def _submit(
         self, asked: Submitted, own: Submitted, identity: Identity | None, payer: str, done: Callable[[Answer], None]
     ) -> None:
-        """Submit what is admitted: in the caller's own name, and as `asked` where only an administrator may do that."""
+        """Submit an admitted request: as `own`, in the name of the caller, or as `asked`, for an administrator."""
         meters = self._guard.meters
 
         def settle(answer: Answer) -> None:

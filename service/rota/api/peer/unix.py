@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -35,7 +36,7 @@ def socket_of(folder: Path, peer_address: str) -> Path:
     return folder / peer_address
 
 
-class _Messages(asyncio.Protocol):
+class _Messages(asyncio.Protocol, ABC):
     """One end of a connection: cuts what arrives into messages."""
 
     transport: asyncio.Transport
@@ -63,8 +64,9 @@ class _Messages(asyncio.Protocol):
     def send(self, number: int, message: bytes) -> None:
         self.transport.write(_HEAD.pack(len(message), number) + message)
 
+    @abstractmethod
     def received(self, number: int, message: bytes) -> None:
-        raise NotImplementedError
+        """A message has arrived in full."""
 
 
 class UnixServer:
@@ -179,7 +181,7 @@ class _Asking(_Messages):
             done(message)
 
     def give_up(self) -> None:
-        """The other end is silent. What it has not answered by now is not awaited any longer."""
+        """The other end is silent: end the connection, and with it all calls that wait for an answer."""
         self.transport.abort()
         self.end(_LATE)
 
