@@ -109,10 +109,12 @@ class StreamCrowd:
         streams: Sequence[MemberStream],
         *,
         protocol_type: str = "worker",
+        protocol_name: str = "range",
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
     ) -> None:
         self.group_id = group_id
         self.protocol_type = protocol_type
+        self.protocol_name = protocol_name
         self.session_timeout_ms = session_timeout_ms
         self.members: list[StreamMember] = []
         self._streams = streams
@@ -182,7 +184,7 @@ class StreamMember:
             member_id=self.member_id,
             client_id="crowd",
             protocol_type=self._crowd.protocol_type,
-            protocols=[pb.Protocol(name="range", metadata=METADATA)],
+            protocols=[pb.Protocol(name=self._crowd.protocol_name, metadata=METADATA)],
             session_timeout_ms=self._crowd.session_timeout_ms,
             wait_ms=WAIT_MS,
         )

@@ -75,6 +75,12 @@ def leave_does_not_end_the_join_phase(patch: Patch) -> None:
 
 
 @mutant
+def candidates_wait_for_each_other_once_their_leader_has_gone(patch: Patch) -> None:
+    """L3: one silent candidate keeps the others from leading until its session or the rebalance timeout is over."""
+    patch(rebalance, "lacks_only_a_leader", lambda _group: False)
+
+
+@mutant
 def static_members_go_at_the_rebalance_timeout(patch: Patch) -> None:
     """L1 (A9): a static member that has not joined again is removed although its session lasts."""
     original = rebalance.complete_join

@@ -140,8 +140,11 @@ def describe_changes(group: Group, assignments: Mapping[str, bytes]) -> str:
 
 
 def _await_no_syncs(group: Group) -> None:
-    group.pending_sync.clear()
-    group.sync_deadline_ms = None
+    """But of those that were taken along into the generation."""
+    members = group.members
+    group.pending_sync = {each: None for each in group.pending_sync if members[each].taken_along_from is not None}
+    if not group.pending_sync:
+        group.sync_deadline_ms = None
 
 
 def generation_of(group: Group) -> Generation:

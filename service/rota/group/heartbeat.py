@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from rota.group.membership_checks import check_member, report_fenced, why
+from rota.group.membership_checks import check_member, report_fenced, was_taken_along, why
 from rota.group.result import Result
 from rota.group.sessions import renew_session
 from rota.group.state import PREPARING_REBALANCE, Group, GroupState, Member
@@ -24,14 +24,16 @@ _NONE = ErrorCode.NONE
 def heartbeat(result: Result, group: Group, request: Heartbeat, call: int) -> None:
     """Renew the session. With `wait_ms` the answer waits until the group leaves this generation."""
     error = check_member(group, request.member_id, request.group_instance_id, request.subject)
+    is_to_join = group.state is PREPARING_REBALANCE
     if error is _NONE and not group.join_generation_id <= request.generation_id <= group.generation_id:
-        error = ErrorCode.ILLEGAL_GENERATION
+        is_to_join = was_taken_along(group, request.member_id, request.generation_id)
+        error = _NONE if is_to_join else ErrorCode.ILLEGAL_GENERATION
     if error is not _NONE:
         _refuse(result, group, request, error, call)
         return
     member = group.members[request.member_id]
     renew_session(result, group, member)
-    if group.state is PREPARING_REBALANCE:
+    if is_to_join:
         detail = group.rebalance_reason
         reply = HeartbeatReply(ErrorCode.REBALANCE_IN_PROGRESS, detail, group.generation_id, group.state.value)
         result.reply(call, reply)
@@ -56,7 +58,7 @@ def heartbeat_many(result: Result, group: Group, request: HeartbeatMany, call: i
             or (instance_id is not None and static_members.get(instance_id) != member_id)
             or ((owner := member.image.subject) != subject and subject and owner)
         ):
-            errors.append(_refuse_one(result, group, beat, subject))
+            errors.append(_answer_one(result, group, beat, subject))
         else:
             renew_session(result, group, member)
     if group.state is PREPARING_REBALANCE:
@@ -114,8 +116,12 @@ def _refuse(result: Result, group: Group, request: Heartbeat, error: ErrorCode, 
     )
 
 
-def _refuse_one(result: Result, group: Group, beat: MemberHeartbeat, subject: str) -> HeartbeatError:
+def _answer_one(result: Result, group: Group, beat: MemberHeartbeat, subject: str) -> HeartbeatError:
+    """A member that does not hold the present generation."""
     error = check_member(group, beat.member_id, beat.group_instance_id, subject)
+    if error is _NONE and was_taken_along(group, beat.member_id, beat.generation_id):
+        renew_session(result, group, group.members[beat.member_id])
+        return HeartbeatError(beat.member_id, ErrorCode.REBALANCE_IN_PROGRESS, group.rebalance_reason)
     if error is _NONE:
         error = ErrorCode.ILLEGAL_GENERATION
     report_fenced(result, group, "heartbeat", error, beat.member_id, beat.group_instance_id, beat.generation_id)

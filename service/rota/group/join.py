@@ -187,6 +187,9 @@ def _rejoin(result: Result, group: Group, member: Member, request: JoinGroup, ca
         case GroupState.COMPLETING_REBALANCE:
             result.reply(call, join_reply(group, member))
             return
+        case GroupState.STABLE if member.taken_along_from is not None and not changed:
+            result.reply(call, join_reply(group, member))
+            return
         case GroupState.STABLE if group.is_leader(member.member_id):
             cause = Cause.TOPICS_CHANGED if is_of_topics(request.reason) else Cause.LEADER_REJOINED
             reason = f"leader {member.member_id} joined again"
@@ -233,6 +236,7 @@ def _replace_static_member(
     if keeps_assignment:
         renew_assignment(result, group, member)
         member.has_fetched = member.missed_phase = False
+        member.taken_along_from = None
         member.skip_assignment = group.is_leader(member.member_id)
         result.reply(call, join_reply(group, member, skip_assignment=member.skip_assignment))
         if member.image.metadata_for(group.protocol_name or "") != former:
@@ -286,6 +290,7 @@ def _park(result: Result, group: Group, member: Member, call: int) -> None:
         superseded = JoinReply(ErrorCode.REBALANCE_IN_PROGRESS, detail="a later join took its place")
         result.reply(member.join_call, superseded)
     member.join_call = call
+    member.taken_along_from = None
     stop_session(result, group, member)
     if not member.joined:
         member.joined = True

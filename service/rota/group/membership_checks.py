@@ -53,6 +53,15 @@ def check_generation(
     return error
 
 
+def was_taken_along(group: Group, member_id: str, generation_id: int) -> bool:
+    """Whether this is an earlier generation, which the member may still hold, for it was taken along into the present
+    one: it is to join. See `rebalance.py`.
+    """
+    member = group.members.get(member_id)
+    first = None if member is None else member.taken_along_from
+    return first is not None and first <= generation_id < group.join_generation_id
+
+
 def is_in_generation(group: Group, member_id: str) -> bool:
     """Whether the member is in the current generation: the rule of commits and of fence checks (S9).
 

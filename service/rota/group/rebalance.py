@@ -1,4 +1,12 @@
-"""The join phase: starting it, its timers, completing it, and electing a leader."""
+"""The join phase: starting it, its timers, completing it, and electing a leader.
+
+Where the leader of a Stable group is gone and the other members hold nothing (type `leader`), there is nothing to wait
+for: the coordinator has their metadata, and they have nothing to give up. It takes them along into the next generation.
+So the departure, the generation and its leader are one transaction, and a candidate that is slow or silent delays no
+other one. Members that were taken along are asked to join, as in any rebalance, and are answered at once with the
+generation that is there. One that does not sync within the rebalance timeout is removed, as after any join phase.
+Kafka has none of this.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +38,7 @@ from rota.group.succession import (
     choose_leader,
     due_preemption,
     handing_over,
+    lacks_only_a_leader,
     watch_candidates,
 )
 from rota.group.suspects import judge_falls
@@ -58,6 +67,7 @@ def start_rebalance(
     """Enter the join phase. From Empty it lasts the initial delay, so that a fleet starts in one generation."""
     fail_parked_syncs(result, group, parked_syncs or SyncReply(REBALANCE_IN_PROGRESS, detail=trigger.reason))
     group.sync_deadline_ms = None
+    elects_at_once = group.state is STABLE and lacks_only_a_leader(group)
     record(result, group, RebalanceStarted(trigger.reason, trigger.by, group.state.value, trigger.cause))
     result.reason = trigger.reason
     release_heartbeats(result, group)
@@ -65,8 +75,21 @@ def start_rebalance(
         _start_initial_delay(result, group, limits)
     elif group.all_joined():
         complete_join(result, group)
+    elif elects_at_once:
+        _take_along(group)
+        complete_join(result, group)
     else:
         _set_join_timer(result, group, group.rebalance_timeout_ms())
+
+
+def _take_along(group: Group) -> None:
+    """Let all members count as joined; a static one that missed the last join phase may be gone, so it does not."""
+    for member in group.members.values():
+        if not member.missed_phase:
+            member.joined = True
+            if member.taken_along_from is None:
+                member.taken_along_from = group.join_generation_id
+            group.joined_count += 1
 
 
 def force_rebalance(result: Result, group: Group, request: RebalanceGroup, call: int, limits: Limits) -> None:
@@ -302,11 +325,15 @@ def _complete_generation(result: Result, group: Group, leader_id: str, protocol_
 
 
 def _answer_joins(result: Result, group: Group) -> None:
-    """All joins are answered at once, and every session starts again, also of members that did not join."""
+    """All joins are answered at once, and every session starts again, also of members that did not join. Sessions of
+    members that were taken along go on: nothing has shown that these live.
+    """
     group.joined_count = 0
     group.passed_over = None
     for member in group.members.values():
         member.missed_phase = not member.joined
+        if member.missed_phase:
+            member.taken_along_from = None
         member.joined = False
         member.has_fetched = False
         member.skip_assignment = False
@@ -314,4 +341,5 @@ def _answer_joins(result: Result, group: Group) -> None:
         if member.join_call is not None:
             result.reply(member.join_call, join_reply(group, member))
             member.join_call = None
-        start_session(result, group, member)
+        if member.taken_along_from is None:
+            start_session(result, group, member)

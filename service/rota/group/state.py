@@ -124,6 +124,7 @@ class Member:
         "settled",
         "skip_assignment",
         "sync_call",
+        "taken_along_from",
         "takeover",
     )
 
@@ -153,6 +154,9 @@ class Member:
         """It is static and did not join in the last join phase, as far as this owner knows: it may be gone."""
         self.skip_assignment = False
         """A returning static leader that has not to assign: its next sync only fetches."""
+        self.taken_along_from: int | None = None
+        """It was taken along into the present generation, and may still hold any generation from this one on; None once
+        it has synced. See `rebalance.py`."""
 
 
 class Group:

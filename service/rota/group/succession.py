@@ -53,6 +53,14 @@ def choose_leader(group: Group, protocol_name: str) -> str | None:
     return _elected(succession, candidates, leader_id) or leader_id or eligible[0].member_id
 
 
+def lacks_only_a_leader(group: Group) -> bool:
+    """Whether the leader of a generation is gone, and the members that are left hold nothing. One must be there."""
+    succession = succession_of(group)
+    is_there = any(not member.missed_phase for member in group.members.values())
+    is_headless = group.generation_leader_id is None and is_there
+    return is_headless and succession is not None and succession.followers_hold_nothing
+
+
 def watch_candidates(result: Result, group: Group) -> None:
     """The group has a leader, or other candidates: count the time of each from here on, and set the timer."""
     succession = succession_of(group)

@@ -18,7 +18,7 @@ from rota.group.assignment import (
 )
 from rota.group.freeze import hold_back
 from rota.group.heartbeat import release_heartbeats
-from rota.group.membership_checks import check_generation, report_fenced, why
+from rota.group.membership_checks import check_generation, report_fenced, was_taken_along, why
 from rota.group.mismatch import sync_mismatch
 from rota.group.rebalance import REBALANCE_IN_PROGRESS, start_rebalance
 from rota.group.records import AssignmentFailed, AssignmentSynced
@@ -91,6 +91,8 @@ def unpark_sync(result: Result, group: Group, member: Member, *, answer: bool) -
 def _check(group: Group, request: SyncGroup) -> SyncReply | None:
     instance_id, subject = request.group_instance_id, request.subject
     error = check_generation(group, request.member_id, instance_id, request.generation_id, subject)
+    if error is ErrorCode.ILLEGAL_GENERATION and was_taken_along(group, request.member_id, request.generation_id):
+        return SyncReply(REBALANCE_IN_PROGRESS, detail=group.rebalance_reason)
     if error is not ErrorCode.NONE:
         return SyncReply(error, why(error))
     named = (request.protocol_type, request.protocol_name)
@@ -110,6 +112,7 @@ def _park(result: Result, group: Group, member: Member, call: int) -> None:
 
 
 def _mark_synced(group: Group, member: Member) -> None:
+    member.taken_along_from = None
     group.pending_sync.pop(member.member_id, None)
     if not group.pending_sync:
         group.sync_deadline_ms = None

@@ -61,6 +61,10 @@ class GroupAccount:
     had_static_members: bool = False
     """Whether one of them was static."""
 
+    lacks_leader: bool = False
+    """The join phase began because the leader that the coordinator elected is gone."""
+    taken_along_from: int | None = None
+    """Members may hold any generation from here on, because later ones took them along; None where all have joined."""
     ranks: dict[str, Rank] = field(default_factory=dict)
     """Of the candidates of an election."""
     leads_since_ms: int = 0
@@ -97,6 +101,12 @@ class GroupAccount:
         """The leader of the generation, as long as it is a member."""
         return self.leader_id if self.leader_id in self.settled else ""
 
+    def lacks_only_a_leader(self) -> bool:
+        """Whether the leader of a Stable group of candidates has gone. The next one is elected at once, unless all that
+        are left are static and missed the last join phase.
+        """
+        return self.state == "Stable" and self.protocol_type == LEADER_TYPE and not self.leads()
+
     def settle(self, state: str) -> None:
         self.settled_state = state
 
@@ -105,6 +115,7 @@ class GroupAccount:
         self.state = self.settled_state or "Empty"
         self.rebalance_since_ms = None
         self.rebalance_reason = ""
+        self.lacks_leader = False
         self.telling = None
         if self.state == "PreparingRebalance":
             self.start_phase(at_ms)
@@ -173,6 +184,7 @@ def _move(account: GroupAccount, record: r.Record, at_ms: int) -> None:
     match record:
         case r.RebalanceStarted():
             account.is_initial = account.state == "Empty"
+            account.lacks_leader = account.lacks_only_a_leader()
             account.state = "PreparingRebalance"
             account.rebalance_reason = record.reason
             account.start_phase(at_ms)
@@ -230,6 +242,10 @@ def _move(account: GroupAccount, record: r.Record, at_ms: int) -> None:
 def _complete(account: GroupAccount, record: r.GenerationCompleted, at_ms: int) -> None:
     if record.leader_id != account.leader_id:
         account.leads_since_ms = at_ms
+    if not account.lacks_leader or at_ms != account.rebalance_since_ms:
+        account.taken_along_from = None
+    elif account.taken_along_from is None:
+        account.taken_along_from = account.join_generation_id
     account.begin_generation(record.generation_id)
     account.join_generation_id = record.generation_id
     account.state = "CompletingRebalance"

@@ -35,6 +35,7 @@ from rota.testing.liveness import SimulatedSessions
 from rota.testing.peers import Incoming, PeersOfReplica
 from rota.testing.replicas import ReplicaProcess
 from rota.testing.served import SimulatedAssigner
+from rota.types.leader import PROTOCOL_TYPE as LEADER_TYPE
 
 if TYPE_CHECKING:
     from rota.testing.network import Delivery
@@ -384,11 +385,14 @@ class Replica(ReplicaProcess):
             self.world.violation(f"S15 shard {owned.shard_id}: the lease lasts longer here than in the store")
 
     def _check_pending(self, owned: OwnedShard, result: Result) -> None:
-        """Protocol §3.4: only the rebalance timeout ends a join phase over the head of a pending id."""
+        """Protocol §3.4: only the rebalance timeout ends a join phase over the head of a pending id. An election whose
+        leader has gone has none: it takes the other candidates along.
+        """
+        began = {entry.group_id for entry in result.records if entry.record.kind == "rebalance_started"}
         for entry in result.records:
             if entry.record.kind == "generation_completed":
                 group = owned.shard.groups[(entry.namespace, entry.group_id)]
-                if group.pending:
+                if group.pending and not (group.protocol_type == LEADER_TYPE and entry.group_id in began):
                     self.world.violation(
                         f"S3 {entry.group_id}: generation completed, {list(group.pending)} are pending"
                     )

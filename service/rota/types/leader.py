@@ -188,6 +188,6 @@ LEADER: Final = ProtocolType(
     server=ServerSide(
         PROTOCOL_NAMES.__contains__,
         assign_election,
-        succession=Succession(elect, challengers, priority_of, successor_of, holding),
+        succession=Succession(elect, challengers, priority_of, successor_of, holding, followers_hold_nothing=True),
     ),
 )

@@ -75,6 +75,8 @@ class Succession:
     `successor(assignment)`: the member that the leader was asked to hand over to, from its assignment; empty if none.
     `holding(metadata)`: whether the work of a leader with this metadata may go on while it joins; None where it does
     not say, and cannot be asked to hand over.
+    `followers_hold_nothing`: members that do not lead have no work of the group. Then the next leader is elected as
+    soon as the present one is gone, in the same transaction, and the others need not join first.
     """
 
     elect: Callable[[Sequence[JoinedWith], str], str]
@@ -82,6 +84,7 @@ class Succession:
     priority: Callable[[bytes], int]
     successor: Callable[[bytes], str]
     holding: Callable[[bytes], bool | None]
+    followers_hold_nothing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -308,15 +308,6 @@ def test_a_leader_that_syncs_as_in_other_groups_changes_nothing() -> None:
     assert core.generation_id == 1
 
 
-def test_the_next_leader_learns_of_its_term_by_its_one_call() -> None:
-    core = candidates()
-    core.ask(a_leave("m0"))
-
-    answer = core.answer(core.send(a_join("m1", protocols=(("single", b""),), protocol_type="leader")))
-
-    assert (answer.leader_id, answer.generation_id, core.group.state) == ("m1", 2, "Stable")
-
-
 def test_a_restart_keeps_the_term() -> None:
     core = candidates()
 

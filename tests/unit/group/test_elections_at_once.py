@@ -1,0 +1,249 @@
+"""Elections whose leader is gone: the next one is elected in the same transaction, and the others join afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.fencing_token import fencing_token
+from rota.protocol.messages import HeartbeatMany, MemberHeartbeat, Protocol
+from rota.types.leader import Candidate, decode_election, encode_candidate
+from tests.unit.group.driver import (
+    KEY,
+    Core,
+    a_commit,
+    a_heartbeat,
+    a_join,
+    a_leave,
+    a_stable_group,
+    a_sync,
+    an_empty_shard,
+)
+from tests.unit.group.served import Listed, candidates, end_join_phase, join
+
+SAID: Listed = (("single", encode_candidate(Candidate("http://here"))),)
+AT_ONCE = ["rebalance_started", "generation_completed", "leader_changed", "assignment_synced"]
+IN_PROGRESS = ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def rejoin(core: Core, member_id: str) -> int:
+    return join(core, member_id, SAID, "leader")
+
+
+def expire(core: Core) -> None:
+    """The session of `m0` runs out; the others send heartbeats."""
+    generation_id = core.generation_id
+    while "m0" in core.group.members:
+        core.advance(500)
+        for member_id in ("m1", "m2"):
+            core.ask(a_heartbeat(member_id, generation_id))
+
+
+DEPARTURES: dict[str, Callable[[Core], object]] = {
+    "member_left": lambda core: core.ask(a_leave("m0")),
+    "member_removed": lambda core: core.ask(a_leave("m0", by_admin=True)),
+    "member_expired": expire,
+}
+
+
+@pytest.mark.parametrize("kind", DEPARTURES)
+def test_a_departure_and_the_next_leader_are_one_transaction(kind: str) -> None:
+    core = candidates(3)
+    before = len(core.kinds())
+
+    DEPARTURES[kind](core)
+
+    assert [each for each in core.kinds()[before:] if each != "session_stats"] == [kind, *AT_ONCE]
+    assert (core.leader_id, core.generation_id, core.group.state) == ("m1", 2, "Stable")
+
+
+def test_members_that_were_taken_along_are_asked_to_join_and_answered_at_once() -> None:
+    core = candidates(3)
+    core.ask(a_leave("m0"))
+
+    for member_id in ("m1", "m2"):
+        assert core.ask(a_heartbeat(member_id, 1)).error is IN_PROGRESS
+        joined = core.answer(rejoin(core, member_id))
+        assert (joined.error, joined.leader_id, joined.generation_id) == (ErrorCode.NONE, "m1", 2)
+        assert joined.fencing_token == fencing_token(2)
+        election = decode_election(core.ask(a_sync(member_id, 2)).assignment)
+        assert (election.leader_id, election.token) == ("m1", fencing_token(2))
+        assert core.ask(a_heartbeat(member_id, 2)).error is ErrorCode.NONE
+    assert core.generation_id == 2
+
+
+def test_a_leader_whose_answer_was_lost_joins_again_without_a_rebalance() -> None:
+    core = candidates()
+    core.ask(a_leave("m0"))
+
+    answers = [core.answer(rejoin(core, "m1")) for _ in range(3)]
+
+    assert {answer.generation_id for answer in answers} == {2}
+
+
+def test_parked_heartbeats_are_answered_that_the_group_moves() -> None:
+    core = candidates()
+    call = core.send(a_heartbeat("m1", 1, wait_ms=60_000))
+    assert core.is_parked(call)
+
+    core.ask(a_leave("m0"))
+
+    assert core.answer(call).error is IN_PROGRESS
+
+
+def test_heartbeats_together_ask_those_to_join_that_were_taken_along() -> None:
+    core = candidates(3)
+    core.ask(a_leave("m0"))
+    rejoin(core, "m1")
+
+    beats = (MemberHeartbeat("m1", 2), MemberHeartbeat("m2", 1))
+    errors = {each.member_id: each.error for each in core.ask(HeartbeatMany(*KEY, beats)).errors}
+
+    assert errors == {"m2": IN_PROGRESS}
+    assert core.deadline_ms("m2") == core.deadline_ms("m1"), "its session is not renewed"
+
+
+def test_the_former_generation_is_over_for_syncs_and_commits() -> None:
+    core = candidates()
+    core.ask(a_leave("m0"))
+
+    assert core.ask(a_sync("m1", 1)).error is IN_PROGRESS
+    assert "request_fenced" not in core.kinds(), "it is no zombie"
+    assert core.ask(a_commit("m1", 1)).error is ErrorCode.ILLEGAL_GENERATION
+
+
+def test_once_it_has_synced_a_member_holds_no_former_generation() -> None:
+    core = candidates()
+    core.ask(a_leave("m0"))
+    rejoin(core, "m1")
+    core.ask(a_sync("m1", 2))
+
+    assert core.ask(a_heartbeat("m1", 1)).error is ErrorCode.ILLEGAL_GENERATION
+
+
+def test_a_member_may_be_taken_along_more_than_once() -> None:
+    core = candidates(3)
+    core.ask(a_leave("m0"))
+    core.ask(a_leave("m1"))
+
+    assert (core.leader_id, core.generation_id) == ("m2", 3)
+    assert core.ask(a_heartbeat("m2", 1)).error is IN_PROGRESS
+    assert core.answer(rejoin(core, "m2")).leader_id == "m2"
+
+
+def test_a_silent_candidate_leads_until_its_own_session_is_over() -> None:
+    core = candidates(3)
+    deadline_ms = core.deadline_ms("m1")
+    assert deadline_ms is not None
+    core.advance(1_000)
+    core.ask(a_heartbeat("m2", 1))
+
+    core.ask(a_leave("m0"))
+
+    assert (core.leader_id, core.deadline_ms("m1")) == ("m1", deadline_ms)
+    rejoin(core, "m2")
+    core.ask(a_sync("m2", 2))
+    while core.leader_id == "m1":
+        core.ask(a_heartbeat("m2", core.generation_id))
+        core.advance(100)
+        assert core.now_ms <= deadline_ms + 100
+    assert core.leader_id == "m2"
+
+
+def test_a_member_that_never_syncs_is_removed_after_the_rebalance_timeout() -> None:
+    core = candidates(3)
+    timeout_ms = core.group.rebalance_timeout_ms()
+    core.ask(a_leave("m0"))
+    rejoin(core, "m2")
+    core.ask(a_sync("m2", 2))
+    began_ms = core.now_ms
+
+    while core.leader_id == "m1":
+        core.advance(1_000)
+        assert core.now_ms <= began_ms + timeout_ms + 1_000
+        core.ask(a_heartbeat("m1", 1))
+        core.ask(a_heartbeat("m2", 2))
+
+    assert core.last("member_expired").cause == "sync_timeout"
+    assert core.leader_id == "m2"
+
+
+def test_a_member_id_that_was_only_given_out_is_not_waited_for() -> None:
+    core = candidates()
+    core.ask(a_join(new="m9", protocols=SAID, protocol_type="leader"))
+
+    core.ask(a_leave("m0"))
+
+    assert (core.leader_id, core.group.state) == ("m1", "Stable")
+
+
+def test_a_static_candidate_that_missed_the_last_join_phase_is_not_elected() -> None:
+    core = an_empty_shard()
+    join(core, "m0", SAID, "leader")
+    core.send(a_join(new="i-1", instance="i", protocols=SAID, protocol_type="leader", session_ms=60_000))
+    join(core, "m2", SAID, "leader")
+    end_join_phase(core)
+    join(core, "m3", SAID, "leader")
+    join(core, "m0", SAID, "leader")
+    join(core, "m2", SAID, "leader")
+    while core.group.state == "PreparingRebalance":
+        core.advance(100)
+    assert core.group.members["i-1"].missed_phase
+
+    core.ask(a_leave("m0"))
+
+    assert core.leader_id == "m2"
+
+
+def test_no_leader_is_elected_while_all_candidates_are_known_to_be_away() -> None:
+    core = an_empty_shard()
+    join(core, "m0", SAID, "leader")
+    core.send(a_join(new="i-1", instance="i", protocols=SAID, protocol_type="leader", session_ms=60_000))
+    end_join_phase(core)
+    join(core, "m2", SAID, "leader")
+    join(core, "m0", SAID, "leader")
+    while core.group.state == "PreparingRebalance":
+        core.advance(100)
+
+    core.ask(a_leave("m0", "m2"))
+
+    assert core.group.state == "PreparingRebalance"
+
+
+def test_where_a_follower_leaves_the_leader_joins_again() -> None:
+    core = candidates(3)
+
+    core.ask(a_leave("m2"))
+
+    assert core.group.state == "PreparingRebalance"
+    assert core.ask(a_heartbeat("m0", 1)).error is IN_PROGRESS
+
+
+def test_where_members_assign_all_join_again() -> None:
+    core = a_stable_group(3)
+
+    core.ask(a_leave(core.leader_id))
+
+    assert core.group.state == "PreparingRebalance"
+
+
+def test_a_candidate_with_other_metadata_begins_a_rebalance() -> None:
+    core = candidates()
+    core.ask(a_leave("m0"))
+
+    core.send(a_join("m1", protocols=(("single", b""),), protocol_type="leader"))
+
+    assert core.last("rebalance_started").cause == "leader_rejoined"
+    assert core.group.members["m1"].image.protocols == (Protocol("single", b""),)
+
+
+def test_a_new_owner_has_the_election_and_asks_the_others_to_join() -> None:
+    core = candidates()
+    core.ask(a_leave("m0"))
+
+    core.restart()
+
+    assert (core.leader_id, core.generation_id, core.group.state) == ("m1", 2, "Stable")
+    assert core.ask(a_heartbeat("m1", 1)).error is ErrorCode.ILLEGAL_GENERATION
