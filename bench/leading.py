@@ -18,7 +18,7 @@ from bench.stream_members import MemberStream, StreamCrowd
 async def lead(port: int, group_id: str) -> None:
     """Lead a group, joining again with each newcomer, until killed. A lost stream counts as leaving at once."""
     stream = MemberStream(port, leave_after_ms=0)
-    crowd = StreamCrowd(group_id, [stream])
+    crowd = StreamCrowd(group_id, [stream], is_election=True)
     crowd.grow(1)
     await crowd.all_hold_one_generation()
     print("leads", flush=True)

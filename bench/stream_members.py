@@ -108,13 +108,11 @@ class StreamCrowd:
         group_id: str,
         streams: Sequence[MemberStream],
         *,
-        protocol_type: str = "worker",
-        protocol_name: str = "range",
+        is_election: bool = False,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
     ) -> None:
         self.group_id = group_id
-        self.protocol_type = protocol_type
-        self.protocol_name = protocol_name
+        self.protocol_type, self.protocol_name = ("leader", "single") if is_election else ("worker", "range")
         self.session_timeout_ms = session_timeout_ms
         self.members: list[StreamMember] = []
         self._streams = streams
@@ -210,6 +208,9 @@ class StreamMember:
         _expect_no_error(event)
         joined = event.joined
         self.leads = joined.leader_id == self.member_id
+        if joined.HasField("assignment"):
+            self._hold(joined.generation_id)
+            return
         shares = [pb.MemberAssignment(member_id=each.member_id, assignment=SHARE) for each in joined.members]
         sync = pb.SyncGroupRequest(
             **self._place(),
@@ -225,6 +226,9 @@ class StreamMember:
             self.join()
             return
         _expect_no_error(event)
+        self._hold(generation_id)
+
+    def _hold(self, generation_id: int) -> None:
         former, self.generation_id = self.generation_id, generation_id
         self._crowd.moved(former, generation_id)
 

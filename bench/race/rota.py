@@ -260,7 +260,7 @@ class _Candidate(Candidate):
     def __init__(self, name: str, server: Server) -> None:
         self.leads = asyncio.Event()
         self._stream = MemberStream(server.grpc_port, leave_after_ms=0)
-        self._crowd = StreamCrowd(name, [self._stream], session_timeout_ms=TTL_S * 1_000)
+        self._crowd = StreamCrowd(name, [self._stream], is_election=True, session_timeout_ms=TTL_S * 1_000)
         self._life = asyncio.create_task(self._live())
 
     async def _live(self) -> None:

@@ -38,6 +38,7 @@ join_replies = st.builds(
     generation_id=generations,
     leader_id=member_ids,
     skip_assignment=st.booleans(),
+    assignment=st.sampled_from([None, None, b"", b"share"]),
 )
 sync_replies = st.builds(SyncReply, error=codes, pending=st.booleans(), generation_id=generations)
 heartbeat_replies = st.builds(HeartbeatReply, error=codes, generation_id=generations)

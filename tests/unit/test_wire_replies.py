@@ -21,6 +21,7 @@ REPLIES: list[m.Reply] = [
         members=(m.JoinedMember("m-1", "pod-0", b"\x00"), m.JoinedMember("m-2", None, b"")),
         skip_assignment=True,
     ),
+    m.JoinReply(member_id="m-1", generation_id=4, leader_id="m-1", skip_assignment=True, assignment=b""),
     m.SyncReply(pending=True),
     m.SyncReply(generation_id=4, protocol_type="worker", protocol_name="range", assignment=b"\xff"),
     m.HeartbeatReply(generation_id=4, state="Stable"),

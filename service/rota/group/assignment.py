@@ -139,6 +139,13 @@ def describe_changes(group: Group, assignments: Mapping[str, bytes]) -> str:
         return ""
 
 
+def mark_synced(group: Group, member: Member) -> None:
+    """The member has its share, or has asked for it: it will not be removed for owing a sync."""
+    group.pending_sync.pop(member.member_id, None)
+    if not group.pending_sync:
+        group.sync_deadline_ms = None
+
+
 def _await_no_syncs(group: Group) -> None:
     """But of those that were taken along into the generation."""
     members = group.members

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from rota.group.assignment import mark_synced, server_side_of
 from rota.group.membership_checks import check_member, report_fenced, was_taken_along, why
 from rota.group.result import Result
 from rota.group.sessions import renew_session
-from rota.group.state import PREPARING_REBALANCE, Group, GroupState, Member
+from rota.group.state import PREPARING_REBALANCE, STABLE, Group, GroupState, Member
+from rota.group.succession import note_fetched
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     Heartbeat,
@@ -33,6 +35,8 @@ def heartbeat(result: Result, group: Group, request: Heartbeat, call: int) -> No
         return
     member = group.members[request.member_id]
     renew_session(result, group, member)
+    if not member.has_fetched and request.generation_id == group.generation_id:
+        _note_share(result, group, member)
     if is_to_join:
         detail = group.rebalance_reason
         reply = HeartbeatReply(ErrorCode.REBALANCE_IN_PROGRESS, detail, group.generation_id, group.state.value)
@@ -61,12 +65,32 @@ def heartbeat_many(result: Result, group: Group, request: HeartbeatMany, call: i
             errors.append(_answer_one(result, group, beat, subject))
         else:
             renew_session(result, group, member)
+    leader = members.get(group.leader_id or "")
+    if leader is not None and not leader.has_fetched and _is_alive(leader, newest, request, errors):
+        _note_share(result, group, leader)
     if group.state is PREPARING_REBALANCE:
         refused = {error.member_id for error in errors}
         rejoining = (beat.member_id for beat in request.members if beat.member_id not in refused)
         errors += [HeartbeatError(m, ErrorCode.REBALANCE_IN_PROGRESS, group.rebalance_reason) for m in rejoining]
     reply = HeartbeatManyReply(generation_id=newest, state=group.state.value, errors=tuple(errors))
     result.reply(call, reply)
+
+
+def _is_alive(member: Member, generation_id: int, request: HeartbeatMany, errors: list[HeartbeatError]) -> bool:
+    """Whether one of these heartbeats is this member's in this generation, and was not refused."""
+    member_id = member.member_id
+    return any(beat.member_id == member_id and beat.generation_id == generation_id for beat in request.members) and all(
+        error.member_id != member_id for error in errors
+    )
+
+
+def _note_share(result: Result, group: Group, member: Member) -> None:
+    """A member sends heartbeats in the present generation: where the server assigns, its join was answered with its
+    share.
+    """
+    if group.state is STABLE and server_side_of(group) is not None:
+        mark_synced(group, member)
+        note_fetched(result, group, member)
 
 
 def unpark_heartbeat(result: Result, group: Group, member: Member, *, answer: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rota.group.apply import record
-from rota.group.assignment import ask_for_assignment, concerns_all, renew_assignment
+from rota.group.assignment import ask_for_assignment, concerns_all, mark_synced, renew_assignment
 from rota.group.freeze import hold_back
 from rota.group.membership_checks import check_caller, check_member, report_fenced, why
 from rota.group.mismatch import join_mismatch
@@ -188,6 +188,7 @@ def _rejoin(result: Result, group: Group, member: Member, request: JoinGroup, ca
             result.reply(call, join_reply(group, member))
             return
         case GroupState.STABLE if member.taken_along_from is not None and not changed:
+            mark_synced(group, member)
             result.reply(call, join_reply(group, member))
             return
         case GroupState.STABLE if group.is_leader(member.member_id):

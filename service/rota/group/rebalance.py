@@ -229,7 +229,8 @@ def empty_group(result: Result, group: Group, trigger: Trigger) -> None:
 def join_reply(group: Group, member: Member, *, skip_assignment: bool = False) -> JoinReply:
     """The current generation as `member` sees it: the leader gets the member list, if it is to assign."""
     leads = group.is_leader(member.member_id)
-    by_server = leads and server_side_of(group) is not None
+    is_served = server_side_of(group) is not None
+    by_server = leads and is_served
     return JoinReply(
         member_id=member.member_id,
         generation_id=group.generation_id,
@@ -239,6 +240,7 @@ def join_reply(group: Group, member: Member, *, skip_assignment: bool = False) -
         members=member_list(group) if leads and not by_server else (),
         skip_assignment=skip_assignment or by_server,
         fencing_token=group.token_of(member),
+        assignment=member.assignment if is_served and group.state is STABLE else None,
     )
 
 
@@ -317,17 +319,14 @@ def _complete_generation(result: Result, group: Group, leader_id: str, protocol_
         record(result, group, LeaderChanged(former_leader_id or "", leader_id, reason, cause))
     judge_falls(result, group)
     assert group.state is COMPLETING_REBALANCE
-    _answer_joins(result, group)
-    group.sync_deadline_ms = result.now_ms + group.rebalance_timeout_ms()
-    result.set_timer(TimerKind.SYNC, group, "", group.sync_deadline_ms)
+    _begin_sync_phase(result, group)
     begin_assigning(result, group)
+    _answer_joins(result, group)
     watch_candidates(result, group)
 
 
-def _answer_joins(result: Result, group: Group) -> None:
-    """All joins are answered at once, and every session starts again, also of members that did not join. Sessions of
-    members that were taken along go on: nothing has shown that these live.
-    """
+def _begin_sync_phase(result: Result, group: Group) -> None:
+    """All members owe a sync."""
     group.joined_count = 0
     group.passed_over = None
     for member in group.members.values():
@@ -338,6 +337,15 @@ def _answer_joins(result: Result, group: Group) -> None:
         member.has_fetched = False
         member.skip_assignment = False
         group.pending_sync[member.member_id] = None
+    group.sync_deadline_ms = result.now_ms + group.rebalance_timeout_ms()
+    result.set_timer(TimerKind.SYNC, group, "", group.sync_deadline_ms)
+
+
+def _answer_joins(result: Result, group: Group) -> None:
+    """All joins are answered at once, and every session starts again, also of members that did not join. Sessions of
+    members that were taken along go on: nothing has shown that these live.
+    """
+    for member in group.members.values():
         if member.join_call is not None:
             result.reply(member.join_call, join_reply(group, member))
             member.join_call = None

@@ -61,6 +61,14 @@ def lacks_only_a_leader(group: Group) -> bool:
     return is_headless and succession is not None and succession.followers_hold_nothing
 
 
+def note_fetched(result: Result, group: Group, member: Member) -> None:
+    """The member of a Stable group has its share of the present generation."""
+    member.taken_along_from = None
+    if not member.has_fetched or member.missed_phase:
+        member.has_fetched, member.missed_phase = True, False
+        watch_candidates(result, group)
+
+
 def watch_candidates(result: Result, group: Group) -> None:
     """The group has a leader, or other candidates: count the time of each from here on, and set the timer."""
     succession = succession_of(group)

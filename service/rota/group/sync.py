@@ -12,6 +12,7 @@ from rota.group.assignment import (
     describe_changes,
     describe_topic_changes,
     is_current,
+    mark_synced,
     record_assignment,
     server_side_of,
     shares_of,
@@ -25,7 +26,7 @@ from rota.group.records import AssignmentFailed, AssignmentSynced
 from rota.group.result import Result
 from rota.group.sessions import start_session, stop_session
 from rota.group.state import Group, GroupState, Member
-from rota.group.succession import watch_candidates
+from rota.group.succession import note_fetched, watch_candidates
 from rota.group.suspects import clear_handed_over, leave_out
 from rota.group.trigger import Trigger
 from rota.protocol.causes import Cause
@@ -59,12 +60,10 @@ def sync_group(result: Result, group: Group, request: SyncGroup, call: int, limi
         case GroupState.STABLE if leads and _is_resync(member, request):
             _resync(result, group, member, request, call, limits)
         case GroupState.STABLE:
-            _mark_synced(group, member)
+            mark_synced(group, member)
             member.skip_assignment = False
             result.reply(call, sync_reply(group, member))
-            if not member.has_fetched or member.missed_phase:
-                member.has_fetched, member.missed_phase = True, False
-                watch_candidates(result, group)
+            note_fetched(result, group, member)
         case state:
             raise AssertionError(f"a group with members cannot be {state}")
 
@@ -108,14 +107,7 @@ def _park(result: Result, group: Group, member: Member, call: int) -> None:
         result.reply(member.sync_call, superseded)
     member.sync_call = call
     stop_session(result, group, member)
-    _mark_synced(group, member)
-
-
-def _mark_synced(group: Group, member: Member) -> None:
-    member.taken_along_from = None
-    group.pending_sync.pop(member.member_id, None)
-    if not group.pending_sync:
-        group.sync_deadline_ms = None
+    mark_synced(group, member)
 
 
 def _store_assignment(result: Result, group: Group, request: SyncGroup) -> None:
@@ -134,6 +126,7 @@ def answer_syncs(result: Result, group: Group) -> None:
         if member.sync_call is not None:
             result.reply(member.sync_call, sync_reply(group, member))
             member.sync_call = None
+            member.has_fetched = True
             start_session(result, group, member)
 
 

@@ -145,6 +145,9 @@ def _enter_generation(standing: Standing, reply: JoinReply, at: Moment) -> list[
     standing.take_token(reply.fencing_token)
     standing.protocol_name = reply.protocol_name or ""
     standing.leader_id = reply.leader_id
+    if reply.assignment is not None:
+        standing.state = State.SYNCING
+        return _hold(standing, reply.assignment, at)
     if not standing.is_leader or reply.skip_assignment:
         standing.state = State.SYNCING
         return []
@@ -181,21 +184,26 @@ def _synced(standing: Standing, reply: SyncReply, at: Moment) -> list[Event]:
     standing.see_resync(reply.generation_id)
     standing.take_token(reply.fencing_token)
     standing.deadline.settled(at.sent_at_ms)
+    return _hold(standing, reply.assignment, at)
+
+
+def _hold(standing: Standing, assignment: bytes, at: Moment) -> list[Event]:
+    """The member has its share, by the answer to its sync, or by that to its join where the server has assigned."""
     if not standing.deadline.holds(at.now_ms):
-        return []  # A heartbeat goes first, then this sync again: nothing is handed out that is over already.
+        return []  # A heartbeat goes first, then a sync: nothing is handed out that is over already.
     standing.has_synced = True
     standing.pace.reset()
     standing.pace.at_once(at.now_ms)
     if standing.settings.long_poll:
         standing.heartbeat_at_ms = at.now_ms
     standing.state = State.STABLE
-    standing.assignment = reply.assignment
+    standing.assignment = assignment
     assigned = Assigned(
         standing.generation_id,
         standing.protocol_name,
         standing.leader_id,
         standing.is_leader,
-        reply.assignment,
+        assignment,
         standing.fencing_token,
     )
     if not standing.metadata_is_stale:

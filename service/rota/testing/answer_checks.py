@@ -62,6 +62,9 @@ def _join(account: GroupAccount, reply: m.JoinReply) -> Iterator[str]:
     if account.state not in ("CompletingRebalance", "Stable"):
         yield f"S4 joined a generation in {account.state}"
     by_server = server_side(account.protocol_type, account.protocol_name) is not None
+    share = account.assignments.get(reply.member_id, b"") if by_server and account.state == "Stable" else None
+    if reply.assignment != share:
+        yield f"S5 its share is {share!r}"
     if by_server and (reply.members or reply.skip_assignment != (reply.leader_id == reply.member_id)):
         yield "S3 a member is to assign although the server assigns"
     elif reply.leader_id == reply.member_id and not by_server:

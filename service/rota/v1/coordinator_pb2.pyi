@@ -53,7 +53,7 @@ class JoinedMember(_message.Message):
     def __init__(self, member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., metadata: _Optional[bytes] = ...) -> None: ...
 
 class JoinGroupResponse(_message.Message):
-    __slots__ = ("pending", "member_id", "generation_id", "protocol_type", "protocol_name", "leader_id", "members", "skip_assignment", "fencing_token", "revision", "epoch")
+    __slots__ = ("pending", "member_id", "generation_id", "protocol_type", "protocol_name", "leader_id", "members", "skip_assignment", "fencing_token", "assignment", "revision", "epoch")
     PENDING_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +63,7 @@ class JoinGroupResponse(_message.Message):
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     SKIP_ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     pending: bool
@@ -74,9 +75,10 @@ class JoinGroupResponse(_message.Message):
     members: _containers.RepeatedCompositeFieldContainer[JoinedMember]
     skip_assignment: bool
     fencing_token: int
+    assignment: bytes
     revision: int
     epoch: int
-    def __init__(self, pending: _Optional[bool] = ..., member_id: _Optional[str] = ..., generation_id: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocol_name: _Optional[str] = ..., leader_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[JoinedMember, _Mapping]]] = ..., skip_assignment: _Optional[bool] = ..., fencing_token: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, pending: _Optional[bool] = ..., member_id: _Optional[str] = ..., generation_id: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocol_name: _Optional[str] = ..., leader_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[JoinedMember, _Mapping]]] = ..., skip_assignment: _Optional[bool] = ..., fencing_token: _Optional[int] = ..., assignment: _Optional[bytes] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class MemberAssignment(_message.Message):
     __slots__ = ("member_id", "assignment")

@@ -94,6 +94,12 @@ JOIN_REPLY = _reply(
     ),
     Property("skip_assignment", _FLAG, doc="The leader is back in a Stable group: nothing to assign."),
     _FENCING_TOKEN,
+    Property(
+        "assignment",
+        _BYTES,
+        None,
+        "The member's share, where the coordinator has assigned the generation already: no sync is needed then.",
+    ),
     title="JoinReply",
 )
 SYNC_REPLY = _reply(

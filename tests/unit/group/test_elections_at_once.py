@@ -8,7 +8,7 @@ import pytest
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import fencing_token
-from rota.protocol.messages import HeartbeatMany, MemberHeartbeat, Protocol
+from rota.protocol.messages import HeartbeatMany, MemberHeartbeat, Protocol, Request
 from rota.types.leader import Candidate, decode_election, encode_candidate
 from tests.unit.group.driver import (
     KEY,
@@ -59,7 +59,7 @@ def test_a_departure_and_the_next_leader_are_one_transaction(kind: str) -> None:
     assert (core.leader_id, core.generation_id, core.group.state) == ("m1", 2, "Stable")
 
 
-def test_members_that_were_taken_along_are_asked_to_join_and_answered_at_once() -> None:
+def test_members_taken_along_are_asked_to_join_and_answered() -> None:
     core = candidates(3)
     core.ask(a_leave("m0"))
 
@@ -68,13 +68,13 @@ def test_members_that_were_taken_along_are_asked_to_join_and_answered_at_once() 
         joined = core.answer(rejoin(core, member_id))
         assert (joined.error, joined.leader_id, joined.generation_id) == (ErrorCode.NONE, "m1", 2)
         assert joined.fencing_token == fencing_token(2)
-        election = decode_election(core.ask(a_sync(member_id, 2)).assignment)
+        election = decode_election(joined.assignment)
         assert (election.leader_id, election.token) == ("m1", fencing_token(2))
         assert core.ask(a_heartbeat(member_id, 2)).error is ErrorCode.NONE
     assert core.generation_id == 2
 
 
-def test_a_leader_whose_answer_was_lost_joins_again_without_a_rebalance() -> None:
+def test_a_leader_whose_answer_was_lost_may_join_again() -> None:
     core = candidates()
     core.ask(a_leave("m0"))
 
@@ -93,7 +93,7 @@ def test_parked_heartbeats_are_answered_that_the_group_moves() -> None:
     assert core.answer(call).error is IN_PROGRESS
 
 
-def test_heartbeats_together_ask_those_to_join_that_were_taken_along() -> None:
+def test_heartbeats_together_ask_members_taken_along_to_join() -> None:
     core = candidates(3)
     core.ask(a_leave("m0"))
     rejoin(core, "m1")
@@ -114,13 +114,29 @@ def test_the_former_generation_is_over_for_syncs_and_commits() -> None:
     assert core.ask(a_commit("m1", 1)).error is ErrorCode.ILLEGAL_GENERATION
 
 
-def test_once_it_has_synced_a_member_holds_no_former_generation() -> None:
+@pytest.mark.parametrize("request_", [a_sync("m1", 2), a_heartbeat("m1", 2)], ids=["sync", "heartbeat"])
+def test_a_member_in_the_generation_holds_no_former_one(request_: Request) -> None:
     core = candidates()
     core.ask(a_leave("m0"))
     rejoin(core, "m1")
-    core.ask(a_sync("m1", 2))
+    core.ask(request_)
 
     assert core.ask(a_heartbeat("m1", 1)).error is ErrorCode.ILLEGAL_GENERATION
+
+
+def test_a_member_that_was_answered_owes_no_sync() -> None:
+    core = candidates(3)
+    core.ask(a_leave("m0"))
+    rejoin(core, "m1")
+    rejoin(core, "m2")
+    timeout_ms = core.group.rebalance_timeout_ms()
+
+    for _ in range(timeout_ms // 1_000 + 1):
+        core.advance(1_000)
+        for member_id in ("m1", "m2"):
+            core.ask(a_heartbeat(member_id, 2))
+
+    assert list(core.group.members) == ["m1", "m2"]
 
 
 def test_a_member_may_be_taken_along_more_than_once() -> None:
@@ -152,7 +168,7 @@ def test_a_silent_candidate_leads_until_its_own_session_is_over() -> None:
     assert core.leader_id == "m2"
 
 
-def test_a_member_that_never_syncs_is_removed_after_the_rebalance_timeout() -> None:
+def test_a_member_that_never_joins_is_removed_in_the_end() -> None:
     core = candidates(3)
     timeout_ms = core.group.rebalance_timeout_ms()
     core.ask(a_leave("m0"))
@@ -179,7 +195,7 @@ def test_a_member_id_that_was_only_given_out_is_not_waited_for() -> None:
     assert (core.leader_id, core.group.state) == ("m1", "Stable")
 
 
-def test_a_static_candidate_that_missed_the_last_join_phase_is_not_elected() -> None:
+def test_a_static_candidate_that_is_away_is_not_elected() -> None:
     core = an_empty_shard()
     join(core, "m0", SAID, "leader")
     core.send(a_join(new="i-1", instance="i", protocols=SAID, protocol_type="leader", session_ms=60_000))
@@ -197,7 +213,7 @@ def test_a_static_candidate_that_missed_the_last_join_phase_is_not_elected() -> 
     assert core.leader_id == "m2"
 
 
-def test_no_leader_is_elected_while_all_candidates_are_known_to_be_away() -> None:
+def test_no_leader_is_elected_while_all_candidates_are_away() -> None:
     core = an_empty_shard()
     join(core, "m0", SAID, "leader")
     core.send(a_join(new="i-1", instance="i", protocols=SAID, protocol_type="leader", session_ms=60_000))
@@ -239,7 +255,7 @@ def test_a_candidate_with_other_metadata_begins_a_rebalance() -> None:
     assert core.group.members["m1"].image.protocols == (Protocol("single", b""),)
 
 
-def test_a_new_owner_has_the_election_and_asks_the_others_to_join() -> None:
+def test_a_new_owner_has_the_election_and_asks_all_to_join() -> None:
     core = candidates()
     core.ask(a_leave("m0"))
 

@@ -6,7 +6,7 @@ import pytest
 
 from rota.group.result import Timer, TimerKind
 from rota.protocol.fencing_token import fencing_token
-from rota.protocol.messages import DescribeGroup, RebalanceGroup
+from rota.protocol.messages import DescribeGroup, HeartbeatMany, MemberHeartbeat, RebalanceGroup
 from rota.types.leader import Candidate, Election, decode_election, encode_candidate
 from tests.unit.group.driver import GROUP_ID, KEY, NAMESPACE, Core, a_heartbeat, a_join, a_leave, a_sync, an_empty_shard
 from tests.unit.group.served import Listed, end_join_phase, join
@@ -181,7 +181,7 @@ def test_the_best_follows_although_another_was_due_before_it() -> None:
     join(core, "m2", saying(9, hold_ms=2_000), "leader")
     join(core, "m1", saying(5, hold_ms=1_000), "leader")
     join(core, "m0", saying(0, holding=True), "leader")
-    keep_alive(core, HOLD_MS)
+    core.advance(HOLD_MS)
 
     core.ask(a_sync("m0", core.generation_id))
     core.advance(0)
@@ -272,13 +272,44 @@ def test_a_leader_is_not_asked_before_it_has_fetched_its_share() -> None:
     join(core, "m1", saying(5, hold_ms=0), "leader")
     join(core, "m0", saying(0, holding=True), "leader")
     generation_id = core.generation_id
-    keep_alive(core, HOLD_MS)
+    core.advance(HOLD_MS)
     assert core.generation_id == generation_id
 
     assert election(core, "m0") == Election("m0", fencing_token(generation_id))
     core.advance(0)
 
     assert election(core, "m0").successor_id == "m1"
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_heartbeat_shows_that_a_leader_has_its_share(together: bool) -> None:
+    core = an_empty_shard()
+    join(core, "m0", saying(0), "leader")
+    end_join_phase(core)
+    join(core, "m1", saying(5, hold_ms=0), "leader")
+    joined = core.answer(join(core, "m0", saying(0, holding=True), "leader"))
+    assert decode_election(joined.assignment).leader_id == "m0"
+
+    beat = MemberHeartbeat("m0", core.generation_id)
+    core.ask(HeartbeatMany(*KEY, (beat,)) if together else a_heartbeat("m0", core.generation_id))
+    core.advance(0)
+
+    assert election(core, "m0").successor_id == "m1"
+
+
+def test_a_heartbeat_that_is_refused_shows_nothing() -> None:
+    core = an_empty_shard()
+    core.send(a_join(new="i-1", instance="i", protocols=saying(0), protocol_type="leader"))
+    end_join_phase(core)
+    join(core, "m1", saying(5, hold_ms=0), "leader")
+    core.send(a_join("i-1", instance="i", protocols=saying(0, holding=True), protocol_type="leader"))
+    generation_id = core.generation_id
+
+    stranger = MemberHeartbeat("i-1", generation_id, "another instance")
+    assert core.ask(HeartbeatMany(*KEY, (stranger,))).errors
+    core.advance(0)
+
+    assert core.generation_id == generation_id
 
 
 def test_a_static_candidate_in_a_new_process_waits_anew() -> None:

@@ -68,6 +68,8 @@ class JoinReply:
     members: tuple[JoinedMember, ...] = ()
     skip_assignment: bool = False
     fencing_token: int = NO_TOKEN
+    assignment: bytes | None = None
+    """The member's share, where the coordinator has assigned the generation already: no sync is needed then."""
 
 
 @frozen
