@@ -11,7 +11,7 @@ from rota.client import Client, Consumer, CoordinatorUnreachable, InMemoryTransp
 from rota.client.transports import Answer, GroupEvent
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import CommitOffsets, Request, SyncGroup, refuse
+from rota.protocol.messages import CommitOffsets, JoinReply, Request, refuse
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage import MemoryStore
 from rota.wire.replies import Received
@@ -37,8 +37,8 @@ class Cable(InMemoryTransport):
         """Of each of these the next request is carried out, and its answer is lost."""
         self.naming_s = 0.0
         """How long the answer that gives a new member its id is under way."""
-        self.syncing_s = 0.0
-        """How long the answer to a sync is under way."""
+        self.electing_s: float | None = 0.0
+        """How long the answer to a candidate's join is under way; None: it is lost."""
         self.throttled_ms: int | None = None
         """The next request is refused, with so much patience asked for."""
         self.refused: list[tuple[type[Request], ErrorCode]] = []
@@ -68,8 +68,10 @@ class Cable(InMemoryTransport):
             answer = await call
             if answer.reply.error is ErrorCode.MEMBER_ID_REQUIRED:
                 await asyncio.sleep(self.naming_s)
-            if isinstance(request, SyncGroup):
-                await asyncio.sleep(self.syncing_s)
+            if isinstance(answer.reply, JoinReply) and answer.reply.assignment is not None:
+                if self.electing_s is None:
+                    raise CoordinatorUnreachable("the answer was lost")
+                await asyncio.sleep(self.electing_s)
             if type(request) in self.lost_answers:
                 self.lost_answers.remove(type(request))
                 raise CoordinatorUnreachable("the answer was lost")

@@ -9,7 +9,7 @@ import pytest
 
 from rota.client import Election, LeadershipLost, Term
 from rota.protocol.fencing_token import fencing_token
-from rota.protocol.messages import RebalanceGroup, SyncGroup
+from rota.protocol.messages import Heartbeat, RebalanceGroup
 from rota.runtime.coordinator import LocalCoordinator
 from tests.client.stage import SESSION_MS, Cable, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
@@ -199,9 +199,9 @@ async def test_leadership_that_comes_during_a_resignation_is_declined(for_good: 
         running = asyncio.create_task(election.run(first.write))
         stack.push_async_callback(ended, running)
         await until(lambda: first.deeds == ["begins"])
-        first.cable.syncing_s, first.ending_s = 0.3, 0.5
+        first.cable.electing_s, first.ending_s = 0.3, 0.5
         await second.campaign(stack)
-        await until(lambda: isinstance(first.cable.requests[-1], SyncGroup))
+        await until(lambda: Heartbeat in map(type, second.cable.requests))
 
         await (block.aclose() if for_good else election.resign())
         await until(lambda: second.deeds == ["begins"])

@@ -9,7 +9,7 @@ import pytest
 
 from rota.client import Client, Election, LeadershipLost, Term
 from rota.client.election import CandidateRole
-from rota.protocol.messages import RebalanceGroup, SyncGroup
+from rota.protocol.messages import Heartbeat, RebalanceGroup
 from rota.types.leader import decode_candidate
 from tests.client.stage import SESSION_MS, a_coordinator, until
 from tests.client.test_election import NAME, Candidate, ended
@@ -191,17 +191,17 @@ async def test_a_leader_asked_twice_while_its_work_ends_hands_over() -> None:
 
 @in_virtual_time
 async def test_a_leader_asked_before_it_knows_that_it_leads_hands_over() -> None:
-    """The answer to its sync was lost: it holds nothing that it could revoke before it joins again."""
+    """The answer to its join was lost: it holds nothing that it could revoke before it joins again."""
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         first, second = Ranked(coordinator, "first"), Ranked(coordinator, "second")
-        first.cable.syncing_s = 3_600.0
+        first.cable.electing_s = None
         await first.campaign(stack)
         await second.campaign(stack)
-        await until(lambda: any(isinstance(request, SyncGroup) for request in second.cable.requests))
+        await until(lambda: Heartbeat in map(type, second.cable.requests))
         assert (first.deeds, second.deeds) == ([], [])
 
         await coordinator.call(RebalanceGroup("default", NAME, step_down=True))
-        first.cable.syncing_s = 0.0
+        first.cable.electing_s = 0.0
         await until(lambda: second.deeds == ["begins"])
 
         assert first.deeds == []
