@@ -19,7 +19,7 @@ from rota.protocol.messages import (
     refuse,
 )
 from rota.replica.forwarding import Submitted
-from rota.replica.ports import Answer, JournalEvent, ShardOwner
+from rota.replica.ports import Answer, Cancel, JournalEvent, ShardOwner
 
 REVISION, EPOCH = 42, 3
 
@@ -32,6 +32,7 @@ class ScriptedCoordinator:
         self.changed = asyncio.Condition()
         self.parked: dict[asyncio.Future[Answer], Request] = {}
         self.watchers = 0
+        self._notifying: set[asyncio.Task[None]] = set()
         self.forget()
 
     def forget(self) -> None:
@@ -72,18 +73,15 @@ class ScriptedCoordinator:
         self.requests.append(request)
         return Answer(reply, REVISION, EPOCH, self.owner)
 
-    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> None:
+    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
         self.requests.append(request)
         if isinstance(self.reply, Exception):
             raise self.reply
         reply = self._reply_to(request)
         if reply is not None:
             done(Answer(reply, REVISION, EPOCH, self.owner))
-            return
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.parked[future] = request
-        future.add_done_callback(lambda answered: done(answered.result()))
-        future.add_done_callback(self.parked.pop)
+            return None
+        return self._park_submitted(request, done).cancel
 
     def _reply_to(self, request: Request) -> Reply | None:
         assert not isinstance(self.reply, Exception)
@@ -175,9 +173,29 @@ class ScriptedCoordinator:
             del self.parked[future]
             await self._notify()
 
+    def _park_submitted(self, request: Request, done: Callable[[Answer], None]) -> asyncio.Future[Answer]:
+        def ended(future: asyncio.Future[Answer]) -> None:
+            del self.parked[future]
+            if future.cancelled():
+                self.cancelled.append(request)
+            else:
+                done(future.result())
+            self._notify_later()
+
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.parked[future] = request
+        future.add_done_callback(ended)
+        self._notify_later()
+        return future
+
     async def _note(self, request: Request) -> None:
         self.requests.append(request)
         await self._notify()
+
+    def _notify_later(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._notify())
+        self._notifying.add(task)
+        task.add_done_callback(self._notifying.discard)
 
     async def _notify(self) -> None:
         async with self.changed:

@@ -52,6 +52,8 @@ async def both(servers: Both) -> Both:
 ANSWERED_FAST = {
     "a heartbeat": a_request(),
     "a static member's": a_request(b'{"member_id":"m-1","generation_id":7,"group_instance_id":"pod-1"}'),
+    "a wait": a_request(b'{"member_id":"m-1","generation_id":7,"wait_ms":1}'),
+    "a static member's wait": a_request(b'{"member_id":"m","generation_id":7,"group_instance_id":"p","wait_ms":99999}'),
     "a batch": a_request(BATCH),
     "with spaces in the body": a_request(b' {"generation_id" : 7 , "member_id" : "m\\u00fc" } \n'),
     "with headers that mean nothing": a_request(
@@ -94,7 +96,6 @@ UNUSUAL_READS = {
     "a leader, and no more": a_request(b"", PLAIN[0], "Connection: close", path=LEADER, method="GET"),
 }
 ANSWERED_ORDINARILY = {
-    "a wait": a_request(b'{"member_id":"m-1","generation_id":7,"wait_ms":1}'),
     "a wait of a batch": a_request(BATCH[:-1] + b',"wait_ms":1}'),
     "an empty batch": a_request(b'{"members":[]}'),
     "a larger body": a_request(BATCH.ljust(MAX_BODY_BYTES + 1)),
@@ -338,14 +339,15 @@ async def test_a_remembered_request_inside_of_a_head_is_none(both: Both) -> None
     assert b"HTTP/1.1 400" in answer or answer.count(b"HTTP/1.1 200") <= 3
 
 
-async def test_a_request_while_another_is_under_way_waits_for_it(both: Both) -> None:
-    """The bytes of a remembered request, behind a call that is parked."""
+@pytest.mark.parametrize("headers", [PLAIN, (*PLAIN, "Rota-Note: ordinary")])
+async def test_a_request_while_another_is_under_way_waits_for_it(headers: tuple[str, ...], both: Both) -> None:
+    """The bytes of a remembered request, behind a call that is parked, either way."""
     request, reply = a_request(), HeartbeatReply(generation_id=7, state="Stable")
     both.scripted.reply = lambda r: None if isinstance(r, Heartbeat) and r.wait_ms else reply
     reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
     writer.write(request)
     await reader.readuntil(b"}")
-    writer.write(a_request(b'{"member_id":"m-2","generation_id":7,"wait_ms":9000}'))
+    writer.write(a_request(b'{"member_id":"m-2","generation_id":7,"wait_ms":9000}', *headers))
     await both.scripted.until_parked(1)
 
     writer.write(request)

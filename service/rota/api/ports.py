@@ -7,7 +7,7 @@ from typing import Protocol
 
 from rota.protocol.messages import GetLeader, Heartbeat, HeartbeatMany, Request, VerifyFence
 from rota.replica.forwarding import Submitted
-from rota.replica.ports import Answer, JournalEvent, ShardOwner
+from rota.replica.ports import Answer, Cancel, JournalEvent, ShardOwner
 
 
 class ServedCoordinator(Protocol):
@@ -25,10 +25,10 @@ class ServedCoordinator(Protocol):
     def try_read(self, request: VerifyFence | GetLeader) -> Answer | None:
         """Answer at once, without awaiting, or return None for `call` to do it. Changes nothing."""
 
-    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> None:
-        """As `call` for a request that does not wait, as a rule without a task; nothing cancels it.
+    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
+        """As `call`, as a rule without a task. `done` gets the answer, once, and maybe before this returns.
 
-        `done` gets the answer, once, and maybe before this returns.
+        The result un-parks a call that parks, as cancelling `call` does; None where there is nothing to be cancelled.
         """
 
     def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[JournalEvent]:

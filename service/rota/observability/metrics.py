@@ -224,11 +224,15 @@ class Metrics:
     @contextmanager
     def parked(self, operation: str) -> Iterator[None]:
         """Count a call as parked for as long as the block runs."""
+        with self.waiters(operation).track_inprogress():
+            yield
+
+    def waiters(self, operation: str) -> Gauge:
+        """The parked calls of an operation."""
         waiters = self._waiters_of.get(operation)
         if waiters is None:
             waiters = self._waiters_of[operation] = self._waiters.labels(operation)
-        with waiters.track_inprogress():
-            yield
+        return waiters
 
     @contextmanager
     def streaming(self) -> Iterator[None]:

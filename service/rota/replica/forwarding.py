@@ -38,9 +38,11 @@ from rota.protocol.messages import (
     CommitOffsets,
     Heartbeat,
     HeartbeatMany,
+    JoinGroup,
     ListGroups,
     ListTopics,
     Request,
+    SyncGroup,
     parks_for_ms,
     refuse,
 )
@@ -62,8 +64,8 @@ HEARTBEAT_MS = 1_000
 """The same for a heartbeat, which an owner answers from memory. If no answer comes, the liveness store has to take the
 heartbeat before the member gives the call up: see `MembershipSettings.heartbeat_grace_ms`."""
 Beats: TypeAlias = Heartbeat | HeartbeatMany
-Submitted: TypeAlias = CommitOffsets | Beats
-"""Requests that may be answered without a task. A heartbeat among them does not wait."""
+Submitted: TypeAlias = CommitOffsets | Beats | JoinGroup | SyncGroup
+"""Requests that may be answered without a task, also those among them that wait."""
 DRAINING = "this replica is stopping; ask again, another one takes over"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -308,6 +308,10 @@ class Answer:
     """With a list: the replica that this part of it is from."""
     undecided: bool = False
     """With a refusal: no shard has decided anything for this call, so a forwarder may ask the next owner."""
+
+
+Cancel = Callable[[], object]
+"""Un-parks a call whose client is gone: it gets no answer. Does nothing where it has one."""
 
 
 class Coordinator(Protocol):

@@ -31,7 +31,7 @@ from rota.protocol.messages import (
 )
 from rota.replica.forwarding import Forwarding, Submitted, shard_of_request
 from rota.replica.listing import not_all, page_of_shards
-from rota.replica.ports import Answer, JournalEvent, Liveness, Replica, ShardOwner, ShardStore
+from rota.replica.ports import Answer, Cancel, JournalEvent, Liveness, Replica, ShardOwner, ShardStore
 from rota.replica.prerequisites import Prerequisite, prerequisites, refused_without
 from rota.runtime.assigning import ServerAssigner
 from rota.runtime.clock import Clock, SystemClock, TimerTask
@@ -228,13 +228,21 @@ class LocalCoordinator:
             return None
         return host.try_read(request)
 
-    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> None:
-        """As `call`, without a task; `done` gets the answer."""
+    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
+        """As `call`, without a task; `done` gets the answer, unless the call is cancelled before."""
+        if isinstance(request, JoinGroup):
+            request = self._with_new_member_id(request)
         shard_id = shard_of_request(request, self.shard_count)
         refusal = self.forwarding.refusal(request, shard_id)
-        call = refusal or self._ownership.hosts[shard_id].submit(request, done)
+        if refusal is not None:
+            done(refusal)
+            return None
+        host = self._ownership.hosts[shard_id]
+        call = host.submit(request, done)
         if isinstance(call, Answer):
             done(call)
+            return None
+        return partial(host.cancel, call)
 
     async def record_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         """Answer for an absent owner: record the heartbeats for the next one. None without a known member."""

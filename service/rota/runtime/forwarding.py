@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import CommitOffsets, Heartbeat, HeartbeatMany, ListGroups, ListTopics, Request, refuse
+from rota.protocol.messages import Heartbeat, HeartbeatMany, ListGroups, ListTopics, Request, parks_for_ms, refuse
 from rota.replica import forwarding as step
 from rota.replica.forwarding import DRAINING, Beats, Forwarding, NoAnswer, Step, Steps, Submitted
-from rota.replica.ports import Answer, JournalEvent, Replica
+from rota.replica.ports import Answer, Cancel, JournalEvent, Replica
 from rota.runtime.directory import Directory
 
 logger = logging.getLogger(__name__)
@@ -87,31 +88,37 @@ class Forwarder:
         self,
         request: Submitted,
         done: Callable[[Answer], None],
-        submit_here: Callable[[Submitted, Callable[[Answer], None]], None],
-    ) -> None:
+        submit_here: Callable[[Submitted, Callable[[Answer], None]], Cancel | None],
+    ) -> Cancel | None:
         """As `call`, without a task where the first answer is final: this replica's, or a peer's to heartbeats.
 
-        `done` gets the answer.
+        `done` gets the answer, unless the call parks and is cancelled before.
         """
-        forwarding, asked_ms = self._forwarding, _now_ms()
+        forwarding, asked_ms, parks = self._forwarding, _now_ms(), parks_for_ms(request) > 0
+        rest: Cancel | None = None
 
         def answered(answer: Answer) -> None:
+            nonlocal rest
             if forwarding.is_final(answer):
                 done(answer)
             else:
-                rest = forwarding.go_on(request, answer, asked_ms, _now_ms())
-                self._finish(request, self._carry_out(rest), done)
+                steps = forwarding.go_on(request, answer, asked_ms, _now_ms())
+                rest = self._finish(request, partial(self._carry_out, steps), done)
 
         do = forwarding.route(request)
         if isinstance(do, step.AskHere):
-            submit_here(request, answered)
-        elif isinstance(do, step.AskPeer) and not isinstance(request, CommitOffsets):
+            begun = submit_here(request, answered)
+            return (lambda: _cancel(rest or begun)) if parks else None
+        if isinstance(do, step.AskPeer) and isinstance(request, Heartbeat | HeartbeatMany) and not parks:
             self.peers.heartbeat(do.peer, request, lambda outcome: answered(forwarding.answer_of(do, outcome)))
-        else:
-            self._finish(request, self.call(request), done)
+            return None
+        return self._finish(request, partial(self.call, request), done)
 
     async def end(self) -> None:
-        """Return when no `submit` goes on in a task: each ends within `MOVE_MS` and the time of a peer's answer."""
+        """Return when no `submit` goes on in a task: each ends within `MOVE_MS` and the time of a peer's answer.
+
+        Calls that are parked at peers end by `drain`.
+        """
         await asyncio.gather(*self._finishing, return_exceptions=True)
 
     def drain(self) -> None:
@@ -119,10 +126,13 @@ class Forwarder:
         for waiting in self._waiting:
             waiting.reschedule(asyncio.get_running_loop().time())
 
-    def _finish(self, request: Request, work: Awaitable[Answer], done: Callable[[Answer], None]) -> None:
+    def _finish(
+        self, request: Request, work: Callable[[], Awaitable[Answer]], done: Callable[[Answer], None]
+    ) -> Cancel:
         task = asyncio.get_running_loop().create_task(_finished(request, work, done))
         self._finishing.add(task)
         task.add_done_callback(self._finishing.discard)
+        return task.cancel
 
     # --- steps -------------------------------------------------------------------------------------
 
@@ -168,14 +178,19 @@ class Forwarder:
             return NoAnswer(DRAINING)
 
 
-async def _finished(request: Request, work: Awaitable[Answer], done: Callable[[Answer], None]) -> None:
+async def _finished(request: Request, work: Callable[[], Awaitable[Answer]], done: Callable[[Answer], None]) -> None:
     try:
-        answer = await work
+        answer = await work()
     except Exception as error:
         # A bug of ours. The outcome of the request is unknown, and this code says so to a client.
         logger.error("a forwarded request failed", exc_info=error)
         answer = Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "an internal error; see the log"))
     done(answer)
+
+
+def _cancel(call: Cancel | None) -> None:
+    if call is not None:
+        call()
 
 
 def _now_ms() -> int:

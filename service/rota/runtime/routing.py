@@ -16,7 +16,7 @@ from rota.protocol.messages import (
     VerifyFence,
 )
 from rota.replica.forwarding import Submitted
-from rota.replica.ports import Answer, JournalEvent, ShardOwner
+from rota.replica.ports import Answer, Cancel, JournalEvent, ShardOwner
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.following import Follower, Listener
 
@@ -49,9 +49,9 @@ class RoutedCoordinator:
         """The same for calls that change nothing."""
         return self.local.try_read(request)
 
-    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> None:
-        """As `call`, see `Forwarder.submit`; `done` gets the answer."""
-        self._forwarder.submit(request, done, self.local.submit)
+    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
+        """As `call`, see `Forwarder.submit`; `done` gets the answer, unless the call is cancelled before."""
+        return self._forwarder.submit(request, done, self.local.submit)
 
     async def watch(
         self, namespace: str, group_id: str, after_revision: int | None = None

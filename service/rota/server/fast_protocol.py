@@ -49,6 +49,9 @@ class FastHttpProtocol(GuardedHttpProtocol):
             self._fast = FastConnection(path, self.client[0] if self.client else "", certificate)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        answering: object = self._answering
+        if isinstance(answering, OwedAnswer):
+            answering.hang_up()
         if self._fast is not None:
             self._fast.forget()
             self._fast = None
@@ -78,7 +81,7 @@ class FastHttpProtocol(GuardedHttpProtocol):
         if known is not None:
             answer = fast.repeat(known, default_headers)
         else:
-            answer = fast.commit_again(data, default_headers)
+            answer = fast.answer_behind_head(data, default_headers)
         if isinstance(answer, OwedAnswer):
             self._owe(answer)
         elif answer is not None:

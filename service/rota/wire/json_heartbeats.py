@@ -9,16 +9,22 @@ from typing import Any
 
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.ids import check_member_id
-from rota.protocol.limits import Limits
+from rota.protocol.limits import MAX_WAIT_MS, Limits
 from rota.protocol.messages import NO_GENERATION, Heartbeat, MemberHeartbeat
-from rota.wire.fields import INT32_MAX
+from rota.wire.fields import INT32_MAX, MAX_SAFE_INTEGER
 
 
 def read_plain(document: dict[str, Any], namespace: str, group_id: str) -> Heartbeat | None:
-    """A heartbeat of one dynamic member that does not wait, as most are."""
-    if not _is_plain(document):
+    """A heartbeat of one dynamic member, as most are."""
+    fields, wait_ms = 2, 0
+    if "wait_ms" in document:
+        fields, wait_ms = 3, document["wait_ms"]
+        if type(wait_ms) is not int or not 0 <= wait_ms <= MAX_SAFE_INTEGER:
+            return None
+    if not _is_plain(document, fields):
         return None
-    return Heartbeat(namespace, group_id, document["member_id"], document["generation_id"], None, 0)
+    place = namespace, group_id, document["member_id"], document["generation_id"]
+    return Heartbeat(*place, None, min(wait_ms, MAX_WAIT_MS))
 
 
 def read_plain_members(document: dict[str, Any], limits: Limits) -> tuple[MemberHeartbeat, ...] | None:
@@ -31,9 +37,9 @@ def read_plain_members(document: dict[str, Any], limits: Limits) -> tuple[Member
     return tuple([MemberHeartbeat(member["member_id"], member["generation_id"]) for member in members])
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether it has a member id and a generation, both of which the shape would accept, and nothing else."""
-    if type(value) is not dict or len(value) != 2:
+def _is_plain(value: Any, fields: int = 2) -> bool:
+    """Whether it has a member id and a generation, both of which the shape would accept, among so many fields."""
+    if type(value) is not dict or len(value) != fields:
         return False
     member_id, generation_id = value.get("member_id"), value.get("generation_id")
     if type(member_id) is not str or type(generation_id) is not int or not NO_GENERATION <= generation_id <= INT32_MAX:

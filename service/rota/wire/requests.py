@@ -77,7 +77,12 @@ MAX_PAGE_SIZE = 1_000
 MEMBER_ID = Text(512, check_member_id)
 INSTANCE_ID = Text(check=check_instance_id, pattern=NAME_PATTERN)
 TOPIC = Text(check=check_topic, pattern=NAME_PATTERN)
+CLIENT_ID = Text(255, check_client_id)
+PROTOCOL_TYPE = Text(249)
 PROTOCOL_NAME = Text(249)
+SESSION_TIMEOUT = Integer()
+REBALANCE_TIMEOUT = Integer(0, "max_rebalance_timeout_ms")
+WAIT = Wait()
 GENERATION_ID = Integer(NO_GENERATION, INT32_MAX)
 FENCING_TOKEN = Integer(0, MAX_TOKEN)
 PARTITION = Integer(0, INT32_MAX)
@@ -119,11 +124,14 @@ class TopicSelector:
         return {"type": "string", "pattern": f"^{NAME_PATTERN}/[0-9]{{1,9}}(?:,[0-9]{{1,9}})*$"}
 
 
-def _join_group(*, protocol_type: str, rebalance_timeout_ms: int | None, **rest: Any) -> JoinGroup:
+def default_rebalance_timeout_ms(protocol_type: str) -> int:
     """Kafka's consumers get five minutes to rejoin, all others one."""
+    return CONSUMER_REBALANCE_TIMEOUT_MS if protocol_type == "consumer" else REBALANCE_TIMEOUT_MS
+
+
+def _join_group(*, protocol_type: str, rebalance_timeout_ms: int | None, **rest: Any) -> JoinGroup:
     if rebalance_timeout_ms is None:
-        is_consumer = protocol_type == "consumer"
-        rebalance_timeout_ms = CONSUMER_REBALANCE_TIMEOUT_MS if is_consumer else REBALANCE_TIMEOUT_MS
+        rebalance_timeout_ms = default_rebalance_timeout_ms(protocol_type)
     return JoinGroup(protocol_type=protocol_type, rebalance_timeout_ms=rebalance_timeout_ms, **rest)
 
 
@@ -155,18 +163,22 @@ JOIN_GROUP = given(
     (
         Property("member_id", MEMBER_ID, "", "Empty at first; then the one that the coordinator gave."),
         Property("group_instance_id", INSTANCE_ID, None, _INSTANCE_DOC),
-        Property("client_id", Text(255, check_client_id), "", "A name for people; new member ids start with it."),
-        Property("protocol_type", Text(249), doc="What the group is for: `consumer`, `worker`, `leader` or your own."),
+        Property("client_id", CLIENT_ID, "", "A name for people; new member ids start with it."),
+        Property(
+            "protocol_type", PROTOCOL_TYPE, doc="What the group is for: `consumer`, `worker`, `leader` or your own."
+        ),
         Property("protocols", ListOf(PROTOCOL, "max_protocols"), doc="Supported strategies, the preferred one first."),
-        Property("session_timeout_ms", Integer(), SESSION_TIMEOUT_MS, "Silence after which the member is removed."),
+        Property(
+            "session_timeout_ms", SESSION_TIMEOUT, SESSION_TIMEOUT_MS, "Silence after which the member is removed."
+        ),
         Property(
             "rebalance_timeout_ms",
-            Integer(0, "max_rebalance_timeout_ms"),
+            REBALANCE_TIMEOUT,
             None,
             "Time to rejoin in a rebalance; 300000 for consumers, 60000 otherwise.",
         ),
         Property("reason", REASON, "", "Why the member joins, for people."),
-        Property("wait_ms", Wait(), JoinGroup.default_wait_ms, _WAIT_DOC),
+        Property("wait_ms", WAIT, JoinGroup.default_wait_ms, _WAIT_DOC),
         Property("last_generation_id", GENERATION_ID, NO_GENERATION, _LAST_GENERATION_DOC),
     ),
     title="JoinGroup",
@@ -180,11 +192,11 @@ SYNC_GROUP = given(
         Property("member_id", MEMBER_ID),
         Property("generation_id", GENERATION_ID),
         Property("group_instance_id", INSTANCE_ID, None, _INSTANCE_DOC),
-        Property("protocol_type", Text(249), None, "Checked against the group's, where given."),
+        Property("protocol_type", PROTOCOL_TYPE, None, "Checked against the group's, where given."),
         Property("protocol_name", PROTOCOL_NAME, None, "Checked against the group's, where given."),
         Property("assignments", ASSIGNMENTS, (), "The shares of all members; from the leader only."),
         Property("error", REASON, None, "Why the leader could not assign; fails the generation.", "leader_error"),
-        Property("wait_ms", Wait(), SyncGroup.default_wait_ms, _WAIT_DOC),
+        Property("wait_ms", WAIT, SyncGroup.default_wait_ms, _WAIT_DOC),
     ),
     title="SyncGroup",
 )
@@ -195,7 +207,7 @@ _HEARTBEAT_ENTRIES = (
     Property("group_instance_id", INSTANCE_ID, None, _INSTANCE_DOC),
 )
 _HEARTBEAT_WAIT = Property(
-    "wait_ms", Wait(), 0, "Above 0 the call parks and answers the moment the group leaves the generation."
+    "wait_ms", WAIT, 0, "Above 0 the call parks and answers the moment the group leaves the generation."
 )
 
 HEARTBEAT = given(Heartbeat, (*_HEARTBEAT_ENTRIES, _HEARTBEAT_WAIT), title="Heartbeat")
@@ -272,7 +284,7 @@ GET_LEADER = given(
     GetLeader,
     (
         Property("after_generation", GENERATION_ID, NO_GENERATION, "Wait for a leader of a later generation."),
-        Property("wait_ms", Wait(), 0, _WAIT_DOC),
+        Property("wait_ms", WAIT, 0, _WAIT_DOC),
     ),
 )
 
@@ -313,7 +325,7 @@ LIST_TOPICS = given(
     (
         *_PAGE,
         Property("version", Text(64), "", "Wait until the namespace's topics are others than these."),
-        Property("wait_ms", Wait(), 0, _WAIT_DOC),
+        Property("wait_ms", WAIT, 0, _WAIT_DOC),
     ),
 )
 
@@ -392,7 +404,7 @@ GET_TOPIC = given(
     GetTopic,
     (
         Property("version", Text(64), "", "Wait until the topic is another than this; without it, until there is one."),
-        Property("wait_ms", Wait(), 0, _WAIT_DOC),
+        Property("wait_ms", WAIT, 0, _WAIT_DOC),
     ),
 )
 DELETE_TOPIC = given(DeleteTopic, ())

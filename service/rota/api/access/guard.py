@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import Context
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextvars import Context, copy_context
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -51,7 +51,7 @@ from rota.protocol.messages import (
     refuse,
 )
 from rota.replica.forwarding import Submitted
-from rota.replica.ports import Answer, JournalEvent, ShardOwner
+from rota.replica.ports import Answer, Cancel, JournalEvent, ShardOwner
 
 
 class Admission(Protocol):
@@ -239,6 +239,50 @@ class RepeatedHeartbeat:
         """By the monotonic clock."""
 
 
+class ParkedCall:
+    """A submitted call that may park, and what it holds until it is answered, ended or cancelled: one of the three."""
+
+    __slots__ = ("_cancel", "_done", "_request", "held")
+
+    def __init__(self, request: Submitted, done: Callable[[Answer], None]) -> None:
+        self.held = ExitStack()
+        self._request = request
+        self._done: Callable[[Answer], None] | None = done
+        """None from its end on."""
+        self._cancel: Cancel | None = None
+
+    def submit(self, coordinator: ServedCoordinator) -> Cancel:
+        try:
+            self._cancel = coordinator.submit(self._request, self._answered)
+        except BaseException:
+            self._close()
+            raise
+        return self.cancel
+
+    def end(self, rejection: RejectedRequest) -> None:
+        """Neither the caller's proof nor the rules need last as long as a call is parked."""
+        done = self._close()
+        if done is not None:
+            _cancel(self._cancel)
+            done(Answer(refuse(self._request, rejection.code, rejection.detail)))
+
+    def cancel(self) -> None:
+        """Its client is gone."""
+        if self._close() is not None:
+            _cancel(self._cancel)
+
+    def _answered(self, answer: Answer) -> None:
+        done = self._close()
+        if done is not None:
+            done(answer)
+
+    def _close(self) -> Callable[[Answer], None] | None:
+        done, self._done = self._done, None
+        if done is not None:
+            self.held.close()
+        return done
+
+
 class GuardedCoordinator:
     """A coordinator that answers callers that the guard admits. Rejections are answers, as its own are."""
 
@@ -285,14 +329,14 @@ class GuardedCoordinator:
             return answer
         return self._too_much(request) or answer
 
-    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> None:
+    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
         refused = self._refused(request) or self._too_much(request)
         if refused is not None:
             done(refused)
-            return
+            return None
         asked: Any = self._signed(request) if is_administrative(request) else request
         own: Any = self._guard.in_name_of_caller(asked)
-        self._submit(asked, own, self._guard.current(), self._guard.payer(), done)
+        return self._submit(asked, own, self._guard.current(), self._guard.payer(), done)
 
     def try_repeated(self, beat: RepeatedHeartbeat, now_s: float) -> Answer | None:
         """The same with less work, at this time of the monotonic clock, for heartbeats that are admitted until then."""
@@ -313,14 +357,14 @@ class GuardedCoordinator:
             why = self._guard.meters.refusal_of_answered(beat.beating.payer, beat.request, reply)
         return Answer(refuse(beat.request, ErrorCode.THROTTLED, why)) if why else answer
 
-    def submit_repeated(self, beat: RepeatedHeartbeat, done: Callable[[Answer], None]) -> None:
+    def submit_repeated(self, beat: RepeatedHeartbeat, done: Callable[[Answer], None]) -> Cancel | None:
         """As `submit`, for heartbeats that are admitted now."""
         payer = beat.beating.payer
         why = self._guard.meters.refusal_of(payer, beat.request)
         if why:
             done(Answer(refuse(beat.request, ErrorCode.THROTTLED, why)))
-        else:
-            self._submit(beat.request, beat.own, beat.identity, payer, done)
+            return None
+        return self._submit(beat.request, beat.own, beat.identity, payer, done)
 
     def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[JournalEvent]:
         """Raises `RejectedRequest` before there is anything to follow, and as soon as it would be rejected anew."""
@@ -377,6 +421,16 @@ class GuardedCoordinator:
         with parked if may_park(request) else nullcontext():
             return await self._ask_while_allowed(request)
 
+    def _submit_and_hold(self, request: Submitted, payer: str, done: Callable[[Answer], None]) -> Cancel | None:
+        """As `_ask`, without a task."""
+        if not parks_for_ms(request):
+            return self._inner.submit(request, done)
+        parked = ParkedCall(request, done)
+        if may_park(request):
+            parked.held.enter_context(self._guard.meters.holding(payer, PARKED, request.namespace))
+        parked.held.enter_context(self._guard.hold(lambda: self._guard.admit(request), parked.end))
+        return parked.submit(self._inner)
+
     async def _ask_while_allowed(self, request: Request) -> Answer:
         """Neither the caller's proof nor the rules need last as long as a call is parked."""
         ending = Ending()
@@ -390,21 +444,27 @@ class GuardedCoordinator:
 
     def _submit(
         self, asked: Submitted, own: Submitted, identity: Identity | None, payer: str, done: Callable[[Answer], None]
-    ) -> None:
+    ) -> Cancel | None:
         """Submit an admitted request: as `own`, in the name of the caller, or as `asked`, for an administrator."""
         meters = self._guard.meters
+        again: Cancel | None = None
+        context = copy_context() if parks_for_ms(own) else None
 
         def settle(answer: Answer) -> None:
             meters.settle(payer, asked, answer.reply)
             done(answer)
 
         def ask_again_or_settle(answer: Answer) -> None:
-            if self._is_administrators(own, answer, identity):
+            nonlocal again
+            if not self._is_administrators(own, answer, identity):
+                settle(answer)
+            elif context is None:
                 self._inner.submit(asked, settle)
             else:
-                settle(answer)
+                again = context.run(self._submit_and_hold, asked, payer, settle)
 
-        self._inner.submit(own, ask_again_or_settle)
+        first = self._submit_and_hold(own, payer, ask_again_or_settle)
+        return None if context is None else lambda: _cancel(again or first)
 
     def _signed(self, request: Any) -> Request:
         """With its author, for the audit trail, which the shard's owner writes on any replica."""
@@ -457,6 +517,11 @@ class GuardedCoordinator:
 def behind(guard: Guard | None, coordinator: ServedCoordinator) -> ServedCoordinator:
     """The coordinator as callers reach it; without a guard every caller may do everything."""
     return coordinator if guard is None else GuardedCoordinator(coordinator, guard)
+
+
+def _cancel(call: Cancel | None) -> None:
+    if call is not None:
+        call()
 
 
 def _may_administer(identity: Identity, request: Request) -> bool:

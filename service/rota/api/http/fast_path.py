@@ -16,6 +16,7 @@ from contextvars import Context
 from functools import partial
 from typing import Any, NamedTuple
 
+from prometheus_client import Gauge
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from rota.access.caller import Caller
@@ -23,10 +24,11 @@ from rota.access.proxies import FORWARDED_FOR, Proxies
 from rota.api.access.guard import Guard, GuardedCoordinator, RepeatedHeartbeat
 from rota.api.access.identity import CURRENT, FRESH_S, NO_CREDENTIALS, ORIGIN, Credentials, Identity
 from rota.api.http.credentials import NOTE_HEADER
-from rota.api.http.heartbeats import Batch, HeartbeatEndpoint, batch_document, batch_heads, read_heartbeat
+from rota.api.http.heartbeats import OPERATION, Batch, HeartbeatEndpoint, batch_document, batch_heads, read_heartbeat
 from rota.api.http.origins import OriginCheck
 from rota.api.http.owed import OwedAnswer
 from rota.api.http.rendered import (
+    CALLER_GONE,
     JSON_HEADERS,
     Header,
     Rendered,
@@ -47,12 +49,16 @@ from rota.protocol.messages import (
     Heartbeat,
     HeartbeatMany,
     HeartbeatReply,
+    JoinGroup,
     Request,
+    SyncGroup,
     VerifyFence,
+    parks_for_ms,
 )
-from rota.replica.ports import Answer
+from rota.replica.ports import Answer, Cancel
 from rota.wire.documents import parse_document
 from rota.wire.json_commits import read_plain_commit
+from rota.wire.json_joins import read_plain_join, read_plain_sync
 from rota.wire.routes import ROUTES
 
 MAX_BODY_BYTES = 64 * 1024
@@ -64,7 +70,7 @@ REMEMBERED_BYTES_IN_ALL = 16 * 1024 * 1024
 """Of all connections of a process. What is kept of a request takes up to four times its bytes."""
 
 _PATH = re.compile(
-    rf"/v1/namespaces/({NAMESPACE_PATTERN})/groups/({NAME_PATTERN})/(heartbeat|offsets|fence|leader)".encode()
+    rf"/v1/namespaces/({NAMESPACE_PATTERN})/groups/({NAME_PATTERN})/(heartbeat|offsets|join|sync|fence|leader)".encode()
 )
 _LOOKED_AT = frozenset(
     {
@@ -90,8 +96,10 @@ _END_OF_HEAD = b"\r\n\r\n"
 
 
 Read = VerifyFence | GetLeader
-FastRequest = Heartbeat | HeartbeatMany | CommitOffsets | Read
-FastCall = type[Heartbeat | CommitOffsets | VerifyFence | GetLeader]
+Waiting = CommitOffsets | JoinGroup | SyncGroup
+"""Requests whose answer comes later as a rule: from the store, or from other members."""
+FastRequest = Heartbeat | HeartbeatMany | Waiting | Read
+FastCall = type[Heartbeat | Waiting | VerifyFence | GetLeader]
 
 
 class Head(NamedTuple):
@@ -109,9 +117,21 @@ class Head(NamedTuple):
 _CALLS: dict[tuple[bytes, bytes], FastCall] = {
     (b"POST", b"heartbeat"): Heartbeat,
     (b"POST", b"offsets"): CommitOffsets,
+    (b"POST", b"join"): JoinGroup,
+    (b"POST", b"sync"): SyncGroup,
     (b"POST", b"fence"): VerifyFence,
     (b"GET", b"leader"): GetLeader,
 }
+
+
+_PLAIN: Mapping[FastCall, Callable[[dict[str, Any], Head, Limits], Waiting | None]] = {
+    CommitOffsets: lambda document, head, limits: read_plain_commit(document, head.namespace, head.group_id, limits),
+    JoinGroup: lambda document, head, limits: read_plain_join(
+        document, head.namespace, head.group_id, head.origin, limits
+    ),
+    SyncGroup: lambda document, head, limits: read_plain_sync(document, head.namespace, head.group_id, limits),
+}
+"""Reads most bodies of a kind quickly; None for others."""
 
 
 class Entered:
@@ -144,6 +164,58 @@ class Known:
         self.lines = batch_heads(request) if isinstance(request, HeartbeatMany) else []
 
 
+class SubmittedAnswer(OwedAnswer):
+    """Of a call that the coordinator answers later: rendered and counted then. A call that parks ends with its client.
+
+    So a parked call holds no task and no future here.
+    """
+
+    def __init__(self, metrics: Metrics, operation: str, render: Callable[[Answer], Rendered]) -> None:
+        self._metrics = metrics
+        self._operation = operation
+        self._render = render
+        self._waiters: Gauge | None = None
+        """Where it is counted for as long as it parks."""
+        self._cancel: Cancel | None = None
+
+    def submit(self, submit: Callable[[Callable[[Answer], None]], Cancel | None], waiters: Gauge | None) -> None:
+        """Begin the call; it parks among `waiters`, if at all."""
+        try:
+            cancel = submit(self._answered)
+        except Exception as error:
+            self._finish(render_failure(error, self._operation))
+            return
+        if waiters is not None and self.rendered is None:
+            self._waiters, self._cancel = waiters, cancel
+            waiters.inc()
+
+    def hang_up(self) -> None:
+        if self._waiters is None or self.rendered is not None:
+            return
+        self.rendered = CALLER_GONE
+        self._count("GONE")
+        if self._cancel is not None:
+            self._cancel()
+
+    def _answered(self, answer: Answer) -> None:
+        if self.rendered is CALLER_GONE:
+            return
+        try:
+            rendered = self._render(answer)
+        except Exception as error:
+            rendered = render_failure(error, self._operation)
+        self._finish(rendered)
+
+    def _finish(self, rendered: Rendered) -> None:
+        self._count(rendered.code)
+        self.give(rendered)
+
+    def _count(self, code: str) -> None:
+        if self._waiters is not None:
+            self._waiters.dec()
+        self._metrics.request_answered(self._operation, code)
+
+
 class FastPath:
     """What the connections of a server have in common."""
 
@@ -172,6 +244,15 @@ class FastPath:
         self.remembered_bytes = 0
         self._default_headers: Sequence[Header] | None = None
         self._ok_head = b""
+
+    def waiters(self, call: FastCall) -> Gauge:
+        """Parked calls of this kind, as `call_while_there` counts them."""
+        return self.metrics.waiters(OPERATION if call is Heartbeat else self.operations[call])
+
+    def render_heartbeat(self, answer: Answer) -> Rendered:
+        """One member's, which is counted by its result."""
+        self.metrics.heartbeat_answered(answer.reply.error)
+        return render_answer(answer)
 
     def bytes_of(self, rendered: Rendered, default_headers: Sequence[Header], *, closes: bool = False) -> bytes:
         """An answer as it goes over the wire; it may say that the connection ends with it."""
@@ -216,10 +297,10 @@ class FastConnection:
         self.known: dict[bytes, Known] = {}
         """Requests that are remembered, by their bytes."""
         self._heads: dict[bytes, Head] = {}
-        """Heads of commits, by their bytes without the empty line."""
+        """Heads of `Waiting` calls and of heartbeats that wait, by their bytes without the empty line."""
         self._bytes = 0
         self._latest: Known | Head | None = None
-        """What the last `answer` has answered; of a commit its head."""
+        """What the last `answer` has answered; its head, where the next request says something else."""
         self._no_header = NO_CREDENTIALS if certificate is None else Credentials(b"", certificate)
         self._entered = Entered(None, self._no_header, "")
         """The caller of the latest request; none at first."""
@@ -278,10 +359,15 @@ class FastConnection:
             return None
         if request is None:
             return None
-        if isinstance(request, CommitOffsets):
-            # Its head alone is remembered: a member's next commit says something else.
+        if isinstance(request, Waiting) or (isinstance(request, Heartbeat) and request.wait_ms):
+            # Its head alone is remembered: a member's next request says something else.
             self._latest = head
-            return self._submit(partial(self._commit, entered, request), CommitOffsets, render_answer, default_headers)
+            context, submit = entered.context, self._path.coordinator.submit
+            render = self._path.render_heartbeat if isinstance(request, Heartbeat) else render_answer
+            parks = parks_for_ms(request) > 0
+            return self._submit(
+                lambda done: context.run(submit, request, done), head.call, render, default_headers, parks=parks
+            )
         known = Known(head, request)
         answered = self._ask(known, default_headers)
         if answered is not None:
@@ -292,8 +378,8 @@ class FastConnection:
         """The same for one of `known`, whose bytes have arrived between two requests."""
         return None if tracing.spans is not None else self._ask(known, default_headers)
 
-    def commit_again(self, data: bytes, default_headers: Sequence[Header]) -> bytes | OwedAnswer | None:
-        """As `answer`, for the bytes of a whole commit behind a head that is known; None for any other bytes."""
+    def answer_behind_head(self, data: bytes, default_headers: Sequence[Header]) -> bytes | OwedAnswer | None:
+        """As `answer`, for the bytes of a whole request behind a head that is known; None for any other bytes."""
         head_bytes, _, body = data.partition(_END_OF_HEAD)
         head = self._heads.get(head_bytes)
         return None if head is None else self.answer(head, body, default_headers)
@@ -367,45 +453,33 @@ class FastConnection:
 
     def _read(self, head: Head, body: bytes) -> FastRequest | None:
         limits, document = self._path.limits, parse_document(body)
-        if head.call is CommitOffsets and (plain := read_plain_commit(document, head.namespace, head.group_id, limits)):
-            return plain
+        plain = _PLAIN.get(head.call)
+        if plain is not None and (request := plain(document, head, limits)):
+            return request
         path = {"namespace": head.namespace, "group_id": head.group_id}
         if head.call is not Heartbeat:
-            read: CommitOffsets | Read = ROUTES[head.call].shape.decode(document, limits, **path)
+            if head.call is JoinGroup:
+                path["host"] = head.origin
+            read: Waiting | Read = ROUTES[head.call].shape.decode(document, limits, **path)
             return read
-        request = read_heartbeat(document, path, limits)
-        if not isinstance(request, Batch):
-            return None if request.wait_ms else request
-        return request.request if request.request.members and not request.wait_ms else None
-
-    def _commit(self, entered: Entered, request: CommitOffsets, done: Callable[[Answer], None]) -> None:
-        entered.context.run(self._path.coordinator.submit, request, done)
+        beats = read_heartbeat(document, path, limits)
+        if not isinstance(beats, Batch):
+            return beats
+        return beats.request if beats.request.members and not beats.wait_ms else None
 
     def _submit(
         self,
-        submit: Callable[[Callable[[Answer], None]], None],
+        submit: Callable[[Callable[[Answer], None]], Cancel | None],
         call: FastCall,
         render: Callable[[Answer], Rendered],
         default_headers: Sequence[Header],
+        *,
+        parks: bool = False,
     ) -> bytes | OwedAnswer:
         """What may have to wait is submitted without a task, and its answer owed."""
-        path, owed, operation = self._path, OwedAnswer(), self._path.operations[call]
-
-        def give(rendered: Rendered) -> None:
-            path.metrics.request_answered(operation, rendered.code)
-            owed.give(rendered)
-
-        def done(answer: Answer) -> None:
-            try:
-                rendered = render(answer)
-            except Exception as error:
-                rendered = render_failure(error, operation)
-            give(rendered)
-
-        try:
-            submit(done)
-        except Exception as error:
-            give(render_failure(error, operation))
+        path = self._path
+        owed = SubmittedAnswer(path.metrics, path.operations[call], render)
+        owed.submit(submit, path.waiters(call) if parks else None)
         return owed if owed.rendered is None else path.bytes_of(owed.rendered, default_headers)
 
     def _ask(self, known: Known, default_headers: Sequence[Header]) -> bytes | OwedAnswer | None:
@@ -447,8 +521,7 @@ class FastConnection:
             if isinstance(request, HeartbeatMany):
                 path.heartbeats.count_batch(request, answer)
                 return render_json(batch_document(known.lines, request, answer))
-            path.metrics.heartbeat_answered(answer.reply.error)
-            return render_answer(answer)
+            return path.render_heartbeat(answer)
 
         return self._submit(submit, Heartbeat, render, default_headers)
 

@@ -31,3 +31,6 @@ class OwedAnswer:
         self.rendered = rendered
         if self.write is not None and not self.disconnected:
             self.write(self, rendered)
+
+    def hang_up(self) -> None:
+        """The client is gone before its answer. A call that changes something goes on; see `ParkedAnswer`."""

@@ -18,11 +18,12 @@ from rota.protocol.messages import (
     HeartbeatMany,
     JoinGroup,
     Request,
+    SyncGroup,
     parks_for_ms,
 )
 from rota.replica.forwarding import Submitted
 from rota.replica.going_back import Setback, StoreMemory
-from rota.replica.ports import Answer, JournalEvent
+from rota.replica.ports import Answer, Cancel, JournalEvent
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.host import ShardHost
 from rota.runtime.routing import RoutedCoordinator
@@ -83,12 +84,12 @@ class Watched(LocalCoordinator):
             self._show(request, answer)
         return answer
 
-    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> None:
+    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
         def show(answer: Answer) -> None:
             self._show(request, answer)
             done(answer)
 
-        super().submit(request, show)
+        return super().submit(request, show)
 
     async def record_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         answer = await super().record_heartbeat(request)
@@ -254,11 +255,16 @@ class RuntimeReplica(ReplicaProcess):
             at_hand = self.routed.try_heartbeat(request)
             if at_hand is not None:
                 return at_hand
-        if isinstance(request, CommitOffsets) or (isinstance(request, Heartbeat) and not request.wait_ms):
-            answered: asyncio.Future[Answer] = self.loop.create_future()
-            self.routed.submit(request, partial(_answer_once, answered))
+        if not isinstance(request, CommitOffsets | Heartbeat | JoinGroup | SyncGroup):
+            return await self.routed.call(request)
+        answered: asyncio.Future[Answer] = self.loop.create_future()
+        cancel = self.routed.submit(request, partial(_answer_once, answered))
+        try:
             return await answered
-        return await self.routed.call(request)
+        except asyncio.CancelledError:
+            if cancel is not None and parks_for_ms(request):
+                cancel()
+            raise
 
     def hang_up(self, delivery: Delivery) -> None:
         call = self._calls.get(delivery)
