@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from binascii import b2a_base64
 from collections.abc import Iterable
 from json.encoder import encode_basestring
 from typing import Any, NamedTuple
@@ -91,6 +92,10 @@ def render_answer(answer: Answer) -> Rendered:
     if isinstance(reply, CommitReply):
         return render_json(_commit_document(reply, answer))
     pending = isinstance(reply, (JoinReply, SyncReply)) and reply.pending
+    if isinstance(reply, SyncReply) and not pending:
+        return render_json(_sync_document(reply, answer))
+    if isinstance(reply, JoinReply) and not pending:
+        return render_json(_join_document(reply, answer))
     document = {**encode_reply(reply), "revision": answer.revision, "epoch": answer.epoch}
     return render_document(document, 202 if pending else 200)
 
@@ -148,6 +153,41 @@ def heartbeat_document(reply: HeartbeatReply, answer: Answer) -> bytes:
         f'{{"generation_id":{reply.generation_id},"state":{encode_basestring(reply.state)},'
         f'"revision":{answer.revision},"epoch":{answer.epoch}}}'
     ).encode()
+
+
+def _join_document(reply: JoinReply, answer: Answer) -> bytes:
+    """The same for joins that are done: the leader's names all members."""
+    members = ",".join(
+        [
+            f'{{"member_id":{encode_basestring(each.member_id)},"group_instance_id":{_text(each.group_instance_id)},'
+            f'"metadata":"{_base64(each.metadata)}"}}'
+            for each in reply.members
+        ]
+    )
+    return (
+        f'{{"status":"joined","member_id":{encode_basestring(reply.member_id)},"generation_id":{reply.generation_id},'
+        f'"protocol_type":{_text(reply.protocol_type)},"protocol_name":{_text(reply.protocol_name)},'
+        f'"leader_id":{encode_basestring(reply.leader_id)},"members":[{members}],'
+        f'"skip_assignment":{"true" if reply.skip_assignment else "false"},"fencing_token":{reply.fencing_token},'
+        f'"revision":{answer.revision},"epoch":{answer.epoch}}}'
+    ).encode()
+
+
+def _sync_document(reply: SyncReply, answer: Answer) -> bytes:
+    """The same for syncs that are done."""
+    return (
+        f'{{"status":"synced","generation_id":{reply.generation_id},"protocol_type":{_text(reply.protocol_type)},'
+        f'"protocol_name":{_text(reply.protocol_name)},"assignment":"{_base64(reply.assignment)}",'
+        f'"fencing_token":{reply.fencing_token},"revision":{answer.revision},"epoch":{answer.epoch}}}'
+    ).encode()
+
+
+def _text(text: str | None) -> str:
+    return "null" if text is None else encode_basestring(text)
+
+
+def _base64(octets: bytes) -> str:
+    return b2a_base64(octets, newline=False).decode("ascii")
 
 
 def _commit_document(reply: CommitReply, answer: Answer) -> bytes:
