@@ -89,7 +89,12 @@ class FastHttpProtocol(GuardedHttpProtocol):
         return answer is not None
 
     def _parse(self, data: bytes) -> None:
+        taken = self._taken
         super()._parse(data)
+        if self._taken > taken and not self.transport.is_closing():
+            # A request behind it has paused reading, and the end of the connection would not be noticed. uvicorn's
+            # cycle goes on reading when its task asks for the body.
+            self.flow.resume_reading()
         if self._head is not None:
             # Its body is not whole.
             self._head = None

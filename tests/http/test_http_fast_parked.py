@@ -1,0 +1,403 @@
+"""Parked calls on the fast path: joins, syncs and heartbeats that wait, beside the same calls on the ordinary way."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from rota.api.http.app import create_app
+from rota.api.http.fast_path import MAX_BODY_BYTES
+from rota.observability.metrics import Metrics
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import (
+    Heartbeat,
+    HeartbeatReply,
+    JoinedMember,
+    JoinGroup,
+    JoinReply,
+    Reply,
+    SyncGroup,
+    SyncReply,
+)
+from tests.http.both_ways import LAST, PATH, PLAIN, Both, Listener, a_request, compare, listening, turns
+from tests.http.scripted import ScriptedCoordinator
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+JOIN_PATH, SYNC_PATH = PATH.replace("heartbeat", "join"), PATH.replace("heartbeat", "sync")
+PROTOCOLS = b'"protocol_type":"worker","protocols":[{"name":"range","metadata":"AAEC"}]'
+ASSIGNMENTS = b'"assignments":[{"member_id":"m-1","assignment":"AAEC"},{"member_id":"\xc3\xbc","assignment":""}]'
+
+
+def a_join(more: bytes = b"", *headers: str) -> bytes:
+    return a_request(b"{%b%b}" % (PROTOCOLS, more), *(headers or PLAIN), path=JOIN_PATH)
+
+
+def a_sync(more: bytes = b"", *headers: str) -> bytes:
+    return a_request(b'{"member_id":"m-1","generation_id":7%b}' % more, *(headers or PLAIN), path=SYNC_PATH)
+
+
+def a_wait(*headers: str) -> bytes:
+    return a_request(b'{"member_id":"m-1","generation_id":7,"wait_ms":9000}', *(headers or PLAIN))
+
+
+JOINED = JoinReply(
+    member_id="m-1",
+    generation_id=8,
+    protocol_type="worker",
+    protocol_name="range",
+    leader_id="m-1",
+    members=(JoinedMember("m-1", None, b"\x00\x01"), JoinedMember("ü", "pod-1", b"")),
+    fencing_token=9,
+)
+SYNCED = SyncReply(generation_id=8, protocol_type="worker", protocol_name="range", assignment=b"\xff", fencing_token=9)
+STABLE = HeartbeatReply(generation_id=7, state="Stable")
+JOINS = {
+    "a newcomer's": a_join(),
+    "a member's": a_join(b',"member_id":"m-1","client_id":"c","wait_ms":9000,"last_generation_id":7'),
+    "a static member's": a_join(b',"group_instance_id":"pod-1"'),
+    "with all fields": a_join(
+        b',"member_id":"","client_id":"\xc3\xbc","session_timeout_ms":9000,"rebalance_timeout_ms":0,"reason":"why",'
+        b'"wait_ms":0,"group_instance_id":null'
+    ),
+    "of a consumer": a_request(b'{"protocol_type":"consumer","protocols":[]}', path=JOIN_PATH),
+    "without metadata": a_request(b'{"protocol_type":"x","protocols":[{"name":"range"}]}', path=JOIN_PATH),
+}
+SYNCS = {
+    "a follower's": a_sync(),
+    "a leader's": a_sync(b"," + ASSIGNMENTS),
+    "with all fields": a_sync(b',"protocol_type":"worker","protocol_name":"range","error":"why","wait_ms":99999'),
+}
+REFUSED: dict[str, Reply] = {
+    "a member id first": JoinReply(ErrorCode.MEMBER_ID_REQUIRED, "join again", member_id="m-1"),
+    "a full group": JoinReply(ErrorCode.GROUP_MAX_SIZE_REACHED, "it is full"),
+    "another owner": JoinReply(ErrorCode.NOT_COORDINATOR, "the owner is elsewhere"),
+    "no store": JoinReply(ErrorCode.COORDINATOR_NOT_AVAILABLE, "a write has an unknown outcome"),
+}
+JOIN_REPLIES: dict[str, Reply] = {"done": JOINED, "pending": JoinReply(pending=True, member_id="m-1"), **REFUSED}
+SYNC_REPLIES: dict[str, Reply] = {
+    "done": SYNCED,
+    "pending": SyncReply(pending=True),
+    "a rebalance": SyncReply(ErrorCode.REBALANCE_IN_PROGRESS, "join again"),
+    "a failed assignment": SyncReply(ErrorCode.ASSIGNMENT_FAILED, "the leader could not"),
+}
+CALLS: dict[str, tuple[bytes, Reply]] = {
+    "a join": (a_join(), JOINED),
+    "a sync": (a_sync(), SYNCED),
+    "a heartbeat": (a_wait(), STABLE),
+}
+"""Requests that park, with the reply that they get."""
+OPERATIONS = {"a join": "groupsJoin", "a sync": "groupsSync", "a heartbeat": "heartbeat"}
+"""By which the metrics count those that are parked."""
+ORDINARY = {
+    "a join without protocols": a_request(b'{"protocol_type":"worker"}', path=JOIN_PATH),
+    "a join of an unknown field": a_join(b',"member":"m"'),
+    "a join of too long a reason": a_join(b',"reason":"%b"' % (b"x" * 2_000)),
+    "a join of no base64": a_join().replace(b"AAEC", b"AAE-"),
+    "a join with a query": a_request(b"{}", path=JOIN_PATH + "?wait_ms=1"),
+    "a join by PUT": a_request(b"{}", path=JOIN_PATH, method="PUT"),
+    "a join with a note": a_join(b"", *PLAIN, "Rota-Note: because"),
+    "a join, and no more": a_join(b"", *PLAIN, "Connection: close"),
+    "a join that is no JSON": a_join(b"]"),
+    "a large join": a_join(b" " * MAX_BODY_BYTES),
+    "a sync without a generation": a_request(b'{"member_id":"m-1"}', path=SYNC_PATH),
+    "a sync of an unknown field": a_sync(b',"generation":7'),
+    "a sync with a query": a_request(b"{}", path=SYNC_PATH + "?"),
+    "a sync of a page": a_sync(b"", *PLAIN, "Origin: http://evil.example"),
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def servers() -> AsyncIterator[Both]:
+    scripted, metrics = ScriptedCoordinator(), Metrics()
+    api = create_app(scripted, metrics=metrics)
+    async with listening(api, fast=True) as fast, listening(api, fast=False) as plain:
+        yield Both(metrics, fast, plain, scripted)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def both(servers: Both) -> Both:
+    servers.scripted.forget()
+    # The host is known from here on.
+    await servers.fast.exchange(a_request(path="/healthz", method="GET"))
+    servers.scripted.forget()
+    servers.fast.ordinary = servers.plain.ordinary = 0
+    return servers
+
+
+@pytest.mark.parametrize("reply", JOIN_REPLIES)
+@pytest.mark.parametrize("name", JOINS)
+async def test_a_join_is_answered_fast(name: str, reply: str, both: Both) -> None:
+    """Twice on one connection, which knows the head the second time."""
+    both.scripted.reply = JOIN_REPLIES[reply]
+
+    _, fast = await compare(both, JOINS[name], JOINS[name])
+
+    assert fast == 2
+
+
+@pytest.mark.parametrize("reply", SYNC_REPLIES)
+@pytest.mark.parametrize("name", SYNCS)
+async def test_a_sync_is_answered_fast(name: str, reply: str, both: Both) -> None:
+    both.scripted.reply = SYNC_REPLIES[reply]
+
+    _, fast = await compare(both, SYNCS[name], SYNCS[name])
+
+    assert fast == 2
+
+
+async def test_the_address_of_a_member_is_known(both: Both) -> None:
+    both.scripted.reply = JOINED
+
+    await both.fast.exchange(a_join())
+
+    assert [request.host for request in both.scripted.requests if isinstance(request, JoinGroup)] == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+async def test_an_unusual_call_takes_the_ordinary_way(name: str, both: Both) -> None:
+    both.scripted.reply = JOINED
+
+    _, fast = await compare(both, ORDINARY[name])
+
+    assert fast == 0
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_bug_of_ours_gets_the_answer_of_the_ordinary_way(
+    at_once: bool, name: str, both: Both, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The coordinator raises, or replies with what cannot be rendered."""
+    unrenderable = JoinReply(members=(None,))  # type: ignore[arg-type]
+    both.scripted.reply = ValueError("a bug") if at_once else unrenderable
+
+    answer, fast = await compare(both, CALLS[name][0])
+
+    assert (answers_in(answer), fast) == ([500, 200], 1)
+    assert caplog.text.count("a request failed") == 2
+    assert waiters(both) == {}
+
+
+# --- calls that are parked ---------------------------------------------------------------------------
+
+
+async def parked(both: Both, listener: Listener, request: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection with a request that waits."""
+    both.scripted.reply = None
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    writer.write(request)
+    await both.scripted.until_parked(1)
+    return reader, writer
+
+
+async def until_closed(listener: Listener) -> None:
+    async with asyncio.timeout(20):
+        while listener.server.server_state.connections:
+            await turns(1)
+
+
+def answers_in(received: bytes) -> list[int]:
+    return [int(status) for status in re.findall(rb"HTTP/1.1 (\d+)", received)]
+
+
+def waiters(both: Both) -> dict[str, float]:
+    """The operations of calls that are parked now, as the metrics have them."""
+    found = re.findall(rb'rota_waiters{operation="([a-zA-Z]+)"} ([0-9.]+)', both.metrics.exposition())
+    return {name.decode(): float(value) for name, value in found if float(value)}
+
+
+def counted(both: Both, code: str) -> int:
+    """Requests that ended with this code."""
+    pattern = rb'rota_requests_total{code="%b",operation="[a-zA-Z]+"} (\d+)' % code.encode()
+    return sum(map(int, re.findall(pattern, both.metrics.exposition())))
+
+
+async def rest(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(20):
+        return re.sub(rb"date: [^\r]*\r\n", b"", await reader.read())
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_an_answer_that_comes_later_is_the_same(name: str, both: Both) -> None:
+    """The call counts as parked until then, and the connection is kept behind it."""
+    request, reply = CALLS[name]
+    received, waited = [], []
+    for listener in (both.plain, both.fast):
+        reader, writer = await parked(both, listener, request)
+        waited.append(waiters(both))
+        both.scripted.answer_one_parked(reply)
+        await both.scripted.until_parked(0)
+        writer.write(LAST)
+        received.append(await rest(reader))
+        writer.close()
+
+    assert received[0] == received[1]
+    assert waited == [{OPERATIONS[name]: 1.0}] * 2
+    assert waiters(both) == {}
+    assert both.plain.ordinary - both.fast.ordinary == 1
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("way", ["fast", "plain"])
+async def test_a_call_is_cancelled_when_its_client_is_gone(way: str, name: str, both: Both) -> None:
+    listener: Listener = getattr(both, way)
+    gone = counted(both, "GONE")
+    _, writer = await parked(both, listener, CALLS[name][0])
+
+    writer.transport.abort()
+    await both.scripted.until_cancelled(1)
+    async with asyncio.timeout(20):
+        while counted(both, "GONE") == gone:
+            await turns(1)
+
+    assert [type(request) for request in both.scripted.cancelled] == [type(both.scripted.requests[0])]
+    assert counted(both, "GONE") == gone + 1
+    assert waiters(both) == {}
+
+
+@pytest.mark.parametrize("way", ["fast", "plain"])
+async def test_a_call_is_cancelled_when_its_client_sends_no_more(way: str, both: Both) -> None:
+    """A client that shuts its side down counts as gone, as before."""
+    reader, writer = await parked(both, getattr(both, way), a_join())
+
+    writer.write_eof()
+    await both.scripted.until_cancelled(1)
+
+    assert await rest(reader) == b""
+    writer.close()
+
+
+@pytest.mark.parametrize("way", ["fast", "plain"])
+async def test_a_call_is_cancelled_with_the_requests_behind_it(way: str, both: Both) -> None:
+    """They came in one read."""
+    listener: Listener = getattr(both, way)
+    _, writer = await parked(both, listener, a_join() + a_sync() + a_wait())
+
+    writer.transport.abort()
+    await both.scripted.until_cancelled(1)
+    await until_closed(listener)
+
+    assert [type(request) for request in both.scripted.requests] == [JoinGroup]
+    assert waiters(both) == {}
+
+
+async def test_an_answer_on_its_way_to_a_client_that_is_gone_is_dropped(both: Both) -> None:
+    """It became known in the turn of the event loop in which the client hung up. The call is counted once."""
+    gone, fine = counted(both, "GONE"), counted(both, "NONE")
+    _, writer = await parked(both, both.fast, a_join())
+    local = writer.get_extra_info("sockname")
+    connections: Any = both.fast.server.server_state.connections
+    connection = next(each for each in connections if each.client == local)
+
+    both.scripted.answer_one_parked(JOINED)
+    connection.connection_lost(None)
+    await both.scripted.until_parked(0)
+    await until_closed(both.fast)
+    writer.close()
+
+    assert both.scripted.cancelled == []
+    assert (counted(both, "GONE"), counted(both, "NONE")) == (gone + 1, fine)
+    assert waiters(both) == {}
+
+
+async def test_requests_behind_a_join_wait_for_its_answer(both: Both) -> None:
+    """Each takes its turn, whichever way it comes, and may park as well."""
+    reader, writer = await parked(both, both.fast, a_join())
+    both.scripted.reply = lambda r: None if isinstance(r, SyncGroup) else STABLE
+    writer.write(a_sync() + a_wait())
+    await turns(20)
+    asked = len(both.scripted.requests)
+
+    both.scripted.answer_one_parked(JoinReply(pending=True, member_id="m-1"))
+    joined = await reader.readuntil(b"}")
+    await both.scripted.until(lambda: isinstance(next(iter(both.scripted.parked.values()), None), SyncGroup))
+    both.scripted.answer_one_parked(SYNCED)
+    others = [await reader.readuntil(b"}") for _ in range(2)]
+    writer.close()
+
+    assert asked == 1
+    assert answers_in(b"".join([joined, *others])) == [202, 200, 200]
+    assert [type(request) for request in both.scripted.requests] == [JoinGroup, SyncGroup, Heartbeat]
+
+
+async def test_a_member_lives_on_one_connection(both: Both) -> None:
+    """It joins, syncs, waits, and joins again: the heads are known by then."""
+    replies = {JoinGroup: JOINED, SyncGroup: SYNCED, Heartbeat: STABLE}
+    both.scripted.reply = lambda r: replies[type(r)]
+    life = [a_join(), a_sync(), a_wait(), a_wait(), a_join(b',"member_id":"m-1"'), a_join(), a_sync(), a_wait()]
+
+    answer, fast = await compare(both, *life)
+
+    assert answers_in(answer) == [200] * 9
+    assert fast == 8
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("drains", [False, True])
+async def test_a_server_that_stops_ends_a_parked_call(drains: bool, name: str) -> None:
+    """Both ways: by its answer where there is one, or by the coordinator's drain; then the connection ends."""
+    received = []
+    for fast in (False, True):
+        scripted = ScriptedCoordinator()
+        async with listening(create_app(scripted), fast=fast) as listener:
+            await listener.exchange(a_request(path="/healthz", method="GET"))
+            reader, writer = await parked(Both(Metrics(), listener, listener, scripted), listener, CALLS[name][0])
+            [connection] = listener.server.server_state.connections
+            listener.server.stop()
+            async with asyncio.timeout(20):
+                while closes_later(connection):
+                    await turns(1)
+            if drains:
+                await scripted.drain()
+            else:
+                scripted.answer_one_parked(CALLS[name][1])
+            received.append(await rest(reader))
+            writer.close()
+
+    assert received[0] == received[1]
+    assert b"connection: close" in received[0]
+    assert answers_in(received[0]) == [503 if drains else 200]
+
+
+def closes_later(connection: Any) -> bool:
+    keeps: bool = connection.cycle.keep_alive
+    return keeps
+
+
+async def test_a_server_that_stops_waiting_cancels_a_parked_call() -> None:
+    """The connection is closed under it."""
+    scripted = ScriptedCoordinator()
+    async with listening(create_app(scripted), fast=True) as listener:
+        await listener.exchange(a_request(path="/healthz", method="GET"))
+        _, writer = await parked(Both(Metrics(), listener, listener, scripted), listener, a_join())
+        [connection] = listener.server.server_state.connections
+        connection.transport.abort()
+        await scripted.until_cancelled(1)
+        writer.close()
+
+
+async def test_a_connection_is_kept_while_a_call_is_parked(both: Both) -> None:
+    """The timer of keep-alive may end meanwhile."""
+    both.scripted.reply = JOINED
+    reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
+    writer.write(a_join())
+    await reader.readuntil(b'"epoch":3}')
+    both.scripted.reply = None
+    writer.write(a_sync())
+    await both.scripted.until_parked(1)
+    local = writer.get_extra_info("sockname")
+    connections: Any = both.fast.server.server_state.connections
+    connection = next(each for each in connections if each.client == local)
+
+    connection._answered_at -= connection.timeout_keep_alive
+    connection.timeout_keep_alive_handler()
+    both.scripted.answer_one_parked(SYNCED)
+
+    assert answers_in(await reader.readuntil(b'"epoch":3}')) == [200]
+    writer.close()
