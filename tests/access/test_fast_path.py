@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import httpx
@@ -17,7 +17,7 @@ from rota.api.http.fast_path import FastConnection
 from rota.server.proxies import TrustedProxies
 from tests.access.guarded import GROUP, NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer
 from tests.access.issuers import service_account
-from tests.http.both_ways import PLAIN, Both, a_request, compare, listening
+from tests.http.both_ways import PLAIN, Both, a_request, compare, listening, turns
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -25,6 +25,10 @@ QUOTAS = """
 [[quotas]]
 namespace = "narrow"
 requests_per_s = 5
+
+[[quotas]]
+namespace = "few"
+max_parked = 1
 """
 PATH = f"/v1/namespaces/{NAMESPACE}/groups/{GROUP}/heartbeat"
 
@@ -173,6 +177,138 @@ async def test_each_caller_learns_the_leader_or_not_both_ways(name: str, guarded
     may = name in (*FAST, "viewer")
     assert answer.startswith(b"HTTP/1.1 %d" % (200 if may else ORDINARY[name]))
     assert fast == (2 if may else 0)
+
+
+@pytest.mark.parametrize("name", [*FAST, *ORDINARY])
+async def test_each_caller_syncs_or_not_both_ways(name: str, guarded: Guarded) -> None:
+    body = json.dumps({"member_id": guarded.member_id, "generation_id": 1}).encode()
+    request = a_request(body, *PLAIN, guarded.as_(name), path=PATH.replace("heartbeat", "sync"))
+
+    answer, fast = await compare(guarded.both, request, request)
+
+    assert answer.startswith(b"HTTP/1.1 %d" % (FAST | ORDINARY)[name])
+    assert fast == (2 if name in FAST else 0)
+
+
+@pytest.mark.parametrize("name", [*FAST, *ORDINARY])
+async def test_each_caller_joins_or_not_both_ways(name: str, guarded: Guarded) -> None:
+    """As a member that the group does not know."""
+    body = json.dumps({**a_join_body(), "member_id": "nobody"}).encode()
+    request = a_request(body, *PLAIN, guarded.as_(name), path=PATH.replace("heartbeat", "join"))
+
+    answer, fast = await compare(guarded.both, request, request)
+
+    assert answer.count(b'"UNKNOWN_MEMBER_ID"') == (2 if name in FAST else 0)
+    assert name in FAST or answer.startswith(b"HTTP/1.1 %d" % ORDINARY[name])
+    assert fast == (2 if name in FAST else 0)
+
+
+@dataclass
+class Parked:
+    """A call that waits on a connection of its own, which has taken the fast path."""
+
+    guarded: Guarded
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    @classmethod
+    async def begin(cls, guarded: Guarded, request: bytes) -> Parked:
+        before = guarded.service.coordinator.parked()
+        reader, writer = await asyncio.open_connection("127.0.0.1", guarded.both.fast.port)
+        writer.write(request)
+        await until(lambda: guarded.service.coordinator.parked() == before + 1)
+        assert guarded.both.fast.ordinary == 0
+        return cls(guarded, reader, writer)
+
+    async def answer(self) -> bytes:
+        async with asyncio.timeout(10):
+            head = await self.reader.readuntil(b"\r\n\r\n")
+        self.writer.close()
+        return head
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await turns(1)
+
+
+def a_wait(member_id: str, group_id: str, token: str) -> bytes:
+    body = json.dumps({"member_id": member_id, "generation_id": 1, "wait_ms": 20_000}).encode()
+    path = PATH.replace(GROUP, group_id)
+    return a_request(body, *PLAIN, f"Authorization: Bearer {token}", path=path)
+
+
+def a_second_join(group_id: str, token: str, namespace: str, instance_id: str) -> bytes:
+    """Of a static member, which waits for the first member to join again."""
+    body = {**a_static_join(instance_id), "wait_ms": 20_000}
+    path = f"/v1/namespaces/{namespace}/groups/{group_id}/join"
+    return a_request(json.dumps(body).encode(), *PLAIN, f"Authorization: Bearer {token}", path=path)
+
+
+@pytest.mark.parametrize("end", ["token", "rules"])
+async def test_a_parked_call_ends_with_its_proof(end: str, guarded: Guarded) -> None:
+    secrets, name = guarded.service.secrets, f"parks-{end}"
+    tokens = {"token": secrets.a_token(name), "rules": secrets.oidc.token(sub="worker", jti=name)}
+    member_id = await a_member(guarded.service.http, tokens[end], group_id=name)
+    rules, open_before = secrets.access_file.read_text(), len(guarded.service.guard.open_work)
+    waiting = await Parked.begin(guarded, a_wait(member_id, name, tokens[end]))
+
+    if end == "token":
+        secrets.revoke(name)
+    else:
+        secrets.access_file.write_text(rules.replace('"user:worker", ', ""))
+    try:
+        answer = await waiting.answer()
+    finally:
+        secrets.access_file.write_text(rules)
+
+    assert answer.startswith(b"HTTP/1.1 401" if end == "token" else b"HTTP/1.1 403")
+    assert len(guarded.service.guard.open_work) == open_before
+    assert guarded.service.coordinator.parked() == 0
+
+
+@pytest.mark.parametrize("name", ["holder", "operator"])
+async def test_a_parked_call_is_held_until_its_client_is_gone(name: str, guarded: Guarded) -> None:
+    """Also that of an administrator, which the owner is asked again for."""
+    service, group = guarded.service, f"held-{name}"
+    tokens = {"holder": service.secrets.a_token(f"of {group}"), "operator": guarded.tokens["operator"]}
+    member_id = await a_member(service.http, tokens["holder"], group_id=group)
+    open_before = len(service.guard.open_work)
+    waiting = await Parked.begin(guarded, a_wait(member_id, group, tokens[name]))
+    open_meanwhile = len(service.guard.open_work)
+
+    waiting.writer.transport.abort()
+    await until(lambda: service.coordinator.parked() == 0)
+
+    assert (open_meanwhile, len(service.guard.open_work)) == (open_before + 1, open_before)
+
+
+async def test_parked_calls_are_bounded_on_the_fast_path(guarded: Guarded) -> None:
+    """They make room when they are answered, and when their client is gone."""
+    service = guarded.service
+    token = service.secrets.a_token("few", namespace="few")
+    member_id = await a_member(service.http, token, "few", "g")
+    first = await Parked.begin(guarded, a_second_join("g", token, "few", "a"))
+    meanwhile = await guarded.both.fast.exchange(a_second_join("g", token, "few", "b"))
+    held = service.guard.meters.parked("few")
+    first.writer.transport.abort()
+    await until(lambda: service.guard.meters.parked("few") == 0)
+
+    guarded.both.fast.ordinary = 0
+    second = await Parked.begin(guarded, a_second_join("g", token, "few", "b"))
+    leaving = {"members": [{"member_id": member_id}]}
+    await service.http.post("/v1/namespaces/few/groups/g/leave", json=leaving, headers=bearer(token))
+    await service.http.post("/v1/namespaces/few/groups/g/join", json=a_static_join("a"), headers=bearer(token))
+
+    assert meanwhile.startswith(b"HTTP/1.1 429")
+    assert held == 1
+    assert (await second.answer()).startswith(b"HTTP/1.1 200")
+    assert service.guard.meters.parked("few") == 0
+
+
+def a_static_join(instance_id: str) -> dict[str, object]:
+    return {**a_join_body(), "group_instance_id": instance_id}
 
 
 async def test_a_fence_is_confirmed_by_the_store_first(guarded: Guarded) -> None:

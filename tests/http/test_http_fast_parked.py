@@ -328,7 +328,7 @@ async def test_requests_behind_a_join_wait_for_its_answer(both: Both) -> None:
 
 async def test_a_member_lives_on_one_connection(both: Both) -> None:
     """It joins, syncs, waits, and joins again: the heads are known by then."""
-    replies = {JoinGroup: JOINED, SyncGroup: SYNCED, Heartbeat: STABLE}
+    replies: dict[type, Reply] = {JoinGroup: JOINED, SyncGroup: SYNCED, Heartbeat: STABLE}
     both.scripted.reply = lambda r: replies[type(r)]
     life = [a_join(), a_sync(), a_wait(), a_wait(), a_join(b',"member_id":"m-1"'), a_join(), a_sync(), a_wait()]
 
