@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from rota.protocol.messages import (
     SyncGroup,
     SyncReply,
 )
+from tests.fuzz.mutations import mutated
 from tests.http.both_ways import LAST, PATH, PLAIN, Both, Listener, a_request, compare, listening, turns
 from tests.http.scripted import ScriptedCoordinator
 
@@ -184,6 +187,27 @@ async def test_a_bug_of_ours_gets_the_answer_of_the_ordinary_way(
     assert waiters(both) == {}
 
 
+@pytest.mark.parametrize("seed", range(4))
+async def test_calls_that_are_nearly_right_get_the_same_answers(seed: int, both: Both) -> None:
+    """Behind each other, changed here and there, in pieces that begin and end anywhere."""
+    random = Random(seed)
+    kinds = [each for each in (*JOINS.values(), *SYNCS.values(), a_wait(), *ORDINARY.values()) if len(each) < 4_000]
+    replies: dict[type, Reply] = {JoinGroup: JOINED, SyncGroup: SYNCED}
+    both.scripted.reply = lambda r: replies.get(type(r), STABLE)
+    for _ in range(30):
+        sent = b"".join(random.choices(kinds, k=random.choice((1, 2, 4))))
+        if random.random() < 0.6:
+            sent = mutated(random, sent)
+        cuts = sorted(random.choices(range(len(sent) + 1), k=random.choice((0, 1, 2))))
+        parts = [sent[begin:end] for begin, end in pairwise([0, *cuts, len(sent)])]
+
+        plain, fast = [await listener.exchange(*parts, ends=True) for listener in (both.plain, both.fast)]
+
+        # The ordinary way may refuse bytes before it has answered the requests in front of them.
+        is_cut = plain.startswith((b"HTTP/1.1 400", b"HTTP/1.1 431")) and fast.endswith(plain)
+        assert plain == fast or is_cut, parts
+
+
 # --- calls that are parked ---------------------------------------------------------------------------
 
 
@@ -287,7 +311,7 @@ async def test_a_call_is_cancelled_with_the_requests_behind_it(way: str, both: B
     assert waiters(both) == {}
 
 
-async def test_an_answer_on_its_way_to_a_client_that_is_gone_is_dropped(both: Both) -> None:
+async def test_an_answer_to_a_client_that_is_gone_is_dropped(both: Both) -> None:
     """It became known in the turn of the event loop in which the client hung up. The call is counted once."""
     gone, fine = counted(both, "GONE"), counted(both, "NONE")
     _, writer = await parked(both, both.fast, a_join())

@@ -11,7 +11,7 @@ from rota.protocol.errors import RejectedRequest
 from rota.protocol.limits import SESSION_TIMEOUT_MS, Limits
 from rota.protocol.messages import NO_GENERATION, JoinGroup, Protocol, SyncGroup
 from rota.wire.requests import (
-    ASSIGNMENT,
+    ASSIGNMENTS,
     CLIENT_ID,
     GENERATION_ID,
     MEMBER_ID,
@@ -80,16 +80,10 @@ def read_plain_join(
 
 def read_plain_sync(document: dict[str, Any], namespace: str, group_id: str, limits: Limits) -> SyncGroup | None:
     """A sync of a dynamic member that checks no protocol, or a leader's with assignments, as most are."""
-    shares, get = document.get("assignments", []), document.get
-    if not document.keys() <= _SYNC or type(shares) is not list or len(shares) > limits.group_max_size:
+    get = document.get
+    if not document.keys() <= _SYNC:
         return None
     try:
-        assignments = []
-        for each in shares:
-            if type(each) is not dict or len(each) != 2:
-                return None
-            member_id, assignment = MEMBER_ID.decode(each.get("member_id"), limits), each.get("assignment")
-            assignments.append((member_id, ASSIGNMENT.decode(assignment, limits)))
         return SyncGroup(
             namespace,
             group_id,
@@ -98,7 +92,7 @@ def read_plain_sync(document: dict[str, Any], namespace: str, group_id: str, lim
             None,
             None,
             None,
-            tuple(assignments),
+            ASSIGNMENTS.decode(get("assignments", []), limits),
             None,
             WAIT.decode(get("wait_ms", SyncGroup.default_wait_ms), limits),
         )

@@ -216,6 +216,12 @@ class Pair:
         )
 
     def decode(self, value: Any, limits: Limits) -> Any:
+        if type(value) is dict and len(value) == 2:
+            (first, second), (one, other) = self.names, self._fields
+            try:
+                return one.decode(value[first], limits), other.decode(value[second], limits)
+            except (KeyError, RejectedRequest):
+                pass  # the record names the error
         return self._record.decode(value, limits)
 
     def encode(self, value: tuple[Any, Any]) -> dict[str, Any]:

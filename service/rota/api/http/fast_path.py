@@ -1,10 +1,11 @@
 """Answers the calls that come most often from the parser's callback: without a task, a scope or a middleware.
 
-A call is answered here where that takes no waiting: a plain request that arrived whole, from a caller that is known, to
-a shard in this process whose memory is durable. For any other call `answer` returns None, and the call takes the
-ordinary way from its beginning. Nothing is counted or charged before it is certain that the answer is given here. Both
-ways have the reader, the guard, the coordinator, the metrics and the renderer in common, so that they differ in cost
-only (ADR 79).
+A call is answered here where it is a plain request that arrived whole, from a caller that is known. Heartbeats and reads
+are answered at once where the shard is in this process and its memory durable; commits, joins, syncs and heartbeats
+that wait are submitted, and their answers owed (ADR 93). For any other call `answer` returns None, and the call takes
+the ordinary way from its beginning. Nothing is counted or charged before it is certain that the answer is given here.
+Both ways have the rules of reading, the guard, the coordinator, the metrics and the renderer in common, so that they
+differ in cost only (ADR 79).
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from contextvars import Context
 from functools import partial
 from typing import Any, NamedTuple
 
-from prometheus_client import Gauge
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from rota.access.caller import Caller
@@ -39,7 +39,7 @@ from rota.api.http.rendered import (
 )
 from rota.api.ports import ServedCoordinator
 from rota.observability import tracing
-from rota.observability.metrics import Metrics
+from rota.observability.metrics import Metrics, Waiters
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
 from rota.protocol.limits import Limits
@@ -174,11 +174,11 @@ class SubmittedAnswer(OwedAnswer):
         self._metrics = metrics
         self._operation = operation
         self._render = render
-        self._waiters: Gauge | None = None
+        self._waiters: Waiters | None = None
         """Where it is counted for as long as it parks."""
         self._cancel: Cancel | None = None
 
-    def submit(self, submit: Callable[[Callable[[Answer], None]], Cancel | None], waiters: Gauge | None) -> None:
+    def submit(self, submit: Callable[[Callable[[Answer], None]], Cancel | None], waiters: Waiters | None) -> None:
         """Begin the call; it parks among `waiters`, if at all."""
         try:
             cancel = submit(self._answered)
@@ -187,7 +187,7 @@ class SubmittedAnswer(OwedAnswer):
             return
         if waiters is not None and self.rendered is None:
             self._waiters, self._cancel = waiters, cancel
-            waiters.inc()
+            waiters.count += 1
 
     def hang_up(self) -> None:
         if self._waiters is None or self.rendered is not None:
@@ -212,7 +212,7 @@ class SubmittedAnswer(OwedAnswer):
 
     def _count(self, code: str) -> None:
         if self._waiters is not None:
-            self._waiters.dec()
+            self._waiters.count -= 1
         self._metrics.request_answered(self._operation, code)
 
 
@@ -245,7 +245,7 @@ class FastPath:
         self._default_headers: Sequence[Header] | None = None
         self._ok_head = b""
 
-    def waiters(self, call: FastCall) -> Gauge:
+    def waiters(self, call: FastCall) -> Waiters:
         """Parked calls of this kind, as `call_while_there` counts them."""
         return self.metrics.waiters(OPERATION if call is Heartbeat else self.operations[call])
 
