@@ -261,15 +261,16 @@ class ParkedCall:
 
     def end(self, rejection: RejectedRequest) -> None:
         """Neither the caller's proof nor the rules need last as long as a call is parked."""
-        done = self._close()
+        cancel, done = self._cancel, self._close()
         if done is not None:
-            _cancel(self._cancel)
+            _cancel(cancel)
             done(Answer(refuse(self._request, rejection.code, rejection.detail)))
 
     def cancel(self) -> None:
         """Its client is gone."""
-        if self._close() is not None:
-            _cancel(self._cancel)
+        cancel, done = self._cancel, self._close()
+        if done is not None:
+            _cancel(cancel)
 
     def _answered(self, answer: Answer) -> None:
         done = self._close()
@@ -277,7 +278,7 @@ class ParkedCall:
             done(answer)
 
     def _close(self) -> Callable[[Answer], None] | None:
-        done, self._done = self._done, None
+        done, self._done, self._cancel = self._done, None, None
         if done is not None:
             self.held.close()
         return done

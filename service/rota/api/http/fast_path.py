@@ -1,11 +1,11 @@
 """Answers the calls that come most often from the parser's callback: without a task, a scope or a middleware.
 
-A call is answered here where it is a plain request that arrived whole, from a caller that is known. Heartbeats and reads
-are answered at once where the shard is in this process and its memory durable; commits, joins, syncs and heartbeats
-that wait are submitted, and their answers owed (ADR 93). For any other call `answer` returns None, and the call takes
-the ordinary way from its beginning. Nothing is counted or charged before it is certain that the answer is given here.
-Both ways have the rules of reading, the guard, the coordinator, the metrics and the renderer in common, so that they
-differ in cost only (ADR 79).
+A call is answered here where it is a plain request that arrived whole, from a caller that is known. Heartbeats and
+reads are answered at once where the shard is in this process and its memory durable; commits, joins, syncs and
+heartbeats that wait are submitted, and their answers owed (ADR 93). For any other call `answer` returns None, and the
+call takes the ordinary way from its beginning. Nothing is counted or charged before it is certain that the answer is
+given here. Both ways have the rules of reading, the guard, the coordinator, the metrics and the renderer in common, so
+that they differ in cost only (ADR 79).
 """
 
 from __future__ import annotations
@@ -192,10 +192,10 @@ class SubmittedAnswer(OwedAnswer):
     def hang_up(self) -> None:
         if self._waiters is None or self.rendered is not None:
             return
-        self.rendered = CALLER_GONE
+        cancel, self.rendered = self._cancel, CALLER_GONE
         self._count("GONE")
-        if self._cancel is not None:
-            self._cancel()
+        if cancel is not None:
+            cancel()
 
     def _answered(self, answer: Answer) -> None:
         if self.rendered is CALLER_GONE:
@@ -213,6 +213,8 @@ class SubmittedAnswer(OwedAnswer):
     def _count(self, code: str) -> None:
         if self._waiters is not None:
             self._waiters.count -= 1
+            # The call knows its answer as well: the two would live until the collector comes.
+            self._cancel = None
         self._metrics.request_answered(self._operation, code)
 
 
