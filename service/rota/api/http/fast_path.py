@@ -28,13 +28,11 @@ from rota.api.http.heartbeats import OPERATION, Batch, HeartbeatEndpoint, batch_
 from rota.api.http.origins import OriginCheck
 from rota.api.http.owed import OwedAnswer
 from rota.api.http.rendered import (
-    CALLER_GONE,
     JSON_HEADERS,
     Header,
     Rendered,
     heartbeat_document,
     render_answer,
-    render_failure,
     render_json,
 )
 from rota.api.ports import ServedCoordinator
@@ -162,60 +160,6 @@ class Known:
         self.request = request
         self.beat = None if isinstance(request, VerifyFence | GetLeader) else RepeatedHeartbeat(request)
         self.lines = batch_heads(request) if isinstance(request, HeartbeatMany) else []
-
-
-class SubmittedAnswer(OwedAnswer):
-    """Of a call that the coordinator answers later: rendered and counted then. A call that parks ends with its client.
-
-    So a parked call holds no task and no future here.
-    """
-
-    def __init__(self, metrics: Metrics, operation: str, render: Callable[[Answer], Rendered]) -> None:
-        self._metrics = metrics
-        self._operation = operation
-        self._render = render
-        self._waiters: Waiters | None = None
-        """Where it is counted for as long as it parks."""
-        self._cancel: Cancel | None = None
-
-    def submit(self, submit: Callable[[Callable[[Answer], None]], Cancel | None], waiters: Waiters | None) -> None:
-        """Begin the call; it parks among `waiters`, if at all."""
-        try:
-            cancel = submit(self._answered)
-        except Exception as error:
-            self._finish(render_failure(error, self._operation))
-            return
-        if waiters is not None and self.rendered is None:
-            self._waiters, self._cancel = waiters, cancel
-            waiters.count += 1
-
-    def hang_up(self) -> None:
-        if self._waiters is None or self.rendered is not None:
-            return
-        cancel, self.rendered = self._cancel, CALLER_GONE
-        self._count("GONE")
-        if cancel is not None:
-            cancel()
-
-    def _answered(self, answer: Answer) -> None:
-        if self.rendered is CALLER_GONE:
-            return
-        try:
-            rendered = self._render(answer)
-        except Exception as error:
-            rendered = render_failure(error, self._operation)
-        self._finish(rendered)
-
-    def _finish(self, rendered: Rendered) -> None:
-        self._count(rendered.code)
-        self.give(rendered)
-
-    def _count(self, code: str) -> None:
-        if self._waiters is not None:
-            self._waiters.count -= 1
-            # The call knows its answer as well: the two would live until the collector comes.
-            self._cancel = None
-        self._metrics.request_answered(self._operation, code)
 
 
 class FastPath:
@@ -480,7 +424,7 @@ class FastConnection:
     ) -> bytes | OwedAnswer:
         """What may have to wait is submitted without a task, and its answer owed."""
         path = self._path
-        owed = SubmittedAnswer(path.metrics, path.operations[call], render)
+        owed = OwedAnswer(path.metrics, path.operations[call], render)
         owed.submit(submit, path.waiters(call) if parks else None)
         return owed if owed.rendered is None else path.bytes_of(owed.rendered, default_headers)
 
