@@ -203,6 +203,24 @@ async def test_each_caller_joins_or_not_both_ways(name: str, guarded: Guarded) -
     assert fast == (2 if name in FAST else 0)
 
 
+@pytest.mark.parametrize("name", [*FAST, *ORDINARY])
+async def test_each_caller_removes_a_member_or_not_both_ways(name: str, guarded: Guarded) -> None:
+    """Of a member that the group does not know, and of one that may be another caller's, which stays."""
+    group = f"left-by-{name}"
+    owner = guarded.service.secrets.a_token(f"owner of {group}")
+    member_id = await a_member(guarded.service.http, owner, group_id=group)
+    path = PATH.replace(GROUP, group).replace("heartbeat", "leave")
+    requests = [
+        a_request(json.dumps({"members": [{"member_id": each}]}).encode(), *PLAIN, guarded.as_(name), path=path)
+        for each in ("nobody", member_id)
+    ]
+
+    answer, fast = await compare(guarded.both, *requests[: 1 if name == "operator" else 2])
+
+    assert name in FAST or answer.startswith(b"HTTP/1.1 %d" % ORDINARY[name])
+    assert fast == (0 if name in ORDINARY else 1 if name == "operator" else 2)
+
+
 @dataclass
 class Parked:
     """A call that waits on a connection of its own, which has taken the fast path."""

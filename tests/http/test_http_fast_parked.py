@@ -22,6 +22,8 @@ from rota.protocol.messages import (
     JoinedMember,
     JoinGroup,
     JoinReply,
+    LeaveReply,
+    LeftMember,
     Reply,
     SyncGroup,
     SyncReply,
@@ -32,7 +34,7 @@ from tests.http.scripted import ScriptedCoordinator
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-JOIN_PATH, SYNC_PATH = PATH.replace("heartbeat", "join"), PATH.replace("heartbeat", "sync")
+JOIN_PATH, SYNC_PATH, LEAVE_PATH = [PATH.replace("heartbeat", call) for call in ("join", "sync", "leave")]
 PROTOCOLS = b'"protocol_type":"worker","protocols":[{"name":"range","metadata":"AAEC"}]'
 ASSIGNMENTS = b'"assignments":[{"member_id":"m-1","assignment":"AAEC"},{"member_id":"\xc3\xbc","assignment":""}]'
 
@@ -89,6 +91,20 @@ SYNC_REPLIES: dict[str, Reply] = {
     "a rebalance": SyncReply(ErrorCode.REBALANCE_IN_PROGRESS, "join again"),
     "a failed assignment": SyncReply(ErrorCode.ASSIGNMENT_FAILED, "the leader could not"),
 }
+LEAVES = {
+    "a member's": a_request(b'{"members":[{"member_id":"m-1"}]}', path=LEAVE_PATH),
+    "of several": a_request(
+        b'{"members":[{"member_id":"m-1","reason":"why","failed_unit":"docs/3"},{"group_instance_id":"pod-1"}]}',
+        path=LEAVE_PATH,
+    ),
+    "nobody's": a_request(b'{"members":[]}', path=LEAVE_PATH),
+}
+LEAVE_REPLIES: dict[str, Reply] = {
+    "done": LeaveReply(
+        members=(LeftMember("m-1", None, ErrorCode.NONE), LeftMember("", "ü", ErrorCode.UNKNOWN_MEMBER_ID))
+    ),
+    "another owner": LeaveReply(ErrorCode.NOT_COORDINATOR, "the owner is elsewhere"),
+}
 CALLS: dict[str, tuple[bytes, Reply]] = {
     "a join": (a_join(), JOINED),
     "a sync": (a_sync(), SYNCED),
@@ -111,6 +127,8 @@ ORDINARY = {
     "a sync without a generation": a_request(b'{"member_id":"m-1"}', path=SYNC_PATH),
     "a sync of an unknown field": a_sync(b',"generation":7'),
     "a sync with a query": a_request(b"{}", path=SYNC_PATH + "?"),
+    "a leave without members": a_request(b"{}", path=LEAVE_PATH),
+    "a leave of no name": a_request(b'{"members":[{}]}', path=LEAVE_PATH),
     "a sync of a page": a_sync(b"", *PLAIN, "Origin: http://evil.example"),
 }
 
@@ -154,6 +172,16 @@ async def test_a_sync_is_answered_fast(name: str, reply: str, both: Both) -> Non
     assert fast == 2
 
 
+@pytest.mark.parametrize("reply", LEAVE_REPLIES)
+@pytest.mark.parametrize("name", LEAVES)
+async def test_a_leave_is_answered_fast(name: str, reply: str, both: Both) -> None:
+    both.scripted.reply = LEAVE_REPLIES[reply]
+
+    _, fast = await compare(both, LEAVES[name], LEAVES[name])
+
+    assert fast == 2
+
+
 async def test_the_address_of_a_member_is_known(both: Both) -> None:
     both.scripted.reply = JOINED
 
@@ -191,7 +219,11 @@ async def test_a_bug_of_ours_gets_the_answer_of_the_ordinary_way(
 async def test_calls_that_are_nearly_right_get_the_same_answers(seed: int, both: Both) -> None:
     """Behind each other, changed here and there, in pieces that begin and end anywhere."""
     random = Random(seed)
-    kinds = [each for each in (*JOINS.values(), *SYNCS.values(), a_wait(), *ORDINARY.values()) if len(each) < 4_000]
+    kinds = [
+        each
+        for each in (*JOINS.values(), *SYNCS.values(), *LEAVES.values(), a_wait(), *ORDINARY.values())
+        if len(each) < 4_000
+    ]
     replies: dict[type, Reply] = {JoinGroup: JOINED, SyncGroup: SYNCED}
     both.scripted.reply = lambda r: replies.get(type(r), STABLE)
     for _ in range(30):

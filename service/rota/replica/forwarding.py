@@ -39,6 +39,7 @@ from rota.protocol.messages import (
     Heartbeat,
     HeartbeatMany,
     JoinGroup,
+    LeaveGroup,
     ListGroups,
     ListTopics,
     Request,
@@ -64,7 +65,7 @@ HEARTBEAT_MS = 1_000
 """The same for a heartbeat, which an owner answers from memory. If no answer comes, the liveness store has to take the
 heartbeat before the member gives the call up: see `MembershipSettings.heartbeat_grace_ms`."""
 Beats: TypeAlias = Heartbeat | HeartbeatMany
-Submitted: TypeAlias = CommitOffsets | Beats | JoinGroup | SyncGroup
+Submitted: TypeAlias = CommitOffsets | Beats | JoinGroup | SyncGroup | LeaveGroup
 """Requests that may be answered without a task, also those among them that wait."""
 DRAINING = "this replica is stopping; ask again, another one takes over"
 

@@ -1,7 +1,7 @@
 """Answers the calls that come most often from the parser's callback: without a task, a scope or a middleware.
 
 A call is answered here where it is a plain request that arrived whole, from a caller that is known. Heartbeats and
-reads are answered at once where the shard is in this process and its memory durable; commits, joins, syncs and
+reads are answered at once where the shard is in this process and its memory durable. Commits, joins, syncs, leaves and
 heartbeats that wait are submitted, and their answers owed (ADR 93). For any other call `answer` returns None, and the
 call takes the ordinary way from its beginning. Nothing is counted or charged before it is certain that the answer is
 given here. Both ways have the rules of reading, the guard, the coordinator, the metrics and the renderer in common, so
@@ -48,6 +48,7 @@ from rota.protocol.messages import (
     HeartbeatMany,
     HeartbeatReply,
     JoinGroup,
+    LeaveGroup,
     Request,
     SyncGroup,
     VerifyFence,
@@ -68,7 +69,7 @@ REMEMBERED_BYTES_IN_ALL = 16 * 1024 * 1024
 """Of all connections of a process. What is kept of a request takes up to four times its bytes."""
 
 _PATH = re.compile(
-    rf"/v1/namespaces/({NAMESPACE_PATTERN})/groups/({NAME_PATTERN})/(heartbeat|offsets|join|sync|fence|leader)".encode()
+    rf"/v1/namespaces/({NAMESPACE_PATTERN})/groups/({NAME_PATTERN})/(heartbeat|offsets|join|sync|leave|fence|leader)".encode()
 )
 _LOOKED_AT = frozenset(
     {
@@ -94,8 +95,8 @@ _END_OF_HEAD = b"\r\n\r\n"
 
 
 Read = VerifyFence | GetLeader
-Waiting = CommitOffsets | JoinGroup | SyncGroup
-"""Requests whose answer comes later as a rule: from the store, or from other members."""
+Waiting = CommitOffsets | JoinGroup | SyncGroup | LeaveGroup
+"""Requests that as a rule are answered later: once they are durable, or once other members have called."""
 FastRequest = Heartbeat | HeartbeatMany | Waiting | Read
 FastCall = type[Heartbeat | Waiting | VerifyFence | GetLeader]
 
@@ -117,6 +118,7 @@ _CALLS: dict[tuple[bytes, bytes], FastCall] = {
     (b"POST", b"offsets"): CommitOffsets,
     (b"POST", b"join"): JoinGroup,
     (b"POST", b"sync"): SyncGroup,
+    (b"POST", b"leave"): LeaveGroup,
     (b"POST", b"fence"): VerifyFence,
     (b"GET", b"leader"): GetLeader,
 }

@@ -17,6 +17,7 @@ from rota.protocol.messages import (
     Heartbeat,
     HeartbeatMany,
     JoinGroup,
+    LeaveGroup,
     Request,
     SyncGroup,
     parks_for_ms,
@@ -255,7 +256,7 @@ class RuntimeReplica(ReplicaProcess):
             at_hand = self.routed.try_heartbeat(request)
             if at_hand is not None:
                 return at_hand
-        if not isinstance(request, CommitOffsets | Heartbeat | JoinGroup | SyncGroup):
+        if not isinstance(request, CommitOffsets | Heartbeat | JoinGroup | SyncGroup | LeaveGroup):
             return await self.routed.call(request)
         answered: asyncio.Future[Answer] = self.loop.create_future()
         cancel = self.routed.submit(request, partial(_answer_once, answered))
