@@ -115,10 +115,9 @@ class Forwarder:
         return self._finish(request, partial(self.call, request), done)
 
     async def end(self) -> None:
-        """Return when no `submit` goes on in a task: each ends within `MOVE_MS` and the time of a peer's answer.
-
-        Calls that are parked at peers end by `drain`.
-        """
+        """End what `submit` goes on with in tasks. The servers have stopped by then: no client waits for the answers."""
+        for task in self._finishing:
+            task.cancel()
         await asyncio.gather(*self._finishing, return_exceptions=True)
 
     def drain(self) -> None:
