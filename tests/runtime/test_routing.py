@@ -197,19 +197,63 @@ async def test_a_forwarded_client_that_hangs_up_is_unparked(fleet: list[RunningR
     await until(lambda: first.local.parked() == 0)
 
 
-async def test_a_draining_replica_ends_calls_parked_at_a_peer(
-    fleet: list[RunningReplica],
-) -> None:
+@pytest.mark.parametrize("at_owner", [False, True])
+async def test_a_submitted_call_is_unparked_by_its_cancel(at_owner: bool, fleet: list[RunningReplica]) -> None:
+    """It gets no answer, wherever its group is."""
     first, second, _ = fleet
     group = a_group_of(first)
     await a_stable_member(first.routed, group)  # type: ignore[arg-type]
-    parked = asyncio.create_task(second.routed.call(a_join(group, instance="i2")))
+    answers: list[Answer] = []
+    replica = first if at_owner else second
+    cancel = replica.routed.submit(a_join(group, instance="i2"), answers.append)
+    await until(lambda: first.local.parked() == 1)
+
+    assert cancel is not None
+    cancel()
+    cancel()
+    await until(lambda: first.local.parked() == 0)
+
+    assert answers == []
+
+
+async def test_a_submitted_call_may_be_cancelled_before_it_is_forwarded(fleet: list[RunningReplica]) -> None:
+    first, second, _ = fleet
+    answers: list[Answer] = []
+
+    cancel = second.routed.submit(a_join(a_group_of(first), instance="i1"), answers.append)
+    assert cancel is not None
+    cancel()
+    await second.routed.call(ListGroups("default"))
+
+    assert answers == []
+    assert first.local.parked() == 0
+
+
+@pytest.mark.parametrize("is_submitted", [False, True])
+async def test_a_draining_replica_ends_calls_parked_at_a_peer(is_submitted: bool, fleet: list[RunningReplica]) -> None:
+    first, second, _ = fleet
+    group = a_group_of(first)
+    await a_stable_member(first.routed, group)  # type: ignore[arg-type]
+    join = a_join(group, instance="i2")
+    parked = asyncio.create_task(submitted(second, join) if is_submitted else second.routed.call(join))
     await until(lambda: first.local.parked() == 1)
 
     await second.local.drain()
 
     assert (await parked).reply.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     await until(lambda: first.local.parked() == 0)
+
+
+async def test_a_replica_stops_without_the_answer_of_a_silent_peer(tables: MemoryTables) -> None:
+    answers: list[Answer] = []
+    async with a_silent_peer(tables), a_replica(tables, "r1") as replica:
+        await until(lambda: replica.local.directory.peer_of(shard_of("default", "g", SHARDS)) is not None)
+        replica.routed.submit(CommitOffsets("default", "g", -1, (OffsetToCommit("t", 0, 7),)), answers.append)
+
+        async with asyncio.timeout(forwarding.ANSWER_MS / 1000):
+            await replica.routed.stop()
+
+    assert answers == []
 
 
 async def test_a_listing_has_the_groups_of_all_replicas(fleet: list[RunningReplica]) -> None:

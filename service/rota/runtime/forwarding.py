@@ -115,7 +115,7 @@ class Forwarder:
         return self._finish(request, partial(self.call, request), done)
 
     async def end(self) -> None:
-        """End what `submit` goes on with in tasks. The servers have stopped by then: no client waits for the answers."""
+        """End the calls that go on in tasks. The servers have stopped by then: no client waits for the answers."""
         for task in self._finishing:
             task.cancel()
         await asyncio.gather(*self._finishing, return_exceptions=True)
