@@ -314,6 +314,12 @@ Cancel = Callable[[], object]
 """Un-parks a call whose client is gone: it gets no answer. Does nothing where it has one."""
 
 
+def unpark(call: Cancel | None) -> None:
+    """Cancel a call, where there is something to be cancelled."""
+    if call is not None:
+        call()
+
+
 class Coordinator(Protocol):
     """What the transports call. `runtime.coordinator.LocalCoordinator` is the real one."""
 

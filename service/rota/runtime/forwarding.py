@@ -12,7 +12,7 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, HeartbeatMany, ListGroups, ListTopics, Request, parks_for_ms, refuse
 from rota.replica import forwarding as step
 from rota.replica.forwarding import DRAINING, Beats, Forwarding, NoAnswer, Step, Steps, Submitted
-from rota.replica.ports import Answer, Cancel, JournalEvent, Replica
+from rota.replica.ports import Answer, Cancel, JournalEvent, Replica, unpark
 from rota.runtime.directory import Directory
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class Forwarder:
         do = forwarding.route(request)
         if isinstance(do, step.AskHere):
             begun = submit_here(request, answered)
-            return (lambda: _cancel(rest or begun)) if parks else None
+            return (lambda: unpark(rest or begun)) if parks else None
         if isinstance(do, step.AskPeer) and isinstance(request, Heartbeat | HeartbeatMany) and not parks:
             self.peers.heartbeat(do.peer, request, lambda outcome: answered(forwarding.answer_of(do, outcome)))
             return None
@@ -185,11 +185,6 @@ async def _finished(request: Request, work: Callable[[], Awaitable[Answer]], don
         logger.error("a forwarded request failed", exc_info=error)
         answer = Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "an internal error; see the log"))
     done(answer)
-
-
-def _cancel(call: Cancel | None) -> None:
-    if call is not None:
-        call()
 
 
 def _now_ms() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import Context, copy_context
 from dataclasses import replace
 from typing import Any, Protocol
@@ -29,7 +29,7 @@ from rota.access.quotas import may_park, payer_of
 from rota.api.access.identity import CURRENT, NOTE, ORIGIN, Authenticator, Credentials, Identity, unauthenticated
 from rota.api.access.meters import PARKED, STREAM, Asked, Meters
 from rota.api.access.meters import WATCH as A_WATCH
-from rota.api.access.open_work import Check, End, Ending, OpenWork
+from rota.api.access.open_work import Check, End, Ending, OpenWork, ParkedCall
 from rota.api.ports import ServedCoordinator
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
@@ -51,7 +51,7 @@ from rota.protocol.messages import (
     refuse,
 )
 from rota.replica.forwarding import Submitted
-from rota.replica.ports import Answer, Cancel, JournalEvent, ShardOwner
+from rota.replica.ports import Answer, Cancel, JournalEvent, ShardOwner, unpark
 
 
 class Admission(Protocol):
@@ -239,51 +239,6 @@ class RepeatedHeartbeat:
         """By the monotonic clock."""
 
 
-class ParkedCall:
-    """A submitted call that may park, and what it holds until it is answered, ended or cancelled: one of the three."""
-
-    __slots__ = ("_cancel", "_done", "_request", "held")
-
-    def __init__(self, request: Submitted, done: Callable[[Answer], None]) -> None:
-        self.held = ExitStack()
-        self._request = request
-        self._done: Callable[[Answer], None] | None = done
-        """None from its end on."""
-        self._cancel: Cancel | None = None
-
-    def submit(self, coordinator: ServedCoordinator) -> Cancel:
-        try:
-            self._cancel = coordinator.submit(self._request, self._answered)
-        except BaseException:
-            self._close()
-            raise
-        return self.cancel
-
-    def end(self, rejection: RejectedRequest) -> None:
-        """Neither the caller's proof nor the rules need last as long as a call is parked."""
-        cancel, done = self._cancel, self._close()
-        if done is not None:
-            _cancel(cancel)
-            done(Answer(refuse(self._request, rejection.code, rejection.detail)))
-
-    def cancel(self) -> None:
-        """Its client is gone."""
-        cancel, done = self._cancel, self._close()
-        if done is not None:
-            _cancel(cancel)
-
-    def _answered(self, answer: Answer) -> None:
-        done = self._close()
-        if done is not None:
-            done(answer)
-
-    def _close(self) -> Callable[[Answer], None] | None:
-        done, self._done, self._cancel = self._done, None, None
-        if done is not None:
-            self.held.close()
-        return done
-
-
 class GuardedCoordinator:
     """A coordinator that answers callers that the guard admits. Rejections are answers, as its own are."""
 
@@ -465,7 +420,7 @@ class GuardedCoordinator:
                 again = context.run(self._submit_and_hold, asked, payer, settle)
 
         first = self._submit_and_hold(own, payer, ask_again_or_settle)
-        return None if context is None else lambda: _cancel(again or first)
+        return None if context is None else lambda: unpark(again or first)
 
     def _signed(self, request: Any) -> Request:
         """With its author, for the audit trail, which the shard's owner writes on any replica."""
@@ -518,11 +473,6 @@ class GuardedCoordinator:
 def behind(guard: Guard | None, coordinator: ServedCoordinator) -> ServedCoordinator:
     """The coordinator as callers reach it; without a guard every caller may do everything."""
     return coordinator if guard is None else GuardedCoordinator(coordinator, guard)
-
-
-def _cancel(call: Cancel | None) -> None:
-    if call is not None:
-        call()
 
 
 def _may_administer(identity: Identity, request: Request) -> bool:

@@ -10,11 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from typing import Protocol, TypeVar
 
+from rota.api.ports import ServedCoordinator
 from rota.protocol.errors import RejectedRequest
+from rota.protocol.messages import refuse
+from rota.replica.forwarding import Submitted
+from rota.replica.ports import Answer, Cancel, unpark
 
 SWEEP_EVERY_S = 1.0
 _LOOK_S = 0.1
@@ -119,3 +123,51 @@ class Ending:
         finally:
             self._timeout = None
         raise self.rejection
+
+
+class ParkedCall:
+    """A submitted call that may park, and what it holds until it is answered, ended or cancelled: one of the three.
+
+    It needs no task, as work with an `Ending` does.
+    """
+
+    __slots__ = ("_cancel", "_done", "_request", "held")
+
+    def __init__(self, request: Submitted, done: Callable[[Answer], None]) -> None:
+        self.held = ExitStack()
+        self._request = request
+        self._done: Callable[[Answer], None] | None = done
+        """None from its end on."""
+        self._cancel: Cancel | None = None
+
+    def submit(self, coordinator: ServedCoordinator) -> Cancel:
+        try:
+            self._cancel = coordinator.submit(self._request, self._answered)
+        except BaseException:
+            self._close()
+            raise
+        return self.cancel
+
+    def end(self, rejection: RejectedRequest) -> None:
+        """Neither the caller's proof nor the rules need last as long as a call is parked."""
+        cancel, done = self._cancel, self._close()
+        if done is not None:
+            unpark(cancel)
+            done(Answer(refuse(self._request, rejection.code, rejection.detail)))
+
+    def cancel(self) -> None:
+        """Its client is gone."""
+        cancel, done = self._cancel, self._close()
+        if done is not None:
+            unpark(cancel)
+
+    def _answered(self, answer: Answer) -> None:
+        done = self._close()
+        if done is not None:
+            done(answer)
+
+    def _close(self) -> Callable[[Answer], None] | None:
+        done, self._done, self._cancel = self._done, None, None
+        if done is not None:
+            self.held.close()
+        return done

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from rota.api.http.rendered import CALLER_GONE, Rendered, render_failure
 from rota.observability.metrics import Metrics, Waiters
-from rota.replica.ports import Answer, Cancel
+from rota.replica.ports import Answer, Cancel, unpark
 
 
 class OwedAnswer:
@@ -53,8 +53,7 @@ class OwedAnswer:
             return
         cancel, self.rendered = self._cancel, CALLER_GONE
         self._count("GONE")
-        if cancel is not None:
-            cancel()
+        unpark(cancel)
 
     def _answered(self, answer: Answer) -> None:
         if self.rendered is CALLER_GONE:
