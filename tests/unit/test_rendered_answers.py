@@ -34,6 +34,8 @@ REPLIES: list[Reply] = [
             JoinedMember("", "", b"a"),
         ),
     ),
+    JoinReply(member_id="m", generation_id=7, leader_id="m", assignment=b""),
+    JoinReply(member_id="m", generation_id=7, leader_id="m", assignment=b"\xfb\xff"),
     SyncReply(generation_id=7, protocol_type="worker", protocol_name="range", assignment=b"\xfb\xff", fencing_token=3),
     SyncReply(protocol_type=ODD_TEXT, protocol_name=ODD_TEXT),
     SyncReply(),

@@ -164,12 +164,13 @@ def _join_document(reply: JoinReply, answer: Answer) -> bytes:
             for each in reply.members
         ]
     )
+    share = "null" if reply.assignment is None else f'"{_base64(reply.assignment)}"'
     return (
         f'{{"status":"joined","member_id":{encode_basestring(reply.member_id)},"generation_id":{reply.generation_id},'
         f'"protocol_type":{_text(reply.protocol_type)},"protocol_name":{_text(reply.protocol_name)},'
         f'"leader_id":{encode_basestring(reply.leader_id)},"members":[{members}],'
         f'"skip_assignment":{"true" if reply.skip_assignment else "false"},"fencing_token":{reply.fencing_token},'
-        f'"revision":{answer.revision},"epoch":{answer.epoch}}}'
+        f'"assignment":{share},"revision":{answer.revision},"epoch":{answer.epoch}}}'
     ).encode()
 
 
