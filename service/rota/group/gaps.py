@@ -9,7 +9,7 @@ CLASSES = 96
 
 
 class GapCount:
-    """The gaps of one member since `since_ms`."""
+    """The gaps of one member since `since_ms`, as `sessions.renew_sessions` counts them: how many by class."""
 
     __slots__ = ("classes", "longest_ms", "since_ms")
 
@@ -17,12 +17,6 @@ class GapCount:
         self.since_ms = since_ms
         self.longest_ms = 0
         self.classes: dict[int, int] = {}
-
-    def add(self, gap_ms: int) -> None:
-        number = gap_class(gap_ms)
-        self.classes[number] = self.classes.get(number, 0) + 1
-        if gap_ms > self.longest_ms:  # noqa: PLR1730 - in the way of every heartbeat, max() costs as much as all the rest
-            self.longest_ms = gap_ms
 
 
 @lru_cache(maxsize=10_000)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from rota.group.assignment import mark_synced, server_side_of
 from rota.group.membership_checks import check_member, report_fenced, was_taken_along, why
 from rota.group.result import Result
-from rota.group.sessions import renew_session
+from rota.group.sessions import renew_session, renew_sessions
 from rota.group.state import PREPARING_REBALANCE, STABLE, Group, GroupState, Member
 from rota.group.succession import note_fetched
 from rota.protocol.errors import ErrorCode
@@ -48,8 +48,9 @@ def heartbeat(result: Result, group: Group, request: Heartbeat, call: int) -> No
 
 
 def heartbeat_many(result: Result, group: Group, request: HeartbeatMany, call: int) -> None:
-    """What `heartbeat` does without a wait, for several members. One loop, because there may be thousands."""
+    """What `heartbeat` does without a wait, for several members. Two loops, because there may be thousands."""
     errors: list[HeartbeatError] = []
+    alive: list[Member] = []
     members, static_members = group.members, group.static_members
     oldest, newest, subject = group.join_generation_id, group.generation_id, request.subject
     for beat in request.members:
@@ -64,9 +65,10 @@ def heartbeat_many(result: Result, group: Group, request: HeartbeatMany, call: i
         ):
             errors.append(_answer_one(result, group, beat, subject))
         else:
-            renew_session(result, group, member)
+            alive.append(member)
+    renew_sessions(result, group, alive)
     leader = members.get(group.leader_id or "")
-    if leader is not None and not leader.has_fetched and _is_alive(leader, newest, request, errors):
+    if leader is not None and not leader.has_fetched and leader in alive and _names(request, leader.member_id, newest):
         _note_share(result, group, leader)
     if group.state is PREPARING_REBALANCE:
         refused = {error.member_id for error in errors}
@@ -76,12 +78,9 @@ def heartbeat_many(result: Result, group: Group, request: HeartbeatMany, call: i
     result.reply(call, reply)
 
 
-def _is_alive(member: Member, generation_id: int, request: HeartbeatMany, errors: list[HeartbeatError]) -> bool:
-    """Whether one of these heartbeats is this member's in this generation, and was not refused."""
-    member_id = member.member_id
-    return any(beat.member_id == member_id and beat.generation_id == generation_id for beat in request.members) and all(
-        error.member_id != member_id for error in errors
-    )
+def _names(request: HeartbeatMany, member_id: str, generation_id: int) -> bool:
+    """Whether one of these heartbeats is this member's in this generation."""
+    return any(beat.member_id == member_id and beat.generation_id == generation_id for beat in request.members)
 
 
 def _note_share(result: Result, group: Group, member: Member) -> None:

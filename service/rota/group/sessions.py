@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rota.group.apply import record
-from rota.group.gaps import GapCount
+from rota.group.gaps import GapCount, gap_class
 from rota.group.records import SessionStats
 from rota.group.result import Result, Timer, TimerKind
 from rota.group.state import Group, Member
@@ -21,20 +21,38 @@ MemberName = tuple[str, str, str]
 
 
 def renew_session(result: Result, group: Group, member: Member) -> None:
-    """The member shows that it lives: count the gap since it last did, and start its session afresh.
+    """`renew_sessions` of one member."""
+    renew_sessions(result, group, (member,))
+
+
+def renew_sessions(result: Result, group: Group, members: Iterable[Member]) -> None:
+    """The members show that they live: count the gap since each last did, and start its session afresh.
 
     While a call of its is parked, that call shows it. This is the hottest path of all, so it is written out.
     """
-    deadline_ms = member.session_deadline_ms
-    if deadline_ms is None:
-        return
-    now_ms, timeout_ms = result.now_ms, member.image.session_timeout_ms
-    if member.gaps is None:
-        member.gaps = GapCount(now_ms)
-    member.gaps.add(now_ms - deadline_ms + timeout_ms)
-    set_session_deadline(result, group, member, now_ms + timeout_ms)
-    if result.seen is not None:
-        result.seen[member] = group
+    now_ms, seen = result.now_ms, result.seen
+    # Members that share a message were last seen together as a rule, so their gaps are of one class.
+    last_gap_ms, number = 0, 0
+    for member in members:
+        deadline_ms = member.session_deadline_ms
+        if deadline_ms is None:
+            continue
+        timeout_ms, gaps = member.image.session_timeout_ms, member.gaps
+        if gaps is None:
+            gaps = member.gaps = GapCount(now_ms)
+        gap_ms = now_ms - deadline_ms + timeout_ms
+        if gap_ms != last_gap_ms:
+            last_gap_ms, number = gap_ms, gap_class(gap_ms)
+        classes = gaps.classes
+        classes[number] = classes.get(number, 0) + 1
+        if gap_ms > gaps.longest_ms:  # noqa: PLR1730 - max() takes longer
+            gaps.longest_ms = gap_ms
+        member.session_deadline_ms = deadline_ms = now_ms + timeout_ms
+        armed_ms = member.session_armed_ms
+        if armed_ms is None or armed_ms > deadline_ms:
+            _arm(result, group, member, deadline_ms)
+        if seen is not None:
+            seen[member] = group
 
 
 def start_session(result: Result, group: Group, member: Member) -> None:
@@ -56,8 +74,12 @@ def set_session_deadline(result: Result, group: Group, member: Member, deadline_
     member.session_deadline_ms = deadline_ms
     armed_ms = member.session_armed_ms
     if armed_ms is None or armed_ms > deadline_ms:
-        member.session_armed_ms = deadline_ms
-        result.set_timer(TimerKind.SESSION, group, member.member_id, deadline_ms)
+        _arm(result, group, member, deadline_ms)
+
+
+def _arm(result: Result, group: Group, member: Member, at_ms: int) -> None:
+    member.session_armed_ms = at_ms
+    result.set_timer(TimerKind.SESSION, group, member.member_id, at_ms)
 
 
 # --- the end of a session ---------------------------------------------------------------------
@@ -84,8 +106,7 @@ def member_to_expire(result: Result, group: Group, timer: Timer) -> Member | Non
     if deadline_ms is None:
         return None
     if deadline_ms > result.now_ms:
-        member.session_armed_ms = deadline_ms
-        result.set_timer(TimerKind.SESSION, group, member.member_id, deadline_ms)
+        _arm(result, group, member, deadline_ms)
         return None
     return member
 
