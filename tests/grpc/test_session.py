@@ -196,6 +196,27 @@ async def test_a_member_is_on_the_stream_that_named_it_last(
     assert list((await session.next_news("fenced")).member_ids) == [leader.member_id]
 
 
+async def test_heartbeats_that_come_again_are_decided_again(
+    session: SessionClient, other: SessionClient, channel: Channel
+) -> None:
+    leader, follower = await a_pair(session)
+    for _ in range(3):
+        answer = (await session.ask(heartbeat=beats(leader, follower))).heartbeat
+        assert [(g.error, g.state, len(g.errors)) for g in answer.groups] == [("NONE", "Stable", 0)]
+    await other.ask(heartbeat=beats(follower))
+    await session.ask(heartbeat=beats(leader, follower))
+
+    leave = pb.LeaveGroupRequest(**G, members=[pb.LeavingMember(member_id=leader.member_id)])
+    await stub(channel).LeaveGroup(leave)
+    last = (await session.ask(heartbeat=beats(leader, follower))).heartbeat
+
+    errors = {each.member_id: each.error for each in last.groups[0].errors}
+    assert errors == {leader.member_id: "UNKNOWN_MEMBER_ID", follower.member_id: "REBALANCE_IN_PROGRESS"}
+    assert last.groups[0].revision > answer.groups[0].revision
+    assert {event.WhichOneof("event") for event in session.news} == {"fenced", "rebalance"}
+    assert other.news == [], "its member went back to the first stream"
+
+
 # --- errors and odd messages ----------------------------------------------------------------------
 
 

@@ -20,7 +20,13 @@ from rota.protocol.messages import (
     HeartbeatReply,
     MemberHeartbeat,
 )
-from rota.v1.coordinator_pb2 import GroupHeartbeat, HeartbeatManyRequest, HeartbeatRequest, HeartbeatResponse
+from rota.v1.coordinator_pb2 import (
+    GroupHeartbeat,
+    HeartbeatManyRequest,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    SessionRequest,
+)
 from rota.wire.fields import invalid, too_large
 from rota.wire.protobuf import parse
 from rota.wire.replies import MalformedReply, Received
@@ -29,8 +35,14 @@ from rota.wire.rpcs import RPCS
 _RPC = RPCS[Heartbeat]
 MAX_REMEMBERED = 10_000
 """Groups of one stream."""
+MAX_REMEMBERED_BYTES = 1024 * 1024
+"""A message of one stream that is larger is read again each time."""
 MAX_HEARTBEATS = 10_000
 """Heartbeats of one message, where no single group may have more members."""
+_TAG_OF_CALL = bytes([SessionRequest.CALL_FIELD_NUMBER << 3])
+_TAG_OF_HEARTBEATS = bytes([SessionRequest.HEARTBEAT_FIELD_NUMBER << 3 | 2])
+_SIZES_OF_A_CALL = range(2, 6)
+"""A tag and a number of up to four bytes."""
 
 
 def parse_heartbeat(data: bytes, limits: Limits) -> Heartbeat:
@@ -71,11 +83,19 @@ def read_many(message: HeartbeatManyRequest, limits: Limits) -> list[HeartbeatMa
 
 
 class HeartbeatReader:
-    """Reads what one stream says. A group with the same bytes as last time, the usual case, is not parsed again."""
+    """Reads what one stream says. A group with the same bytes as last time, the usual case, is not parsed again.
+
+    Nor is a whole message with the same heartbeats as the last one: only the number of its call is read.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._said: dict[tuple[str, str], tuple[bytes, HeartbeatMany]] = {}
+        self._latest: list[HeartbeatMany] | None = None
+        """What the last `read` has read, until `remember`."""
+        self._last = b""
+        """The bytes of a message behind its call, empty where none is remembered."""
+        self._last_read: list[HeartbeatMany] = []
 
     def read(self, message: HeartbeatManyRequest) -> list[HeartbeatMany]:
         """As `read_many`."""
@@ -84,7 +104,25 @@ class HeartbeatReader:
             return read_many(message, self._limits)
         if len(self._said) > MAX_REMEMBERED:
             self._said.clear()
-        return [self._read(group) for group in message.groups]
+        self._latest = [self._read(group) for group in message.groups]
+        return self._latest
+
+    def remember(self, data: bytes) -> None:
+        """The bytes of the `SessionRequest` that the last `read` was of, or of any other message of the stream."""
+        latest, self._latest = self._latest, None
+        if latest is not None and len(data) <= MAX_REMEMBERED_BYTES and (rest := _heartbeats_of(data)):
+            self._last, self._last_read = rest, latest
+
+    def repeated(self, data: bytes) -> tuple[int, list[HeartbeatMany]] | None:
+        """The call of a `SessionRequest` and what `read` has returned for these heartbeats; None for any other bytes.
+
+        The list is the same each time.
+        """
+        last = self._last
+        if not last or len(data) - len(last) not in _SIZES_OF_A_CALL or not data.endswith(last):
+            return None
+        call, begin = _call_of(data)
+        return (call, self._last_read) if call and len(data) - begin == len(last) else None
 
     def _read(self, group: GroupHeartbeat) -> HeartbeatMany:
         key, said = (group.namespace, group.group_id), group.SerializeToString()
@@ -144,6 +182,30 @@ def _read_result(result: Any) -> HeartbeatManyReply:
         )
     except ValueError:
         raise MalformedReply("error must be an error code") from None
+
+
+def _call_of(data: bytes) -> tuple[int, int]:
+    """The call at the beginning of a `SessionRequest`, and where it ends; 0 where another field, or a long one, is."""
+    return _varint(data, 1) if data[:1] == _TAG_OF_CALL else (0, 0)
+
+
+def _heartbeats_of(data: bytes) -> bytes:
+    """A `SessionRequest` without its call, if it has heartbeats behind it and nothing else; empty otherwise."""
+    call, begin = _call_of(data)
+    if not call or data[begin : begin + 1] != _TAG_OF_HEARTBEATS:
+        return b""
+    length, at = _varint(data, begin + 1)
+    return data[begin:] if length and at + length == len(data) else b""
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number there and where it ends; 0 where it is none of up to four bytes."""
+    number = 0
+    for index, byte in enumerate(data[at : at + 4]):
+        number |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return number, at + index + 1
+    return 0, at
 
 
 def _read_group(group: GroupHeartbeat) -> HeartbeatMany:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rota.api.grpc.ports import StreamedCoordinator
@@ -49,6 +49,9 @@ class _Table:
 
     bound_members: dict[str, StreamMember]
     stop_listening: Callable[[], None]
+    settled: dict[Stream, HeartbeatMany] = field(default_factory=dict)
+    """Heartbeats of which each member is bound to the stream that they came by, until any member is bound or removed.
+    """
 
 
 class Roster:
@@ -75,6 +78,7 @@ class Roster:
         bound_member = table.bound_members.get(member_id)
         if bound_member is None or bound_member.stream is not stream:
             bound_member = table.bound_members[member_id] = StreamMember(stream, member_id, group_instance_id)
+            table.settled.clear()
         return bound_member
 
     def remove(self, stream: Stream, key: GroupKey, member_ids: Iterable[str]) -> list[StreamMember]:
@@ -90,6 +94,7 @@ class Roster:
         ]
         for bound_member in gone:
             del bound_members[bound_member.member_id]
+        table.settled.clear()
         if not bound_members:
             del self._tables[key]
             table.stop_listening()
@@ -103,9 +108,12 @@ class Roster:
         if former is not None:
             self.bound_member(former.stream, key, former.member_id, former.group_instance_id)
 
-    def on_heartbeat(self, stream: Stream, request: HeartbeatMany, errors: Iterable[HeartbeatError]) -> None:
+    def on_heartbeat(self, stream: Stream, request: HeartbeatMany, errors: Collection[HeartbeatError]) -> None:
         """Bind all members with a heartbeat to the stream, except those that were removed."""
         key = (request.namespace, request.group_id)
+        table = self._tables.get(key)
+        if not errors and table is not None and table.settled.get(stream) is request:
+            return
         bound_members = self.bound_members(key)
         gone = {each.member_id for each in errors if each.error is not ErrorCode.REBALANCE_IN_PROGRESS}
         if gone:
@@ -114,6 +122,8 @@ class Roster:
             bound_member = bound_members.get(beat.member_id)
             if (bound_member is None or bound_member.stream is not stream) and beat.member_id not in gone:
                 self.bound_member(stream, key, beat.member_id, beat.group_instance_id)
+        if not errors and (table := self._tables.get(key)) is not None:
+            table.settled[stream] = request
 
     def lose(self, stream: Stream, keys: Iterable[GroupKey], leave_after_ms: int | None) -> None:
         """The stream is gone. Its members leave after a grace, if they had asked for that."""

@@ -50,7 +50,14 @@ from rota.protocol.messages import (
     SyncGroup,
 )
 from rota.replica.ports import Answer
-from rota.v1.coordinator_pb2 import Drain, SessionError, SessionEvent, SessionOptions, SessionRequest
+from rota.v1.coordinator_pb2 import (
+    Drain,
+    HeartbeatManyResponse,
+    SessionError,
+    SessionEvent,
+    SessionOptions,
+    SessionRequest,
+)
 from rota.wire.batching import MAX_BATCH, split_batch, take_batch
 from rota.wire.fields import invalid
 from rota.wire.heartbeats import HeartbeatReader, write_result
@@ -102,6 +109,9 @@ class Session:
         self._reading = asyncio.create_task(self._read(requests))
         self._reading.add_done_callback(lambda _: self._wake.set())
         self._heartbeats = HeartbeatReader(calls.limits)
+        self._last_answers: list[Answer] = []
+        self._last_results = HeartbeatManyResponse()
+        """The last answers to heartbeats as they travel: as a rule the next ones are the same."""
         self._groups: set[GroupKey] = set()
         """Where it has, or had, members, or calls to become one."""
         self._open: dict[int, asyncio.Task[None]] = {}
@@ -210,10 +220,15 @@ class Session:
     async def _begin_all(self, requests: AsyncIterator[bytes]) -> None:
         try:
             async for data in requests:
+                repeated = self._heartbeats.repeated(data)
+                if repeated is not None and self._may_heartbeat():
+                    self._answer_heartbeats(*repeated)
+                    continue
                 for request in _requests_in(data):
                     if request.call < 1:
                         raise invalid("call must be at least 1")
                     self._begin(request)
+                self._heartbeats.remember(data)
         except grpc.aio.AbortError:
             return  # `_write` has ended the stream while this waited for the next message.
 
@@ -347,6 +362,17 @@ class Session:
             self._calls.metrics.request_answered(HEARTBEAT, rejected.code)
             self.push(_error_event(call, Failure(rejected.code, rejected.detail)))
             return
+        self._answer_heartbeats(call, requests)
+
+    def _may_heartbeat(self) -> bool:
+        """Whether the caller may send heartbeats anywhere; each group is asked about by `GuardedCoordinator`."""
+        try:
+            self._calls.admission.admit_undecoded(HeartbeatMany)
+        except RejectedRequest:
+            return False
+        return True
+
+    def _answer_heartbeats(self, call: int, requests: list[HeartbeatMany]) -> None:
         answers = []
         for request in requests:
             answer = self._calls.coordinator.try_heartbeat(request)
@@ -362,8 +388,6 @@ class Session:
         return self._event_of(requests, await answers_to(self._calls.coordinator, requests))
 
     def _event_of(self, requests: list[HeartbeatMany], answers: list[Answer]) -> SessionEvent:
-        event = SessionEvent()
-        event.heartbeat.SetInParent()
         for request, answer in zip(requests, answers, strict=True):
             reply = answer.reply
             assert isinstance(reply, HeartbeatManyReply)
@@ -371,8 +395,11 @@ class Session:
                 self._groups.add((request.namespace, request.group_id))
                 self._roster.on_heartbeat(self, request, reply.errors)
             self._calls.count(request, reply)
-            write_result(event.heartbeat.groups.add(), reply, answer.revision, answer.epoch)
-        return event
+        if answers != self._last_answers:
+            self._last_results, self._last_answers = HeartbeatManyResponse(), answers
+            for answer in answers:
+                write_result(self._last_results.groups.add(), answer.reply, answer.revision, answer.epoch)
+        return SessionEvent(heartbeat=self._last_results)
 
 
 def _requests_in(data: bytes) -> Sequence[SessionRequest]:
