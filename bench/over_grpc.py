@@ -137,7 +137,7 @@ def callers(requests: Sequence[bytes], seconds: float) -> Callable[[str, str], L
 
 
 def streams(messages: Sequence[bytes], seconds: float) -> Callable[[str, str], Load]:
-    """Streams on which a message is sent when the last one was answered."""
+    """Streams on which a message is sent when the last one was answered; members are on one of them."""
 
     def load_of(_unary: str, path: str) -> Load:
         async def load(port: int) -> int:
@@ -147,7 +147,7 @@ def streams(messages: Sequence[bytes], seconds: float) -> Callable[[str, str], L
                 async with _channel(port) as channel:
                     stream: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(path)()
                     done = 0
-                    for message in cycle(messages[number::STREAMS] or messages):
+                    for message in cycle(messages[number::STREAMS]):
                         if time.perf_counter() >= until:
                             break
                         await stream.write(message)
@@ -156,7 +156,7 @@ def streams(messages: Sequence[bytes], seconds: float) -> Callable[[str, str], L
                     await stream.done_writing()
                     return done
 
-            return sum(await asyncio.gather(*map(talk, range(STREAMS))))
+            return sum(await asyncio.gather(*map(talk, range(min(STREAMS, len(messages))))))
 
         return load
 
