@@ -8,7 +8,7 @@ import pytest
 
 from rota.group.gaps import CLASSES, class_end_ms, gap_class, quantile_ms
 from rota.protocol.messages import HeartbeatMany, MemberHeartbeat
-from tests.unit.group.driver import KEY, LIMITS, SESSION_MS, a_heartbeat, a_stable_group
+from tests.unit.group.driver import KEY, LIMITS, SESSION_MS, Core, a_heartbeat, a_stable_group
 
 INTERVAL_MS = 5_000
 
@@ -30,15 +30,15 @@ def test_a_gap_of_less_than_nothing_counts_as_none() -> None:
 
 def test_gaps_are_counted_by_class_and_the_longest_is_kept() -> None:
     core = a_stable_group(members=1)
-    member = core.group.members["m0"]
-    member.gaps = None
+    forget_gaps(core, "m0")
 
     for gap_ms in (8, 9, 3, 1, 0, 8):
         core.advance(gap_ms)
         core.ask(a_heartbeat("m0", 1))
 
-    assert member.gaps is not None
-    assert (member.gaps.classes, member.gaps.longest_ms) == ({8: 3, 3: 1, 1: 1, 0: 1}, 9)
+    gaps = core.group.members["m0"].gaps
+    assert gaps is not None
+    assert (gaps.classes, gaps.longest_ms) == ({8: 3, 3: 1, 1: 1, 0: 1}, 9)
 
 
 def test_members_of_one_message_have_gaps_of_their_own() -> None:
@@ -46,7 +46,7 @@ def test_members_of_one_message_have_gaps_of_their_own() -> None:
     for member_id, before_ms in (("m0", 30), ("m1", 10), ("m2", 1)):
         core.advance(before_ms)
         core.ask(a_heartbeat(member_id, 1))
-        core.group.members[member_id].gaps = None
+        forget_gaps(core, member_id)
     core.advance(1)
 
     core.ask(HeartbeatMany(*KEY, tuple(MemberHeartbeat(m, 1) for m in ("m0", "m1", "m2", "m0"))))
@@ -54,6 +54,10 @@ def test_members_of_one_message_have_gaps_of_their_own() -> None:
     gaps = [core.group.members[m].gaps for m in ("m0", "m1", "m2")]
     assert [each and each.classes for each in gaps] == [{gap_class(12): 1, 0: 1}, {2: 1}, {1: 1}]
     assert [each and each.longest_ms for each in gaps] == [12, 2, 1]
+
+
+def forget_gaps(core: Core, member_id: str) -> None:
+    core.group.members[member_id].gaps = None
 
 
 @pytest.mark.parametrize(("share", "gap_ms"), [(0.0, 1), (0.25, 1), (0.26, 2), (0.75, 2), (0.76, 3), (1.0, 3)])

@@ -389,8 +389,7 @@ class Session:
 
     def _event_of(self, requests: list[HeartbeatMany], answers: list[Answer]) -> SessionEvent:
         for request, answer in zip(requests, answers, strict=True):
-            reply = answer.reply
-            assert isinstance(reply, HeartbeatManyReply)
+            reply = _reply_of(answer)
             if reply.error is ErrorCode.NONE:
                 self._groups.add((request.namespace, request.group_id))
                 self._roster.on_heartbeat(self, request, reply.errors)
@@ -398,8 +397,14 @@ class Session:
         if answers != self._last_answers:
             self._last_results, self._last_answers = HeartbeatManyResponse(), answers
             for answer in answers:
-                write_result(self._last_results.groups.add(), answer.reply, answer.revision, answer.epoch)
+                write_result(self._last_results.groups.add(), _reply_of(answer), answer.revision, answer.epoch)
         return SessionEvent(heartbeat=self._last_results)
+
+
+def _reply_of(answer: Answer) -> HeartbeatManyReply:
+    reply = answer.reply
+    assert isinstance(reply, HeartbeatManyReply)
+    return reply
 
 
 def _requests_in(data: bytes) -> Sequence[SessionRequest]:
