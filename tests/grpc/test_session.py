@@ -347,7 +347,7 @@ async def test_a_loss_reported_twice_still_takes_its_members_along(
             ended.set()
             await cleared.wait()
 
-    session = Session(server._calls, server._roster, cast(Context, ACaller()), messages())
+    session = Session(server._calls, server._roster, cast(Context, ACaller()), messages().__anext__)
     running = asyncio.create_task(session.run())
     await until(lambda: len(server._roster.bound_members(("default", "g"))) == 1)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from prometheus_client import (
     CollectorRegistry,
@@ -248,11 +248,10 @@ class Metrics:
             self._waiters.labels(operation).set_function(lambda: waiters.count)
         return waiters
 
-    @contextmanager
-    def streaming(self) -> Iterator[None]:
+    def streaming(self) -> AbstractContextManager[None]:
         """Count an event stream as open for as long as the block runs."""
-        with self._streams.track_inprogress():
-            yield
+        tracker: AbstractContextManager[None] = self._streams.track_inprogress()
+        return tracker
 
     def loop_lagged(self, lag_seconds: float) -> None:
         self._lag.observe(lag_seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -62,11 +62,13 @@ def checked(answer: Answer) -> Answer:
     raise CallFailed(Failure(reply.error, reply.detail, answer.revision, answer.epoch, member_id, answer.owner))
 
 
-async def outcome_of(work: Awaitable[Outcome], operation: str) -> Outcome | Failure:
+def outcome_of(work: Awaitable[Outcome], operation: str) -> Coroutine[Any, Any, Outcome | Failure]:
     """Await the result of a call, or convert the exception to a failure."""
     spans = tracing.spans
-    if spans is None:
-        return await _awaited(work, operation)
+    return _awaited(work, operation) if spans is None else _traced(spans, work, operation)
+
+
+async def _traced(spans: tracing.Spans, work: Awaitable[Outcome], operation: str) -> Outcome | Failure:
     with spans.within(operation, tracing.Kind.SERVER) as span:
         outcome = await _awaited(work, operation)
         code = outcome.code if isinstance(outcome, Failure) else ErrorCode.NONE

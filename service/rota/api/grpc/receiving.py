@@ -40,23 +40,16 @@ class Receiver:
 
     async def message(self, context: Context) -> bytes:
         """The message of an rpc that has one; raises `RejectedRequest`."""
-        data = await self._receive(context)
+        data = await self.receive(context)
         if data is None:
             raise RejectedRequest(ErrorCode.INVALID_REQUEST, "the rpc has no message")
         return data
 
-    async def messages(self, context: Context, admission: Admission) -> AsyncIterator[bytes]:
-        """Those of a session. All are within the budget, where the caller may be no member anywhere."""
-        while (data := await self._receive(context)) is not None:
-            yield data
-            if self._may_join(admission):
-                break
-        else:
-            return
-        while (data := _bytes(await context.read())) is not None:
-            yield data
+    def session(self, context: Context, admission: Admission) -> SessionMessages:
+        """The messages of a session."""
+        return SessionMessages(self, context, admission)
 
-    async def _receive(self, context: Context) -> bytes | None:
+    async def receive(self, context: Context) -> bytes | None:
         """The next message, None after the last one."""
         source = source_of(ORIGIN.get() or client_of(context, self._proxies))
         return _bytes(await (self._unproven if self._lacks_proof() else self._proven).receive(source, context.read))
@@ -64,7 +57,8 @@ class Receiver:
     def _lacks_proof(self) -> bool:
         return self._guard is not None and self._guard.current().caller.is_anonymous
 
-    def _may_join(self, admission: Admission) -> bool:
+    def may_join(self, admission: Admission) -> bool:
+        """Whether the caller may be a member anywhere, or has proved its identity."""
         try:
             admission.admit_undecoded(Heartbeat)
         except RejectedRequest:
@@ -100,7 +94,7 @@ class Receiver:
 
     def _to_all(self, respond: Callable[[Any, Context], AsyncIterator[Any]], parse: Callable[[bytes], Any]) -> Any:
         async def receive(context: Context) -> AsyncIterator[Any]:
-            while (data := await self._receive(context)) is not None:
+            while (data := await self.receive(context)) is not None:
                 yield parse(data)
 
         async def receive_and_respond(_requests: object, context: Context) -> AsyncIterator[Any]:
@@ -111,6 +105,26 @@ class Receiver:
                 await abort(context, _failure(error))
 
         return receive_and_respond
+
+
+class SessionMessages:
+    """The messages of one session. All are within the budget, where the caller may be no member anywhere."""
+
+    __slots__ = ("_admission", "_context", "_is_free", "_receiver")
+
+    def __init__(self, receiver: Receiver, context: Context, admission: Admission) -> None:
+        self._receiver = receiver
+        self._context = context
+        self._admission = admission
+        self._is_free: bool | None = None
+        """Whether messages are received past the budget; None until the first one was asked for."""
+
+    def next(self) -> Awaitable[object]:
+        """The next message; anything but bytes after the last one. Raises `RejectedRequest`."""
+        if not self._is_free:
+            # The first message is received before the caller's rights are looked at.
+            self._is_free = self._is_free is not None and self._receiver.may_join(self._admission)
+        return self._context.read() if self._is_free else self._receiver.receive(self._context)
 
 
 def _bytes(received: object) -> bytes | None:

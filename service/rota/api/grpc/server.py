@@ -208,27 +208,25 @@ class GrpcServer:
         return enter
 
     async def _session(self, context: Context) -> None:
+        """One coroutine: each that a stream waits in is memory for as long as it is open."""
+        counted = self._guard.streaming() if self._guard is not None else nullcontext()
         try:
-            with self._guard.streaming() if self._guard is not None else nullcontext():
-                await self._run_session(context)
+            with counted, self._calls.metrics.streaming():
+                messages = self._receiver.session(context, self._calls.admission)
+                session = Session(self._calls, self._roster, context, messages.next)
+                self._sessions.add(session)
+                if self._drained.is_set():
+                    session.drain()
+                ending = self._end_with_proof(session)
+                try:
+                    await session.run()
+                finally:
+                    if ending is not None:
+                        ending.cancel()
+                    self._sessions.discard(session)
         except RejectedRequest as rejected:
             self._calls.metrics.request_answered(OPERATION, rejected.code)
             await abort(context, failure_of(rejected))
-
-    async def _run_session(self, context: Context) -> None:
-        requests = self._receiver.messages(context, self._calls.admission)
-        session = Session(self._calls, self._roster, context, requests)
-        self._sessions.add(session)
-        if self._drained.is_set():
-            session.drain()
-        ending = self._end_with_proof(session)
-        try:
-            with self._calls.metrics.streaming():
-                await session.run()
-        finally:
-            if ending is not None:
-                ending.cancel()
-            self._sessions.discard(session)
 
     def _end_with_proof(self, session: Session) -> asyncio.TimerHandle | None:
         """A stream ends in order before its token does: the client opens the next one with its next token."""

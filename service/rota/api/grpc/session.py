@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -101,13 +101,34 @@ class Session:
     spot where that is possible, whatever else waits.
     """
 
-    def __init__(self, calls: Calls, roster: Roster, context: Context, requests: AsyncIterator[bytes]) -> None:
+    __slots__ = (
+        "_batching",
+        "_calls",
+        "_closed",
+        "_context",
+        "_draining",
+        "_groups",
+        "_heartbeats",
+        "_host",
+        "_last_answers",
+        "_last_results",
+        "_leave_after_ms",
+        "_open",
+        "_reading",
+        "_rejection",
+        "_roster",
+        "_unread",
+        "_waiting",
+    )
+
+    def __init__(
+        self, calls: Calls, roster: Roster, context: Context, next_message: Callable[[], Awaitable[object]]
+    ) -> None:
+        """`next_message`: see `SessionMessages.next`."""
         self._calls = calls
         self._roster = roster
         self._context = context
         self._host = client_of(context, calls.proxies)
-        self._reading = asyncio.create_task(self._read(requests))
-        self._reading.add_done_callback(lambda _: self._wake.set())
         self._heartbeats = HeartbeatReader(calls.limits)
         self._last_answers: list[Answer] = []
         self._last_results = HeartbeatManyResponse()
@@ -115,19 +136,36 @@ class Session:
         self._groups: set[GroupKey] = set()
         """Where it has, or had, members, or calls to become one."""
         self._open: dict[int, asyncio.Task[None]] = {}
-        self._unread: deque[SessionEvent] = deque()
-        self._wake = asyncio.Event()
+        self._unread: deque[SessionEvent] | None = None
+        """None while there is none: an empty queue is large beside a stream that is silent."""
+        self._waiting: asyncio.Future[None] | None = None
+        """Set while `run` waits for something to do."""
         self._leave_after_ms: int | None = None
         self._batching = False
         self._draining = False
         self._closed = False
         self._rejection: Failure | None = None
+        self._reading = asyncio.create_task(outcome_of(self._begin_all(next_message), OPERATION))
+        """Begins whatever comes; its result is what ended the stream, None where its client has."""
+        self._reading.add_done_callback(self._wake)
 
     async def run(self) -> None:
-        """Serve the stream. Cancelled when the client is gone; ended where its caller may not have it any more."""
+        """Serve the stream: write what there is to write, until nothing more will come.
+
+        Cancelled when the client is gone; ended where its caller may not have it any more.
+        """
         try:
             with self._calls.admission.hold(self._admit_again, self._reject):
-                await self._write()
+                while True:
+                    if self._unread is not None:
+                        await self._write(self._unread)
+                    if self._reading.done():
+                        await self._end_if_broken()
+                    await self._end_if_rejected()
+                    if not self._open and self._unread is None and (self._draining or self._reading.done()):
+                        return
+                    self._waiting = asyncio.get_running_loop().create_future()
+                    await self._waiting
         finally:
             self._closed = True
             tasks = (self._reading, *self._open.values())
@@ -143,17 +181,24 @@ class Session:
         """Queue news or an answer."""
         if self._closed:
             return
-        if len(self._unread) >= MAX_UNREAD:
+        if self._unread is None:
+            self._unread = deque()
+        elif len(self._unread) >= MAX_UNREAD:
             self._reading.cancel()
             return
         self._unread.append(event)
-        self._wake.set()
+        self._wake()
 
     def drain(self) -> None:
         """Announce that the server stops. The stream ends when open calls are answered; no member leaves by that."""
         if not self._draining:
             self._draining = True
             self.push(SessionEvent(drain=Drain(reason=DRAINING)))
+
+    def _wake(self, _ended: object = None) -> None:
+        """Have `run` look at what has changed."""
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     # --- the caller ---------------------------------------------------------------------------------
 
@@ -179,24 +224,17 @@ class Session:
 
     def _reject(self, rejected: RejectedRequest) -> None:
         self._rejection = failure_of(rejected)
-        self._wake.set()
+        self._wake()
 
     # --- writing ------------------------------------------------------------------------------------
 
-    async def _write(self) -> None:
-        """Write what there is to write; return when nothing more will come."""
-        while True:
-            while self._unread:
-                await self._end_if_rejected()
-                event = take_batch(self._unread) if self._batching else self._unread.popleft()
-                await self._context.write(dump(event))
-            if self._reading.done():
-                await self._end_if_broken()
+    async def _write(self, unread: deque[SessionEvent]) -> None:
+        """Write all that is queued, and what is queued meanwhile."""
+        while unread:
             await self._end_if_rejected()
-            if not self._open and not self._unread and (self._draining or self._reading.done()):
-                return
-            self._wake.clear()
-            await self._wake.wait()
+            event = take_batch(unread) if self._batching else unread.popleft()
+            await self._context.write(dump(event))
+        self._unread = None
 
     async def _end_if_rejected(self) -> None:
         """End the stream as a new one would be; unread messages may be about groups that the caller may not see."""
@@ -213,13 +251,9 @@ class Session:
 
     # --- reading ------------------------------------------------------------------------------------
 
-    async def _read(self, requests: AsyncIterator[bytes]) -> Failure | None:
-        """Begin whatever comes; returns what ended the stream, None where its client has."""
-        return await outcome_of(self._begin_all(requests), OPERATION)
-
-    async def _begin_all(self, requests: AsyncIterator[bytes]) -> None:
+    async def _begin_all(self, next_message: Callable[[], Awaitable[object]]) -> None:
         try:
-            async for data in requests:
+            while isinstance(data := await next_message(), bytes):
                 repeated = self._heartbeats.repeated(data)
                 if repeated is not None and self._may_heartbeat():
                     self._answer_heartbeats(*repeated)
@@ -258,7 +292,9 @@ class Session:
 
     def _close(self, call: int) -> None:
         del self._open[call]
-        self._wake.set()
+        if not self._open:
+            self._open.clear()  # which frees its table
+        self._wake()
 
     def _cancel(self, call: int) -> None:
         task = self._open.get(call)
