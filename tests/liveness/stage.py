@@ -19,7 +19,7 @@ from rota.protocol.messages import (
     Request,
     SyncGroup,
 )
-from rota.replica.forwarding import Beats, NoAnswer
+from rota.replica.forwarding import NoAnswer, Submitted
 from rota.replica.ports import Answer, JournalEvent, Renewal, Replica, ShardClaim, ShardOwner, StoreUnavailable
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.forwarding import PeerUnreachable
@@ -113,7 +113,7 @@ class _Wires:
             raise PeerUnreachable("no way there")
         return await local.call(request)
 
-    def heartbeat(self, peer: Replica, request: Beats, done: Callable[[Answer | NoAnswer], None]) -> None:
+    def submit(self, peer: Replica, request: Submitted, done: Callable[[Answer | NoAnswer], None]) -> None:
         async def ask() -> None:
             try:
                 done(await self.call(peer, request))

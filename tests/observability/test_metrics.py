@@ -191,7 +191,7 @@ class _DeafPeers:
     async def call(self, peer: Replica, request: object) -> Answer:
         raise PeerUnreachable("gone")
 
-    def heartbeat(self, peer: Replica, request: object, done: Callable[[Answer | NoAnswer], None]) -> None:
+    def submit(self, peer: Replica, request: object, done: Callable[[Answer | NoAnswer], None]) -> None:
         done(NoAnswer("gone"))
 
     def watch(

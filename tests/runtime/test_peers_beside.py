@@ -1,4 +1,4 @@
-"""Heartbeats between workers of one machine, over a Unix socket: the answers are those of gRPC, which is there too."""
+"""Heartbeats and commits between workers of one machine, over a Unix socket: the answers are those of gRPC."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rota.api.peer import unix
 from rota.api.peer.client import GrpcPeers
 from rota.api.peer.server import PeerServer
-from rota.api.peer.unix import UnixLink, UnixServer, socket_of
-from rota.protocol.messages import Heartbeat, HeartbeatMany, MemberHeartbeat
-from rota.replica.forwarding import Beats, NoAnswer
+from rota.api.peer.unix import Kind, UnixLink, UnixServer, socket_of
+from rota.protocol.ids import shard_of
+from rota.protocol.messages import Act, CommitOffsets, Heartbeat, HeartbeatMany, MemberHeartbeat, OffsetToCommit
+from rota.replica.forwarding import Beats, NoAnswer, Submitted
 from rota.replica.ports import Answer, Replica
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage.memory import MemoryTables
+from rota.wire.peer_commits import pack_commit, unpack_commit_answer
 from rota.wire.peer_heartbeats import pack_heartbeats, unpack_answers
 from tests.runtime.conftest import NOW, FaultyStore, a_stable_member, until
 
@@ -49,16 +52,16 @@ async def a_link(path: Path) -> AsyncIterator[UnixLink]:
     await link.close()
 
 
-async def sent(link: UnixLink, message: bytes, limit_s: float = 60.0) -> bytes | NoAnswer:
+async def sent(link: UnixLink, message: bytes, limit_s: float = 60.0, kind: Kind = Kind.HEARTBEATS) -> bytes | NoAnswer:
     """The outcome of a message that is sent as soon as the link has a connection."""
     outcome: asyncio.Future[bytes | NoAnswer] = asyncio.get_running_loop().create_future()
-    await until(lambda: link.send(message, limit_s, outcome.set_result))
+    await until(lambda: link.send(message, limit_s, outcome.set_result, kind))
     return await outcome
 
 
-async def asked(peers: GrpcPeers, peer: Replica, request: Beats) -> Answer | NoAnswer:
+async def asked(peers: GrpcPeers, peer: Replica, request: Submitted) -> Answer | NoAnswer:
     outcome: asyncio.Future[Answer | NoAnswer] = asyncio.get_running_loop().create_future()
-    peers.heartbeat(peer, request, outcome.set_result)
+    peers.submit(peer, request, outcome.set_result)
     return await outcome
 
 
@@ -85,6 +88,83 @@ async def test_a_worker_beside_gives_the_answers_of_grpc(tables: MemoryTables, t
         await beside.close()
 
     assert first == later == expected
+
+
+async def test_commits_beside_have_the_answers_of_grpc(tables: MemoryTables, tmp_path: Path) -> None:
+    async with an_owner(tables) as local:
+        member = await a_stable_member(local, "g")
+        server = PeerServer(local, "127.0.0.1")
+        await server.start()
+        peer = Replica("r", "http://r", f"127.0.0.1:{server.port}")
+        commits = [
+            a_commit(member.generation_id, member.member_id),
+            a_commit(member.generation_id, member.member_id, group_instance_id="i"),
+            a_commit(7, member.member_id),
+            a_commit(-1, act=Act("an administrator", "why")),
+        ]
+        over_grpc, beside = GrpcPeers(), GrpcPeers(sockets=tmp_path)
+        async with a_socket(local, socket_of(tmp_path, peer.peer_address)) as socket:
+            await asked(beside, peer, BEAT)
+            await until(lambda: bool(socket.connections))
+            expected = [await asked(over_grpc, peer, commit) for commit in commits]
+            given = [await asked(beside, peer, commit) for commit in commits]
+            await server.stop()
+            past_grpc = [await asked(beside, peer, commit) for commit in commits]
+        await over_grpc.close()
+        await beside.close()
+
+    assert [each.reply for each in given if isinstance(each, Answer)] == [
+        each.reply for each in expected if isinstance(each, Answer)
+    ]
+    assert [isinstance(each, NoAnswer) for each in past_grpc] == [False, False, False, True]
+
+
+async def test_a_late_commit_holds_up_no_heartbeat(tmp_path: Path, tables: MemoryTables) -> None:
+    path = tmp_path / "s"
+    store = FaultyStore(tables)
+    await store.open(2)
+    elsewhere = next(each for each in ("h", "i", "j") if shard_of("default", each, 2) != shard_of("default", "g", 2))
+    async with LocalCoordinator(store, shard_count=2, limits=NOW) as local, a_socket(local, path), a_link(path) as link:
+        await local.wait_until_ready()
+        member = await a_stable_member(local, "g")
+        commit = pack_commit(a_commit(member.generation_id, member.member_id))
+        store.open_gate.clear()
+
+        late = await sent(link, commit, 0.0, Kind.COMMIT)
+        outcome: asyncio.Future[bytes | NoAnswer] = asyncio.get_running_loop().create_future()
+        assert link.send(commit, 60.0, outcome.set_result, Kind.COMMIT)
+        beat = await sent(link, pack_heartbeats([Heartbeat("default", elsewhere, "m", 1)]))
+        assert not outcome.done(), "it is not durable"
+        store.open_gate.set()
+        in_time = await outcome
+
+    assert late == NoAnswer("no answer in time")
+    assert isinstance(beat, bytes)
+    assert isinstance(in_time, bytes)
+    reply, *_ = unpack_commit_answer(in_time)
+    assert [each.error for each in reply.partitions] == ["NONE"]
+
+
+async def test_a_commit_fails_with_its_connection(tmp_path: Path, tables: MemoryTables) -> None:
+    path = tmp_path / "s"
+    store = FaultyStore(tables)
+    await store.open(1)
+    async with LocalCoordinator(store, shard_count=1, limits=NOW) as local, a_link(path) as link:
+        await local.wait_until_ready()
+        member = await a_stable_member(local, "g")
+        async with a_socket(local, path):
+            await sent(link, pack_heartbeats([BEAT]))
+            store.open_gate.clear()
+            outcome: asyncio.Future[bytes | NoAnswer] = asyncio.get_running_loop().create_future()
+            commit = pack_commit(a_commit(member.generation_id, member.member_id))
+            assert link.send(commit, 60.0, outcome.set_result, Kind.COMMIT)
+            await store.waiting.wait()
+        assert await outcome == CLOSED
+        store.open_gate.set()
+
+
+def a_commit(generation_id: int, member_id: str = "", **fields: Any) -> CommitOffsets:
+    return CommitOffsets("default", "g", generation_id, (OffsetToCommit("t", 0, 7),), member_id, **fields)
 
 
 async def test_a_worker_without_a_socket_is_asked_over_grpc(tables: MemoryTables, tmp_path: Path) -> None:
@@ -120,12 +200,12 @@ async def test_what_no_worker_sends_ends_its_connection(
     async with an_owner(tables) as local, a_socket(local, tmp_path / "s"), a_link(tmp_path / "s") as link:
         assert await sent(link, message) == CLOSED
 
-    assert "forwarded heartbeats were not answered" in caplog.text
+    assert "a forwarded message was not answered" in caplog.text
 
 
 async def test_messages_that_arrive_in_pieces_are_whole(tables: MemoryTables, tmp_path: Path) -> None:
     message = pack_heartbeats([BEAT])
-    framed = len(message).to_bytes(4, "big") + (7).to_bytes(4, "big") + message
+    framed = len(message).to_bytes(4, "big") + (7).to_bytes(4, "big") + b"\0" + message
     async with an_owner(tables) as local, a_socket(local, tmp_path / "s"):
         reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
         for cut in (1, 6, len(framed) - 1):
@@ -135,8 +215,8 @@ async def test_messages_that_arrive_in_pieces_are_whole(tables: MemoryTables, tm
             writer.write(framed[cut:] + framed)
             heads = []
             for _ in range(2):
-                head = await reader.readexactly(8)
-                heads.append(head[4:])
+                head = await reader.readexactly(9)
+                heads.append(head[4:8])
                 await reader.readexactly(int.from_bytes(head[:4], "big"))
             assert heads == [(7).to_bytes(4, "big")] * 2
         writer.close()
@@ -145,7 +225,7 @@ async def test_messages_that_arrive_in_pieces_are_whole(tables: MemoryTables, tm
 async def test_a_message_beyond_the_bound_ends_its_connection(tables: MemoryTables, tmp_path: Path) -> None:
     async with an_owner(tables) as local, a_socket(local, tmp_path / "s"):
         reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
-        writer.write(b"\xff" * 8)
+        writer.write(b"\xff" * 9)
 
         assert await reader.read() == b""
         writer.close()

@@ -65,6 +65,8 @@ HEARTBEAT_MS = 1_000
 """The same for a heartbeat, which an owner answers from memory. If no answer comes, the liveness store has to take the
 heartbeat before the member gives the call up: see `MembershipSettings.heartbeat_grace_ms`."""
 Beats: TypeAlias = Heartbeat | HeartbeatMany
+ForwardedAtOnce: TypeAlias = CommitOffsets | Beats
+"""Requests that a peer may be asked without a task. A heartbeat among them does not wait."""
 Submitted: TypeAlias = CommitOffsets | Beats | JoinGroup | SyncGroup | LeaveGroup
 """Requests that may be answered without a task, also those among them that wait."""
 DRAINING = "this replica is stopping; ask again, another one takes over"

@@ -11,7 +11,7 @@ from typing import Protocol
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, HeartbeatMany, ListGroups, ListTopics, Request, parks_for_ms, refuse
 from rota.replica import forwarding as step
-from rota.replica.forwarding import DRAINING, Beats, Forwarding, NoAnswer, Step, Steps, Submitted
+from rota.replica.forwarding import DRAINING, ForwardedAtOnce, Forwarding, NoAnswer, Step, Steps, Submitted
 from rota.replica.ports import Answer, Cancel, JournalEvent, Replica, unpark
 from rota.runtime.directory import Directory
 
@@ -28,8 +28,8 @@ class Peers(Protocol):
     async def call(self, peer: Replica, request: Request) -> Answer:
         """Ask a peer about a shard of its own; raises `PeerUnreachable`."""
 
-    def heartbeat(self, peer: Replica, request: Beats, done: Callable[[Answer | NoAnswer], None]) -> None:
-        """As `call` for heartbeats that do not wait, without a task; `done` gets the answer, once and later."""
+    def submit(self, peer: Replica, request: ForwardedAtOnce, done: Callable[[Answer | NoAnswer], None]) -> None:
+        """As `call` for a request that does not wait, as a rule without a task; `done` gets the outcome, once."""
 
     def watch(
         self, peer: Replica, namespace: str, group_id: str, after_revision: int | None
@@ -66,7 +66,7 @@ class Forwarder:
         self._answer = answer
         self._record = record
         self._waiting: dict[asyncio.Timeout, None] = {}
-        self._finishing: set[asyncio.Task[None]] = set()
+        self._finishing: set[asyncio.Future[None]] = set()
 
     async def call(self, request: Request) -> Answer:
         """See `Forwarding.call`."""
@@ -90,9 +90,8 @@ class Forwarder:
         done: Callable[[Answer], None],
         submit_here: Callable[[Submitted, Callable[[Answer], None]], Cancel | None],
     ) -> Cancel | None:
-        """As `call`, without a task where the first answer is final: this replica's, or a peer's to heartbeats.
-
-        `done` gets the answer, unless the call parks and is cancelled before.
+        """As `call`, without a task where the first answer is final: this replica's, or a peer's to what it is
+        forwarded at once. `done` gets the answer, unless the call parks and is cancelled before.
         """
         forwarding, asked_ms, parks = self._forwarding, _now_ms(), parks_for_ms(request) > 0
         rest: Cancel | None = None
@@ -109,8 +108,8 @@ class Forwarder:
         if isinstance(do, step.AskHere):
             begun = submit_here(request, answered)
             return (lambda: unpark(rest or begun)) if parks else None
-        if isinstance(do, step.AskPeer) and isinstance(request, Heartbeat | HeartbeatMany) and not parks:
-            self.peers.heartbeat(do.peer, request, lambda outcome: answered(forwarding.answer_of(do, outcome)))
+        if isinstance(do, step.AskPeer) and isinstance(request, ForwardedAtOnce) and not parks:
+            self.peers.submit(do.peer, request, lambda outcome: answered(forwarding.answer_of(do, outcome)))
             return None
         return self._finish(request, partial(self.call, request), done)
 

@@ -9,7 +9,7 @@ from rota.group.state import GroupState
 from rota.observability.census import Census
 from rota.observability.metrics import Metrics
 from rota.protocol.messages import Request
-from rota.replica.forwarding import Beats, NoAnswer
+from rota.replica.forwarding import ForwardedAtOnce, NoAnswer
 from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.clock import Clock, SystemClock
 from rota.runtime.coordinator import LocalCoordinator
@@ -57,12 +57,12 @@ class CountedPeers:
         self._metrics.forwarded(answer.reply.error)
         return answer
 
-    def heartbeat(self, peer: Replica, request: Beats, done: Callable[[Answer | NoAnswer], None]) -> None:
+    def submit(self, peer: Replica, request: ForwardedAtOnce, done: Callable[[Answer | NoAnswer], None]) -> None:
         def counted(outcome: Answer | NoAnswer) -> None:
             self._metrics.forwarded(UNREACHABLE if isinstance(outcome, NoAnswer) else outcome.reply.error)
             done(outcome)
 
-        self._peers.heartbeat(peer, request, counted)
+        self._peers.submit(peer, request, counted)
 
     def watch(
         self, peer: Replica, namespace: str, group_id: str, after_revision: int | None

@@ -106,3 +106,20 @@ def whole(text: str) -> str:
     if not text.isascii():
         text.encode()
     return text
+
+
+def list_of(given: Any) -> list[Any]:
+    """A list from JSON; TypeError for anything else."""
+    if type(given) is not list:
+        raise TypeError("not what a replica sends")
+    return given
+
+
+def checked(given: Any, kinds: tuple[Any, ...]) -> list[Any]:
+    """The entries of a list from JSON; TypeError unless there are so many and of these types, `whole`'s for texts."""
+    if len(list_of(given)) != len(kinds) or not all(map(isinstance, given, kinds)):
+        raise TypeError("not what a replica sends")
+    for each in given:
+        if isinstance(each, str):
+            whole(each)
+    return list_of(given)

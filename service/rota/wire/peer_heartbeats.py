@@ -16,7 +16,7 @@ from rota.protocol.messages import (
     HeartbeatReply,
     MemberHeartbeat,
 )
-from rota.wire.envelopes import MalformedEnvelope, whole
+from rota.wire.envelopes import MalformedEnvelope, checked, list_of, whole
 
 AnyHeartbeat = Heartbeat | HeartbeatMany
 PackedAnswer = tuple[HeartbeatReply | HeartbeatManyReply, int, int, str]
@@ -39,7 +39,7 @@ def pack_heartbeats(requests: Sequence[AnyHeartbeat]) -> bytes:
 def unpack_heartbeats(data: bytes) -> list[AnyHeartbeat]:
     """Raises `MalformedEnvelope` for what no replica sends."""
     try:
-        return [_read_request(each) for each in _list(json.loads(data))]
+        return [_read_request(each) for each in list_of(json.loads(data))]
     except (TypeError, ValueError, RecursionError) as error:
         raise MalformedEnvelope(f"not heartbeats: {type(error).__name__}") from error
 
@@ -54,7 +54,7 @@ def unpack_answers(data: bytes, build: Build[Built]) -> list[Built]:
     try:
         return [
             _read_answer(build, *each) if len(each) <= _FIELDS_OF_AN_ANSWER else _read_answer_to_several(build, each)
-            for each in _list(json.loads(data))
+            for each in list_of(json.loads(data))
         ]
     except (TypeError, ValueError, RecursionError) as error:
         raise MalformedEnvelope(f"not replies to heartbeats: {type(error).__name__}") from error
@@ -89,9 +89,9 @@ def _read_one(
 
 def _read_several(given: list[Any]) -> HeartbeatMany:
     size = len(_SEVERAL)
-    subject = _checked(given[size:], (str,))[0] if len(given) > size else ""
-    namespace, group_id, members = _checked(given[:size], _SEVERAL)
-    beats = tuple([MemberHeartbeat(*_checked(each, _MEMBER)) for each in members])
+    subject = checked(given[size:], (str,))[0] if len(given) > size else ""
+    namespace, group_id, members = checked(given[:size], _SEVERAL)
+    beats = tuple([MemberHeartbeat(*checked(each, _MEMBER)) for each in members])
     return HeartbeatMany(namespace, group_id, beats, subject)
 
 
@@ -116,7 +116,7 @@ def _read_answer_to_several(build: Build[Built], given: list[Any]) -> Built:
     revision, epoch, owner, code, detail, generation_id, state, errors = given
     _check_numbers(revision, epoch, generation_id)
     _check_texts(owner, detail, state)
-    each = [HeartbeatError(m, ErrorCode(c), d) for m, c, d in (_checked(one, _ERROR) for one in _list(errors))]
+    each = [HeartbeatError(m, ErrorCode(c), d) for m, c, d in (checked(one, _ERROR) for one in list_of(errors))]
     reply = HeartbeatManyReply(ErrorCode(code), detail, generation_id, state, tuple(each))
     return build(reply, revision, epoch, owner)
 
@@ -132,19 +132,3 @@ def _check_texts(*given: Any) -> None:
     if not text.isascii():
         for each in given:
             whole(each)
-
-
-def _list(given: Any) -> list[Any]:
-    if type(given) is not list:
-        raise TypeError("not what a replica sends")
-    return given
-
-
-def _checked(given: list[Any], kinds: tuple[Any, ...]) -> list[Any]:
-    """The entries, if there are so many and of these types."""
-    if len(_list(given)) != len(kinds) or not all(map(isinstance, given, kinds)):
-        raise TypeError("not what a replica sends")
-    for each in given:
-        if isinstance(each, str):
-            whole(each)
-    return given

@@ -1,18 +1,26 @@
-"""The owner's answers to heartbeats that a peer has forwarded, as they go back to it."""
+"""The owner's answers to heartbeats and commits that a peer has forwarded, as they go back to it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rota.protocol.messages import HeartbeatManyReply, HeartbeatReply
+from rota.protocol.messages import CommitReply, HeartbeatManyReply, HeartbeatReply
 from rota.replica.forwarding import as_moved
 from rota.replica.ports import Answer
+from rota.wire.peer_commits import pack_commit_answer
 from rota.wire.peer_heartbeats import PackedAnswer, pack_answers
 
 
 def packed(answers: Sequence[Answer]) -> bytes:
     """In their order."""
     return pack_answers([_packed(as_moved(answer)) for answer in answers])
+
+
+def packed_commit(answer: Answer) -> bytes:
+    """The one to a commit."""
+    answer = as_moved(answer)
+    assert isinstance(answer.reply, CommitReply)
+    return pack_commit_answer(answer.reply, answer.revision, answer.epoch, answer.owner)
 
 
 def _packed(answer: Answer) -> PackedAnswer:

@@ -25,14 +25,15 @@ from rota.api.peer.methods import (
     unpack_refusal,
 )
 from rota.api.peer.secret import Metadata, shown
-from rota.api.peer.unix import UnixLink, socket_of
+from rota.api.peer.unix import Kind, UnixLink, socket_of
 from rota.grpc_polling import keep_polling
 from rota.observability import tracing
-from rota.protocol.messages import Request
-from rota.replica.forwarding import Beats, NoAnswer, answer_timeout_ms
+from rota.protocol.messages import CommitOffsets, Request
+from rota.replica.forwarding import Beats, ForwardedAtOnce, NoAnswer, answer_timeout_ms
 from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.forwarding import PeerUnreachable
 from rota.wire.envelopes import MalformedEnvelope, pack, unpack
+from rota.wire.peer_commits import pack_commit, unpack_commit_answer
 
 NOTIFY_S = 0.5
 _log = logging.getLogger(__name__)
@@ -87,16 +88,26 @@ class GrpcPeers:
         except (MalformedEnvelope, KeyError, TypeError) as error:
             raise PeerUnreachable(f"its answer cannot be read, so it may be of another release: {error}") from error
 
-    def heartbeat(self, peer: Replica, request: Beats, done: Callable[[Answer | NoAnswer], None]) -> None:
-        if tracing.spans is None:
-            self._link(peer).heartbeats.ask(request, done)
-        else:
-            task = asyncio.get_running_loop().create_task(self._report(peer, request, done))
-            self._reporting.add(task)
-            task.add_done_callback(self._reporting.discard)
+    def submit(self, peer: Replica, request: ForwardedAtOnce, done: Callable[[Answer | NoAnswer], None]) -> None:
+        if tracing.spans is None and self._submitted(self._link(peer), request, done):
+            return
+        task = asyncio.get_running_loop().create_task(self._report(peer, request, done))
+        self._reporting.add(task)
+        task.add_done_callback(self._reporting.discard)
 
-    async def _report(self, peer: Replica, request: Beats, done: Callable[[Answer | NoAnswer], None]) -> None:
-        """With a span of its own, as `call` has one."""
+    @staticmethod
+    def _submitted(link: _Link, request: ForwardedAtOnce, done: Callable[[Answer | NoAnswer], None]) -> bool:
+        """Whether the request went without a task: an administrator's commit and one to another machine are rpcs."""
+        if not isinstance(request, CommitOffsets):
+            link.heartbeats.ask(request, done)
+            return True
+        if link.unix is None or request.act is not None:
+            return False
+        limit_s = answer_timeout_ms(request) / 1000
+        return link.unix.send(pack_commit(request), limit_s, lambda outcome: done(_committed(outcome)), Kind.COMMIT)
+
+    async def _report(self, peer: Replica, request: ForwardedAtOnce, done: Callable[[Answer | NoAnswer], None]) -> None:
+        """As `call`, with its span."""
         outcome: Answer | NoAnswer
         try:
             outcome = await self.call(peer, request)
@@ -151,6 +162,15 @@ class GrpcPeers:
         return link
 
 
+def _committed(outcome: bytes | NoAnswer) -> Answer | NoAnswer:
+    if isinstance(outcome, NoAnswer):
+        return outcome
+    try:
+        return Answer(*unpack_commit_answer(outcome))
+    except MalformedEnvelope as error:
+        return NoAnswer(str(error))
+
+
 async def _collected(heartbeats: CollectedHeartbeats, request: Beats) -> Answer:
     answered: asyncio.Future[Answer | NoAnswer] = asyncio.get_running_loop().create_future()
 
@@ -176,6 +196,7 @@ class _Link:
         version: object,
         unix: UnixLink | None,
     ) -> None:
+        self.unix = unix
         self.version = version
         """Kept, so that nothing newer has its identity."""
         keep_polling()

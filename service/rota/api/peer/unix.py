@@ -1,8 +1,9 @@
-"""Heartbeats between the workers of one machine: messages on a Unix socket, without the cost of an rpc each.
+"""Heartbeats and commits between the workers of one machine, as messages on a Unix socket: an rpc costs far more.
 
-A message is a head, its length and its number, and heartbeats as gRPC carries them between replicas. The answer has the
-same number. Answers come in any order. Workers of one supervisor are of one release, and its folder, in which their
-sockets are, is open to its user alone. So neither secrets nor an older form are needed here.
+A message is a head, its length, number and kind, and heartbeats as gRPC carries them between replicas, or one commit.
+The answer has the same number and kind. Answers come in any order: that to a commit once it is durable. Workers of one
+supervisor are of one release, and its folder, in which their sockets are, is open to its user alone. So neither secrets
+nor an older form are needed here.
 """
 
 from __future__ import annotations
@@ -12,23 +13,31 @@ import logging
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from enum import IntEnum
 from pathlib import Path
 from typing import cast
 
 from rota.api.heartbeats import answer_all
-from rota.api.peer.answers import packed
+from rota.api.peer.answers import packed, packed_commit
 from rota.api.peer.methods import MAX_MESSAGE_BYTES
 from rota.replica.forwarding import NoAnswer
-from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
+from rota.wire.peer_commits import unpack_commit
 from rota.wire.peer_heartbeats import unpack_heartbeats
 
 RECONNECT_S = 1.0
 """How long a link waits before it connects again."""
 _CLOSED = NoAnswer("the connection to it is closed")
 _LATE = NoAnswer("no answer in time")
-_HEAD = struct.Struct(">II")
+_HEAD = struct.Struct(">IIB")
 _log = logging.getLogger(__name__)
+
+
+class Kind(IntEnum):
+    """The content of a message."""
+
+    HEARTBEATS = 0
+    COMMIT = 1
 
 
 def socket_of(folder: Path, peer_address: str) -> Path:
@@ -50,7 +59,7 @@ class _Messages(asyncio.Protocol, ABC):
     def data_received(self, data: bytes) -> None:
         data, at = self._rest + data, 0
         while len(data) - at >= _HEAD.size:
-            length, number = _HEAD.unpack_from(data, at)
+            length, number, kind = _HEAD.unpack_from(data, at)
             if length > MAX_MESSAGE_BYTES:
                 self.transport.abort()
                 return
@@ -58,19 +67,19 @@ class _Messages(asyncio.Protocol, ABC):
             if len(data) - begin < length:
                 break
             at = begin + length
-            self.received(number, data[begin:at])
+            self.received(number, kind, data[begin:at])
         self._rest = data[at:]
 
-    def send(self, number: int, message: bytes) -> None:
-        self.transport.write(_HEAD.pack(len(message), number) + message)
+    def send(self, number: int, kind: int, message: bytes) -> None:
+        self.transport.write(_HEAD.pack(len(message), number, kind) + message)
 
     @abstractmethod
-    def received(self, number: int, message: bytes) -> None:
+    def received(self, number: int, kind: int, message: bytes) -> None:
         """A message has arrived in full."""
 
 
 class UnixServer:
-    """Answers the heartbeats that the workers beside this one forward."""
+    """Answers the heartbeats and commits that the workers beside this one forward."""
 
     def __init__(self, local: LocalCoordinator, path: Path) -> None:
         self._local = local
@@ -106,17 +115,26 @@ class _Answering(_Messages):
     def connection_lost(self, _exc: Exception | None) -> None:
         self._connections.discard(self)
 
-    def received(self, number: int, message: bytes) -> None:
-        def answered(answers: list[Answer]) -> None:
-            if not self.transport.is_closing():
-                self.send(number, packed(answers))
-
+    def received(self, number: int, kind: int, message: bytes) -> None:
         try:
-            answer_all(self._local, unpack_heartbeats(message), answered)
+            if kind == Kind.HEARTBEATS:
+                answer_all(
+                    self._local,
+                    unpack_heartbeats(message),
+                    lambda answers: self._answer(number, kind, packed(answers)),
+                )
+            else:
+                self._local.submit(
+                    unpack_commit(message), lambda answer: self._answer(number, kind, packed_commit(answer))
+                )
         except Exception as error:
             # The other end gives its calls the answer of a silent owner.
-            _log.error("forwarded heartbeats were not answered", exc_info=error)
+            _log.error("a forwarded message was not answered", exc_info=error)
             self.transport.abort()
+
+    def _answer(self, number: int, kind: int, message: bytes) -> None:
+        if not self.transport.is_closing():
+            self.send(number, kind, message)
 
 
 Received = Callable[[bytes | NoAnswer], None]
@@ -131,14 +149,15 @@ class UnixLink:
         self._connecting: asyncio.Task[None] | None = None
         self._connect_at_s = 0.0
 
-    def send(self, message: bytes, limit_s: float, done: Received) -> bool:
+    def send(self, message: bytes, limit_s: float, done: Received, kind: Kind = Kind.HEARTBEATS) -> bool:
         """Send a message; `done` gets its answer, or why there is none within so many seconds, later.
 
-        False where there is no connection yet: then the message has to go another way.
+        False where there is no connection yet: then the message has to go another way. Heartbeats that are not
+        answered in time end the connection. A commit may wait for a slow store, and ends alone.
         """
         asking, loop = self._asking, asyncio.get_running_loop()
         if asking is not None and not asking.transport.is_closing():
-            asking.ask(message, loop.call_later(limit_s, asking.give_up), done)
+            asking.ask(message, kind, limit_s, done)
             return True
         if self._connecting is None and loop.time() >= self._connect_at_s:
             self._connect_at_s = loop.time() + RECONNECT_S
@@ -168,17 +187,27 @@ class _Asking(_Messages):
         self._number = 0
         self._asked: dict[int, tuple[asyncio.TimerHandle, Received]] = {}
 
-    def ask(self, message: bytes, deadline: asyncio.TimerHandle, done: Received) -> None:
-        self._number = (self._number + 1) & 0xFFFFFFFF
-        self._asked[self._number] = (deadline, done)
-        self.send(self._number, message)
+    def ask(self, message: bytes, kind: Kind, limit_s: float, done: Received) -> None:
+        number = self._number = (self._number + 1) & 0xFFFFFFFF
+        loop = asyncio.get_running_loop()
+        if kind == Kind.HEARTBEATS:
+            deadline = loop.call_later(limit_s, self.give_up)
+        else:
+            deadline = loop.call_later(limit_s, self._forget, number)
+        self._asked[number] = (deadline, done)
+        self.send(number, kind, message)
 
-    def received(self, number: int, message: bytes) -> None:
+    def received(self, number: int, _kind: int, message: bytes) -> None:
         asked = self._asked.pop(number, None)
         if asked is not None:
             deadline, done = asked
             deadline.cancel()
             done(message)
+
+    def _forget(self, number: int) -> None:
+        """The answer to this message is late; the connection is as good as before."""
+        _, done = self._asked.pop(number)
+        done(_LATE)
 
     def give_up(self) -> None:
         """The other end is silent: end the connection, and with it all calls that wait for an answer."""

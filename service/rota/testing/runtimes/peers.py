@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rota.protocol.messages import Request
+from rota.protocol.messages import CommitOffsets, Request
 from rota.replica import forwarding
 from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.forwarding import PeerUnreachable
@@ -79,13 +79,14 @@ class PeersOfReplica:
             if not forwarded.outcome.done() or forwarded.outcome.cancelled():
                 self.carry(self.replica.replica_id, peer.address, forwarded.cancel, to=peer)
 
-    def heartbeat(
-        self, peer: Replica, request: forwarding.Beats, done: Callable[[Answer | forwarding.NoAnswer], None]
+    def submit(
+        self, peer: Replica, request: forwarding.ForwardedAtOnce, done: Callable[[Answer | forwarding.NoAnswer], None]
     ) -> None:
         """As `call`; `done` gets the outcome."""
 
         async def ask() -> None:
-            self._world.sometimes("heartbeat forwarded without a task")
+            what = "commit" if isinstance(request, CommitOffsets) else "heartbeat"
+            self._world.sometimes(f"{what} forwarded without a task")
             outcome: Answer | forwarding.NoAnswer
             try:
                 outcome = await self.call(peer, request)
