@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from contextlib import suppress
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from rota.protocol.errors import ErrorCode
@@ -22,42 +23,95 @@ AnyHeartbeat = Heartbeat | HeartbeatMany
 PackedAnswer = tuple[HeartbeatReply | HeartbeatManyReply, int, int, str]
 """A reply, and the revision, epoch and owner that travel beside it."""
 Built = TypeVar("Built")
+Read = TypeVar("Read")
 Build = Callable[[HeartbeatReply | HeartbeatManyReply, int, int, str], Built]
 """Makes an answer of the same."""
 
 _SEVERAL = (str, str, list)
 _MEMBER = (str, int, str | None)
 _ERROR = (str, str, str)
+_SEPARATOR = b",\n"
+"""JSON has no line break within a text."""
+MAX_LINE = 1_024
+"""Longer ones, of many members, are read again each time."""
 _FIELDS_OF_ONE, _FIELDS_OF_AN_ANSWER = 5, 7
 
 
 def pack_heartbeats(requests: Sequence[AnyHeartbeat]) -> bytes:
     """Each becomes a list: five entries for one member, three for several, and the caller. Waits are left out."""
-    return json.dumps([_request(request) for request in requests]).encode()
+    return _joined([_line_of_one(each) if isinstance(each, Heartbeat) else _line(_request(each)) for each in requests])
 
 
 def unpack_heartbeats(data: bytes) -> list[AnyHeartbeat]:
     """Raises `MalformedEnvelope` for what no replica sends."""
     try:
-        return [_read_request(each) for each in list_of(json.loads(data))]
+        return _read_all(data, _read_line, _read_request)
     except (TypeError, ValueError, RecursionError) as error:
         raise MalformedEnvelope(f"not heartbeats: {type(error).__name__}") from error
 
 
 def pack_answers(answers: Sequence[PackedAnswer]) -> bytes:
     """In the order of the requests."""
-    return json.dumps([_pack_answer(*each) for each in answers]).encode()
+    return _joined(
+        [
+            _line_of_answer(each) if isinstance(each[0], HeartbeatReply) else _line(_pack_answer(*each))
+            for each in answers
+        ]
+    )
 
 
 def unpack_answers(data: bytes, build: Build[Built]) -> list[Built]:
     """What `build` makes of each; raises `MalformedEnvelope` for what no replica sends."""
     try:
-        return [
-            _read_answer(build, *each) if len(each) <= _FIELDS_OF_AN_ANSWER else _read_answer_to_several(build, each)
-            for each in list_of(json.loads(data))
-        ]
+        return _read_all(data, partial(_read_answer_line, build), partial(_read_any_answer, build))
     except (TypeError, ValueError, RecursionError) as error:
         raise MalformedEnvelope(f"not replies to heartbeats: {type(error).__name__}") from error
+
+
+# --- lines ----------------------------------------------------------------------------------------------
+#
+# A member sends the same heartbeat again and again, and the members of a group get the same answer until something
+# happens in it. So each entry has a line of its own, and lines that are known are neither written nor read again. An
+# earlier release sends all of them in one line, and reads these as what they are: one list in JSON.
+
+
+def _joined(lines: list[bytes]) -> bytes:
+    return b"[" + _SEPARATOR.join(lines) + b"]"
+
+
+def _line(entry: list[Any]) -> bytes:
+    return json.dumps(entry).encode()
+
+
+def _read_all(data: bytes, read_line: Callable[[bytes], Read], read: Callable[[Any], Read]) -> list[Read]:
+    if data[:1] == b"[" and data[-1:] == b"]":
+        with suppress(ValueError):
+            lines = data[1:-1].split(_SEPARATOR)
+            return [read_line(line) if len(line) <= MAX_LINE else read(json.loads(line)) for line in lines]
+    return [read(entry) for entry in list_of(json.loads(data))]
+
+
+@lru_cache(maxsize=10_000)
+def _line_of_one(request: Heartbeat) -> bytes:
+    return _line(_request(request))
+
+
+@lru_cache(maxsize=10_000)
+def _read_line(line: bytes) -> AnyHeartbeat:
+    return _read_request(json.loads(line))
+
+
+@lru_cache(maxsize=1_000)
+def _line_of_answer(answer: PackedAnswer) -> bytes:
+    return _line(_pack_answer(*answer))
+
+
+@lru_cache(maxsize=1_000)
+def _read_answer_line(build: Build[Built], line: bytes) -> Built:
+    return _read_any_answer(build, json.loads(line))
+
+
+# --- entries --------------------------------------------------------------------------------------------
 
 
 def _request(request: AnyHeartbeat) -> list[Any]:
@@ -73,15 +127,13 @@ def _caller(request: AnyHeartbeat) -> list[str]:
     return [request.subject] if request.subject else []
 
 
-def _read_request(given: list[Any]) -> AnyHeartbeat:
-    return _read_one(*given) if len(given) >= _FIELDS_OF_ONE else _read_several(given)
+def _read_request(given: Any) -> AnyHeartbeat:
+    return _read_one(*given) if len(list_of(given)) >= _FIELDS_OF_ONE else _read_several(given)
 
 
-@lru_cache(maxsize=10_000, typed=True)
 def _read_one(
     namespace: str, group_id: str, member_id: str, generation_id: int, instance_id: str | None, subject: str = ""
 ) -> Heartbeat:
-    """A member sends the same heartbeat again and again."""
     _check_numbers(generation_id)
     _check_texts(namespace, group_id, member_id, "" if instance_id is None else instance_id, subject)
     return Heartbeat(namespace, group_id, member_id, generation_id, instance_id, subject=subject)
@@ -102,11 +154,14 @@ def _pack_answer(reply: HeartbeatReply | HeartbeatManyReply, revision: int, epoc
     return answers
 
 
-@lru_cache(maxsize=1_000, typed=True)
+def _read_any_answer(build: Build[Built], given: list[Any]) -> Built:
+    is_one = len(list_of(given)) <= _FIELDS_OF_AN_ANSWER
+    return _read_answer(build, *given) if is_one else _read_answer_to_several(build, given)
+
+
 def _read_answer(
     build: Build[Built], revision: int, epoch: int, owner: str, code: str, detail: str, generation_id: int, state: str
 ) -> Built:
-    """The members of a group get the same answer until something happens in it."""
     _check_numbers(revision, epoch, generation_id)
     _check_texts(owner, detail, state)
     return build(HeartbeatReply(ErrorCode(code), detail, generation_id, state), revision, epoch, owner)
