@@ -47,7 +47,7 @@ def _over_http(effort: Effort, directory: Path, store_url: str) -> list[Figure]:
         runner.run(upgrade(store_url))
         with rota_server(directory, store_url) as ours:
             crowds = runner.run(_stable_crowds(ours.port))
-            requests = [request for crowd in crowds for request in _commits_of(crowd)]
+            requests = [request for crowd in crowds for request in commits_of(crowd)]
             seconds = SECONDS_OVER_HTTP * effort.scale
             samples = [_load(ours, requests, 1, 1, seconds) for _ in range(effort.repeats)]
             runner.run(_disperse(crowds))
@@ -59,7 +59,7 @@ def _over_http(effort: Effort, directory: Path, store_url: str) -> list[Figure]:
     ]
 
 
-def _commits_of(crowd: Crowd) -> list[str]:
+def commits_of(crowd: Crowd) -> list[str]:
     return [
         request_bytes(
             f"{crowd.path}/offsets",

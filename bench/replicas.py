@@ -12,6 +12,7 @@ from pathlib import Path
 import uvloop
 
 from bench import load
+from bench.commits import commits_of
 from bench.connection import request_bytes
 from bench.figures import Effort, Figure, transposed
 from bench.load import Plan
@@ -32,7 +33,7 @@ LEASE_MS = "15000"
 
 
 def run(effort: Effort) -> list[Figure]:
-    """Heartbeats over HTTP, one a request, 64 at a time; those of workers over gRPC, too."""
+    """Heartbeats over HTTP, one a request, 64 at a time; those of workers over gRPC, too, and their commits."""
     with tempfile.TemporaryDirectory(prefix="rota-bench-") as name, PostgresServer() as postgres:
         directory = Path(name)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -83,7 +84,7 @@ class _Door:
 
 
 _Knock = Callable[[asyncio.Runner, _Door, float], int]
-"""Sends heartbeats of all members for so many seconds; returns how many were answered."""
+"""Sends calls of all members for so many seconds; returns how many were answered."""
 
 
 def _workers(effort: Effort, runner: asyncio.Runner, directory: Path, one_url: str, two_url: str) -> list[Figure]:
@@ -100,29 +101,29 @@ def _workers(effort: Effort, runner: asyncio.Runner, directory: Path, one_url: s
             [_Door(both.port, both.grpc_port, crowds[1])],
         ]
         figures: list[Figure] = []
-        for how, knock in _WAYS.items():
+        for what, knock in _WAYS.items():
             cost = partial(_cost_of_busiest, partial(knock, runner), SECONDS * effort.scale)
             samples = [list(map(cost, (alone, both, both), doors)) for _ in range(effort.repeats)]
-            figures += _compared(how, *transposed(samples))
+            figures += _compared(what, *transposed(samples))
         for some in crowds:
             runner.run(_disperse(some))
     return figures
 
 
-def _compared(how: str, one: tuple[float, ...], own: tuple[float, ...], shared: tuple[float, ...]) -> list[Figure]:
-    name = f"CPU of 1,000 heartbeats {how}, busiest of 2 workers"
+def _compared(what: str, one: tuple[float, ...], own: tuple[float, ...], shared: tuple[float, ...]) -> list[Figure]:
+    name = f"CPU of 1,000 {what}, busiest of 2 workers"
     times = tuple(above / below for above, below in zip(own, one, strict=True))
     return [
         Figure("replicas", f"{name}, at the owner's port", "ms", own, "1 worker", one),
         Figure("replicas", f"{name}, at the shared port", "ms", shared, "1 worker", one),
-        Figure("replicas", f"2 workers' over 1 worker's, {how}, at the owner's port", "×", times, aim=1 / WORKERS_AIM),
+        Figure("replicas", f"2 workers' over 1 worker's, {what}, at the owner's port", "×", times, aim=1 / WORKERS_AIM),
     ]
 
 
 def _cost_of_busiest(
     knock: Callable[[_Door, float], int], seconds: float, server: Server, doors: Sequence[_Door]
 ) -> float:
-    """Milliseconds for 1,000 heartbeats of all members, of the process that uses most: by its share of the groups."""
+    """Milliseconds for 1,000 calls of all members, of the process that uses most: by its share of the groups."""
     groups = sum(len(door.crowds) for door in doors)
     costs = []
     for door in doors:
@@ -154,6 +155,11 @@ def _over_http(_: asyncio.Runner, door: _Door, seconds: float) -> int:
     return load.run(Plan(door.http, tuple(_heartbeats(door.crowds)), CONNECTIONS, 1, seconds)).answered
 
 
+def _commits_over_http(_: asyncio.Runner, door: _Door, seconds: float) -> int:
+    commits = tuple(commit for crowd in door.crowds for commit in commits_of(crowd))
+    return load.run(Plan(door.http, commits, CONNECTIONS, 1, seconds)).answered
+
+
 def _by_calls(runner: asyncio.Runner, door: _Door, seconds: float) -> int:
     calls = [a_call(crowd, number) for crowd in door.crowds for number in range(MEMBERS_OF_A_GROUP)]
     return runner.run(_loaded(callers(calls, seconds), door))
@@ -169,9 +175,10 @@ async def _loaded(load_of: Callable[[str, str], Callable[[int], Awaitable[int]]]
 
 
 _WAYS: dict[str, _Knock] = {
-    "over HTTP": _over_http,
-    "over gRPC, one a call": _by_calls,
-    "over gRPC streams, all in a message": _on_streams,
+    "heartbeats over HTTP": _over_http,
+    "heartbeats over gRPC, one a call": _by_calls,
+    "heartbeats over gRPC streams, all in a message": _on_streams,
+    "commits over HTTP": _commits_over_http,
 }
 
 

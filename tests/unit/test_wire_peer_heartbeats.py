@@ -69,7 +69,7 @@ def test_replies_of_an_earlier_release_are_one_line(
 
 def test_heartbeats_of_many_members_arrive_beside_one() -> None:
     many = HeartbeatMany("n", "g", tuple(MemberHeartbeat(f"m{number}", 1) for number in range(MAX_LINE)))
-    requests = [Heartbeat("n", "g", "m", 1), many, Heartbeat("n", "g", "m", 2)]
+    requests: list[Heartbeat | HeartbeatMany] = [Heartbeat("n", "g", "m", 1), many, Heartbeat("n", "g", "m", 2)]
 
     for _ in range(2):
         assert unpack_heartbeats(pack_heartbeats(requests)) == requests
