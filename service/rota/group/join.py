@@ -26,7 +26,7 @@ from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import LAST_TAKEOVER
 from rota.protocol.limits import Limits
-from rota.protocol.messages import JoinGroup, JoinReply
+from rota.protocol.messages import JoinGroup, JoinReply, Protocol
 from rota.protocol.texts import is_of_topics
 from rota.types import why_not_assigned
 
@@ -166,7 +166,7 @@ def _issue_member_id(result: Result, group: Group, request: JoinGroup, call: int
 
 def _add_member(result: Result, group: Group, request: JoinGroup, member_id: str, call: int, limits: Limits) -> None:
     group.pending.pop(member_id, None)
-    image = _image(request, member_id, request.group_instance_id)
+    image = _image(group, request, member_id, request.group_instance_id)
     record(result, group, MemberJoined(image, request.protocol_type, request.reason))
     _park(result, group, group.members[member_id], call)
     if group.state is PREPARING_REBALANCE and group.initial:
@@ -267,7 +267,7 @@ def _keeps_protocol(group: Group, member: Member, request: JoinGroup) -> bool:
     if [p.name for p in request.protocols] == [p.name for p in former.protocols]:
         # Its vote is the same. The others need not be asked, however many return in a rolling restart.
         return True
-    group.update(member, _image(request, member.member_id, request.group_instance_id))
+    group.update(member, _image(group, request, member.member_id, request.group_instance_id))
     try:
         return group.select_protocol() == group.protocol_name
     finally:
@@ -277,7 +277,7 @@ def _keeps_protocol(group: Group, member: Member, request: JoinGroup) -> bool:
 def _update(result: Result, group: Group, member: Member, request: JoinGroup, *, settle: bool) -> None:
     """Take over what the member now says of itself, where it differs."""
     # Its instance id is for life: a rejoin without it does not make a static member a dynamic one.
-    image = _image(request, member.member_id, member.image.group_instance_id, member.image.subject)
+    image = _image(group, request, member.member_id, member.image.group_instance_id, member.image.subject)
     if image != member.image:
         record(result, group, MemberUpdated(image, settle, request.reason))
 
@@ -298,7 +298,9 @@ def _park(result: Result, group: Group, member: Member, call: int) -> None:
         group.joined_count += 1
 
 
-def _image(request: JoinGroup, member_id: str, group_instance_id: str | None, former_subject: str = "") -> MemberImage:
+def _image(
+    group: Group, request: JoinGroup, member_id: str, group_instance_id: str | None, former_subject: str = ""
+) -> MemberImage:
     """What the member now is. An administrator that joins in its name does not become its caller."""
     return MemberImage(
         member_id=member_id,
@@ -307,9 +309,15 @@ def _image(request: JoinGroup, member_id: str, group_instance_id: str | None, fo
         host=request.host,
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
-        protocols=request.protocols,
+        protocols=_shared(group, request.protocols),
         subject=request.subject or former_subject,
     )
+
+
+def _shared(group: Group, protocols: tuple[Protocol, ...]) -> tuple[Protocol, ...]:
+    """The same protocols of the oldest member, where it offers these, as a rule: they are in memory once."""
+    oldest = next(iter(group.members.values()), None)
+    return oldest.image.protocols if oldest is not None and oldest.image.protocols == protocols else protocols
 
 
 def _trigger(cause: Cause, reason: str, request: JoinGroup, member_id: str) -> Trigger:

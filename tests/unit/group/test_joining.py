@@ -41,6 +41,17 @@ def test_static_newcomer_is_admitted_in_one_step() -> None:
     assert list(core.group.members) == ["m0"]
 
 
+def test_members_that_offer_the_same_share_it_in_memory() -> None:
+    core = an_empty_shard()
+    for number, metadata in enumerate((b"m", b"n", b"m")):
+        core.send(a_join(new=f"m{number}", instance=f"i{number}", protocols=(("range", bytes([*metadata])),)))
+
+    first, second, third = (each.image.protocols for each in core.group.members.values())
+
+    assert (first[0].metadata, second[0].metadata) == (b"m", b"n")
+    assert first is third
+
+
 def test_first_generation_begins_when_the_initial_delay_is_over() -> None:
     core = a_group_in_its_initial_delay(members=1)
 
