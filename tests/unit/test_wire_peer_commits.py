@@ -27,6 +27,13 @@ def test_a_commit_comes_back_as_it_was(commit: CommitOffsets) -> None:
     assert unpack_commit(pack_commit(commit)) == commit
 
 
+def test_half_of_a_character_is_refused_by_the_owner() -> None:
+    commit = CommitOffsets("default", "g", 3, (OffsetToCommit("t", 0, 7, metadata="\ud800"),), "m")
+
+    with pytest.raises(MalformedEnvelope):
+        unpack_commit(pack_commit(commit))
+
+
 def test_an_answer_comes_back_as_it_was() -> None:
     results = (PartitionResult("t", 0), PartitionResult("t", 1, ErrorCode.OFFSET_METADATA_TOO_LARGE))
     for reply in (CommitReply(partitions=results), CommitReply(ErrorCode.UNKNOWN_MEMBER_ID, "why")):

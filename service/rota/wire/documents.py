@@ -22,18 +22,21 @@ class _InterruptibleDecoder(json.JSONDecoder):
         self.scan_once = scanner.py_make_scanner(self)  # type: ignore[attr-defined]  # typeshed leaves it out
 
 
-def json_writer(*, compact: bool) -> Callable[[Any], str]:
+def json_writer(*, compact: bool, ascii_only: bool = False) -> Callable[[Any], str]:
     """A function that writes JSON as `json.dumps` does, with a C encoder that is made once.
+
+    With `ascii_only` the text can be encoded whatever it says, half of a character included.
 
     `json.dumps` and `JSONEncoder.encode` make one for each document, which costs more than to write most of them.
     """
     separators = (",", ":") if compact else (", ", ": ")
-    plain = json.JSONEncoder(separators=separators, ensure_ascii=False, allow_nan=False)
+    plain = json.JSONEncoder(separators=separators, ensure_ascii=ascii_only, allow_nan=False)
     make: Any = encoder.c_make_encoder  # type: ignore[attr-defined]  # typeshed leaves it out
     if make is None:
         return plain.encode
     item, key = separators
-    write = make(None, plain.default, encoder.encode_basestring, None, key, item, False, False, False)
+    quote = encoder.encode_basestring_ascii if ascii_only else encoder.encode_basestring
+    write = make(None, plain.default, quote, None, key, item, False, False, False)
     return lambda document: "".join(write(document, 0))
 
 

@@ -116,7 +116,10 @@ def list_of(given: Any) -> list[Any]:
 
 
 def checked(given: Any, kinds: tuple[Any, ...]) -> list[Any]:
-    """The entries of a list from JSON; TypeError unless there are so many and of these types, `whole`'s for texts."""
+    """The entries of a list from JSON; TypeError unless there are so many, and of these types for `isinstance`.
+
+    UnicodeError as `whole` says.
+    """
     if len(list_of(given)) != len(kinds) or not all(map(isinstance, given, kinds)):
         raise TypeError("not what a replica sends")
     for each in given:

@@ -6,15 +6,18 @@ Both ends are of one release. An administrator's commit, which has an author, tr
 from __future__ import annotations
 
 import json
+from types import NoneType
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, CommitReply, OffsetToCommit, PartitionResult
+from rota.wire.documents import json_writer
 from rota.wire.envelopes import MalformedEnvelope, checked
 
-_COMMIT = (str, str, int, str, str | None, str, list)
-_OFFSET = (str, int, int, int | None, str, int | None)
+_COMMIT = (str, str, int, str, (str, NoneType), str, list)
+_OFFSET = (str, int, int, (int, NoneType), str, (int, NoneType))
 _ANSWER = (int, int, str, str, str, list)
 _RESULT = (str, int, str)
+_write = json_writer(compact=True, ascii_only=True)
 
 
 def pack_commit(request: CommitOffsets) -> bytes:
@@ -24,7 +27,7 @@ def pack_commit(request: CommitOffsets) -> bytes:
         (each.topic, each.partition, each.offset, each.leader_epoch, each.metadata, each.retention_time_ms)
         for each in request.offsets
     ]
-    return json.dumps((*named, request.subject, offsets)).encode()
+    return _write((*named, request.subject, offsets)).encode()
 
 
 def unpack_commit(data: bytes) -> CommitOffsets:
@@ -42,7 +45,7 @@ def unpack_commit(data: bytes) -> CommitOffsets:
 def pack_commit_answer(reply: CommitReply, revision: int, epoch: int, owner: str) -> bytes:
     """The reply, with the revision, epoch and owner that travel beside it."""
     results = [(each.topic, each.partition, each.error) for each in reply.partitions]
-    return json.dumps((revision, epoch, owner, reply.error, reply.detail, results)).encode()
+    return _write((revision, epoch, owner, reply.error, reply.detail, results)).encode()
 
 
 def unpack_commit_answer(data: bytes) -> tuple[CommitReply, int, int, str]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
+from types import NoneType
 from typing import Any, TypeVar
 
 from rota.protocol.errors import ErrorCode
@@ -28,7 +29,7 @@ Build = Callable[[HeartbeatReply | HeartbeatManyReply, int, int, str], Built]
 """Makes an answer of the same."""
 
 _SEVERAL = (str, str, list)
-_MEMBER = (str, int, str | None)
+_MEMBER = (str, int, (str, NoneType))
 _ERROR = (str, str, str)
 _SEPARATOR = b",\n"
 """JSON has no line break within a text."""
