@@ -216,7 +216,7 @@ async def test_a_submitted_call_is_unparked_by_its_cancel(at_owner: bool, fleet:
     assert answers == []
 
 
-async def test_a_submitted_call_may_be_cancelled_before_it_is_forwarded(fleet: list[RunningReplica]) -> None:
+async def test_a_call_may_be_cancelled_before_it_is_forwarded(fleet: list[RunningReplica]) -> None:
     first, second, _ = fleet
     answers: list[Answer] = []
 
