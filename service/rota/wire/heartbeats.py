@@ -88,6 +88,8 @@ class HeartbeatReader:
     Nor is a whole message with the same heartbeats as the last one: only the number of its call is read.
     """
 
+    __slots__ = ("_last", "_last_read", "_latest", "_limits", "_said")
+
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._said: dict[tuple[str, str], tuple[bytes, HeartbeatMany]] = {}
