@@ -16,7 +16,7 @@ from rota.api.peer.server import PeerServer
 from rota.api.peer.unix import Kind, UnixLink, UnixServer, socket_of
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import Act, CommitOffsets, Heartbeat, HeartbeatMany, MemberHeartbeat, OffsetToCommit
-from rota.replica.forwarding import Beats, NoAnswer, Submitted
+from rota.replica.forwarding import Beats, ForwardedAtOnce, NoAnswer
 from rota.replica.ports import Answer, Replica
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage.memory import MemoryTables
@@ -59,7 +59,7 @@ async def sent(link: UnixLink, message: bytes, limit_s: float = 60.0, kind: Kind
     return await outcome
 
 
-async def asked(peers: GrpcPeers, peer: Replica, request: Submitted) -> Answer | NoAnswer:
+async def asked(peers: GrpcPeers, peer: Replica, request: ForwardedAtOnce) -> Answer | NoAnswer:
     outcome: asyncio.Future[Answer | NoAnswer] = asyncio.get_running_loop().create_future()
     peers.submit(peer, request, outcome.set_result)
     return await outcome

@@ -253,7 +253,7 @@ async def test_a_replica_stops_without_the_answer_of_a_silent_peer(tables: Memor
         async with asyncio.timeout(forwarding.ANSWER_MS / 1000):
             await replica.routed.stop()
 
-    assert answers == []
+    assert {answer.reply.error for answer in answers} <= {ErrorCode.COORDINATOR_NOT_AVAILABLE}
 
 
 async def test_a_listing_has_the_groups_of_all_replicas(fleet: list[RunningReplica]) -> None:
