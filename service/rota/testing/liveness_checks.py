@@ -56,10 +56,11 @@ def _recorded(history: History, liveness: LivenessServer, sessions: dict[str, in
 
 def _answered_for_gone(world: World, liveness: LivenessServer) -> Iterator[str]:
     """L1: a heartbeat is not recorded for a member that has been gone for longer than it takes to publish that, also by
-    the next owner.
+    the next owner. Where the owner did not learn that the line has landed, only the next one knows.
     """
+    unknown = {(shard_id, epoch) for shard_id, epoch, _ in world.history.unknown_appends}
     gone = {
-        line.entry.record.member_id: (line.landed_ms, shard_id)
+        line.entry.record.member_id: (line.landed_ms, shard_id, line.epoch)
         for shard_id, lines in world.history.journal.items()
         for line in lines
         if isinstance(line.entry.record, MemberEnd)
@@ -68,9 +69,11 @@ def _answered_for_gone(world: World, liveness: LivenessServer) -> Iterator[str]:
         request, reply = call.request, call.reply
         if not isinstance(request, Heartbeat) or reply is None or call.epoch or reply.error is not ErrorCode.NONE:
             continue
-        gone_ms, shard_id = gone.get(request.member_id, (call.sent_ms, 0))
-        moves = [at_ms for shard, _, _, at_ms in world.history.epochs if shard == shard_id]
-        known_ms = max([gone_ms, *(at_ms for at_ms in moves if at_ms <= call.ret_ms)])
+        gone_ms, shard_id, epoch = gone.get(request.member_id, (call.sent_ms, 0, 0))
+        moves = [at_ms for shard, _, _, at_ms in world.history.epochs if shard == shard_id and at_ms <= call.ret_ms]
+        known_ms = max([gone_ms, *moves])
+        if (shard_id, epoch) in unknown and known_ms == gone_ms:
+            continue
         has_failed = liveness.has_failed(gone_ms - 1_000, call.ret_ms)
         if call.sent_ms > known_ms + PUBLISHED_MS and not has_failed:
             yield f"L1 {request.member_id} was gone at {gone_ms}, and its heartbeat of {call.sent_ms} was recorded"
