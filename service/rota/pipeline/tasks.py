@@ -7,7 +7,7 @@ and writes never leave its worker.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -35,6 +35,26 @@ def run_tasks(workers: Workers, count: int, task: Task) -> list[Written]:
         with _rare_collections():
             return [each for number in range(count) for each in task(number)]
 
+    from pyspark.sql.utils import is_remote
+
+    spark = session_of(workers)
+    return _over_connect(spark, count, task) if is_remote() else _as_rdd(spark, count, task)
+
+
+def _as_rdd(spark: SparkSession, count: int, task: Task) -> list[Written]:
+    """A job of the core: there is nothing to plan and no code to generate, which costs seconds of Java's CPU."""
+
+    def run(numbers: Iterable[int]) -> Iterator[Written]:
+        for number in numbers:
+            with _rare_collections():
+                yield from task(number)
+
+    return spark.sparkContext.parallelize(range(count), count).mapPartitions(run).collect()
+
+
+def _over_connect(spark: SparkSession, count: int, task: Task) -> list[Written]:
+    """The same through Spark Connect, which has no jobs but those of SQL: a row for each part."""
+
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
@@ -42,8 +62,7 @@ def run_tasks(workers: Workers, count: int, task: Task) -> list[Written]:
                     written = task(number)
                 yield as_arrow(written)
 
-    # One row of numbers a partition, so that each task has one part. It works through Spark Connect, too.
-    rows = session_of(workers).range(0, count, 1, count).mapInArrow(run, ddl(WRITTEN)).collect()
+    rows = spark.range(0, count, 1, count).mapInArrow(run, ddl(WRITTEN)).collect()
     return [Written(*row) for row in rows]
 
 
