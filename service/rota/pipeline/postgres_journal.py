@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +101,9 @@ class PostgresJournal:
     def _cursor(self, *, writes: bool = False) -> Iterator[Any]:
         """A cursor in a transaction with settings that end with it, so that it works through a pooler, too."""
         import adbc_driver_manager
-        from adbc_driver_postgresql import dbapi
 
         try:
-            with dbapi.connect(self._dsn_now()) as connection, connection.cursor() as cursor:
+            with _connected(self._dsn_now()) as connection, connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ" + ("" if writes else " READ ONLY"))
                 cursor.execute(f"SET LOCAL statement_timeout = '{STATEMENT_TIMEOUT}'")
                 yield cursor
@@ -118,6 +118,29 @@ class PostgresJournal:
             return with_password(self._dsn, self._password_file)
         except OSError as error:
             raise JournalUnreachable(f"the password of Postgres cannot be read: {error}") from error
+
+
+def _connected(dsn: str) -> Any:
+    """A new connection, as the driver's `connect` makes it, but for its database, which is made once."""
+    from adbc_driver_manager import AdbcConnection, dbapi
+
+    lasting: Any = _Lasting()
+    return dbapi.Connection(lasting, AdbcConnection(_database(dsn)))
+
+
+@lru_cache(maxsize=4)
+def _database(dsn: str) -> Any:
+    """The driver's object of a database: it has no connection, but reads all types when it is made, 35 ms of CPU."""
+    from adbc_driver_postgresql import connect
+
+    return connect(dsn)
+
+
+class _Lasting:
+    """What a connection closes with itself in place of its database."""
+
+    def close(self) -> None:
+        """Keep the database for the next connection."""
 
 
 def _lines_of(spans: Sequence[Span]) -> str:
