@@ -17,7 +17,7 @@ from rota.group.rows import RowChanges
 from rota.pipeline.events import Line, lines_of
 from rota.pipeline.failures import JournalRefused, JournalUnreachable, LinesMissing, WrongIncarnation
 from rota.pipeline.journal import Journal, Wanted, open_journal
-from rota.pipeline.positions import Position, Span, packed, spans_between
+from rota.pipeline.positions import Position, Span, lines_per_task, packed, spans_between
 from rota.pipeline.schema_check import check_schema
 from rota.replica.ports import JournalEvent, ShardBatch
 from rota.storage import SqlStore, upgrade
@@ -278,6 +278,13 @@ def test_tasks_are_of_one_size_where_spans_are_short() -> None:
 
 def test_there_is_no_task_where_there_is_nothing_to_read() -> None:
     assert packed([], 100) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "at_a_time", "tasks"), [(5_000_000, 16, 16), (5_000_000, 4, 20), (2_200_000, 2, 8), (300_000, 16, 2)]
+)
+def test_the_last_tasks_of_an_ingest_keep_all_cores_at_work(lines: int, at_a_time: int, tasks: int) -> None:
+    assert len(packed([Span(0, 1, lines)], lines_per_task(lines, at_a_time))) == tasks
 
 
 def _all_lines(spans: Iterable[Span]) -> list[tuple[int, int]]:

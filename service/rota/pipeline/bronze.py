@@ -17,10 +17,10 @@ from rota.pipeline.files import TableWriter, Written
 from rota.pipeline.journal import Journal, Wanted, journal_at
 from rota.pipeline.lake import Lake
 from rota.pipeline.last_lines import last_lines, refuse_other_lines
-from rota.pipeline.positions import LINES_PER_TASK, Heads, Position, Span, packed, spans_between
+from rota.pipeline.positions import LINES_PER_TASK, Heads, Position, Span, lines_per_task, packed, spans_between
 from rota.pipeline.slices import RANGES, ranges_of
 from rota.pipeline.tables import BRONZE
-from rota.pipeline.tasks import Task, Workers, run_tasks
+from rota.pipeline.tasks import Task, Workers, run_tasks, slots
 
 JOB = "ingest"
 
@@ -76,8 +76,10 @@ class Ingest:
         return Ingested(batch, read, done, youngest_s)
 
     def _one(self, workers: Workers, lake: Lake, batch: int, start: Position, end: Position) -> float:
-        lines_per_task = int(self.source.get("linesPerTask", LINES_PER_TASK))
-        tasks = packed(spans_between(start, end), lines_per_task)
+        spans = spans_between(start, end)
+        lines = sum(span.lines for span in spans)
+        at_a_time = 1 if workers is None or lines <= LINES_PER_TASK else slots(workers)
+        tasks = packed(spans, int(self.source.get("linesPerTask", lines_per_task(lines, at_a_time))))
         read = _reader(self.source, tasks, lake.bronze.folder, batch)
         # One task is done here, where its lines are in a table sooner than Spark has planned a job.
         written = run_tasks(workers, len(tasks), read)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import itemgetter
@@ -33,7 +33,7 @@ from rota.pipeline.places import read_file
 from rota.pipeline.slices import BUCKETS, Slice, bucket_of, in_order
 from rota.pipeline.spark_files import frame_of
 from rota.pipeline.tables import BRONZE, CARRY, CURRENT, CURRENT_OFFSETS, FOLDED, GOLD, OFFSETS, Table
-from rota.pipeline.tasks import Task, Workers, run_tasks, session_of
+from rota.pipeline.tasks import Task, Workers, run_tasks, slots
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -184,7 +184,7 @@ def _by_bucket(lake: Lake, fold: int) -> dict[str, dict[int, str]]:
 
 def parts_of(buckets: Sequence[int], workers: Workers) -> list[list[int]]:
     """The buckets in a part for each task, neighbours together; in one without workers."""
-    count = 1 if workers is None else _task_count(session_of(workers))
+    count = 1 if workers is None else _task_count(workers)
     found: dict[int, list[int]] = {}
     for bucket in buckets:
         found.setdefault(bucket * count // BUCKETS, []).append(bucket)
@@ -353,10 +353,6 @@ def by_group(lines: DataFrame) -> DataFrame:
     return lines.repartition(_task_count(lines.sparkSession), *GROUP).sortWithinPartitions(*sorted_)
 
 
-def _task_count(spark: SparkSession) -> int:
-    """Enough tasks for all cores and some for those that are quicker. Spark Connect does not say how many there are."""
-    from pyspark.sql.utils import is_remote
-
-    if is_remote():
-        return int(spark.conf.get("spark.sql.shuffle.partitions") or 4)
-    return max(4, 2 * int(spark.sparkContext.defaultParallelism))
+def _task_count(workers: SparkSession | Callable[[], SparkSession]) -> int:
+    """Enough tasks for all cores and some for those that are quicker."""
+    return max(4, 2 * slots(workers))

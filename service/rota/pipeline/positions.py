@@ -116,6 +116,15 @@ def spans_between(start: Position, end: Position) -> list[Span]:
     return [Span(shard_id, first, last) for shard_id, first, last in found if first <= last]
 
 
+def lines_per_task(lines: int, at_a_time: int) -> int:
+    """About `LINES_PER_TASK`, so that tasks, of which so many run at a time, keep all cores at work up to the end.
+
+    20 tasks on 16 cores would take as long as 32. Where there are not enough for all cores, they stay worth a file.
+    """
+    rounds = round(lines / (LINES_PER_TASK * at_a_time))
+    return -(-lines // (rounds * at_a_time)) if rounds else LINES_PER_TASK
+
+
 def packed(spans: Sequence[Span], lines_per_task: int) -> list[list[Span]]:
     """The same lines in tasks of about one size, each of which has its part of every span.
 

@@ -77,6 +77,16 @@ def _rare_collections() -> Iterator[None]:
         gc.set_threshold(*usual)
 
 
+def slots(workers: SparkSession | Callable[[], SparkSession]) -> int:
+    """How many tasks run at a time. Spark Connect does not say, so half of its shuffle's partitions stand for that."""
+    from pyspark.sql.utils import is_remote
+
+    spark = session_of(workers)
+    if is_remote():
+        return max(1, int(spark.conf.get("spark.sql.shuffle.partitions") or 4) // 2)
+    return int(spark.sparkContext.defaultParallelism)
+
+
 def session_of(workers: SparkSession | Callable[[], SparkSession]) -> SparkSession:
     """The session, started if it was not yet."""
     return workers() if callable(workers) else workers
