@@ -1,7 +1,8 @@
 """The pipeline: reading a journal beside other readers of Postgres, folding it, the advisor, and the lag of following.
 
-At scale 1 the journal has 5,000,000 lines; `--scale 4` shows whether twenty take four times as long. A JDBC driver is
-compared where ROTA_JDBC_JAR names one, DuckDB where it is installed (`pip install 'rota[bench]'`).
+One journal grows to 1, 5 and 20 million lines (at scale 1); reading, ingest, fold and advice are measured at each size,
+in one session of Spark, with their CPU beside the time that they take. A JDBC driver is compared where ROTA_JDBC_JAR
+names one, DuckDB where it is installed (`pip install 'rota[bench]'`).
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import asyncpg
 import psutil
@@ -35,21 +36,26 @@ from tests.support.postgres import PostgresServer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LINES = 5_000_000
+LINES = (1_000_000, 5_000_000, 20_000_000)
+_COMPARED = LINES[1]
+"""The size of the aims; other readers are measured at it, too, and the lag of following."""
 BASE_SHARDS = 8
 _BASE_LINES = 400_000
 _LINES_A_GROUP_AND_DAY = 18_000
+_MANY_GROUPS, _LINES_OF_EACH = 3_000, 50
 _COLUMNS = 'shard_id, seq, "at", epoch, namespace, group_id, generation_id, kind, reason, payload'
+_OURS = "Spark, source rota"
 _FOLLOWED_S = 30.0
 _SETTINGS = {
     "spark.driver.memory": "3g",
     # As executors of a cluster run: with both compilers. Sessions of the command line do with one, for a quick start.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
+_Result = TypeVar("_Result")
 
 
 class Cost(NamedTuple):
-    """What reading all lines once took."""
+    """What a step took: `client_cpu_s` is that of Python and Java together, `server_cpu_s` that of Postgres."""
 
     seconds: float
     client_cpu_s: float
@@ -57,97 +63,234 @@ class Cost(NamedTuple):
 
 
 def run(effort: Effort) -> list[Figure]:
-    """All of them on one journal."""
+    """All of them, on journals that this process generates."""
     jar = os.environ.get("ROTA_JDBC_JAR", "")
     settings = {**_SETTINGS, **({"spark.jars": jar} if jar else {})}
     with tempfile.TemporaryDirectory(prefix="rota-bench-") as folder, PostgresServer() as postgres:
-        dsn = postgres.create_database("journal")
-        lines = asyncio.run(_filled(dsn, effort.times(LINES)))
+        dsn, many = postgres.create_database("journal"), postgres.create_database("many_groups")
+        # Before Spark starts: the generator's processes are forked.
+        base = asyncio.run(_begun(dsn, min(effort.times(LINES[0]), _BASE_LINES)))
+        _generated(many, _MANY_GROUPS, _MANY_GROUPS * _LINES_OF_EACH, 64)
         with session("local[2]", settings) as spark:
-            figures = _readers(effort, spark, postgres, dsn, lines, with_jdbc=bool(jar))
-            figures += _tables(effort, spark, Path(folder) / "lake", dsn, lines)
-            figures += _lag(spark, Path(folder) / "followed", dsn, lines)
+            bench = _Bench(effort, spark, postgres, Path(folder))
+            figures: list[Figure] = []
+            copies = 1
+            for size in LINES:
+                wanted = max(copies, round(effort.times(size) / base))
+                lines = asyncio.run(_grown(dsn, copies, wanted))
+                copies = wanted
+                figures += bench.readers(dsn, lines, with_others=size == _COMPARED, with_jdbc=bool(jar))
+                figures += bench.tables(dsn, lines, with_aims=size == _COMPARED)
+                if size == _COMPARED:
+                    figures += bench.lag(dsn, lines)
+            figures += bench.one_line(many)
     return figures
 
 
 # --- the journal ------------------------------------------------------------------------------------
 
 
-async def _filled(dsn: str, wanted: int) -> int:
-    """A true history of a fleet, and copies of it as further fleets in further shards; how many lines that is."""
-    base = min(wanted, _BASE_LINES)
-    groups = max(BASE_SHARDS, base // _LINES_A_GROUP_AND_DAY)
-    until_ms = int(time.time() * 1000) - 60_000
-    made = await asyncio.to_thread(
-        generate, Wanted(dsn, groups, base / groups / _LINES_A_GROUP_AND_DAY, 1, until_ms, BASE_SHARDS), processes=2
-    )
+def _generated(dsn: str, groups: int, lines: int, shards: int) -> None:
+    days = lines / groups / _LINES_A_GROUP_AND_DAY
+    generate(Wanted(dsn, groups, days, 1, int(time.time() * 1000) - 60_000, shards), processes=2)
+
+
+async def _begun(dsn: str, lines: int) -> int:
+    """A true history of a fleet, which is kept for copies of it; how many lines that is."""
+    groups = max(BASE_SHARDS, lines // _LINES_A_GROUP_AND_DAY)
+    await asyncio.to_thread(_generated, dsn, groups, lines, BASE_SHARDS)
     connection = await asyncpg.connect(dsn)
-    copies = max(1, round(wanted / made.lines))
-    await connection.execute('CREATE TEMP TABLE base AS SELECT * FROM rota.group_events ORDER BY "at"')
-    await connection.execute("TRUNCATE rota.group_events")
-    # In the order of time, as servers leave them: the lines of all shards among one another.
+    await connection.execute("CREATE UNLOGGED TABLE base_lines AS SELECT * FROM rota.group_events")
+    await connection.execute("CREATE UNLOGGED TABLE base_shards AS SELECT * FROM rota.shards")
+    made = await connection.fetchval("SELECT count(*) FROM base_lines")
+    await connection.close()
+    return int(made)
+
+
+async def _grown(dsn: str, copies: int, wanted: int) -> int:
+    """The journal with so many copies of the fleet as further ones, in further shards; how many lines that is.
+
+    The new lines come in the order of time, as servers leave them: those of all new shards among one another.
+    """
+    connection = await asyncpg.connect(dsn)
+    of_copies = f"generate_series({copies}, {wanted - 1}) AS copy"
     await connection.execute(
         f"INSERT INTO rota.group_events ({_COLUMNS}) SELECT shard_id + copy * {BASE_SHARDS}, seq, at, epoch, "
         "namespace || copy, group_id, generation_id, kind, reason, payload "
-        f"FROM (SELECT * FROM base ORDER BY at) AS line CROSS JOIN generate_series(0, {copies - 1}) AS copy"
+        f"FROM (SELECT * FROM base_lines ORDER BY at) AS line CROSS JOIN {of_copies}"
     )
     await connection.execute(
         "INSERT INTO rota.shards (shard_id, replica_id, address, epoch, lease_until_ms, last_seq) "
-        f"SELECT shard_id + copy * {BASE_SHARDS}, '', '', epoch, 0, last_seq "
-        f"FROM rota.shards, generate_series(1, {copies - 1}) AS copy"
+        f"SELECT shard_id + copy * {BASE_SHARDS}, '', '', epoch, 0, last_seq FROM base_shards CROSS JOIN {of_copies}"
     )
-    await connection.execute(f"UPDATE rota.store SET shard_count = {copies * BASE_SHARDS}")
+    await connection.execute(f"UPDATE rota.store SET shard_count = {wanted * BASE_SHARDS}")
     await connection.execute("VACUUM ANALYZE rota.group_events")
     lines = await connection.fetchval("SELECT sum(last_seq) FROM rota.shards")
     await connection.close()
     return int(lines)
 
 
+async def _one_more_line(connection: Any) -> None:
+    async with connection.transaction():
+        seq = await connection.fetchval(
+            "UPDATE rota.shards SET last_seq = last_seq + 1 WHERE shard_id = 0 RETURNING last_seq"
+        )
+        await connection.execute(
+            f"INSERT INTO rota.group_events ({_COLUMNS}) SELECT 0, $1, clock_timestamp(), epoch, namespace, "
+            "group_id, generation_id, kind, reason, payload FROM rota.group_events "
+            "WHERE shard_id = 0 AND kind = 'offsets_committed' LIMIT 1",
+            seq,
+        )
+
+
+async def _write(dsn: str, over: threading.Event) -> None:
+    """A line ten times a second."""
+    connection = await asyncpg.connect(dsn)
+    while not over.is_set():
+        await _one_more_line(connection)
+        await asyncio.sleep(0.1)
+    await connection.close()
+
+
+async def _append(dsn: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    await _one_more_line(connection)
+    await connection.close()
+
+
+# --- measuring --------------------------------------------------------------------------------------
+
+
+class _Bench:
+    """All measurements, in one session. Each prints its time and CPU as soon as it is over."""
+
+    def __init__(self, effort: Effort, spark: SparkSession, postgres: PostgresServer, folder: Path) -> None:
+        self._effort = effort
+        self._spark = spark
+        self._postgres = postgres
+        self._folder = folder
+
+    def readers(self, dsn: str, lines: int, *, with_others: bool, with_jdbc: bool) -> list[Figure]:
+        """All lines once; the first time is for the caches."""
+        ways: dict[str, Callable[[], int | None]] = {
+            "Spark, source rota": lambda: _spark_source(self._spark, dsn, lines)
+        }
+        if with_others:
+            ways["psycopg, a server's cursor"] = lambda: _psycopg(dsn)
+            if with_jdbc:
+                ways["Spark, JDBC"] = lambda: _spark_jdbc(self._spark, dsn)
+            if importlib.util.find_spec("duckdb_extensions") is not None:
+                ways["DuckDB to Arrow"] = lambda: _duckdb(dsn)
+        costs: dict[str, list[Cost]] = {name: [] for name in ways}
+        for read in ways.values():
+            read()
+        for _ in range(self._effort.repeats):
+            for name, read in ways.items():
+                count, cost = self._measured(f"read by {name}, {lines:,} lines", read)
+                assert count in (None, lines), (count, lines)
+                costs[name].append(cost)
+        return [figure for name, found in costs.items() for figure in _figures(name, found, costs, lines)]
+
+    def tables(self, dsn: str, lines: int, *, with_aims: bool) -> list[Figure]:
+        """From the journal to facts and advice."""
+        ingest_aim, fold_aim, rate_aim = (3.0, 6.0, 5_000.0) if with_aims else (None, None, None)
+        journal, of, millions = open_journal(dsn), f"{lines:,} lines", lines / 1e6
+        lake = Lake.create(self._folder / f"lake-{lines}", "delta", journal.heads().incarnation)
+        ingest = Ingest(journal, {"url": dsn})
+        _, ingested = self._measured(f"ingest of {of}", lambda: ingest.run(self._spark, lake))
+        refreshed, folded = self._measured(f"fold of {of}", lambda: refresh(self._spark, lake))
+        generations = refreshed.rows["assignments"]
+        advised = [
+            self._measured(f"advice on {generations:,} generations", lambda: advise(self._spark, lake))[1]
+            for _ in range(self._effort.repeats)
+        ]
+        rates = tuple(generations / each.seconds for each in advised)
+        of_thousand = tuple(each.client_cpu_s / generations * 1000 for each in advised)
+        resident_mb = sum(p.memory_info().rss for p in psutil.Process().children(recursive=True)) / 2**20
+        return [
+            Figure("pipeline", f"ingest, journal to Delta: {of}", "lines/s", (lines / ingested.seconds,)),
+            Figure(
+                "pipeline", f"CPU of 1M lines: ingest, {of}", "s", (ingested.client_cpu_s / millions,), aim=ingest_aim
+            ),
+            Figure("pipeline", f"of Postgres besides: ingest, {of}", "s", (ingested.server_cpu_s / millions,)),
+            Figure("pipeline", f"fold of 1M lines: {of}", "s", (folded.seconds / millions,)),
+            Figure("pipeline", f"CPU of 1M lines: fold, {of}", "s", (folded.client_cpu_s / millions,), aim=fold_aim),
+            Figure("pipeline", f"advisor, all strategies: {of}", "generations/s", rates, aim=rate_aim),
+            Figure("pipeline", f"CPU of 1,000 generations: advisor, {of}", "s", of_thousand),
+            Figure("pipeline", f"memory of all processes after {of}", "MiB", (resident_mb,)),
+        ]
+
+    def lag(self, dsn: str, lines: int) -> list[Figure]:
+        """The age of the youngest event when it is in bronze, while a writer writes ten times a second."""
+        journal = open_journal(dsn)
+        lake = Lake.create(self._folder / "followed", "delta", journal.heads().incarnation)
+        Ingest(journal, {"url": dsn}).run(self._spark, lake)
+        over = threading.Event()
+        writer = threading.Thread(target=lambda: asyncio.run(_write(dsn, over)))
+        writer.start()
+        lags: list[float] = []
+        looks = Follower(Ingest(journal, {"url": dsn}), every_s=1.0, refresh_every_s=1e9).looks(self._spark, lake)
+        next(looks)  # The first look comes after a fold of all that there was.
+        until = time.monotonic() + _FOLLOWED_S
+        while time.monotonic() < until:
+            lags.append(next(looks).lag_s)
+        over.set()
+        writer.join()
+        return [Figure("pipeline", f"lag of --follow behind {lines:,} lines", "s", tuple(lags), aim=10.0)]
+
+    def one_line(self, dsn: str) -> list[Figure]:
+        """A refresh after one more line of one of many groups."""
+        journal = open_journal(dsn)
+        lake = Lake.create(self._folder / "many", "delta", journal.heads().incarnation)
+        ingest = Ingest(journal, {"url": dsn})
+        ingest.run(self._spark, lake)
+        refresh(self._spark, lake)
+        found: dict[str, list[Cost]] = {"ingest": [], "refresh": []}
+        for _ in range(self._effort.repeats):
+            asyncio.run(_append(dsn))
+            found["ingest"].append(self._measured("ingest of one line", lambda: ingest.run(self._spark, lake))[1])
+            found["refresh"].append(self._measured("refresh of one line", lambda: refresh(self._spark, lake))[1])
+        figures = []
+        for step, costs in found.items():
+            of, aim = f"{step} of one line, {_MANY_GROUPS:,} groups", 0.3 if step == "refresh" else None
+            figures.append(Figure("pipeline", of, "s", tuple(cost.seconds for cost in costs)))
+            figures.append(Figure("pipeline", f"CPU of {of}", "s", tuple(cost.client_cpu_s for cost in costs), aim=aim))
+        return figures
+
+    def _measured(self, step: str, do: Callable[[], _Result]) -> tuple[_Result, Cost]:
+        server = self._postgres.process.pid
+        client_s, server_s, began = _cpu_s(os.getpid(), but=server), _cpu_s(server), time.perf_counter()
+        result = do()
+        seconds = time.perf_counter() - began
+        cost = Cost(seconds, _cpu_s(os.getpid(), but=server) - client_s, _cpu_s(server) - server_s)
+        cpu = f"{cost.client_cpu_s:.2f} s of CPU, Postgres {cost.server_cpu_s:.2f} s"
+        print(f"\n  {step}: {seconds:.2f} s, {cpu}", end="", flush=True, file=sys.stderr)
+        return result, cost
+
+
 # --- reading ----------------------------------------------------------------------------------------
-
-
-def _readers(
-    effort: Effort, spark: SparkSession, postgres: PostgresServer, dsn: str, lines: int, *, with_jdbc: bool
-) -> list[Figure]:
-    ways: dict[str, Callable[[], int]] = {
-        "Spark, source rota": lambda: _spark_source(spark, dsn, lines),
-        "psycopg, a server's cursor": lambda: _psycopg(dsn),
-    }
-    if with_jdbc:
-        ways["Spark, JDBC"] = lambda: _spark_jdbc(spark, dsn, lines)
-    if importlib.util.find_spec("duckdb_extensions") is not None:
-        ways["DuckDB to Arrow"] = lambda: _duckdb(dsn)
-    costs: dict[str, list[Cost]] = {name: [] for name in ways}
-    for read in ways.values():
-        read()  # Once for the caches.
-    for _ in range(effort.repeats):
-        for name, read in ways.items():
-            costs[name].append(_measured(read, postgres, lines))
-    return [figure for name, found in costs.items() for figure in _figures(name, found, costs, lines)]
 
 
 def _figures(name: str, found: list[Cost], costs: dict[str, list[Cost]], lines: int) -> Iterator[Figure]:
     floor_name = "Spark, JDBC" if "Spark, JDBC" in costs else "psycopg, a server's cursor"
-    floor, is_floor = costs[floor_name], name == floor_name
-    rates = tuple(lines / cost.seconds for cost in found)
-    millions = lines / 1e6
-    cpu = tuple((cost.client_cpu_s + cost.server_cpu_s) / millions for cost in found)
+    floor = [] if name == floor_name else costs.get(floor_name, [])
+    floor_name = floor_name if floor else ""
+    way, millions = f"{name}, {lines:,} lines", lines / 1e6
+    rates, floor_rates = (tuple(lines / each.seconds for each in of) for of in (found, floor))
+    cpu, floor_cpu = (tuple((c.client_cpu_s + c.server_cpu_s) / millions for c in of) for of in (found, floor))
     server = tuple(cost.server_cpu_s / millions for cost in found)
-    aim = 900_000 if name == "Spark, source rota" else None
-    of_floor = () if is_floor else tuple(lines / cost.seconds for cost in floor)
-    yield Figure("pipeline", f"read: {name}", "lines/s", rates, "" if is_floor else floor_name, of_floor, aim)
-    of_floor = () if is_floor else tuple((cost.client_cpu_s + cost.server_cpu_s) / millions for cost in floor)
-    yield Figure("pipeline", f"CPU of 1M lines: {name}", "s", cpu, "" if is_floor else floor_name, of_floor)
-    yield Figure("pipeline", f"of it Postgres: {name}", "s", server)
+    aim = 900_000 if name == _OURS and len(costs) > 1 else None
+    yield Figure("pipeline", f"read: {way}", "lines/s", rates, floor_name, floor_rates, aim)
+    yield Figure("pipeline", f"CPU of 1M lines: {way}", "s", cpu, floor_name, floor_cpu)
+    yield Figure("pipeline", f"of it Postgres: {way}", "s", server)
 
 
-def _spark_source(spark: SparkSession, dsn: str, lines: int) -> int:
+def _spark_source(spark: SparkSession, dsn: str, lines: int) -> None:
     source = spark.read.format("rota").option("url", dsn).option("linesPerTask", str(-(-lines // 8)))
     source.load().write.format("noop").mode("overwrite").save()
-    return lines
 
 
-def _spark_jdbc(spark: SparkSession, dsn: str, lines: int) -> int:
+def _spark_jdbc(spark: SparkSession, dsn: str) -> None:
     options = {
         "url": "jdbc:" + dsn.replace("postgres@", "") + "?user=postgres",
         "driver": "org.postgresql.Driver",
@@ -159,7 +302,6 @@ def _spark_jdbc(spark: SparkSession, dsn: str, lines: int) -> int:
         "fetchsize": "10000",
     }
     spark.read.format("jdbc").options(**options).load().write.format("noop").mode("overwrite").save()
-    return lines
 
 
 def _psycopg(dsn: str) -> int:
@@ -180,18 +322,6 @@ def _duckdb(dsn: str) -> int:
         return sum(batch.num_rows for batch in read)
 
 
-def _measured(read: Callable[[], int], postgres: PostgresServer, lines: int) -> Cost:
-    client, server, started = _cpu_s(os.getpid(), but=postgres.process.pid), _cpu_s(postgres.process.pid), time.time()
-    count = read()
-    seconds = time.time() - started
-    assert count == lines, (count, lines)
-    return Cost(
-        seconds,
-        _cpu_s(os.getpid(), but=postgres.process.pid) - client,
-        _cpu_s(postgres.process.pid) - server,
-    )
-
-
 def _cpu_s(pid: int, but: int = 0) -> float:
     """CPU of a process and all that it has started, but for one of them."""
     root = psutil.Process(pid)
@@ -206,75 +336,3 @@ def _cpu_s(pid: int, but: int = 0) -> float:
             except psutil.NoSuchProcess:
                 continue
     return total
-
-
-# --- tables and advice ------------------------------------------------------------------------------
-
-
-def _tables(effort: Effort, spark: SparkSession, folder: Path, dsn: str, lines: int) -> list[Figure]:
-    journal = open_journal(dsn)
-    lake = Lake.create(folder, "delta", journal.heads().incarnation)
-    with _timed() as ingest_s:
-        Ingest(journal, {"url": dsn}).run(spark, lake)
-    with _timed() as fold_s:
-        rows = refresh(spark, lake).rows
-    generations, advised, cpu = rows["assignments"], [], []
-    for _ in range(effort.repeats):
-        cpu_s = _cpu_s(os.getpid())
-        with _timed() as advise_s:
-            advise(spark, lake)
-        advised.append(generations / advise_s())
-        cpu.append((_cpu_s(os.getpid()) - cpu_s) / generations * 1000)
-    resident_mb = sum(p.memory_info().rss for p in psutil.Process().children(recursive=True)) / 2**20
-    return [
-        Figure("pipeline", "ingest: journal to Delta", "lines/s", (lines / ingest_s(),)),
-        Figure("pipeline", "fold of 1M lines", "s", (fold_s() / lines * 1e6,)),
-        Figure("pipeline", "advisor, all strategies", "generations/s", tuple(advised), aim=5_000),
-        Figure("pipeline", "advisor, CPU of 1,000 generations", "s", tuple(cpu)),
-        Figure("pipeline", f"memory of all processes after {lines:,} lines", "MiB", (resident_mb,)),
-    ]
-
-
-@contextmanager
-def _timed() -> Iterator[Callable[[], float]]:
-    """How many seconds the block took, once it is over."""
-    started = time.perf_counter()
-    took: list[float] = []
-    yield lambda: took[0]
-    took.append(time.perf_counter() - started)
-
-
-def _lag(spark: SparkSession, folder: Path, dsn: str, lines: int) -> list[Figure]:
-    """The age of the youngest event when it is in bronze, while a writer writes ten times a second."""
-    journal = open_journal(dsn)
-    lake = Lake.create(folder, "delta", journal.heads().incarnation)
-    Ingest(journal, {"url": dsn}).run(spark, lake)
-    over = threading.Event()
-    writer = threading.Thread(target=lambda: asyncio.run(_write(dsn, over)))
-    writer.start()
-    lags: list[float] = []
-    looks = Follower(Ingest(journal, {"url": dsn}), every_s=1.0, refresh_every_s=1e9).looks(spark, lake)
-    next(looks)  # The first look comes after a fold of all that there was.
-    until = time.monotonic() + _FOLLOWED_S
-    while time.monotonic() < until:
-        lags.append(next(looks).lag_s)
-    over.set()
-    writer.join()
-    return [Figure("pipeline", f"lag of --follow behind {lines:,} lines", "s", tuple(lags), aim=10.0)]
-
-
-async def _write(dsn: str, over: threading.Event) -> None:
-    connection = await asyncpg.connect(dsn)
-    while not over.is_set():
-        async with connection.transaction():
-            seq = await connection.fetchval(
-                "UPDATE rota.shards SET last_seq = last_seq + 1 WHERE shard_id = 0 RETURNING last_seq"
-            )
-            await connection.execute(
-                f"INSERT INTO rota.group_events ({_COLUMNS}) SELECT 0, $1, clock_timestamp(), epoch, namespace, "
-                "group_id, generation_id, kind, reason, payload FROM rota.group_events "
-                "WHERE shard_id = 0 AND kind = 'offsets_committed' LIMIT 1",
-                seq,
-            )
-        await asyncio.sleep(0.1)
-    await connection.close()
