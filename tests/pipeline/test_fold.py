@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rota.pipeline.events import Line
 from rota.pipeline.facts.fact import Row
 from rota.pipeline.fold import CARRIED, GroupFold, Key, fold_lines
+from rota.pipeline.gold import parts_of
 from rota.pipeline.tables import GOLD
 from rota.protocol.causes import CAUSES, Cause
 from tests.pipeline.journals import ordered, simulated, simulated_units
@@ -172,6 +173,23 @@ def test_an_unreadable_line_is_named_and_the_fold_goes_on(kind: str, broken: str
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_line_of_a_true_journal_can_be_read(seed: int) -> None:
     assert [row for row in closed_rows(seed) if row.table == "unreadable"] == []
+
+
+@pytest.mark.parametrize(
+    ("buckets", "most", "sizes"),
+    [
+        (range(64), 4, [16, 16, 16, 16]),
+        (range(40), 4, [10, 10, 10, 10]),
+        ([3, 5], 4, [1, 1]),
+        ([3, 5], 1, [2]),
+        ([], 4, []),
+    ],
+)
+def test_tasks_of_a_fold_have_as_many_buckets_each(buckets: Sequence[int], most: int, sizes: list[int]) -> None:
+    parts = parts_of(buckets, most)
+
+    assert [len(part) for part in parts] == sizes
+    assert [bucket for part in parts for bucket in part] == list(buckets)
 
 
 def closed_rows(seed: int) -> list[Row]:

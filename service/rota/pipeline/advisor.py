@@ -23,7 +23,7 @@ from rota.pipeline.facts.view import GroupView
 from rota.pipeline.files import TableWriter, Written
 from rota.pipeline.fold import Key
 from rota.pipeline.frames import closed
-from rota.pipeline.gold import FEW_LINES, MOST_LINES, parts_of
+from rota.pipeline.gold import FEW_LINES, MOST_LINES, parts_of, task_count
 from rota.pipeline.lake import Lake
 from rota.pipeline.slices import Slice, in_order
 from rota.pipeline.tables import ADVISOR, GOLD, UNFOLDED
@@ -47,7 +47,7 @@ def advise(workers: Workers, lake: Lake, *, strategies: Sequence[str] = STRATEGI
     """
     lines = Slice.of(lake, 0, lake.bronze.batch)
     workers = workers if lines.most_lines > FEW_LINES else None
-    parts = parts_of(lines.buckets, workers)
+    parts = parts_of(lines.buckets, task_count(workers))
     task = _replayer(lines, parts, lake.gold("advisor").folder, tuple(strategies), decoder, known_silences(lake))
     written = run_tasks(workers, len(parts), task)
     for name in UNFOLDED:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from rota.pipeline.files import TableWriter, Written
 from rota.pipeline.fold import GroupFold, Key
 from rota.pipeline.lake import FOLDS, LAKE_VERSION, RESUMED, Lake
 from rota.pipeline.places import read_file
-from rota.pipeline.slices import BUCKETS, Slice, bucket_of, in_order
+from rota.pipeline.slices import Slice, bucket_of, in_order
 from rota.pipeline.spark_files import frame_of
 from rota.pipeline.tables import BRONZE, CARRY, CURRENT, CURRENT_OFFSETS, FOLDED, GOLD, OFFSETS, Table
 from rota.pipeline.tasks import Task, Workers, run_tasks, slots
@@ -153,7 +153,7 @@ def _fold_once(workers: Workers, lake: Lake, fold: int, plan: Mapping[str, Any])
     lines = Slice.of(lake, plan["after_batch"], plan["to_batch"])
     carried = {table: {} for table in (*CURRENT, "carry")} if plan["anew"] else _by_bucket(lake, fold - 1)
     workers = workers if lines.most_lines > FEW_LINES else None
-    parts = parts_of(lines.buckets, workers)
+    parts = parts_of(lines.buckets, task_count(workers))
     task = _folder(lines, carried, parts, lake.gold("carry").folder, fold, plan["decoder"])
     written = run_tasks(workers, len(parts), task)
     changed = {_bucket(each.path) for each in written if each.table == "carry"}
@@ -182,13 +182,11 @@ def _by_bucket(lake: Lake, fold: int) -> dict[str, dict[int, str]]:
     }
 
 
-def parts_of(buckets: Sequence[int], workers: Workers) -> list[list[int]]:
-    """The buckets in a part for each task, neighbours together; in one without workers."""
-    count = 1 if workers is None else _task_count(workers)
-    found: dict[int, list[int]] = {}
-    for bucket in buckets:
-        found.setdefault(bucket * count // BUCKETS, []).append(bucket)
-    return list(found.values())
+def parts_of(buckets: Sequence[int], most: int) -> list[list[int]]:
+    """The buckets in up to so many parts of one size, neighbours together."""
+    count = min(most, len(buckets))
+    bounds = [len(buckets) * number // count for number in range(count + 1)] if count else []
+    return [list(buckets[first:end]) for first, end in pairwise(bounds)]
 
 
 def _bucket(name: str) -> int:
@@ -350,9 +348,9 @@ def by_group(lines: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     sorted_ = [F.col(name) for name in (*GROUP, "seq")]
-    return lines.repartition(_task_count(lines.sparkSession), *GROUP).sortWithinPartitions(*sorted_)
+    return lines.repartition(task_count(lines.sparkSession), *GROUP).sortWithinPartitions(*sorted_)
 
 
-def _task_count(workers: SparkSession | Callable[[], SparkSession]) -> int:
-    """Enough tasks for all cores and some for those that are quicker."""
-    return max(4, 2 * slots(workers))
+def task_count(workers: Workers) -> int:
+    """Enough tasks for all cores and some for those that are quicker; one without workers."""
+    return 1 if workers is None else max(4, 2 * slots(workers))
