@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -261,7 +262,8 @@ class _Bench:
         client_s, server_s, began = _cpu_s(os.getpid(), but=server), _cpu_s(server), time.perf_counter()
         result = do()
         seconds = time.perf_counter() - began
-        cost = Cost(seconds, _cpu_s(os.getpid(), but=server) - client_s, _cpu_s(server) - server_s)
+        client_cpu_s = _since(client_s, _cpu_s(os.getpid(), but=server))
+        cost = Cost(seconds, client_cpu_s, _since(server_s, _cpu_s(server)))
         cpu = f"{cost.client_cpu_s:.2f} s of CPU, Postgres {cost.server_cpu_s:.2f} s"
         print(f"\n  {step}: {seconds:.2f} s, {cpu}", end="", flush=True, file=sys.stderr)
         return result, cost
@@ -321,17 +323,17 @@ def _duckdb(dsn: str) -> int:
         return sum(batch.num_rows for batch in read)
 
 
-def _cpu_s(pid: int, but: int = 0) -> float:
-    """CPU of a process and all that it has started, but for one of them."""
+def _cpu_s(pid: int, but: int = 0) -> dict[psutil.Process, float]:
+    """CPU of a process and of each that it has started, but for one of them; children that it has reaped count."""
     root = psutil.Process(pid)
-    spared = (
-        {each.pid for each in (psutil.Process(but), *psutil.Process(but).children(recursive=True))} if but else set()
-    )
-    total = 0.0
-    for each in (root, *root.children(recursive=True)):
-        if each.pid not in spared:
-            try:
-                total += sum(each.cpu_times()[:4])
-            except psutil.NoSuchProcess:
-                continue
-    return total
+    spared = {psutil.Process(but), *psutil.Process(but).children(recursive=True)} if but else set()
+    found = {}
+    for each in {root, *root.children(recursive=True)} - spared:
+        with suppress(psutil.NoSuchProcess):
+            found[each] = sum(each.cpu_times()[:4])
+    return found
+
+
+def _since(before: dict[psutil.Process, float], now: dict[psutil.Process, float]) -> float:
+    """What the processes that live now have used since; Spark ends workers after a minute without work, uncounted."""
+    return sum(cpu_s - before.get(each, 0.0) for each, cpu_s in now.items())
