@@ -55,7 +55,7 @@ def half_done(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
         ("refresh", "gold: before a table#4", "delta", len(JOURNAL)),
         ("refresh", "gold: before the carry", "delta", len(JOURNAL)),
         ("refresh", "gold: after the carry", "parquet", len(JOURNAL)),
-        ("backfill", "gold: before the switch", "delta", len(JOURNAL)),
+        ("backfill", "gold: before the carry", "delta", len(JOURNAL)),
     ],
 )
 def test_whatever_was_killed_is_finished_exactly_once(
