@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
+
 from rota.replica.forwarding import NoAnswer
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage.memory import MemoryStore
@@ -19,7 +21,9 @@ from tests.unit.replica import (
     test_leases,
     test_owned_shard,
     test_shared_liveness,
+    test_strategies_that_raise,
 )
+from tests.unit.replica.assigning_stage import Replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,13 @@ def _leave() -> None:
 def _lose_an_answer() -> None:
     lost = NoAnswer("connection reset")
     test_forwarding.test_a_call_of_unknown_outcome_is_not_sent_again(lost)
+
+
+def _fail_to_assign() -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        test_strategies_that_raise.test_a_stable_group_is_assigned_after_a_failed_assignment(
+            Replica(), test_strategies_that_raise.plugged_in(monkeypatch)
+        )
 
 
 @in_virtual_time
@@ -90,6 +101,9 @@ DIRECTED: dict[str, Directed] = {
     ),
     "a_replica_that_drains_parks_calls_at_peers": Directed(
         test_forwarding.test_a_replica_that_drains_parks_no_call_at_a_peer
+    ),
+    "a_stable_group_whose_strategy_failed_is_not_tried_again": Directed(
+        test_strategies_that_raise.test_a_stable_group_is_assigned_after_a_failed_assignment, _fail_to_assign
     ),
     "an_overdue_shard_is_kept": Directed(test_leases.test_leases_that_are_over_are_given_up_without_the_store),
     "a_shard_is_served_after_another_has_appended": Directed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rota.group import drain, expiry, freeze, join, leave, rebalance, shard, state, succession, sync
+from rota.group import drain, expiry, freeze, invariants, join, leave, rebalance, shard, state, succession, sync
 from rota.types import leader
 from tests.sim.registry import Patch, mutant
 
@@ -27,7 +27,7 @@ def the_earliest_candidate_leads(patch: Patch) -> None:
 @mutant
 def a_leader_is_never_asked_to_hand_over(patch: Patch) -> None:
     """L12: a candidate outranks the leader for ever."""
-    for module in (succession, rebalance):
+    for module in (succession, rebalance, invariants):
         patch(module, "due_preemption", lambda *_: None)
 
 

@@ -43,6 +43,10 @@ class Strategy:
 
 @pytest.fixture
 def strategy(monkeypatch: pytest.MonkeyPatch) -> Strategy:
+    return plugged_in(monkeypatch)
+
+
+def plugged_in(monkeypatch: pytest.MonkeyPatch) -> Strategy:
     """The strategy of all groups of the test."""
     strategy, known = Strategy(), consumer_server.CONSUMER
     assert known.server is not None
