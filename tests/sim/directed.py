@@ -13,7 +13,7 @@ from rota.storage.memory import MemoryStore
 from tests.client.virtual_time import LoopClock, in_virtual_time
 from tests.runtime import test_confirming, test_waiting
 from tests.runtime.conftest import NOW
-from tests.unit.group import test_freezing, test_progress, test_side_door, test_static_members
+from tests.unit.group import test_elections_at_once, test_freezing, test_progress, test_side_door, test_static_members
 from tests.unit.replica import (
     test_answers_at_once,
     test_forwarding,
@@ -94,6 +94,9 @@ DIRECTED: dict[str, Directed] = {
     ),
     "a_heartbeat_is_answered_from_memory": Directed(
         test_answers_at_once.test_a_heartbeat_is_left_to_submit_unless_all_is_durable
+    ),
+    "a_join_of_a_member_taken_along_renews_no_session": Directed(
+        test_elections_at_once.test_a_join_renews_the_session_of_a_member_taken_along
     ),
     "a_lease_that_ran_out_is_renewed": Directed(test_leases.test_a_lease_that_ran_out_before_its_renewal_is_given_up),
     "a_new_owner_ignores_what_was_left_of_sessions": Directed(

@@ -81,6 +81,12 @@ def candidates_wait_for_each_other_once_their_leader_has_gone(patch: Patch) -> N
 
 
 @mutant
+def a_join_of_a_member_taken_along_renews_no_session(patch: Patch) -> None:
+    """S7c: it leads by its own reckoning after its session, and the next one leads as well."""
+    patch(join, "renew_session", lambda *_: None)
+
+
+@mutant
 def static_members_go_at_the_rebalance_timeout(patch: Patch) -> None:
     """L1 (A9): a static member that has not joined again is removed although its session lasts."""
     original = rebalance.complete_join

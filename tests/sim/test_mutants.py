@@ -66,6 +66,7 @@ NOT_BY_SEEDS = {
 }
 """The simulator does not find these: a test of `DIRECTED` does."""
 RARE = {
+    "a_join_of_a_member_taken_along_renews_no_session",
     "a_stable_group_whose_strategy_failed_is_not_tried_again",
     "a_new_owner_ignores_what_was_left_of_sessions",
     "an_overdue_shard_is_kept",

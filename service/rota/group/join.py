@@ -18,7 +18,7 @@ from rota.group.rebalance import (
 from rota.group.records import MemberFenced, MemberJoined, MemberRemoved, MemberUpdated
 from rota.group.result import Result, TimerKind
 from rota.group.rows import MemberImage
-from rota.group.sessions import start_session, stop_session
+from rota.group.sessions import renew_session, start_session, stop_session
 from rota.group.state import EMPTY, PREPARING_REBALANCE, STABLE, Group, GroupState, Member
 from rota.group.succession import successor_of, watch_candidates
 from rota.group.trigger import Trigger
@@ -185,11 +185,10 @@ def _rejoin(result: Result, group: Group, member: Member, request: JoinGroup, ca
             cause = Cause.METADATA_CHANGED
             reason = f"member {member.member_id} changed its metadata while the assignment was awaited"
         case GroupState.COMPLETING_REBALANCE:
-            result.reply(call, join_reply(group, member))
+            _answer_from_memory(result, group, member, call)
             return
         case GroupState.STABLE if member.taken_along_from is not None and not changed:
-            mark_synced(group, member)
-            result.reply(call, join_reply(group, member))
+            _answer_from_memory(result, group, member, call)
             return
         case GroupState.STABLE if group.is_leader(member.member_id):
             cause = Cause.TOPICS_CHANGED if is_of_topics(request.reason) else Cause.LEADER_REJOINED
@@ -200,17 +199,36 @@ def _rejoin(result: Result, group: Group, member: Member, request: JoinGroup, ca
         case GroupState.STABLE if changed:
             cause, reason = Cause.METADATA_CHANGED, f"member {member.member_id} changed its metadata"
         case GroupState.STABLE:
-            result.reply(call, join_reply(group, member))
+            _answer_from_memory(result, group, member, call)
             return
         case state:
             raise AssertionError(f"a group with members cannot be {state}")
     trigger = _trigger(cause, reason, request, member.member_id)
     if is_of_topics(request.reason) and hold_back(result, group, trigger):
-        result.reply(call, join_reply(group, member))
+        _answer_from_memory(result, group, member, call)
         return
     _update(result, group, member, request, settle=False)
     _park(result, group, member, call)
     rebalance_or_complete(result, group, limits, trigger)
+
+
+def _answer_from_memory(
+    result: Result, group: Group, member: Member, call: int, *, skip_assignment: bool = False
+) -> None:
+    """The present generation, without a join phase. Where the server has assigned it, the member has its share by that.
+
+    A member that was taken along takes this for the end of a join phase, which renews its session from the moment of
+    its join: so it does here. Any other one counts on no renewal (§8.2).
+    """
+    if member.taken_along_from is not None:
+        renew_session(result, group, member)
+    reply = join_reply(group, member, skip_assignment=skip_assignment)
+    result.reply(call, reply)
+    if reply.assignment is not None:
+        mark_synced(group, member)
+        if member.missed_phase:
+            member.missed_phase = False
+            watch_candidates(result, group)
 
 
 def _replace_static_member(
@@ -239,7 +257,7 @@ def _replace_static_member(
         member.has_fetched = member.missed_phase = False
         member.taken_along_from = None
         member.skip_assignment = group.is_leader(member.member_id)
-        result.reply(call, join_reply(group, member, skip_assignment=member.skip_assignment))
+        _answer_from_memory(result, group, member, call, skip_assignment=member.skip_assignment)
         if member.image.metadata_for(group.protocol_name or "") != former:
             # It may subscribe to other topics now. Where members assign, the leader compares by itself (see the SDK).
             ask_for_assignment(result, group)

@@ -54,11 +54,16 @@ def choose_leader(group: Group, protocol_name: str) -> str | None:
 
 
 def lacks_only_a_leader(group: Group) -> bool:
-    """Whether the leader of a generation is gone, and the members that are left hold nothing. One must be there."""
-    succession = succession_of(group)
+    """Whether the leader of a generation is gone, and the members that are left hold nothing and agree on the protocol.
+    One must be there.
+    """
+    side = server_side_of(group)
+    if group.generation_leader_id is not None or side is None or side.wants_topic is not None:
+        return False
+    if side.succession is None or not side.succession.followers_hold_nothing:
+        return False
     is_there = any(not member.missed_phase for member in group.members.values())
-    is_headless = group.generation_leader_id is None and is_there
-    return is_headless and succession is not None and succession.followers_hold_nothing
+    return is_there and group.select_protocol() == group.protocol_name
 
 
 def note_fetched(result: Result, group: Group, member: Member) -> None:

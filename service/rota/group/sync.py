@@ -126,7 +126,7 @@ def answer_syncs(result: Result, group: Group) -> None:
         if member.sync_call is not None:
             result.reply(member.sync_call, sync_reply(group, member))
             member.sync_call = None
-            member.has_fetched = True
+            member.has_fetched, member.taken_along_from = True, None
             start_session(result, group, member)
 
 

@@ -175,7 +175,7 @@ def check_expiry(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[st
 
 def check_join_phase(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
     """L3: a join phase ends within its members' rebalance timeout; at once where all have joined, see `World`, and
-    where dynamic candidates lack nothing but a leader.
+    where candidates lack nothing but a leader.
     """
     record, since_ms = line.entry.record, account.rebalance_since_ms
     ends = isinstance(record, r.GenerationCompleted | r.GroupEmptied)
@@ -195,7 +195,7 @@ def check_join_phase(scan: Scan, account: GroupAccount, line: Landed) -> Iterato
     if account.had_static_members:
         # Where only static members are left and none has joined, the phase is armed again until their sessions end.
         bound_ms += account.rebalance_timeout_ms + scan.profile.session_ms[1]
-    elif account.lacks_leader:
+    if account.elects_at_once:
         bound_ms = 0
     if (took_ms := line.decided_ms - since_ms) > bound_ms:
         yield f"L3 {line.entry.group_id}: the join phase took {took_ms} ms, at most {bound_ms} are due"

@@ -63,6 +63,8 @@ class GroupAccount:
 
     lacks_leader: bool = False
     """The join phase began because the leader that the coordinator elected is gone."""
+    elects_at_once: bool = False
+    """And another member is there for certain: one that is not static."""
     taken_along_from: int | None = None
     """Members may hold any generation from here on, because later ones took them along; None where all have joined."""
     ranks: dict[str, Rank] = field(default_factory=dict)
@@ -115,7 +117,8 @@ class GroupAccount:
         self.state = self.settled_state or "Empty"
         self.rebalance_since_ms = None
         self.rebalance_reason = ""
-        self.lacks_leader = False
+        self.lacks_leader = self.elects_at_once = False
+        self.taken_along_from = None
         self.telling = None
         if self.state == "PreparingRebalance":
             self.start_phase(at_ms)
@@ -185,6 +188,8 @@ def _move(account: GroupAccount, record: r.Record, at_ms: int) -> None:
         case r.RebalanceStarted():
             account.is_initial = account.state == "Empty"
             account.lacks_leader = account.lacks_only_a_leader()
+            is_there = any(image.group_instance_id is None for image in account.members.values())
+            account.elects_at_once = account.lacks_leader and is_there
             account.state = "PreparingRebalance"
             account.rebalance_reason = record.reason
             account.start_phase(at_ms)

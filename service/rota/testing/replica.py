@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from rota.group.invariants import check_group
 from rota.group.result import Result, Timer, TimerKind
 from rota.group.rows import SideCommit
+from rota.protocol.causes import MEMBER_ENDS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import GroupRequest, JoinGroup, Request
 from rota.replica.going_back import StoreMemory
@@ -388,11 +389,11 @@ class Replica(ReplicaProcess):
         """Protocol §3.4: only the rebalance timeout ends a join phase over the head of a pending id. An election whose
         leader has gone has none: it takes the other candidates along.
         """
-        began = {entry.group_id for entry in result.records if entry.record.kind == "rebalance_started"}
+        left = {(each.namespace, each.group_id) for each in result.records if each.record.kind in MEMBER_ENDS}
         for entry in result.records:
             if entry.record.kind == "generation_completed":
                 group = owned.shard.groups[(entry.namespace, entry.group_id)]
-                if group.pending and not (group.protocol_type == LEADER_TYPE and entry.group_id in began):
+                if group.pending and not (group.protocol_type == LEADER_TYPE and group.key in left):
                     self.world.violation(
                         f"S3 {entry.group_id}: generation completed, {list(group.pending)} are pending"
                     )

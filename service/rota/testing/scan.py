@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from rota.group.records import GenerationCompleted
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, Heartbeat, RebalanceGroup, SyncGroup
-from rota.testing.history import Call, GroupKey, History, UserCommit
+from rota.testing.history import Call, GroupKey, History, Landed, UserCommit
 from rota.testing.profiles import Profile
+from rota.types.leader import PROTOCOL_TYPE as LEADER_TYPE
 
 _NONE = ErrorCode.NONE
 
@@ -53,10 +56,22 @@ def scan_of(history: History, profile: Profile) -> Scan:
                 if call.reply is not None and not call.epoch and call.reply.error is _NONE:
                     scan.recorded[heartbeat.member_id] = max(call.sent_ms, scan.recorded.get(heartbeat.member_id, 0))
     for lines in history.journal.values():
-        completed = (line for line in lines if line.entry.record.kind == "generation_completed")
-        scan.renewed_all += ((line.entry.group_id, line.landed_ms) for line in completed)
+        scan.renewed_all += ((line.entry.group_id, line.landed_ms) for line in _that_renew(lines))
     scan.renewed_all += (("", claimed_ms) for _, _, _, claimed_ms in history.epochs)
     return scan
+
+
+def _that_renew(lines: Sequence[Landed]) -> Iterator[Landed]:
+    """The generations that renew all sessions; those of elections that took members along do not."""
+    began_ms: dict[str, int] = {}
+    for line in lines:
+        record, group_id = line.entry.record, line.entry.group_id
+        if record.kind == "rebalance_started":
+            began_ms[group_id] = line.decided_ms
+        elif isinstance(record, GenerationCompleted):
+            is_at_once = began_ms.get(group_id) == line.decided_ms
+            if not (is_at_once and record.protocol_type == LEADER_TYPE):
+                yield line
 
 
 def _note_renewal(scan: Scan, call: Call, member_id: str, alive: tuple[ErrorCode, ...]) -> None:

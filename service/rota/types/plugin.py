@@ -76,7 +76,8 @@ class Succession:
     `holding(metadata)`: whether the work of a leader with this metadata may go on while it joins; None where it does
     not say, and cannot be asked to hand over.
     `followers_hold_nothing`: members that do not lead have no work of the group. Then the next leader is elected as
-    soon as the present one is gone, in the same transaction, and the others need not join first.
+    soon as the present one is gone, in the same transaction, and the others need not join first; not where `assign`
+    needs topics.
     """
 
     elect: Callable[[Sequence[JoinedWith], str], str]

@@ -12,6 +12,8 @@ from rota.protocol.messages import HeartbeatMany, MemberHeartbeat, Protocol, Req
 from rota.types.leader import Candidate, decode_election, encode_candidate
 from tests.unit.group.driver import (
     KEY,
+    REBALANCE_MS,
+    SESSION_MS,
     Core,
     a_commit,
     a_heartbeat,
@@ -263,3 +265,63 @@ def test_a_new_owner_has_the_election_and_asks_all_to_join() -> None:
 
     assert (core.leader_id, core.generation_id, core.group.state) == ("m1", 2, "Stable")
     assert core.ask(a_heartbeat("m1", 1)).error is ErrorCode.ILLEGAL_GENERATION
+
+
+def test_a_join_renews_the_session_of_a_member_taken_along() -> None:
+    """It takes the answer for the end of a join phase, which counts from the moment of its join (found in a review)."""
+    core = candidates()
+    core.advance(3_000)
+    core.ask(a_leave("m0"))
+
+    rejoin(core, "m1")
+
+    assert core.deadline_ms("m1") == core.now_ms + SESSION_MS
+
+
+def test_a_static_candidate_that_returns_owes_no_sync() -> None:
+    core = an_empty_shard()
+    join(core, "m0", SAID, "leader")
+    core.send(a_join(new="i-1", instance="i", protocols=SAID, protocol_type="leader"))
+    join(core, "m2", SAID, "leader")
+    end_join_phase(core)
+    core.ask(a_leave("m0"))
+    rejoin(core, "m2")
+    answer = core.ask(a_join(new="i-2", instance="i", protocols=SAID, protocol_type="leader"))
+    assert decode_election(answer.assignment).leader_id == core.leader_id
+
+    for _ in range(REBALANCE_MS // 1_000 + 1):
+        core.advance(1_000)
+        beats = (MemberHeartbeat("i-2", 2, "i"), MemberHeartbeat("m2", 2))
+        assert not core.ask(HeartbeatMany(*KEY, beats)).errors
+
+    assert set(core.group.members) == {"i-2", "m2"}
+
+
+def test_a_static_candidate_that_is_back_may_lead_next() -> None:
+    core = an_empty_shard()
+    join(core, "m0", SAID, "leader")
+    core.send(a_join(new="i-1", instance="i", protocols=SAID, protocol_type="leader", session_ms=60_000))
+    end_join_phase(core)
+    join(core, "m2", SAID, "leader")
+    join(core, "m0", SAID, "leader")
+    while core.group.state == "PreparingRebalance":
+        core.advance(100)
+    assert core.group.members["i-1"].missed_phase
+    core.ask(a_join("i-1", instance="i", protocols=SAID, protocol_type="leader", session_ms=60_000))
+
+    core.ask(a_leave("m0"))
+
+    assert core.leader_id == "i-1"
+
+
+def test_candidates_that_would_choose_another_protocol_join_first() -> None:
+    both: Listed = (("foo", b""), SAID[0])
+    core = an_empty_shard()
+    join(core, "m0", SAID, "leader")
+    join(core, "m1", both, "leader")
+    end_join_phase(core)
+    assert core.group.protocol_name == "single"
+
+    core.ask(a_leave("m0"))
+
+    assert core.group.state == "PreparingRebalance"
