@@ -314,7 +314,7 @@ def test_a_static_candidate_that_is_back_may_lead_next() -> None:
     assert core.leader_id == "i-1"
 
 
-def test_candidates_that_would_choose_another_protocol_join_first() -> None:
+def test_candidates_that_choose_another_protocol_join_first() -> None:
     both: Listed = (("foo", b""), SAID[0])
     core = an_empty_shard()
     join(core, "m0", SAID, "leader")
