@@ -54,7 +54,7 @@ if os.fork() == 0:
     else:
         os._exit(0)
 log = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-print(who, os.getpid(), flush=True)
+os.write(1, f"{who} {os.getpid()}\\n".encode())
 while True:
     os.write(log, f"{os.environ['ROTA_MEMBER_ID']} {who} {time.time_ns()}\\n".encode())
     time.sleep(0.004)
