@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rota.membership import Rejected, State, Unreachable
+from rota.membership import Assigned, Rejected, State, Unreachable
 from rota.protocol.defaults import REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
@@ -141,6 +141,56 @@ def test_a_heartbeat_between_two_syncs_does_not_park() -> None:
 
     assert isinstance(request, Heartbeat)
     assert request.wait_ms == 0
+
+
+# --- shares that come with the answer to a join -------------------------------------------------------
+
+
+ELECTED = replace(joined(2, leader_id="m-1"), members=(), skip_assignment=True, assignment=b"term")
+
+
+def test_a_share_by_the_answer_to_a_join_is_held_at_once() -> None:
+    bench = a_rejoining_follower()
+
+    (assigned,) = bench.answered(ELECTED)
+
+    assert isinstance(assigned, Assigned)
+    assert (assigned.assignment, assigned.generation_id, assigned.is_leader) == (b"term", 2, True)
+    assert isinstance(bench.sends(), Heartbeat), "no sync is needed"
+
+
+def test_a_share_after_a_long_join_phase_waits_for_a_heartbeat() -> None:
+    """Little is left of the session by then: its work would begin, and end before the answer to its first heartbeat."""
+    bench = a_rejoining_follower()
+
+    assert bench.answered(ELECTED, after_ms=SETTINGS.poll_ms) == []
+    assert isinstance(bench.sends(), Heartbeat)
+    (assigned,) = bench.answered(HeartbeatReply(generation_id=2, state="Stable"))
+
+    assert isinstance(assigned, Assigned)
+    assert assigned.assignment == b"term"
+    assert bench.membership.state is State.STABLE
+
+
+def test_a_share_of_a_generation_that_is_over_is_not_held() -> None:
+    bench = a_rejoining_follower()
+    bench.answered(ELECTED, after_ms=SETTINGS.poll_ms)
+
+    assert bench.answered(HeartbeatReply(generation_id=3, state="Stable")) == []
+
+    sync = bench.sends()
+    assert isinstance(sync, SyncGroup)
+    assert sync.generation_id == 3
+
+
+def test_a_share_not_yet_held_is_forgotten_in_a_rebalance() -> None:
+    bench = a_rejoining_follower()
+    bench.answered(ELECTED, after_ms=SETTINGS.poll_ms)
+    bench.answered(HeartbeatReply(ErrorCode.REBALANCE_IN_PROGRESS))
+
+    assert bench.answered(joined(3)) == []
+
+    assert isinstance(bench.sends(), SyncGroup)
 
 
 # --- trouble ----------------------------------------------------------------------------------------------------

@@ -138,6 +138,7 @@ def _enter_generation(standing: Standing, reply: JoinReply, at: Moment) -> list[
     standing.heartbeat_at_ms = (standing.deadline.renewed_at_ms or 0) + standing.settings.heartbeat_interval_ms
     standing.phase.completed(reply.generation_id)
     standing.has_synced = False
+    standing.share = None
     standing.reason = ""
     standing.pace.at_once(at.now_ms)
     standing.generation_id = reply.generation_id
@@ -147,7 +148,10 @@ def _enter_generation(standing: Standing, reply: JoinReply, at: Moment) -> list[
     standing.leader_id = reply.leader_id
     if reply.assignment is not None:
         standing.state = State.SYNCING
-        return _hold(standing, reply.assignment, at)
+        if standing.deadline.is_fresh(at.now_ms, standing.settings.poll_ms):
+            return _hold(standing, reply.assignment, at)
+        standing.share = reply.assignment  # After a long join phase little is left of the session: a heartbeat first.
+        return []
     if not standing.is_leader or reply.skip_assignment:
         standing.state = State.SYNCING
         return []
@@ -191,6 +195,7 @@ def _hold(standing: Standing, assignment: bytes, at: Moment) -> list[Event]:
     """The member has its share, by the answer to its sync, or by that to its join where the server has assigned."""
     if not standing.deadline.holds(at.now_ms):
         return []  # A heartbeat goes first, then a sync: nothing is handed out that is over already.
+    standing.share = None
     standing.has_synced = True
     standing.pace.reset()
     standing.pace.at_once(at.now_ms)
@@ -219,8 +224,7 @@ def _take_heartbeat(standing: Standing, request: Heartbeat, reply: HeartbeatRepl
     standing.heartbeat_at_ms = at.sent_at_ms + _heartbeat_spacing_ms(standing, request)
     match reply.error:
         case ErrorCode.NONE:
-            _heartbeat_accepted(standing, reply, at)
-            return []
+            return _heartbeat_accepted(standing, reply, at)
         case ErrorCode.REBALANCE_IN_PROGRESS:
             standing.deadline.renewed(at.sent_at_ms)
             return standing.rebalance(at.now_ms)
@@ -236,7 +240,7 @@ def _heartbeat_spacing_ms(standing: Standing, request: Heartbeat) -> int:
     return interval_ms
 
 
-def _heartbeat_accepted(standing: Standing, reply: HeartbeatReply, at: Moment) -> None:
+def _heartbeat_accepted(standing: Standing, reply: HeartbeatReply, at: Moment) -> list[Event]:
     standing.on_heartbeat_answer(reply, at.sent_at_ms)
     standing.pace.at_once(at.now_ms)
     if standing.state is State.STABLE:
@@ -244,7 +248,13 @@ def _heartbeat_accepted(standing: Standing, reply: HeartbeatReply, at: Moment) -
     if reply.generation_id > standing.generation_id and standing.state is not State.REVOKING:
         standing.see_resync(reply.generation_id)
         standing.assignments = ()
+        standing.share = None
         standing.state = State.SYNCING
+    if standing.share is None:
+        return []
+    if reply.state:
+        standing.deadline.settled(at.sent_at_ms)
+    return _hold(standing, standing.share, at)
 
 
 def _take_commit(standing: Standing, reply: CommitReply, at: Moment) -> list[Event]:

@@ -53,6 +53,8 @@ class Standing:
         self.has_synced = False
         self.assignments: tuple[tuple[str, bytes], ...] = ()
         """As the leader: the assignments of all members, until they are delivered."""
+        self.share: bytes | None = None
+        """Its share by the answer to its join, until a heartbeat has renewed the session: then it is held."""
         self.leader_error: str | None = None
         """As the leader: why there are none."""
         self.reason = ""
@@ -244,6 +246,7 @@ class Standing:
             return  # Lost while joining: the join goes on, and when it may have completed is still known.
         self.state = State.UNJOINED
         self.assignments = ()
+        self.share = None
         self.leader_error = None
         self.phase.since_ms = None
         self.metadata_is_stale = False
