@@ -490,7 +490,7 @@ def resync_drops_a_static_return(patch: Patch) -> None:
 
 @mutant
 def candidate_is_named_as_leader(patch: Patch) -> None:
-    """S2, S15: once the leader has gone, the next one in line is said to lead the old generation."""
+    """L3, S2, S15: once the leader has gone, the next one in line is said to lead the old generation."""
     original = state.Group.dismiss
 
     def dismiss(self: Any, member_id: str) -> Any:
