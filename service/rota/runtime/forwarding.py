@@ -90,8 +90,9 @@ class Forwarder:
         done: Callable[[Answer], None],
         submit_here: Callable[[Submitted, Callable[[Answer], None]], Cancel | None],
     ) -> Cancel | None:
-        """As `call`, without a task where the first answer is final: this replica's, or a peer's to what it is
-        forwarded at once. `done` gets the answer, unless the call parks and is cancelled before.
+        """As `call`, without a task where the first answer is final: this replica's, or a peer's to `ForwardedAtOnce`.
+
+        `done` gets the answer, unless the call parks and is cancelled before.
         """
         forwarding, asked_ms, parks = self._forwarding, _now_ms(), parks_for_ms(request) > 0
         rest: Cancel | None = None
@@ -114,7 +115,7 @@ class Forwarder:
         return self._finish(request, partial(self.call, request), done)
 
     async def end(self) -> None:
-        """End the calls that go on in tasks. The servers have stopped by then: no client waits for the answers."""
+        """End the calls that go on in tasks, AFTER the servers have stopped: no client waits for the answers."""
         for task in self._finishing:
             task.cancel()
         await asyncio.gather(*self._finishing, return_exceptions=True)
