@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from starlette.types import Receive, Scope, Send
 
-from rota.api.http.app import HttpApi
+from rota.api.http.app import HttpApi, create_app
 from rota.observability.metrics import Metrics
+from rota.protocol.limits import Limits
 from rota.server.http_server import HttpServer, listen
 from rota.server.settings import Address
 from tests.http.scripted import ScriptedCoordinator
@@ -100,6 +101,24 @@ class Both:
     plain: Listener
     scripted: ScriptedCoordinator = field(default_factory=ScriptedCoordinator)
     """The coordinator behind both, in tests that script it."""
+
+
+@asynccontextmanager
+async def scripted_both_ways(limits: Limits | None = None) -> AsyncIterator[Both]:
+    """Both, before a coordinator whose answers a test scripts."""
+    scripted, metrics = ScriptedCoordinator(), Metrics()
+    api = create_app(scripted, limits or Limits(), metrics=metrics)
+    async with listening(api, fast=True) as fast, listening(api, fast=False) as plain:
+        yield Both(metrics, fast, plain, scripted)
+
+
+async def as_new(both: Both) -> Both:
+    """For the next test: the fast path knows the host, and nothing was asked yet."""
+    both.scripted.forget()
+    await both.fast.exchange(a_request(path="/healthz", method="GET"))
+    both.scripted.forget()
+    both.fast.ordinary = both.plain.ordinary = 0
+    return both
 
 
 async def compare(both: Both, *parts: bytes) -> tuple[bytes, int]:

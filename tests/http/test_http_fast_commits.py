@@ -24,7 +24,19 @@ from rota.protocol.messages import (
     PartitionResult,
     Reply,
 )
-from tests.http.both_ways import LAST, PATH, PLAIN, Both, Listener, a_request, compare, listening, turns
+from tests.http.both_ways import (
+    LAST,
+    PATH,
+    PLAIN,
+    Both,
+    Listener,
+    a_request,
+    as_new,
+    compare,
+    listening,
+    scripted_both_ways,
+    turns,
+)
 from tests.http.scripted import ScriptedCoordinator
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -79,21 +91,15 @@ ORDINARY = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def servers() -> AsyncIterator[Both]:
-    scripted, metrics = ScriptedCoordinator(), Metrics()
-    api = create_app(scripted, metrics=metrics)
-    async with listening(api, fast=True) as fast, listening(api, fast=False) as plain:
-        yield Both(metrics, fast, plain, scripted)
+    async with scripted_both_ways() as both:
+        yield both
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def both(servers: Both) -> Both:
-    servers.scripted.forget()
-    # The host is known from here on.
-    await servers.fast.exchange(a_request(path="/healthz", method="GET"))
-    servers.scripted.forget()
-    servers.scripted.reply = DONE
-    servers.fast.ordinary = servers.plain.ordinary = 0
-    return servers
+    both = await as_new(servers)
+    both.scripted.reply = DONE
+    return both
 
 
 def answers_in(received: bytes) -> list[int]:

@@ -29,7 +29,19 @@ from rota.protocol.messages import (
     SyncReply,
 )
 from tests.fuzz.mutations import mutated
-from tests.http.both_ways import LAST, PATH, PLAIN, Both, Listener, a_request, compare, listening, turns
+from tests.http.both_ways import (
+    LAST,
+    PATH,
+    PLAIN,
+    Both,
+    Listener,
+    a_request,
+    as_new,
+    compare,
+    listening,
+    scripted_both_ways,
+    turns,
+)
 from tests.http.scripted import ScriptedCoordinator
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -97,7 +109,7 @@ LEAVES = {
         b'{"members":[{"member_id":"m-1","reason":"why","failed_unit":"docs/3"},{"group_instance_id":"pod-1"}]}',
         path=LEAVE_PATH,
     ),
-    "nobody's": a_request(b'{"members":[]}', path=LEAVE_PATH),
+    "of no member": a_request(b'{"members":[]}', path=LEAVE_PATH),
 }
 LEAVE_REPLIES: dict[str, Reply] = {
     "done": LeaveReply(
@@ -135,20 +147,13 @@ ORDINARY = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def servers() -> AsyncIterator[Both]:
-    scripted, metrics = ScriptedCoordinator(), Metrics()
-    api = create_app(scripted, metrics=metrics)
-    async with listening(api, fast=True) as fast, listening(api, fast=False) as plain:
-        yield Both(metrics, fast, plain, scripted)
+    async with scripted_both_ways() as both:
+        yield both
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def both(servers: Both) -> Both:
-    servers.scripted.forget()
-    # The host is known from here on.
-    await servers.fast.exchange(a_request(path="/healthz", method="GET"))
-    servers.scripted.forget()
-    servers.fast.ordinary = servers.plain.ordinary = 0
-    return servers
+    return await as_new(servers)
 
 
 @pytest.mark.parametrize("reply", JOIN_REPLIES)

@@ -12,18 +12,25 @@ import pytest
 import pytest_asyncio
 from opentelemetry.sdk.trace import TracerProvider
 
-from rota.api.http.app import create_app
 from rota.api.http.fast_path import MAX_BODY_BYTES, MAX_REMEMBERED, MAX_REMEMBERED_BYTES
 from rota.observability import tracing
-from rota.observability.metrics import Metrics
 from rota.observability.otel import OtelSpans
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import FenceReply, Heartbeat, HeartbeatReply, LeaderReply, Reply
 from rota.server.fast_protocol import FastHttpProtocol
 from tests.fuzz.mutations import mutated
-from tests.http.both_ways import BEAT, LAST, PATH, PLAIN, Both, a_request, compare, listening
-from tests.http.scripted import ScriptedCoordinator
+from tests.http.both_ways import (
+    BEAT,
+    LAST,
+    PATH,
+    PLAIN,
+    Both,
+    a_request,
+    as_new,
+    compare,
+    scripted_both_ways,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -33,20 +40,13 @@ LIMITS = Limits(request_max_bytes=2 * MAX_BODY_BYTES)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def servers() -> AsyncIterator[Both]:
-    scripted, metrics = ScriptedCoordinator(), Metrics()
-    api = create_app(scripted, LIMITS, metrics=metrics)
-    async with listening(api, fast=True) as fast, listening(api, fast=False) as plain:
-        yield Both(metrics, fast, plain, scripted)
+    async with scripted_both_ways(LIMITS) as both:
+        yield both
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def both(servers: Both) -> Both:
-    servers.scripted.forget()
-    # The host is known from here on.
-    await servers.fast.exchange(a_request(path="/healthz", method="GET"))
-    servers.scripted.forget()
-    servers.fast.ordinary = servers.plain.ordinary = 0
-    return servers
+    return await as_new(servers)
 
 
 ANSWERED_FAST = {

@@ -34,6 +34,19 @@ def rejoin(core: Core, member_id: str) -> int:
     return join(core, member_id, SAID, "leader")
 
 
+def a_candidate_away() -> Core:
+    """`m0` leads; the static `i-1`, which joined before `m2`, missed the last join phase."""
+    core = an_empty_shard()
+    join(core, "m0", SAID, "leader")
+    core.send(a_join(new="i-1", instance="i", protocols=SAID, protocol_type="leader", session_ms=60_000))
+    end_join_phase(core)
+    join(core, "m2", SAID, "leader")
+    join(core, "m0", SAID, "leader")
+    end_join_phase(core)
+    assert core.group.members["i-1"].missed_phase
+    return core
+
+
 def expire(core: Core) -> None:
     """The session of `m0` runs out; the others send heartbeats."""
     generation_id = core.generation_id
@@ -198,17 +211,7 @@ def test_a_member_id_that_was_only_given_out_is_not_waited_for() -> None:
 
 
 def test_a_static_candidate_that_is_away_is_not_elected() -> None:
-    core = an_empty_shard()
-    join(core, "m0", SAID, "leader")
-    core.send(a_join(new="i-1", instance="i", protocols=SAID, protocol_type="leader", session_ms=60_000))
-    join(core, "m2", SAID, "leader")
-    end_join_phase(core)
-    join(core, "m3", SAID, "leader")
-    join(core, "m0", SAID, "leader")
-    join(core, "m2", SAID, "leader")
-    while core.group.state == "PreparingRebalance":
-        core.advance(100)
-    assert core.group.members["i-1"].missed_phase
+    core = a_candidate_away()
 
     core.ask(a_leave("m0"))
 
@@ -216,14 +219,7 @@ def test_a_static_candidate_that_is_away_is_not_elected() -> None:
 
 
 def test_no_leader_is_elected_while_all_candidates_are_away() -> None:
-    core = an_empty_shard()
-    join(core, "m0", SAID, "leader")
-    core.send(a_join(new="i-1", instance="i", protocols=SAID, protocol_type="leader", session_ms=60_000))
-    end_join_phase(core)
-    join(core, "m2", SAID, "leader")
-    join(core, "m0", SAID, "leader")
-    while core.group.state == "PreparingRebalance":
-        core.advance(100)
+    core = a_candidate_away()
 
     core.ask(a_leave("m0", "m2"))
 
@@ -298,15 +294,7 @@ def test_a_static_candidate_that_returns_owes_no_sync() -> None:
 
 
 def test_a_static_candidate_that_is_back_may_lead_next() -> None:
-    core = an_empty_shard()
-    join(core, "m0", SAID, "leader")
-    core.send(a_join(new="i-1", instance="i", protocols=SAID, protocol_type="leader", session_ms=60_000))
-    end_join_phase(core)
-    join(core, "m2", SAID, "leader")
-    join(core, "m0", SAID, "leader")
-    while core.group.state == "PreparingRebalance":
-        core.advance(100)
-    assert core.group.members["i-1"].missed_phase
+    core = a_candidate_away()
     core.ask(a_join("i-1", instance="i", protocols=SAID, protocol_type="leader", session_ms=60_000))
 
     core.ask(a_leave("m0"))
