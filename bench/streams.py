@@ -106,7 +106,8 @@ async def _leaders(effort: Effort, server: Server, floor_url: str, directory: Pa
     floor_name = "a commit, asyncpg"
     crash_ms, crash_floor = transposed(crashes)
     leave_ms, leave_floor = transposed(leaves)
-    crash, leave = f"kill -9 of the leader to the next one leading, {what}", f"the leader leaves, {what}"
+    crash = f"kill -9 of an election's leader to the next one leading, {what}"
+    leave = f"the leader of an election leaves, {what}"
     return [
         Figure("streams", crash, "ms", crash_ms, f"a TCP connection's end, {floor_name}", crash_floor, CRASH_AIM_MS),
         Figure("streams", leave, "ms", leave_ms, floor_name, leave_floor, HAND_OVER_AIM_MS),
