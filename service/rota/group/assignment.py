@@ -147,7 +147,7 @@ def mark_synced(group: Group, member: Member) -> None:
 
 
 def _await_no_syncs(group: Group) -> None:
-    """But of those that were taken along into the generation."""
+    """No member owes a sync, except those that were taken along into the generation and have not joined yet."""
     members = group.members
     group.pending_sync = {each: None for each in group.pending_sync if members[each].taken_along_from is not None}
     if not group.pending_sync:

@@ -9,7 +9,7 @@ CLASSES = 96
 
 
 class GapCount:
-    """The gaps of one member since `since_ms`, as `sessions.renew_sessions` counts them: how many by class."""
+    """The gaps of one member since `since_ms`: how many by class. `sessions.renew_sessions` counts them."""
 
     __slots__ = ("classes", "longest_ms", "since_ms")
 

@@ -48,7 +48,7 @@ def heartbeat(result: Result, group: Group, request: Heartbeat, call: int) -> No
 
 
 def heartbeat_many(result: Result, group: Group, request: HeartbeatMany, call: int) -> None:
-    """What `heartbeat` does without a wait, for several members. Two loops, because there may be thousands."""
+    """What `heartbeat` does without a wait, for several members, without a call for each: there may be thousands."""
     errors: list[HeartbeatError] = []
     alive: list[Member] = []
     members, static_members = group.members, group.static_members
