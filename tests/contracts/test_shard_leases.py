@@ -143,6 +143,14 @@ async def test_a_released_shard_is_free_at_once(store: ShardStore) -> None:
     assert await store.claim([0, 1], "r-2", "http://two", A_MINUTE_MS) == [ShardClaim(0, 2, 0)]
 
 
+async def test_a_renewal_after_the_release_keeps_no_shard(store: ShardStore) -> None:
+    claims = await store.claim([0, 1], "r-1", "http://one", A_MINUTE_MS)
+    await store.release(claims[:1], "r-1")
+
+    assert [each.shard_id for each in await store.renew(claims, "r-1", A_MINUTE_MS)] == [1]
+    assert await store.claim([0, 1], "r-2", "http://two", A_MINUTE_MS) == [ShardClaim(0, 2, 0)]
+
+
 async def test_releasing_a_shard_claimed_again_since_does_nothing(store: ShardStore) -> None:
     old = await claim_one(store)
     await claim_one(store)

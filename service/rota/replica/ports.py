@@ -200,7 +200,7 @@ class ShardStore(Protocol):
         """Raise the floors of these shards, by shard id, whichever replica owns them. A floor never falls."""
 
     async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[Renewal]:
-        """Prolong the leases; returns the shards that are still ours with the claim's epoch, by id."""
+        """Prolong leases that were not released; returns the shards that are ours with the claim's epoch, by id."""
 
     async def confirm(self, claims: Sequence[ShardClaim], replica_id: str) -> list[int]:
         """Read which of the shards are still ours with the claim's epoch, whatever any clock says.

@@ -61,19 +61,24 @@ class Leases:
         self._former = _former(dialect, self._wanted)
         self._claim = _claim(dialect, self._wanted)
         self._held = given_rows(dialect, "held", {"shard_id": Integer(), "epoch": BigInteger()})
-        ours = lock_in_order(self._held, shards.c.epoch == self._held.table.c.epoch, shards.c.replica_id == _ME)
-        update_ours = update(shards).where(shards.c.shard_id == ours.c.shard_id)
+        is_ours = (shards.c.epoch == self._held.table.c.epoch, shards.c.replica_id == _ME)
+        ours = lock_in_order(self._held, *is_ours)
+        # A renewal that was given up may arrive after the release: it must not keep the shard from its next owner.
+        kept = lock_in_order(self._held, *is_ours, shards.c.lease_until_ms != RELEASED)
         # A lease that is over proves nothing: another replica may have had the shard since, in lines that were lost.
         is_held = shards.c.lease_until_ms > store_clock_ms()
         timeline = case((is_held, func.coalesce(_timeline(dialect), shards.c.timeline)), else_=shards.c.timeline)
         renewed = {"lease_until_ms": _LEASE_END, "timeline": timeline}
-        self._renew = update_ours.values(renewed).returning(
-            shards.c.shard_id, shards.c.last_seq, shards.c.generation_floor
+        self._renew = (
+            update(shards)
+            .where(shards.c.shard_id == kept.c.shard_id)
+            .values(renewed)
+            .returning(shards.c.shard_id, shards.c.last_seq, shards.c.generation_floor)
         )
         durable = {"shard_id": Integer(), "epoch": BigInteger(), "last_seq": BigInteger()}
         self._durable = given_rows(dialect, "durable", durable)
         self._confirm = _confirm(self._durable.table)
-        self._release = update_ours.values(lease_until_ms=RELEASED)
+        self._release = update(shards).where(shards.c.shard_id == ours.c.shard_id).values(lease_until_ms=RELEASED)
         floors = {"shard_id": Integer(), "generation_floor": Integer(), "epoch_floor": BigInteger()}
         self._floors = given_rows(dialect, "floors", floors)
         self._raise_floors = _raise_floors(dialect, self._floors)

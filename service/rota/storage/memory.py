@@ -182,7 +182,8 @@ class MemoryTables:
             shard.epoch_floor = max(shard.epoch_floor, floor.epoch)
 
     def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[Renewal]:
-        held = {shard_id: self._shards[shard_id] for shard_id in self._held(claims, replica_id)}
+        ours = {shard_id: self._shards[shard_id] for shard_id in self._held(claims, replica_id)}
+        held = {shard_id: shard for shard_id, shard in ours.items() if shard.lease_until_ms != RELEASED}
         for shard in held.values():
             if self.timeline is not None and shard.lease_until_ms > self._clock_ms():
                 shard.timeline = self.timeline
