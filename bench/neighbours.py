@@ -37,7 +37,7 @@ SECONDS = 3.0
 WARM_UP_S = 1.0
 ROUNDS = 8
 """Of windows in each repeat: a machine that stands for 50 ms spoils the p99 of one, and not the median of many."""
-AIM_PERCENT = 20.0
+AIM_PERCENT = 15.0
 NOISY = "noisy"
 FLOOR = "the same without the other namespace's rebalances"
 
