@@ -18,6 +18,7 @@ from rota.storage.append_postgres import PostgresAppender
 from rota.storage.append_sqlite import SqliteAppender
 from rota.storage.engine import (
     KeptConnection,
+    OneConnection,
     SqliteThreads,
     is_behind_pooler,
     postgres_engine,
@@ -86,6 +87,7 @@ class SqliteConnections:
         self._threads = SqliteThreads()
         common: dict[str, Any] = {"busy_timeout_ms": write_timeout_ms, "threads": self._threads}
         self._writers = sqlite_engine(path, connections=1, writes=True, **common)
+        self._writer = OneConnection(self._writers)
         self._readers = sqlite_engine(path, connections=_SQLITE_READERS, writes=False, **common)
 
     async def open(self) -> None:
@@ -97,6 +99,7 @@ class SqliteConnections:
                 await self.maintain()
             self._is_noted = False
         await self._readers.dispose()
+        await self._writer.close()
         await self._writers.dispose()
         await self._threads.join()
         self._file.close()
@@ -110,16 +113,18 @@ class SqliteConnections:
             self._file.write_note(replace(note, length=await read_length(connection)), is_synced=False)
 
     def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        return self._checked(self._writers.begin())
-
-    def appending(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        return self._checked(self._writers.connect())
+        return self._in_transaction()
 
     @asynccontextmanager
-    async def _checked(self, writing: AbstractAsyncContextManager[AsyncConnection]) -> AsyncIterator[AsyncConnection]:
+    async def _in_transaction(self) -> AsyncIterator[AsyncConnection]:
+        async with self.appending() as connection, connection.begin():
+            yield connection
+
+    @asynccontextmanager
+    async def appending(self) -> AsyncIterator[AsyncConnection]:
         """A write counts only if the file of that name is still the one that was written."""
         self._file.check()
-        async with writing as connection:
+        async with self._writer.use() as connection:
             yield connection
         self._file.check()
 

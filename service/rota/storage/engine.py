@@ -62,6 +62,38 @@ def sqlite_engine(
     return engine
 
 
+class OneConnection:
+    """The only connection of an engine, for one user after the other.
+
+    It goes back to the pool only after an error and in the end, because its way there and back costs as much as a
+    small append.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._free = asyncio.Lock()
+        self._kept: AsyncConnection | None = None
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[AsyncConnection]:
+        async with self._free:
+            connection = self._kept = self._kept or await self._engine.connect()
+            try:
+                yield connection
+            except BaseException:
+                await self._give_back()
+                raise
+
+    async def close(self) -> None:
+        async with self._free:
+            await self._give_back()
+
+    async def _give_back(self) -> None:
+        connection, self._kept = self._kept, None
+        if connection is not None:
+            await connection.close()
+
+
 class SqliteThreads:
     """The threads of an engine's connections: each has one, which may outlive a connection whose opening was cancelled.
 
