@@ -149,7 +149,7 @@ class OwnedShard:
         """Decided, and not yet in a batch."""
         self._held: deque[_Held] = deque()
         self._last_answer = Answer(HeartbeatReply())
-        """That of `try_heartbeat`, of this claim."""
+        """The latest one of this claim: it may be the next one, too."""
 
     @classmethod
     def load(
@@ -383,13 +383,24 @@ class OwnedShard:
         return Ready(appends=bool(result.records), decided=result)
 
     def _released(self, replies: list[tuple[int, Reply]], seq: int, now: Now) -> list[tuple[int, Answer]]:
-        """Answers as of `seq`: in one transaction there may be later entries, of which these replies say nothing."""
-        released = []
+        """Answers as of `seq`: in one transaction there may be later entries, of which these replies say nothing.
+
+        Calls that were given the same reply, as all heartbeats that a rebalance ends, have the same answer.
+        """
+        released: list[tuple[int, Answer]] = []
         may_answer, epoch = self.may_answer(now), self.claim.epoch
+        waiting, answer = self._waiting, self._last_answer
         for number, reply in replies:
-            request = self._waiting.pop(number, None)
-            if request is not None:
-                released.append((number, Answer(reply, seq, epoch) if may_answer else _too_late(request)))
+            request = waiting.pop(number, None)
+            if request is None:
+                continue
+            if not may_answer:
+                released.append((number, _too_late(request)))
+                continue
+            if answer.reply is not reply or answer.revision != seq:
+                answer = Answer(reply, seq, epoch)
+            released.append((number, answer))
+        self._last_answer = answer
         return released
 
 

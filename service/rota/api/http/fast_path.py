@@ -192,6 +192,9 @@ class FastPath:
         self.remembered_bytes = 0
         self._default_headers: Sequence[Header] | None = None
         self._ok_head = b""
+        # All heartbeats that a rebalance ends have one answer.
+        self._last_beat: tuple[Answer, Rendered] | None = None
+        self._last_refusal: tuple[Rendered, Sequence[Header], bytes] | None = None
 
     def waiters(self, call: FastCall) -> Waiters:
         """Parked calls of this kind, as `call_while_there` counts them."""
@@ -200,15 +203,24 @@ class FastPath:
     def render_heartbeat(self, answer: Answer) -> Rendered:
         """One member's, which is counted by its result."""
         self.metrics.heartbeat_answered(answer.reply.error)
-        return render_answer(answer)
+        last = self._last_beat
+        if last is None or last[0] is not answer:
+            last = self._last_beat = answer, render_answer(answer)
+        return last[1]
 
     def bytes_of(self, rendered: Rendered, default_headers: Sequence[Header], *, closes: bool = False) -> bytes:
         """An answer as it goes over the wire; it may say that the connection ends with it."""
         if rendered.headers is JSON_HEADERS and rendered.status == 200 and not closes:
             return self.ok(rendered.body, default_headers)
+        last = self._last_refusal
+        if last is not None and last[0] is rendered and last[1] is default_headers and not closes:
+            return last[2]
         length = (b"content-length", b"%d" % len(rendered.body))
         lines = _lines([*default_headers, *rendered.headers, length, *([_CLOSE] if closes else [])])
-        return b"".join([STATUS_LINE[rendered.status], *lines, b"\r\n", rendered.body])
+        data = b"".join([STATUS_LINE[rendered.status], *lines, b"\r\n", rendered.body])
+        if not closes:
+            self._last_refusal = rendered, default_headers, data
+        return data
 
     def ok(self, body: bytes, default_headers: Sequence[Header]) -> bytes:
         """An answer of 200, as it goes over the wire. The headers that all answers share change once a second."""
