@@ -38,7 +38,7 @@ _HELD_BY_ANOTHER = "a member of another caller has this group_instance_id, until
 
 def check_join(group: Group, request: JoinGroup, limits: Limits) -> JoinReply | None:
     """Capacity and protocol come first (§8.8): the refusal, or None. Refusing changes nothing here."""
-    names = tuple(protocol.name for protocol in request.protocols)
+    names = tuple([protocol.name for protocol in request.protocols])
     if not _returning_static(group, request) and not _has_room(group, request.member_id, limits):
         return JoinReply(ErrorCode.GROUP_MAX_SIZE_REACHED, detail=f"the group has {limits.group_max_size} members")
     if not group.supports(request.protocol_type, names):
@@ -59,9 +59,9 @@ def pass_generations(result: Result, group: Group, request: JoinGroup, floor: in
     A member can name any number, so one that is far ahead is ignored: a caller that may join could otherwise use up all
     numbers by a few calls.
     """
-    if not _is_admitted(group, request):
-        return
     held = request.last_generation_id
+    if max(held, floor) <= group.generation_id or not _is_admitted(group, request):
+        return
     if held > group.generation_id + MOST_GENERATIONS_AHEAD:
         name = request.member_id or request.group_instance_id
         result.warning = f"member {name} claims generation {held}, the group is in {group.generation_id}: ignored"
@@ -294,10 +294,24 @@ def _keeps_protocol(group: Group, member: Member, request: JoinGroup) -> bool:
 
 def _update(result: Result, group: Group, member: Member, request: JoinGroup, *, settle: bool) -> None:
     """Take over what the member now says of itself, where it differs."""
+    former = member.image
+    if _says_the_same(request, former):
+        return
     # Its instance id is for life: a rejoin without it does not make a static member a dynamic one.
-    image = _image(group, request, member.member_id, member.image.group_instance_id, member.image.subject)
-    if image != member.image:
-        record(result, group, MemberUpdated(image, settle, request.reason))
+    image = _image(group, request, member.member_id, former.group_instance_id, former.subject)
+    record(result, group, MemberUpdated(image, settle, request.reason))
+
+
+def _says_the_same(request: JoinGroup, image: MemberImage) -> bool:
+    """Whether a join changes nothing of what the group knows of its member, as most joins do."""
+    return (
+        request.client_id == image.client_id
+        and request.host == image.host
+        and request.session_timeout_ms == image.session_timeout_ms
+        and request.rebalance_timeout_ms == image.rebalance_timeout_ms
+        and request.subject in ("", image.subject)
+        and request.protocols == image.protocols
+    )
 
 
 def _park(result: Result, group: Group, member: Member, call: int) -> None:

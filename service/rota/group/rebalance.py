@@ -226,10 +226,16 @@ def empty_group(result: Result, group: Group, trigger: Trigger) -> None:
     result.reason = trigger.reason
 
 
-def join_reply(group: Group, member: Member, *, skip_assignment: bool = False) -> JoinReply:
-    """The current generation as `member` sees it: the leader gets the member list, if it is to assign."""
+def join_reply(
+    group: Group, member: Member, *, skip_assignment: bool = False, is_served: bool | None = None
+) -> JoinReply:
+    """The current generation as `member` sees it: the leader gets the member list, if it is to assign.
+
+    `is_served` is whether the server assigns, for callers that have looked already.
+    """
     leads = group.is_leader(member.member_id)
-    is_served = server_side_of(group) is not None
+    if is_served is None:
+        is_served = server_side_of(group) is not None
     by_server = leads and is_served
     return JoinReply(
         member_id=member.member_id,
@@ -345,9 +351,10 @@ def _answer_joins(result: Result, group: Group) -> None:
     """All joins are answered at once, and every session starts again, also of members that did not join. Sessions of
     members that were taken along go on: nothing has shown that these live.
     """
+    is_served = server_side_of(group) is not None
     for member in group.members.values():
         if member.join_call is not None:
-            result.reply(member.join_call, join_reply(group, member))
+            result.reply(member.join_call, join_reply(group, member, is_served=is_served))
             member.join_call = None
         if member.taken_along_from is None:
             start_session(result, group, member)

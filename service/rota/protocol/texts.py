@@ -8,6 +8,7 @@ ERROR_MAX_CHARS = 1_000
 """Why a leader could not assign; `Limits.reason_max_chars` is what a coordinator accepts."""
 TOPICS_CHANGED = "the topics changed"
 """The reason of a leader that joins again because topics or their partition counts changed; details follow a colon."""
+_AND_HOW = f"{TOPICS_CHANGED}: "
 _ELLIPSIS = "…"
 
 
@@ -19,4 +20,4 @@ def shortened(text: str, max_chars: int = REASON_MAX_CHARS) -> str:
 
 def is_of_topics(reason: str) -> bool:
     """Whether a leader gives changed topics as the reason of its join."""
-    return reason == TOPICS_CHANGED or reason.startswith(f"{TOPICS_CHANGED}: ")
+    return reason == TOPICS_CHANGED or reason.startswith(_AND_HOW)

@@ -222,8 +222,7 @@ class OwnedShard:
         result = self.shard.handle(request, number, now.wall_ms)
         self._waiting[number] = request
         ready = self._take(result, now)
-        replies = result.replies
-        if not (len(replies) == 1 and replies[0][0] == number) and all(call != number for call, _ in replies):
+        if not result.replies or all(call != number for call, _ in result.replies):
             ready.parks_ms = wait_ms(request, self.shard)
         return ready
 
@@ -376,7 +375,7 @@ class OwnedShard:
             self.seq += len(result.records)
             self._entries += result.records
         elif self.is_durable:
-            replies = self._released(result.replies, self.seq, now)
+            replies = self._released(result.replies, self.seq, now) if result.replies else ()
             return Ready(timers=result.timers, replies=replies, decided=result)
         if result.replies or result.timers or gone:
             self._held.append(_Held(self.seq, result.replies, result.timers, gone))

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import binascii
 import re
-from base64 import b64decode, b64encode
+from base64 import b64encode
+from binascii import a2b_base64
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -163,7 +164,7 @@ class Octets:
         if len(value) > self._max_chars(limits):
             raise self._too_large(limits)
         try:
-            octets = b64decode(value, validate=True)
+            octets = a2b_base64(value, strict_mode=True)
         except (binascii.Error, ValueError):
             raise invalid("must be standard base64 with padding") from None
         if len(octets) > resolve(self.max_bytes, limits):

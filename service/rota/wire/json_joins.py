@@ -63,7 +63,9 @@ def read_plain_join(
             group_id,
             protocol_type,
             tuple(protocols),
-            SESSION_TIMEOUT.decode(get("session_timeout_ms", SESSION_TIMEOUT_MS), limits),
+            SESSION_TIMEOUT.decode(get("session_timeout_ms"), limits)
+            if "session_timeout_ms" in document
+            else SESSION_TIMEOUT_MS,
             rebalance_timeout_ms,
             MEMBER_ID.decode(get("member_id", ""), limits),
             None,
@@ -72,7 +74,9 @@ def read_plain_join(
             "",
             WAIT.decode(get("wait_ms", JoinGroup.default_wait_ms), limits),
             "",
-            GENERATION_ID.decode(get("last_generation_id", NO_GENERATION), limits),
+            GENERATION_ID.decode(get("last_generation_id"), limits)
+            if "last_generation_id" in document
+            else NO_GENERATION,
         )
     except RejectedRequest:
         return None
@@ -92,7 +96,7 @@ def read_plain_sync(document: dict[str, Any], namespace: str, group_id: str, lim
             None,
             None,
             None,
-            ASSIGNMENTS.decode(get("assignments", []), limits),
+            ASSIGNMENTS.decode(get("assignments"), limits) if "assignments" in document else (),
             None,
             WAIT.decode(get("wait_ms", SyncGroup.default_wait_ms), limits),
         )

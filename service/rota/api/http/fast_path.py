@@ -57,6 +57,7 @@ from rota.protocol.messages import (
 from rota.replica.ports import Answer, Cancel
 from rota.wire.documents import parse_document
 from rota.wire.json_commits import read_plain_commit
+from rota.wire.json_heartbeats import read_plain
 from rota.wire.json_joins import read_plain_join, read_plain_sync
 from rota.wire.routes import ROUTES
 
@@ -124,7 +125,8 @@ _CALLS: dict[tuple[bytes, bytes], FastCall] = {
 }
 
 
-_PLAIN: Mapping[FastCall, Callable[[dict[str, Any], Head, Limits], Waiting | None]] = {
+_PLAIN: Mapping[FastCall, Callable[[dict[str, Any], Head, Limits], Heartbeat | Waiting | None]] = {
+    Heartbeat: lambda document, head, _limits: read_plain(document, head.namespace, head.group_id),
     CommitOffsets: lambda document, head, limits: read_plain_commit(document, head.namespace, head.group_id, limits),
     JoinGroup: lambda document, head, limits: read_plain_join(
         document, head.namespace, head.group_id, head.origin, limits
@@ -322,12 +324,10 @@ class FastConnection:
         if isinstance(request, Waiting) or (isinstance(request, Heartbeat) and request.wait_ms):
             # Its head alone is remembered: a member's next request says something else.
             self._latest = head
-            context, submit = entered.context, self._path.coordinator.submit
+            run: Callable[..., Any] = entered.context.run
+            submit = partial(run, self._path.coordinator.submit, request)
             render = self._path.render_heartbeat if isinstance(request, Heartbeat) else render_answer
-            parks = parks_for_ms(request) > 0
-            return self._submit(
-                lambda done: context.run(submit, request, done), head.call, render, default_headers, parks=parks
-            )
+            return self._submit(submit, head.call, render, default_headers, parks=parks_for_ms(request) > 0)
         known = Known(head, request)
         answered = self._ask(known, default_headers)
         if answered is not None:

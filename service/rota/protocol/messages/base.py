@@ -68,7 +68,10 @@ def parks_for_ms(request: object) -> int:
     """For how long the coordinator may keep `request` waiting, in milliseconds; 0 where it is answered at once."""
     if not isinstance(request, Parkable):
         return 0
-    return min(request.default_wait_ms if request.wait_ms is None else request.wait_ms, MAX_WAIT_MS)
+    wait_ms = request.wait_ms
+    if wait_ms is None:
+        wait_ms = request.default_wait_ms
+    return wait_ms if wait_ms < MAX_WAIT_MS else MAX_WAIT_MS
 
 
 class InMembersName:
