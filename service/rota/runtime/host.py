@@ -33,6 +33,7 @@ from rota.protocol.messages import (
 from rota.replica.owned_shard import NOT_AVAILABLE, NOTHING, Now, OwnedShard, Ready
 from rota.replica.ports import Answer, JournalEvent, SeenMembers, ShardBatch, ShardClaim
 from rota.runtime.clock import Clock
+from rota.runtime.parking import Line, Parking
 
 logger = logging.getLogger(__name__)
 
@@ -48,12 +49,12 @@ Done = Callable[[Answer], None]
 class Call:
     """One request that waits for its reply, by the number under which the shard knows it.
 
-    `done` is called once, in a turn of the event loop of its own; `timer` ends the call's parking.
+    `done` is called once, in a turn of the event loop of its own. While the call is parked it stands in `line`.
     """
 
     number: int
     done: Done
-    timer: asyncio.TimerHandle | None = None
+    line: Line | None = None
 
 
 class ShardHost:
@@ -94,6 +95,7 @@ class ShardHost:
         self._assign = assign
         """Computes what a group leaves to the server, then hands it in with `finish_job`."""
         self._calls: dict[int, Call] = {}
+        self._parking = Parking(self._unpark)
         self._next_call = 1
         self._links: list[Any] = []
         self.watchers: dict[tuple[str, str], set[asyncio.Queue[JournalEvent | None]]] = {}
@@ -171,8 +173,7 @@ class ShardHost:
             return ready.replies[0][1]
         call = self._calls[number] = Call(number, done)
         if ready.parks_ms is not None:
-            loop = asyncio.get_running_loop()
-            call.timer = loop.call_later(ready.parks_ms / 1000, self._unpark, number)
+            call.line = self._parking.park(number, ready.parks_ms)
         self._carry_out(ready)
         return call
 
@@ -205,6 +206,8 @@ class ShardHost:
     def cancel(self, call: Call) -> None:
         """The client of a parked call is gone."""
         if self._calls.pop(call.number, None) is not None:
+            if call.line is not None:
+                call.line.pop(call.number, None)
             self._carry_out(self._step(lambda now: self.owned.hang_up(call.number, now)))
 
     def fire(self, timer: Timer) -> None:
@@ -256,6 +259,7 @@ class ShardHost:
             return
         refusals = self.owned.drop(reason, code, undecided=undecided)
         self.gone.set()
+        self._parking.stop()
         self._carry_out(refusals)
         self.end_watches()
 
@@ -326,8 +330,8 @@ class ShardHost:
         for number, answer in replies:
             call = self._calls.pop(number, None)
             if call is not None:
-                if call.timer is not None:
-                    call.timer.cancel()
+                if call.line is not None:
+                    call.line.pop(number, None)
                 answered.append((call.done, answer))
         if answered:
             # Not here: an error of a caller's is none of the shard.

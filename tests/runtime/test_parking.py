@@ -1,0 +1,72 @@
+"""Parked calls end when their time is over, whatever became of those that came before them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rota.runtime.parking import Parking
+from rota.testing.virtual_time import run_in_virtual_time
+
+
+class Ended:
+    """The calls that were ended, with the seconds that each had been parked since the beginning."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, float]] = []
+        self.parking = Parking(self._ends)
+        self._began_s = asyncio.get_running_loop().time()
+
+    def _ends(self, number: int) -> None:
+        self.calls.append((number, round(asyncio.get_running_loop().time() - self._began_s, 2)))
+
+
+def test_each_call_ends_when_its_own_time_is_over() -> None:
+    async def main() -> None:
+        ended = Ended()
+        ended.parking.park(1, 1_000)
+        ended.parking.park(2, 300)
+        await asyncio.sleep(0.5)
+        ended.parking.park(3, 1_000)
+        await asyncio.sleep(5)
+        assert ended.calls == [(2, 0.3), (1, 1.0), (3, 1.5)]
+
+    run_in_virtual_time(main, most_turns=1_000)
+
+
+def test_a_call_that_left_its_line_is_not_ended() -> None:
+    async def main() -> None:
+        ended = Ended()
+        first = ended.parking.park(1, 1_000)
+        await asyncio.sleep(0.25)
+        ended.parking.park(2, 1_000)
+        del first[1]
+        await asyncio.sleep(5)
+        assert ended.calls == [(2, 1.25)]
+
+    run_in_virtual_time(main, most_turns=1_000)
+
+
+def test_a_line_that_was_empty_takes_calls_again() -> None:
+    async def main() -> None:
+        ended = Ended()
+        del ended.parking.park(1, 1_000)[1]
+        await asyncio.sleep(0.75)
+        ended.parking.park(2, 1_000)
+        await asyncio.sleep(5)
+        ended.parking.park(3, 1_000)
+        await asyncio.sleep(5)
+        assert ended.calls == [(2, 1.75), (3, 6.75)]
+
+    run_in_virtual_time(main, most_turns=1_000)
+
+
+def test_no_call_ends_after_a_stop() -> None:
+    async def main() -> None:
+        ended = Ended()
+        ended.parking.park(1, 1_000)
+        ended.parking.park(2, 2_000)
+        ended.parking.stop()
+        await asyncio.sleep(5)
+        assert ended.calls == []
+
+    run_in_virtual_time(main, most_turns=1_000)
