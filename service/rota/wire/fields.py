@@ -50,7 +50,10 @@ def too_large(detail: str) -> RejectedRequest:
 
 
 def resolve(bound: Bound, limits: Limits) -> int:
-    return bound if isinstance(bound, int) else int(getattr(limits, bound))
+    if isinstance(bound, int):
+        return bound
+    found: int = getattr(limits, bound)
+    return found
 
 
 def is_storable(text: str) -> bool:
@@ -117,18 +120,21 @@ class Integer:
         return {"type": "integer", "minimum": self.minimum, "maximum": resolve(self.maximum, limits)}
 
 
+_WHOLE = Integer()
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
     """How long a call may stay parked, in milliseconds. Longer than the server allows is cut, not refused."""
 
     def decode(self, value: Any, limits: Limits) -> int:
-        return min(Integer().decode(value, limits), MAX_WAIT_MS)
+        return min(_WHOLE.decode(value, limits), MAX_WAIT_MS)
 
     def encode(self, value: int) -> int:
         return value
 
     def schema(self, limits: Limits) -> Schema:
-        return Integer().schema(limits)
+        return _WHOLE.schema(limits)
 
 
 @dataclass(frozen=True, slots=True)
