@@ -39,7 +39,8 @@ class MemberStream:
         self.members: dict[str, StreamMember] = {}
         self._tasks = [asyncio.create_task(self._write()), asyncio.create_task(self._read())]
         if path == SESSION:
-            self.send(self._on_options, options=pb.SessionOptions(leave_after_ms=leave_after_ms, batching=True))
+            options = pb.SessionOptions(leave_after_ms=leave_after_ms, batching=True, elections=True)
+            self.send(self._on_options, options=options)
 
     def send(self, on_answer: OnAnswer, **request: Any) -> None:
         """Send it soon; its answer is for `on_answer`."""
@@ -95,6 +96,9 @@ class MemberStream:
         elif event.HasField("rebalance"):
             for member_id in event.rebalance.member_ids:
                 self.members[member_id].join()
+        elif event.HasField("election"):
+            for share in event.election.members:
+                self.members[share.member_id].enter(event.election)
 
     def _on_options(self, answer: pb.SessionEvent) -> None:
         self._batching = answer.options.batching
@@ -187,6 +191,16 @@ class StreamMember:
             wait_ms=WAIT_MS,
         )
         self._stream.send(self._on_joined, join=request)
+
+    def enter(self, election: pb.Election) -> None:
+        """It was taken along. A heartbeat goes at once, as the SDK's does."""
+        if self._joins:
+            return
+        self.leads = election.leader_id == self.member_id
+        self._hold(election.generation_id)
+        beat = pb.MemberHeartbeat(member_id=self.member_id, generation_id=election.generation_id)
+        group = pb.GroupHeartbeat(**self._place(), members=[beat])
+        self._stream.send(_expect_no_error, heartbeat=pb.HeartbeatManyRequest(groups=[group]))
 
     def leave(self) -> None:
         """Gone as soon as this is sent, for us."""

@@ -243,7 +243,7 @@ async def test_groups_are_listed_in_pages_described_and_deleted(channel: Channel
 async def test_an_administrators_removal_is_known_as_one(channel: Channel, coordinator: LocalCoordinator) -> None:
     await a_stable_member(channel)
     reported: list[str] = []
-    coordinator.subscribe("default", "g", lambda event: reported.append(event.kind))
+    coordinator.subscribe("default", "g", lambda lines: reported.extend(line.kind for line in lines))
 
     leaving = [pb.LeavingMember(group_instance_id="i1")]
     await admin(channel).RemoveMembers(admin_pb2.RemoveMembersRequest(**G, members=leaving))

@@ -30,6 +30,8 @@ GRACE_MS = 1_000
 class Deaf:
     """A stream with a client that reads nothing."""
 
+    takes_elections = False
+
     def push(self, news: SessionEvent) -> None:
         pass
 

@@ -368,7 +368,9 @@ async def test_a_member_whose_join_is_parked_leaves_with_its_stream(
     await lost.ask(options=pb.SessionOptions(leave_after_ms=0))
     needed = (await lost.ask(join=a_join(None))).error.member_id
     left = asyncio.Event()
-    coordinator.subscribe("default", "g", lambda event: left.set() if event.kind == "member_left" else None)
+    coordinator.subscribe(
+        "default", "g", lambda lines: left.set() if any(line.kind == "member_left" for line in lines) else None
+    )
     await lost.send(join=a_join(None, member_id=needed))
     await until(lambda: coordinator.parked() == 1)
 
@@ -404,7 +406,7 @@ async def test_a_drain_is_pushed_and_removes_no_member(
     await session.ask(options=pb.SessionOptions(leave_after_ms=0))
     await a_pair(session)
     reported: list[str] = []
-    coordinator.subscribe("default", "g", lambda event: reported.append(event.kind))
+    coordinator.subscribe("default", "g", lambda lines: reported.extend(line.kind for line in lines))
     parked = await session.send(join=a_join("i2"))
     await session.next_news("rebalance")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rota.replica.ports import JournalEvent
 from rota.storage.memory import MemoryTables
 from tests.runtime.conftest import a_join, a_stable_member, until
@@ -16,8 +18,8 @@ class Listener:
     def __init__(self) -> None:
         self.events: list[JournalEvent] = []
 
-    def __call__(self, event: JournalEvent) -> None:
-        self.events.append(event)
+    def __call__(self, events: Sequence[JournalEvent]) -> None:
+        self.events += events
 
     @property
     def kinds(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rota.protocol.messages import (
@@ -26,8 +27,8 @@ def a_leave(member: JoinReply) -> LeaveGroup:
 
 async def test_a_listener_is_notified_before_the_answer_is_sent(coordinator: LocalCoordinator) -> None:
     reported: list[str] = []
-    coordinator.subscribe("default", "g", lambda event: reported.append(event.kind))
-    coordinator.subscribe("default", "other", lambda event: reported.append("not ours"))
+    coordinator.subscribe("default", "g", lambda lines: reported.extend(line.kind for line in lines))
+    coordinator.subscribe("default", "other", lambda lines: reported.append("not ours"))
 
     await coordinator.call(a_join())
 
@@ -36,7 +37,7 @@ async def test_a_listener_is_notified_before_the_answer_is_sent(coordinator: Loc
 
 async def test_a_listener_that_has_ended_gets_nothing_more(coordinator: LocalCoordinator) -> None:
     reported: list[JournalEvent] = []
-    end = coordinator.subscribe("default", "g", reported.append)
+    end = coordinator.subscribe("default", "g", reported.extend)
     end()
 
     await a_stable_member(coordinator)
@@ -47,7 +48,7 @@ async def test_a_listener_that_has_ended_gets_nothing_more(coordinator: LocalCoo
 async def test_a_listener_gets_nothing_that_is_not_durable(coordinator: LocalCoordinator, store: FaultyStore) -> None:
     member = await a_stable_member(coordinator)
     reported: list[str] = []
-    coordinator.subscribe("default", "g", lambda event: reported.append(event.kind))
+    coordinator.subscribe("default", "g", lambda lines: reported.extend(line.kind for line in lines))
     store.open_gate.clear()
 
     leaving = asyncio.create_task(coordinator.call(a_leave(member)))
@@ -62,11 +63,11 @@ async def test_a_listener_gets_nothing_that_is_not_durable(coordinator: LocalCoo
 async def test_a_listener_that_fails_harms_nobody(coordinator: LocalCoordinator) -> None:
     reported: list[str] = []
 
-    def fail(event: JournalEvent) -> None:
-        raise ValueError(event.kind)
+    def fail(lines: Sequence[JournalEvent]) -> None:
+        raise ValueError(lines[0].kind)
 
     coordinator.subscribe("default", "g", fail)
-    coordinator.subscribe("default", "g", lambda event: reported.append(event.kind))
+    coordinator.subscribe("default", "g", lambda lines: reported.extend(line.kind for line in lines))
 
     member = await a_stable_member(coordinator)
 

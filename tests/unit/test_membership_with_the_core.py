@@ -141,7 +141,7 @@ class World:
                     shares = {member.member_id: b"share" for member in event.members}
                     self.later(client, partial(membership.assign, event.generation_id, shares))
                 case RebalanceStarted():
-                    self.later(client, lambda: membership.rejoin(self.now_ms))
+                    self.later(client, lambda: self.act_on(client, membership.rejoin(self.now_ms)))
                 case Assigned():
                     client.ever_assigned = True
                     self.nobody_acts_in_an_older_generation(event)

@@ -246,7 +246,8 @@ class Holding(Generic[Share]):
                 self._last = (self.owned if self._role.is_cooperative else owned, current.generation_id)
             protocols = self._role.protocols(*self._last)
             self._owes_join = False
-            self._machine.rejoin(self._driver.now_ms(), protocols, holding=self._role.is_cooperative)
+            holds_on = self._role.is_cooperative
+            self._driver.react(self._machine.rejoin(self._driver.now_ms(), protocols, holding=holds_on))
             self._driver.wake.set()
 
     async def _give_up_unwanted(self, current: Assigned[Share] | None) -> None:

@@ -68,8 +68,8 @@ def heartbeat_many(result: Result, group: Group, request: HeartbeatMany, call: i
             alive.append(member)
     renew_sessions(result, group, alive)
     leader = members.get(group.leader_id or "")
-    if leader is not None and not leader.has_fetched and leader in alive and _names(request, leader.member_id, newest):
-        _note_share(result, group, leader)
+    if group.pending_sync or (leader is not None and not leader.has_fetched):
+        _note_shares(result, group, request, alive)
     if group.state is PREPARING_REBALANCE:
         refused = {error.member_id for error in errors}
         rejoining = (beat.member_id for beat in request.members if beat.member_id not in refused)
@@ -78,14 +78,16 @@ def heartbeat_many(result: Result, group: Group, request: HeartbeatMany, call: i
     result.reply(call, reply)
 
 
-def _names(request: HeartbeatMany, member_id: str, generation_id: int) -> bool:
-    """Whether one of these heartbeats is this member's in this generation."""
-    return any(beat.member_id == member_id and beat.generation_id == generation_id for beat in request.members)
+def _note_shares(result: Result, group: Group, request: HeartbeatMany, alive: list[Member]) -> None:
+    present = {beat.member_id for beat in request.members if beat.generation_id == group.generation_id}
+    for member in alive:
+        if not member.has_fetched and member.member_id in present:
+            _note_share(result, group, member)
 
 
 def _note_share(result: Result, group: Group, member: Member) -> None:
     """A member sends heartbeats in the present generation: where the server assigns, its join was answered with its
-    share.
+    share, or it was taken along and got its share with the news of that.
     """
     if group.state is STABLE and server_side_of(group) is not None:
         mark_synced(group, member)

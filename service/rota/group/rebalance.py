@@ -4,7 +4,8 @@ Where the leader of a Stable group is gone and the other members hold nothing (t
 for: the coordinator has their metadata, and they have nothing to give up. It takes them along into the next generation.
 So the departure, the generation and its leader are one transaction, and a candidate that is slow or silent delays no
 other one. Members that were taken along are asked to join, as in any rebalance, and are answered at once with the
-generation that is there. One that does not sync within the rebalance timeout is removed, as after any join phase.
+generation that is there; those that understand it get that answer together with the request, and do not join. One that
+does not sync within the rebalance timeout is removed, as after any join phase.
 Kafka has none of this.
 """
 
@@ -70,7 +71,8 @@ def start_rebalance(
     elects_at_once = group.state is STABLE and lacks_only_a_leader(group)
     record(result, group, RebalanceStarted(trigger.reason, trigger.by, group.state.value, trigger.cause))
     result.reason = trigger.reason
-    release_heartbeats(result, group)
+    if not elects_at_once:
+        release_heartbeats(result, group)
     if group.initial:
         _start_initial_delay(result, group, limits)
     elif group.all_joined():
@@ -78,6 +80,7 @@ def start_rebalance(
     elif elects_at_once:
         _take_along(group)
         complete_join(result, group)
+        _release_those_taken_along(result, group)
     else:
         _set_join_timer(result, group, group.rebalance_timeout_ms())
 
@@ -90,6 +93,20 @@ def _take_along(group: Group) -> None:
             if member.taken_along_from is None:
                 member.taken_along_from = group.join_generation_id
             group.joined_count += 1
+
+
+def _release_those_taken_along(result: Result, group: Group) -> None:
+    """Parked heartbeats are answered as in any rebalance, and with what the join that they ask for would be answered.
+    That renews no session: a heartbeat in the new generation does, and shows that the member has its share.
+    """
+    for member in group.members.values():
+        if member.heartbeat_call is not None:
+            entered = join_reply(group, member)
+            reply = HeartbeatReply(
+                REBALANCE_IN_PROGRESS, group.rebalance_reason, group.generation_id, group.state.value, entered
+            )
+            result.reply(member.heartbeat_call, reply)
+            member.heartbeat_call = None
 
 
 def force_rebalance(result: Result, group: Group, request: RebalanceGroup, call: int, limits: Limits) -> None:

@@ -136,11 +136,46 @@ def _enter_generation(standing: Standing, reply: JoinReply, at: Moment) -> list[
         standing.deadline.renewed(standing.phase.since_ms)
         standing.deadline.settled(standing.phase.since_ms)
     standing.heartbeat_at_ms = (standing.deadline.renewed_at_ms or 0) + standing.settings.heartbeat_interval_ms
+    return _begin_generation(standing, reply, at.now_ms)
+
+
+def enter_offered(standing: Standing, now_ms: int) -> list[Event]:
+    """Enter the generation that an election took the member along into, as by a join that the coordinator answers from
+    memory. Nothing where there is none, or the coordinator has other metadata of this member: then it joins.
+
+    No call of this member was sent since the election, so none has renewed its session, at the coordinator or here: the
+    term counts from the last renewal that was acknowledged. A heartbeat goes at once. It renews, shows the coordinator
+    that the member has its share, and finds out where the offer is outdated.
+    """
+    offer, standing.offer = standing.offer, None
+    if (
+        offer is None
+        or standing.assignment is None
+        or standing.is_held_off
+        or standing.protocols != standing.joined_with
+    ):
+        return []
+    events = _begin_generation(standing, offer, now_ms)
+    standing.heartbeat_at_ms = now_ms
+    return events
+
+
+def _offer_in(standing: Standing, reply: HeartbeatReply) -> JoinReply | None:
+    """The generation after this member's that it may enter by this answer, with its share."""
+    offer = reply.entered
+    if offer is None or offer.assignment is None or offer.member_id != standing.member_id:
+        return None
+    is_its_kind = offer.protocol_type == standing.settings.protocol_type
+    is_later = offer.generation_id > standing.last_generation_id
+    return offer if is_its_kind and is_later and offer.protocol_name == standing.protocol_name else None
+
+
+def _begin_generation(standing: Standing, reply: JoinReply, now_ms: int) -> list[Event]:
     standing.phase.completed(reply.generation_id)
     standing.has_synced = False
     standing.share = None
     standing.reason = ""
-    standing.pace.at_once(at.now_ms)
+    standing.pace.at_once(now_ms)
     standing.generation_id = reply.generation_id
     standing.hold(reply.generation_id)
     standing.take_token(reply.fencing_token)
@@ -148,9 +183,9 @@ def _enter_generation(standing: Standing, reply: JoinReply, at: Moment) -> list[
     standing.leader_id = reply.leader_id
     if reply.assignment is not None:
         standing.state = State.SYNCING
-        if standing.deadline.is_fresh(at.now_ms, standing.settings.poll_ms):
-            return _hold(standing, reply.assignment, at)
-        standing.share = reply.assignment  # After a long join phase little is left of the session: a heartbeat first.
+        if standing.deadline.is_fresh(now_ms, standing.settings.poll_ms):
+            return _hold(standing, reply.assignment, now_ms)
+        standing.share = reply.assignment  # Little is left of the session, as after a long phase: a heartbeat first.
         return []
     if not standing.is_leader or reply.skip_assignment:
         standing.state = State.SYNCING
@@ -188,19 +223,19 @@ def _synced(standing: Standing, reply: SyncReply, at: Moment) -> list[Event]:
     standing.see_resync(reply.generation_id)
     standing.take_token(reply.fencing_token)
     standing.deadline.settled(at.sent_at_ms)
-    return _hold(standing, reply.assignment, at)
+    return _hold(standing, reply.assignment, at.now_ms)
 
 
-def _hold(standing: Standing, assignment: bytes, at: Moment) -> list[Event]:
+def _hold(standing: Standing, assignment: bytes, now_ms: int) -> list[Event]:
     """The member has its share, by the answer to its sync, or by that to its join where the server has assigned."""
-    if not standing.deadline.holds(at.now_ms):
+    if not standing.deadline.holds(now_ms):
         return []  # A heartbeat goes first, then a sync: nothing is handed out that is over already.
     standing.share = None
     standing.has_synced = True
     standing.pace.reset()
-    standing.pace.at_once(at.now_ms)
+    standing.pace.at_once(now_ms)
     if standing.settings.long_poll:
-        standing.heartbeat_at_ms = at.now_ms
+        standing.heartbeat_at_ms = now_ms
     standing.state = State.STABLE
     standing.assignment = assignment
     assigned = Assigned(
@@ -214,7 +249,7 @@ def _hold(standing: Standing, assignment: bytes, at: Moment) -> list[Event]:
     if not standing.metadata_is_stale:
         return [assigned]
     standing.metadata_is_stale = False
-    return [assigned, *standing.leave_generation(at.now_ms, standing.reason or "its metadata changed")]
+    return [assigned, *standing.leave_generation(now_ms, standing.reason or "its metadata changed")]
 
 
 # --- heartbeat, commit, leave -----------------------------------------------------------------
@@ -227,7 +262,9 @@ def _take_heartbeat(standing: Standing, request: Heartbeat, reply: HeartbeatRepl
             return _heartbeat_accepted(standing, reply, at)
         case ErrorCode.REBALANCE_IN_PROGRESS:
             standing.deadline.renewed(at.sent_at_ms)
-            return standing.rebalance(at.now_ms)
+            events = standing.rebalance(at.now_ms)
+            standing.offer = _offer_in(standing, reply)
+            return events
         case code:
             return standing.refused(code, reply.detail, at.now_ms, at.jitter)
 
@@ -254,7 +291,7 @@ def _heartbeat_accepted(standing: Standing, reply: HeartbeatReply, at: Moment) -
         return []
     if reply.state:
         standing.deadline.settled(at.sent_at_ms)
-    return _hold(standing, standing.share, at)
+    return _hold(standing, standing.share, at.now_ms)
 
 
 def _take_commit(standing: Standing, reply: CommitReply, at: Moment) -> list[Event]:

@@ -12,7 +12,8 @@ them returns events for the shell. A reply that belongs to an earlier generation
 
 An assignment is held in STABLE and REVOKING, and in SYNCING during a resync. A cooperative member (KIP-429) answers
 REVOKING with `rejoin(holding=True)` and holds on in UNJOINED, JOINING, LEADING and SYNCING, too: its metadata says what
-it holds, and no leader gives that to another member. An assignment is never handed out, and never kept, past the local
+it holds, and no leader gives that to another member. Where an election took it along, `rejoin` leads to the next
+generation without a join (ADR 95). An assignment is never handed out, and never kept, past the local
 deadline (`deadline.py`): where a join may not have renewed the session, a heartbeat goes first.
 
 What a member knows of itself is `standing.py`, with the ways out of a generation; `planning.py` reads it to say what to
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rota.membership.answers import Moment, mismatch, take_answer, take_silence
+from rota.membership.answers import Moment, enter_offered, mismatch, take_answer, take_silence
 from rota.membership.events import Event
 from rota.membership.planning import Plan
 from rota.membership.reachability import Reachability
@@ -185,20 +186,24 @@ class Membership:
             return []
         return standing.leave_generation(now_ms, reason)
 
-    def rejoin(self, now_ms: int, protocols: tuple[Protocol, ...] | None = None, *, holding: bool = False) -> None:
+    def rejoin(
+        self, now_ms: int, protocols: tuple[Protocol, ...] | None = None, *, holding: bool = False
+    ) -> list[Event]:
         """The shell's answer to `RebalanceStarted`, with this member's new metadata, if it has changed.
 
         Work has stopped, and nothing is held any more; or, with `holding`, the assignment is kept while joining,
-        which is safe only where the metadata in `protocols` names all of it.
+        which is safe only where the metadata in `protocols` names all of it. Such a member does not join where an
+        election has taken it along: it is in the next generation when this returns.
         """
         standing = self._standing
         if standing.state is not State.REVOKING:
-            return
+            return []
         standing.protocols = protocols or standing.protocols
-        if holding:
-            standing.back_to_joining(now_ms)
-        else:
+        if not holding:
             standing.forget_generation(now_ms)
+            return []
+        standing.back_to_joining(now_ms)
+        return enter_offered(standing, now_ms) + self.on_time(now_ms)
 
     def hold_off(self, is_held_off: bool) -> None:
         """Join no generation while the program still ends its work on a share that is lost: as one that has joined,

@@ -18,6 +18,7 @@ from rota.protocol.messages import (
     Heartbeat,
     HeartbeatReply,
     JoinGroup,
+    JoinReply,
     LeaveGroup,
     SyncGroup,
 )
@@ -55,6 +56,10 @@ class Standing:
         """As the leader: the assignments of all members, until they are delivered."""
         self.share: bytes | None = None
         """Its share by the answer to its join, until a heartbeat has renewed the session: then it is held."""
+        self.offer: JoinReply | None = None
+        """The generation that an election took it along into, until it has given up what it must: then it enters that
+        one without a join, see `answers.enter_offered`.
+        """
         self.leader_error: str | None = None
         """As the leader: why there are none."""
         self.reason = ""
@@ -188,6 +193,7 @@ class Standing:
         return [event, *events]
 
     def leave_generation(self, now_ms: int, reason: str) -> list[Event]:
+        self.offer = None
         if self.assignment is None:
             # KAFKA-13891: joining again under a generation that was never synced would revive it.
             self.forget_generation(now_ms)

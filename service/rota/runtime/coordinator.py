@@ -260,7 +260,7 @@ class LocalCoordinator:
                 yield event
 
     def subscribe(self, namespace: str, group_id: str, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with each of the group's journal lines from now on, until the returned function is called.
+        """Call `listener` with the group's journal lines from now on, until the returned function is called.
 
         See `Subscriptions`: cheaper than `watch`, and only about what this replica decides.
         """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
@@ -18,7 +18,8 @@ from rota.runtime.host import ShardHost
 
 logger = logging.getLogger(__name__)
 
-Listener = Callable[[JournalEvent], None]
+Listener = Callable[[Sequence[JournalEvent]], None]
+"""Gets lines of one group, in order: where its shard is here, all of one transaction together."""
 
 PAGE = 500
 BACKLOG = 10_000
@@ -81,7 +82,7 @@ class Subscriptions:
         self._listeners: dict[tuple[str, str], list[Listener]] = {}
 
     def add(self, namespace: str, group_id: str, listener: Listener) -> Callable[[], None]:
-        """Call `listener` for each line from now on, until the function that this returns is called."""
+        """Call `listener` with the lines from now on, until the function that this returns is called."""
         key = (namespace, group_id)
         self._listeners.setdefault(key, []).append(listener)
 
@@ -94,15 +95,21 @@ class Subscriptions:
         return end
 
     def notify(self, events: Iterable[JournalEvent]) -> None:
+        """Call them with the lines of one transaction."""
         if not self._listeners:
             return
+        by_group: dict[tuple[str, str], list[JournalEvent]] = {}
         for event in events:
-            for listener in tuple(self._listeners.get((event.namespace, event.group_id), ())):
+            if (key := (event.namespace, event.group_id)) in self._listeners:
+                by_group.setdefault(key, []).append(event)
+        for key, lines in by_group.items():
+            for listener in tuple(self._listeners.get(key, ())):
                 try:
-                    listener(event)
+                    listener(lines)
                 except Exception:
                     # A broken listener must not cost the shard its commit.
-                    logger.exception("a listener failed", extra={"kind": event.kind, "group_id": event.group_id})
+                    kinds = [line.kind for line in lines]
+                    logger.exception("a listener failed", extra={"kinds": kinds, "group_id": key[1]})
 
 
 class Followed(Protocol):
@@ -154,7 +161,7 @@ class Follower:
             after = self._last[1] if self._last is not None else None
             async with aclosing(self._coordinator.watch(*self._group, after)) as events:  # type: ignore[type-var]
                 async for event in events:
-                    self._notify(event)
+                    self._notify((event,))
         except StoreUnavailable:
             return
         except LinesPruned as pruned:
@@ -173,7 +180,9 @@ class Follower:
         epoch = self._last[0] if self._last is not None else 0
         self._last = (epoch, seq)
 
-    def _notify(self, event: JournalEvent) -> None:
-        if self._last is None or (event.epoch, event.seq) > self._last:
-            self._last = (event.epoch, event.seq)
-            self._listener(event)
+    def _notify(self, events: Sequence[JournalEvent]) -> None:
+        last = self._last
+        new = [event for event in events if last is None or (event.epoch, event.seq) > last]
+        if new:
+            self._last = (new[-1].epoch, new[-1].seq)
+            self._listener(new)

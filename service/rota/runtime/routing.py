@@ -68,7 +68,7 @@ class RoutedCoordinator:
                 yield event
 
     def subscribe(self, namespace: str, group_id: str, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with each of the group's journal lines from now on, until the returned function is called.
+        """Call `listener` with the group's journal lines from now on, until the returned function is called.
 
         See `Follower`: while the shard is here on the spot, otherwise as soon as its owner's event arrives.
         """

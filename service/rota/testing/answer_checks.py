@@ -99,6 +99,8 @@ def _heartbeat(account: GroupAccount, request: m.Heartbeat, reply: m.HeartbeatRe
                 yield f"S15 it names another generation than {account.generation_id}, or another instance"
         case ErrorCode.REBALANCE_IN_PROGRESS:
             # A parked one may report a join phase that began and ended in the same instant.
+            if reply.entered is not None:
+                yield from _join(account, reply.entered)
             first = account.taken_along_from
             is_to_join = first is not None and first <= request.generation_id < account.join_generation_id
             if is_to_join and is_member:

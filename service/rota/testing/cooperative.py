@@ -107,7 +107,10 @@ class CooperativeMember(Member):
     def _join_again(self) -> None:
         if self.core.state is State.REVOKING and (self._giving_up is None or self._giving_up is not self._held):
             protocols = self._protocols(self._metadata_version)
-            self.core.rejoin(self.now_ms(), protocols, holding=True)
+            events = self.core.rejoin(self.now_ms(), protocols, holding=True)
+            if any(isinstance(event, Assigned) for event in events):
+                self.world.sometimes("taken along by an election, and led into it without a join")
+            self._handle(events)
             self._plan()
 
 

@@ -481,12 +481,14 @@ class SessionRequest(_message.Message):
     def __init__(self, call: _Optional[int] = ..., options: _Optional[_Union[SessionOptions, _Mapping]] = ..., join: _Optional[_Union[JoinGroupRequest, _Mapping]] = ..., sync: _Optional[_Union[SyncGroupRequest, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatManyRequest, _Mapping]] = ..., leave: _Optional[_Union[LeaveGroupRequest, _Mapping]] = ..., commit: _Optional[_Union[CommitOffsetsRequest, _Mapping]] = ..., cancel: _Optional[int] = ..., batch: _Optional[_Iterable[_Union[SessionRequest, _Mapping]]] = ...) -> None: ...
 
 class SessionOptions(_message.Message):
-    __slots__ = ("leave_after_ms", "batching")
+    __slots__ = ("leave_after_ms", "batching", "elections")
     LEAVE_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     BATCHING_FIELD_NUMBER: _ClassVar[int]
+    ELECTIONS_FIELD_NUMBER: _ClassVar[int]
     leave_after_ms: int
     batching: bool
-    def __init__(self, leave_after_ms: _Optional[int] = ..., batching: _Optional[bool] = ...) -> None: ...
+    elections: bool
+    def __init__(self, leave_after_ms: _Optional[int] = ..., batching: _Optional[bool] = ..., elections: _Optional[bool] = ...) -> None: ...
 
 class SessionError(_message.Message):
     __slots__ = ("code", "detail", "member_id", "retry_after_ms", "owner", "revision", "epoch")
@@ -507,7 +509,7 @@ class SessionError(_message.Message):
     def __init__(self, code: _Optional[str] = ..., detail: _Optional[str] = ..., member_id: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., owner: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class SessionEvent(_message.Message):
-    __slots__ = ("call", "error", "joined", "synced", "heartbeat", "left", "committed", "options", "rebalance", "generation", "fenced", "drain", "batch")
+    __slots__ = ("call", "error", "joined", "synced", "heartbeat", "left", "committed", "options", "rebalance", "generation", "fenced", "drain", "election", "batch")
     CALL_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
@@ -520,6 +522,7 @@ class SessionEvent(_message.Message):
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    ELECTION_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     call: int
     error: SessionError
@@ -533,8 +536,9 @@ class SessionEvent(_message.Message):
     generation: Generation
     fenced: Fenced
     drain: Drain
+    election: Election
     batch: _containers.RepeatedCompositeFieldContainer[SessionEvent]
-    def __init__(self, call: _Optional[int] = ..., error: _Optional[_Union[SessionError, _Mapping]] = ..., joined: _Optional[_Union[JoinGroupResponse, _Mapping]] = ..., synced: _Optional[_Union[SyncGroupResponse, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatManyResponse, _Mapping]] = ..., left: _Optional[_Union[LeaveGroupResponse, _Mapping]] = ..., committed: _Optional[_Union[CommitOffsetsResponse, _Mapping]] = ..., options: _Optional[_Union[SessionOptions, _Mapping]] = ..., rebalance: _Optional[_Union[Rebalance, _Mapping]] = ..., generation: _Optional[_Union[Generation, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., batch: _Optional[_Iterable[_Union[SessionEvent, _Mapping]]] = ...) -> None: ...
+    def __init__(self, call: _Optional[int] = ..., error: _Optional[_Union[SessionError, _Mapping]] = ..., joined: _Optional[_Union[JoinGroupResponse, _Mapping]] = ..., synced: _Optional[_Union[SyncGroupResponse, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatManyResponse, _Mapping]] = ..., left: _Optional[_Union[LeaveGroupResponse, _Mapping]] = ..., committed: _Optional[_Union[CommitOffsetsResponse, _Mapping]] = ..., options: _Optional[_Union[SessionOptions, _Mapping]] = ..., rebalance: _Optional[_Union[Rebalance, _Mapping]] = ..., generation: _Optional[_Union[Generation, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., election: _Optional[_Union[Election, _Mapping]] = ..., batch: _Optional[_Iterable[_Union[SessionEvent, _Mapping]]] = ...) -> None: ...
 
 class Rebalance(_message.Message):
     __slots__ = ("namespace", "group_id", "member_ids", "generation_id", "reason", "by", "revision", "epoch")
@@ -555,6 +559,34 @@ class Rebalance(_message.Message):
     revision: int
     epoch: int
     def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ..., member_ids: _Optional[_Iterable[str]] = ..., generation_id: _Optional[int] = ..., reason: _Optional[str] = ..., by: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class Election(_message.Message):
+    __slots__ = ("namespace", "group_id", "generation_id", "members", "leader_id", "protocol_type", "protocol_name", "fencing_token", "reason", "by", "revision", "epoch")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    LEADER_ID_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_NAME_FIELD_NUMBER: _ClassVar[int]
+    FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    group_id: str
+    generation_id: int
+    members: _containers.RepeatedCompositeFieldContainer[MemberAssignment]
+    leader_id: str
+    protocol_type: str
+    protocol_name: str
+    fencing_token: int
+    reason: str
+    by: str
+    revision: int
+    epoch: int
+    def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ..., generation_id: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberAssignment, _Mapping]]] = ..., leader_id: _Optional[str] = ..., protocol_type: _Optional[str] = ..., protocol_name: _Optional[str] = ..., fencing_token: _Optional[int] = ..., reason: _Optional[str] = ..., by: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Generation(_message.Message):
     __slots__ = ("namespace", "group_id", "generation_id", "members", "revision", "epoch")

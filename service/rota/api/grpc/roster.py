@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from base64 import b64decode
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from rota.api.grpc.elections import Elected, elected_in
 from rota.api.grpc.ports import StreamedCoordinator
 from rota.protocol.causes import MEMBER_ENDS
 from rota.protocol.errors import ErrorCode
@@ -28,6 +29,10 @@ _log = logging.getLogger(__name__)
 
 class Stream(Protocol):
     """Where news goes. After the stream is lost, it goes nowhere."""
+
+    @property
+    def takes_elections(self) -> bool:
+        """Whether its client has requested news of elections with the shares."""
 
     def push(self, news: SessionEvent) -> None: ...
 
@@ -73,7 +78,7 @@ class Roster:
         """Bind the member to this stream; it leaves the one that it was on before."""
         table = self._tables.get(key)
         if table is None:
-            stop_listening = self._coordinator.subscribe(*key, lambda event: self._on_event(key, event))
+            stop_listening = self._coordinator.subscribe(*key, lambda lines: self._on_lines(key, lines))
             table = self._tables[key] = _Table({}, stop_listening)
         bound_member = table.bound_members.get(member_id)
         if bound_member is None or bound_member.stream is not stream:
@@ -173,21 +178,29 @@ class Roster:
 
     # --- what groups do ------------------------------------------------------------------------------
 
-    def _on_event(self, key: GroupKey, event: JournalEvent) -> None:
-        match event.kind:
-            case "rebalance_started":
-                self._notify_rebalance(key, event)
-            case "assignment_synced":
-                if event.payload["resync"]:
-                    self._notify_generation(key, event)
-            case "member_fenced":
-                self._notify_fenced(key, event, ErrorCode.FENCED_INSTANCE_ID)
-            case kind if kind in MEMBER_ENDS:
-                self._notify_fenced(key, event, ErrorCode.UNKNOWN_MEMBER_ID)
+    def _on_lines(self, key: GroupKey, lines: Sequence[JournalEvent]) -> None:
+        for number, event in enumerate(lines):
+            match event.kind:
+                case "rebalance_started":
+                    self._notify_rebalance(key, event, elected_in(lines[number:]))
+                case "assignment_synced":
+                    if event.payload["resync"]:
+                        self._notify_generation(key, event)
+                case "member_fenced":
+                    self._notify_fenced(key, event, ErrorCode.FENCED_INSTANCE_ID)
+                case kind if kind in MEMBER_ENDS:
+                    self._notify_fenced(key, event, ErrorCode.UNKNOWN_MEMBER_ID)
 
-    def _notify_rebalance(self, key: GroupKey, event: JournalEvent) -> None:
+    def _notify_rebalance(self, key: GroupKey, event: JournalEvent, elected: Elected | None) -> None:
+        """Where the next generation is there already, its members are led into it, if their clients understand that."""
         for stream, bound_members in self._by_stream(key):
             notified = [bound_member.member_id for bound_member in bound_members if not bound_member.joins]
+            if elected is not None and stream.takes_elections:
+                taken_along = [member_id for member_id in notified if member_id in elected.member_ids]
+                notified = [member_id for member_id in notified if member_id not in elected.member_ids]
+                if taken_along:
+                    news = elected.news_for(taken_along, _place(key, elected.synced))
+                    stream.push(SessionEvent(election=news))
             if notified:
                 stream.push(
                     SessionEvent(

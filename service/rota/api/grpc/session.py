@@ -5,9 +5,9 @@ which it was queued.
 
 - Calls begin in the order in which they arrive, and each is a task. Their answers are queued as they are ready: the
   answer to a heartbeat overtakes that to a join that waits. A client matches them by the number of the call.
-- A push (`Rebalance`, `Generation`, `Fenced`) is queued when the journal entry that it reports is durable, which is
-  also the first moment at which an answer may reflect it. An answer takes some turns of the event loop more, as its
-  task must run. So a push about a generation may come BEFORE the answer that would have brought that generation.
+- A push (`Rebalance`, `Election`, `Generation`, `Fenced`) is queued when the journal entry that it reports is durable,
+  which is also the first moment at which an answer may reflect it. An answer takes some turns of the event loop more,
+  as its task must run. So a push about a generation may come BEFORE the answer that would have brought that generation.
 
 A client therefore needs no order between them: a push names its generation, and a member with another one ignores it.
 Pushes that a member's own call brought about are left out, since the answer says the same: a member that is joining
@@ -119,6 +119,7 @@ class Session:
         "_roster",
         "_unread",
         "_waiting",
+        "takes_elections",
     )
 
     def __init__(
@@ -142,6 +143,8 @@ class Session:
         """Set while `run` waits for something to do."""
         self._leave_after_ms: int | None = None
         self._batching = False
+        self.takes_elections = False
+        """See `roster.Stream`."""
         self._draining = False
         self._closed = False
         self._rejection: Failure | None = None
@@ -318,8 +321,12 @@ class Session:
         if given and not 0 <= options.leave_after_ms <= MAX_LEAVE_AFTER_MS:
             raise invalid(f"leave_after_ms must be from 0 to {MAX_LEAVE_AFTER_MS}")
         self._leave_after_ms = options.leave_after_ms if given else None
-        self._batching = options.batching
-        return SessionEvent(options=SessionOptions(leave_after_ms=self._leave_after_ms, batching=self._batching))
+        self._batching, self.takes_elections = options.batching, options.elections
+        return SessionEvent(
+            options=SessionOptions(
+                leave_after_ms=self._leave_after_ms, batching=self._batching, elections=self.takes_elections
+            )
+        )
 
     async def _refuse_unknown(self) -> SessionEvent:
         raise invalid("the call asks for nothing that this server knows")

@@ -18,7 +18,7 @@ from rota.wire.batching import split_batch, take_batch
 from rota.wire.rpcs import COORDINATOR
 
 _PATH = f"/{COORDINATOR}/Session"
-_NEWS = ("rebalance", "generation", "fenced", "drain")
+_NEWS = ("rebalance", "election", "generation", "fenced", "drain")
 
 
 class SessionStream:
@@ -49,7 +49,8 @@ class SessionStream:
         """The server has asked to go elsewhere: it still answers open calls."""
         self._batching = False
         """Does the server take several requests in one message? Set once it has said so."""
-        self._send(self._next_number(), options=SessionOptions(leave_after_ms=leave_after_ms, batching=True))
+        options = SessionOptions(leave_after_ms=leave_after_ms, batching=True, elections=True)
+        self._send(self._next_number(), options=options)
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rota.client.errors import CoordinatorUnreachable
@@ -19,6 +19,7 @@ from rota.protocol.messages import (
     HeartbeatMany,
     HeartbeatManyReply,
     HeartbeatReply,
+    JoinReply,
     MemberHeartbeat,
 )
 from rota.wire.problems import error_code
@@ -111,12 +112,23 @@ class WaitingBeats:
 
     def on_news(self, news: Any, kind: str) -> None:
         """Events that arrived after the answers of the waiting heartbeats."""
+        if kind == "election":
+            self._on_election(news)
+            return
         received = Received(_reply_of_news(news, kind), news.revision, news.epoch)
         named = [member.member_id for member in news.members] if kind == "generation" else news.member_ids
         for member_id in named:
             beat = self._waiting.get((news.namespace, news.group_id, member_id))
             if beat is not None and (kind == "fenced" or beat.request.generation_id <= news.generation_id):
                 self._finish(beat, received)
+
+    def _on_election(self, news: Any) -> None:
+        """The members are asked to join, and get what their joins would be answered with."""
+        for member in news.members:
+            beat = self._waiting.get((news.namespace, news.group_id, member.member_id))
+            if beat is not None and beat.request.generation_id < news.generation_id:
+                reply = replace(_refusal(ErrorCode.REBALANCE_IN_PROGRESS, news.reason), entered=_join_of(news, member))
+                self._finish(beat, Received(reply, news.revision, news.epoch))
 
     def release_all(self) -> None:
         """Answer all waiting heartbeats with the current state: the members send the next ones elsewhere."""
@@ -178,6 +190,19 @@ def _reply_of_news(news: Any, kind: str) -> HeartbeatReply:
         case _:
             # A code of a newer release says nothing here: the member asks again and learns what to do.
             return _refusal(error_code(news.code) or ErrorCode.COORDINATOR_NOT_AVAILABLE, news.reason)
+
+
+def _join_of(news: Any, member: Any) -> JoinReply:
+    return JoinReply(
+        member_id=member.member_id,
+        generation_id=news.generation_id,
+        protocol_type=news.protocol_type,
+        protocol_name=news.protocol_name,
+        leader_id=news.leader_id,
+        skip_assignment=member.member_id == news.leader_id,
+        fencing_token=news.fencing_token,
+        assignment=member.assignment,
+    )
 
 
 def _refusal(error: ErrorCode, detail: str) -> HeartbeatReply:

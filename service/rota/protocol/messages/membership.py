@@ -122,6 +122,10 @@ class HeartbeatReply:
     detail: str = ""
     generation_id: int = NO_GENERATION
     state: str = ""
+    entered: JoinReply | None = None
+    """With `REBALANCE_IN_PROGRESS`: the answer to the join that is asked for, where an election took the member along.
+    In memory and on session streams only.
+    """
 
 
 @frozen
