@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import grpc
 import pytest
 
 from rota.client.transports.rpc import Channels
 from rota.client.transports.session_stream import SessionStream
-from rota.v1.coordinator_pb2 import HeartbeatManyRequest, HeartbeatManyResponse, SessionEvent, SessionOptions
+from rota.client.transports.stream import StreamTransport
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import Heartbeat
+from rota.v1.coordinator_pb2 import (
+    GroupHeartbeatResult,
+    HeartbeatManyRequest,
+    HeartbeatManyResponse,
+    Rebalance,
+    SessionEvent,
+    SessionOptions,
+)
 from rota.v1.coordinator_pb2 import SessionRequest as Request
 from rota.wire.batching import split_batch
 from rota.wire.rpcs import COORDINATOR
@@ -33,13 +43,44 @@ class Recorder:
                 await context.write(answer.SerializeToString())
 
 
-@pytest.mark.parametrize("takes_batches", [True, False])
-async def test_calls_of_one_moment_share_a_message_where_possible(takes_batches: bool) -> None:
-    recorder, server = Recorder(takes_batches=takes_batches), grpc.aio.server()
-    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(recorder.session)
+async def a_server(session: Callable[..., Awaitable[None]]) -> tuple[grpc.aio.Server, int]:
+    server = grpc.aio.server()
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(session)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(COORDINATOR, {"Session": handler}),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
+    return server, port
+
+
+async def moves_on(messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+    """Answers each heartbeat, and says in the same message that the member's group rebalances."""
+    async for data in messages:
+        for request in split_batch(Request.FromString(data)):
+            if request.HasField("heartbeat"):
+                group = request.heartbeat.groups[0]
+                place = {"namespace": group.namespace, "group_id": group.group_id}
+                result = GroupHeartbeatResult(error="NONE", generation_id=1, state="Stable")
+                answer = SessionEvent(call=request.call, heartbeat=HeartbeatManyResponse(groups=[result]))
+                member_ids = [member.member_id for member in group.members]
+                news = SessionEvent(rebalance=Rebalance(**place, member_ids=member_ids, generation_id=1))
+                await context.write(SessionEvent(batch=[answer, news]).SerializeToString())
+
+
+async def test_news_in_one_message_with_an_answer_ends_the_wait_that_the_answer_begins() -> None:
+    server, port = await a_server(moves_on)
+    transport = StreamTransport([f"grpc+stream://127.0.0.1:{port}"])
+
+    received = await transport.send(Heartbeat("default", "g", "m", 1, wait_ms=2_500), timeout_ms=2_000)
+
+    assert received.reply.error is ErrorCode.REBALANCE_IN_PROGRESS
+    await transport.close()
+    await server.stop(None)
+
+
+@pytest.mark.parametrize("takes_batches", [True, False])
+async def test_calls_of_one_moment_share_a_message_where_possible(takes_batches: bool) -> None:
+    recorder = Recorder(takes_batches=takes_batches)
+    server, port = await a_server(recorder.session)
     channels = Channels([f"grpc://127.0.0.1:{port}"], None)
     stream = SessionStream(channels, channels.url, lambda _: None, None)
     await stream.call(heartbeat=HeartbeatManyRequest())  # by its answer, that to the options has come

@@ -5,7 +5,7 @@ A mutant is a context manager that patches the core, a replica's rules or the st
 
 from __future__ import annotations
 
-from tests.sim import beside_mutants, group_mutants, maintenance_mutants, replica_mutants
+from tests.sim import beside_mutants, group_mutants, maintenance_mutants, membership_mutants, replica_mutants
 from tests.sim.registry import MUTANTS
 
 __all__ = [
@@ -13,5 +13,6 @@ __all__ = [
     "beside_mutants",
     "group_mutants",
     "maintenance_mutants",
+    "membership_mutants",
     "replica_mutants",
 ]  # The modules register theirs.

@@ -59,6 +59,7 @@ worlds may move it: then any of the first seeds does."""
 NOT_BY_SEEDS = {
     "a_fence_check_is_answered_by_the_lease_alone",  # Few seeds step the clock between a claim and a check.
     "a_freeze_outlives_its_time_at_a_new_owner",  # Simulated leaders soon look again for unassigned partitions.
+    "a_term_is_counted_from_the_election",  # A member must be cut off between the election and its next heartbeat.
     "a_shard_is_served_after_another_has_appended",  # Few seeds pause a replica just there.
     "a_heartbeat_is_answered_from_memory",  # The simulated servers hand every heartbeat in by `submit`.
     "held_back_changes_are_forgotten",  # The same.

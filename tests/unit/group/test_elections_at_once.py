@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from rota.membership import Membership, MembershipRequest, MembershipSettings
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import fencing_token
-from rota.protocol.messages import HeartbeatMany, MemberHeartbeat, Protocol, Request
+from rota.protocol.messages import HeartbeatMany, JoinGroup, MemberHeartbeat, Protocol, Request
 from rota.types.leader import Candidate, decode_election, encode_candidate
 from tests.unit.group.driver import (
     KEY,
@@ -108,6 +110,75 @@ def test_parked_heartbeats_are_answered_that_the_group_moves() -> None:
     assert core.answer(call).error is IN_PROGRESS
 
 
+def test_parked_heartbeats_are_answered_with_what_a_join_would_be() -> None:
+    core = candidates(3)
+    calls = {member_id: core.send(a_heartbeat(member_id, 1, wait_ms=60_000)) for member_id in ("m1", "m2")}
+
+    core.ask(a_leave("m0"))
+
+    entered = {member_id: core.answer(call).entered for member_id, call in calls.items()}
+    assert entered == {member_id: core.answer(rejoin(core, member_id)) for member_id in calls}
+
+
+def test_a_parked_heartbeat_in_a_join_phase_is_answered_without_a_generation() -> None:
+    core = candidates()
+    call = core.send(a_heartbeat("m1", 1, wait_ms=60_000))
+
+    join(core, "m2", SAID, "leader")
+
+    assert (core.answer(call).error, core.answer(call).entered) == (IN_PROGRESS, None)
+
+
+def test_the_news_of_an_election_renews_no_session() -> None:
+    core = candidates()
+    core.send(a_heartbeat("m1", 1, wait_ms=60_000))
+    until_ms = core.deadline_ms("m1")
+    core.advance(3_000)
+
+    core.ask(a_leave("m0"))
+
+    assert core.deadline_ms("m1") == until_ms
+
+
+def test_a_member_that_an_election_took_along_stops_before_the_next_one_leads() -> None:
+    core = an_empty_shard()
+    join(core, "m0", SAID, "leader")
+    end_join_phase(core)
+    settings = MembershipSettings(
+        *KEY, "leader", (Protocol(*SAID[0]),), session_timeout_ms=SESSION_MS, rebalance_timeout_ms=REBALANCE_MS
+    )
+    candidate = Membership(settings)
+
+    def send() -> tuple[MembershipRequest, int, int]:
+        planned = candidate.next_request(core.now_ms)
+        assert planned is not None
+        request = planned.request
+        if isinstance(request, JoinGroup):
+            request = replace(request, new_member_id="m1")
+        return planned.request, core.send(request), core.now_ms
+
+    def take(request: MembershipRequest, call: int, sent_at_ms: int) -> None:
+        candidate.on_reply(request, core.answer(call), sent_at_ms, core.now_ms, 0.0)
+
+    take(*send())
+    joining = send()
+    join(core, "m0", SAID, "leader")
+    take(*joining)
+    core.advance(1_000)
+    waiting = send()
+    core.advance(2_000)
+    core.ask(a_leave("m0"))
+    take(*waiting)
+
+    candidate.rejoin(core.now_ms, settings.protocols, holding=True)
+
+    until_ms, session_until_ms = candidate.deadline_ms, core.deadline_ms("m1")
+    assert (candidate.is_leader, candidate.holds(core.now_ms)) == (True, True)
+    assert until_ms is not None
+    assert session_until_ms is not None
+    assert until_ms < session_until_ms, "by its own clock it leads until after its session"
+
+
 def test_heartbeats_together_ask_members_taken_along_to_join() -> None:
     core = candidates(3)
     core.ask(a_leave("m0"))
@@ -118,6 +189,30 @@ def test_heartbeats_together_ask_members_taken_along_to_join() -> None:
 
     assert errors == {"m2": IN_PROGRESS}
     assert core.deadline_ms("m2") == core.deadline_ms("m1"), "its session is not renewed"
+
+
+def test_heartbeats_together_show_that_members_have_their_shares() -> None:
+    core = candidates(3)
+    core.ask(a_leave("m0"))
+
+    for _ in range(REBALANCE_MS // 1_000 + 1):
+        core.advance(1_000)
+        beats = (MemberHeartbeat("m1", 2), MemberHeartbeat("m2", 2))
+        assert not core.ask(HeartbeatMany(*KEY, beats)).errors
+
+    assert list(core.group.members) == ["m1", "m2"]
+    assert core.ask(a_heartbeat("m2", 1)).error is ErrorCode.ILLEGAL_GENERATION, "it holds no former generation"
+
+
+def test_heartbeats_together_in_the_former_generation_show_nothing() -> None:
+    core = candidates(3)
+    core.ask(a_leave("m0"))
+
+    while "m2" in core.group.members:
+        core.advance(1_000)
+        core.ask(HeartbeatMany(*KEY, (MemberHeartbeat("m1", 2), MemberHeartbeat("m2", 1))))
+
+    assert core.last("member_expired").reason == "did not sync within the rebalance timeout"
 
 
 def test_the_former_generation_is_over_for_syncs_and_commits() -> None:

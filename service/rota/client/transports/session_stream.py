@@ -24,7 +24,8 @@ _NEWS = ("rebalance", "election", "generation", "fenced", "drain")
 class SessionStream:
     """Lives until either side ends it; then every open call fails, and `is_over`.
 
-    `on_news` is called with each piece of news the moment it arrives, and once with None when the stream is over.
+    `on_news` is called with each piece of news once earlier answers are with their callers, and with None when the
+    stream is over.
     """
 
     def __init__(
@@ -144,7 +145,8 @@ class SessionStream:
             self._batching = event.options.batching
         elif event.WhichOneof("event") in _NEWS:
             self.is_draining = self.is_draining or event.HasField("drain")
-            self._on_news(event)
+            # In a later turn: an answer in the same message is read by its caller before the news that follows on it.
+            asyncio.get_running_loop().call_soon(self._on_news, event)
 
     def _end(self, failure: CoordinatorUnreachable) -> None:
         if self._failure is None:
