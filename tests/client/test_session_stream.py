@@ -66,7 +66,7 @@ async def moves_on(messages: AsyncIterator[bytes], context: grpc.aio.ServicerCon
                 await context.write(SessionEvent(batch=[answer, news]).SerializeToString())
 
 
-async def test_news_in_one_message_with_an_answer_ends_the_wait_that_the_answer_begins() -> None:
+async def test_news_beside_an_answer_ends_the_wait_that_it_begins() -> None:
     server, port = await a_server(moves_on)
     transport = StreamTransport([f"grpc+stream://127.0.0.1:{port}"])
 

@@ -60,7 +60,7 @@ def a_leave(member_id: str) -> pb.LeaveGroupRequest:
     return pb.LeaveGroupRequest(**G, members=[pb.LeavingMember(member_id=member_id)])
 
 
-async def test_members_taken_along_get_what_their_joins_would_be_answered_with(streams: list[SessionClient]) -> None:
+async def test_members_taken_along_get_what_joins_would_get(streams: list[SessionClient]) -> None:
     first, second, third = await candidates(streams)
     generation_id = first.generation_id + 1
 

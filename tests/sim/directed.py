@@ -106,7 +106,7 @@ DIRECTED: dict[str, Directed] = {
         test_forwarding.test_a_replica_that_drains_parks_no_call_at_a_peer
     ),
     "a_term_is_counted_from_the_election": Directed(
-        test_elections_at_once.test_a_member_that_an_election_took_along_stops_before_the_next_one_leads
+        test_elections_at_once.test_a_term_by_election_ends_before_its_session
     ),
     "a_stable_group_whose_strategy_failed_is_not_tried_again": Directed(
         test_strategies_that_raise.test_a_stable_group_is_assigned_after_a_failed_assignment, _fail_to_assign

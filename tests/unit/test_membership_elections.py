@@ -57,7 +57,7 @@ def test_it_leads_without_a_join_and_sends_a_heartbeat_at_once() -> None:
     assert (request.member_id, request.generation_id) == ("m-1", 2)
 
 
-def test_its_term_counts_from_the_last_heartbeat_that_was_acknowledged() -> None:
+def test_its_term_counts_from_its_acknowledged_heartbeat() -> None:
     bench = an_elected_member()
     acknowledged_ms = bench.sent_at_ms
     revoke_by_ms = bench.membership.revoke_by_ms
@@ -79,7 +79,7 @@ def test_a_heartbeat_in_the_generation_renews_its_term() -> None:
     assert bench.membership.deadline_ms == bench.sent_at_ms + SESSION_MS - MARGIN_MS
 
 
-def test_with_little_left_of_its_session_a_heartbeat_goes_before_its_work() -> None:
+def test_late_in_its_session_a_heartbeat_goes_before_its_work() -> None:
     bench = an_elected_member()
     bench.passes(POLL_MS)
 
@@ -133,7 +133,7 @@ def test_it_joins_where_it_has_given_its_share_up() -> None:
     assert isinstance(bench.sends(), JoinGroup)
 
 
-def test_it_joins_where_the_last_word_is_that_the_group_rebalances() -> None:
+def test_it_joins_where_the_group_rebalances_once_more() -> None:
     bench = an_elected_member()
     bench.answered(REBALANCING)
 
@@ -141,7 +141,7 @@ def test_it_joins_where_the_last_word_is_that_the_group_rebalances() -> None:
     assert isinstance(bench.sends(), JoinGroup)
 
 
-def test_it_waits_while_the_program_ends_its_work_on_a_lost_share() -> None:
+def test_it_waits_while_work_on_a_lost_share_ends() -> None:
     bench = an_elected_member()
     bench.membership.hold_off(True)
 
@@ -150,7 +150,7 @@ def test_it_waits_while_the_program_ends_its_work_on_a_lost_share() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID])
-def test_an_election_that_is_outdated_ends_with_its_first_heartbeat(code: ErrorCode) -> None:
+def test_an_outdated_election_ends_with_its_first_heartbeat(code: ErrorCode) -> None:
     bench = an_elected_member()
     bench.membership.rejoin(bench.now_ms, SETTINGS.protocols, holding=True)
 

@@ -110,7 +110,7 @@ def test_parked_heartbeats_are_answered_that_the_group_moves() -> None:
     assert core.answer(call).error is IN_PROGRESS
 
 
-def test_parked_heartbeats_are_answered_with_what_a_join_would_be() -> None:
+def test_parked_heartbeats_get_what_joins_would_get() -> None:
     core = candidates(3)
     calls = {member_id: core.send(a_heartbeat(member_id, 1, wait_ms=60_000)) for member_id in ("m1", "m2")}
 
@@ -120,7 +120,7 @@ def test_parked_heartbeats_are_answered_with_what_a_join_would_be() -> None:
     assert entered == {member_id: core.answer(rejoin(core, member_id)) for member_id in calls}
 
 
-def test_a_parked_heartbeat_in_a_join_phase_is_answered_without_a_generation() -> None:
+def test_parked_heartbeats_get_no_generation_in_a_join_phase() -> None:
     core = candidates()
     call = core.send(a_heartbeat("m1", 1, wait_ms=60_000))
 
@@ -140,7 +140,7 @@ def test_the_news_of_an_election_renews_no_session() -> None:
     assert core.deadline_ms("m1") == until_ms
 
 
-def test_a_member_that_an_election_took_along_stops_before_the_next_one_leads() -> None:
+def test_a_term_by_election_ends_before_its_session() -> None:
     core = an_empty_shard()
     join(core, "m0", SAID, "leader")
     end_join_phase(core)
@@ -191,7 +191,7 @@ def test_heartbeats_together_ask_members_taken_along_to_join() -> None:
     assert core.deadline_ms("m2") == core.deadline_ms("m1"), "its session is not renewed"
 
 
-def test_heartbeats_together_show_that_members_have_their_shares() -> None:
+def test_heartbeats_together_show_that_shares_are_there() -> None:
     core = candidates(3)
     core.ask(a_leave("m0"))
 
@@ -204,7 +204,7 @@ def test_heartbeats_together_show_that_members_have_their_shares() -> None:
     assert core.ask(a_heartbeat("m2", 1)).error is ErrorCode.ILLEGAL_GENERATION, "it holds no former generation"
 
 
-def test_heartbeats_together_in_the_former_generation_show_nothing() -> None:
+def test_heartbeats_of_the_former_generation_show_nothing() -> None:
     core = candidates(3)
     core.ask(a_leave("m0"))
 
