@@ -26,7 +26,10 @@ _TAIL = len(_OK) - 1
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Each connection sends `pipeline` requests at once, waits until all are answered, and goes on."""
+    """Each connection sends `pipeline` requests at once, waits until all are answered, and goes on.
+
+    Connection n of N gets every Nth request, from the nth on: so requests in the right order give each one group.
+    """
 
     port: int
     requests: tuple[str, ...]

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import uvloop
@@ -152,12 +153,23 @@ async def _own_doors(server: Server, crowds: Sequence[Crowd]) -> list[_Door]:
 
 
 def _over_http(_: asyncio.Runner, door: _Door, seconds: float) -> int:
+    """Each connection carries members of all groups, as those of a proxy do."""
     return load.run(Plan(door.http, tuple(_heartbeats(door.crowds)), CONNECTIONS, 1, seconds)).answered
 
 
 def _commits_over_http(_: asyncio.Runner, door: _Door, seconds: float) -> int:
     commits = tuple(commit for crowd in door.crowds for commit in commits_of(crowd))
     return load.run(Plan(door.http, commits, CONNECTIONS, 1, seconds)).answered
+
+
+def _of_one_group_each(calls_of: Callable[[Crowd], list[str]]) -> _Knock:
+    """Each connection carries the members of one group, as those of a client's process often do."""
+
+    def knock(_: asyncio.Runner, door: _Door, seconds: float) -> int:
+        calls = tuple(chain.from_iterable(zip(*map(calls_of, door.crowds), strict=True)))
+        return load.run(Plan(door.http, calls, len(door.crowds), 1, seconds)).answered
+
+    return knock
 
 
 def _by_calls(runner: asyncio.Runner, door: _Door, seconds: float) -> int:
@@ -179,6 +191,8 @@ _WAYS: dict[str, _Knock] = {
     "heartbeats over gRPC, one a call": _by_calls,
     "heartbeats over gRPC streams, all in a message": _on_streams,
     "commits over HTTP": _commits_over_http,
+    "heartbeats over HTTP, connections of one group each": _of_one_group_each(lambda crowd: _heartbeats([crowd])),
+    "commits over HTTP, connections of one group each": _of_one_group_each(commits_of),
 }
 
 

@@ -171,12 +171,17 @@ class Forwarding:
 
         The hot path of the shell is `route`, `answer_of` and `is_final`, without a generator: most calls end there.
         """
-        shard_id = shard_of_request(request, self._known.shard_count)
-        peer = self._known.peer_of(shard_id) if self.forwards and shard_id not in self._here else None
+        peer = self._owner_elsewhere(shard_of_request(request, self._known.shard_count))
         if peer is None:
             return AskHere(request)
         parks = parks_for_ms(request) > 0
         return _drains(request) if parks and self.is_draining else AskPeer(peer, request, parks)
+
+    def taker(self, namespace: str, group_id: str) -> Replica | None:
+        """The peer that may take a client's connection whose request names this group; None where it stays here."""
+        if self.is_draining:
+            return None
+        return self._owner_elsewhere(shard_of(namespace, group_id, self._known.shard_count))
 
     def answer_of(self, asked: AskHere | AskPeer, outcome: Answer | NoAnswer) -> Answer:
         """What the outcome of asking means for the call."""
@@ -207,6 +212,10 @@ class Forwarding:
         if peer is None:
             return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the shard is being loaded"))
         return Answer(refuse(request, ErrorCode.NOT_COORDINATOR, f"the owner is {peer.address}"), owner=peer.address)
+
+    def _owner_elsewhere(self, shard_id: int) -> Replica | None:
+        """The peer that is asked about a shard; None where this replica is asked, as where no owner is known."""
+        return self._known.peer_of(shard_id) if self.forwards and shard_id not in self._here else None
 
     def _ask_owner(self, request: Request, now_ms: int) -> Steps[tuple[Answer, int]]:
         do = self.route(request)

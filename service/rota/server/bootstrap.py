@@ -25,6 +25,7 @@ from rota.server.access.files import Reread
 from rota.server.access.opening import open_guard
 from rota.server.counting import CountedPeers, take_census
 from rota.server.grpc_server import answering, listen_over_grpc, reached_over_grpc_at
+from rota.server.handing_over import HandingOver
 from rota.server.http_server import CannotListen
 from rota.server.own_ports import ALONE, NO_OWN_PORTS, Beside, OwnPorts
 from rota.server.peer_secrets import new_peer_secret, read_peer_secrets
@@ -56,6 +57,8 @@ class Services:
     api: HttpApi
     grpc: GrpcServer | None
     metrics: Metrics
+    handing_over: HandingOver | None
+    """Of connections, to and from the workers of the same supervisor."""
 
 
 @asynccontextmanager
@@ -102,7 +105,7 @@ async def open_services(
                 sign=signer,
             )
             async with (
-                _peer_server(coordinator, settings, secrets, peer_tls, beside, embedded=embedded),
+                _peer_server(coordinator, settings, secrets, peer_tls, beside, embedded=embedded) as peer_address,
                 open_guard(settings, store, metrics) as guard,
             ):
                 served = RoutedCoordinator(coordinator) if peers else coordinator
@@ -125,7 +128,12 @@ async def open_services(
                         )
                         console = Console(served, store, metrics, api.draining, api.openapi, guard=guard)
                         api.fastapi.router.routes.extend(console.routes())
-                        yield Services(store, coordinator, api, grpc, metrics)
+                        handing_over = None
+                        if peer_address and beside.sockets is not None:
+                            handing_over = HandingOver(
+                                coordinator.forwarding, metrics, beside.sockets, peer_address, settings.http.port
+                            )
+                        yield Services(store, coordinator, api, grpc, metrics, handing_over)
                 finally:
                     await _stop(served)
     finally:
@@ -259,10 +267,10 @@ async def _peer_server(
     beside: Beside,
     *,
     embedded: bool,
-) -> AsyncIterator[None]:
-    """The other replicas' way to this one. It answers until the shards are given up."""
+) -> AsyncIterator[str]:
+    """The other replicas' way to this one, by its address. It answers until the shards are given up."""
     if embedded:
-        yield
+        yield ""
         return
     from rota.api.peer.server import PeerServer
 
@@ -273,7 +281,7 @@ async def _peer_server(
     await server.start()
     try:
         async with _socket_beside(coordinator, address, beside.sockets):
-            yield
+            yield address
     finally:
         await server.stop()
 

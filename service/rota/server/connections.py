@@ -17,6 +17,8 @@ CONNECTIONS_OF_PROBES = 64
 """On the address for probes, where there is one."""
 RESERVED_FOR_PROBES = 16
 """Connections beyond the budget, on which only `/healthz` and `/readyz` are answered."""
+ROOM_FOR_OTHERS = 0.75
+"""While this part of the budget is used, the workers beside this one are asked to keep their connections."""
 ROOM_EVERY_S = 0.25
 """So often at most all connections are looked at for idle ones."""
 
@@ -105,6 +107,11 @@ class Connections:
         else:
             self._end("silent_connections", self._silent.add(entered))
         return entered
+
+    @property
+    def has_room_for_others(self) -> bool:
+        """Whether the workers beside this one may hand more connections over to it."""
+        return len(self._open) < ROOM_FOR_OTHERS * self._most
 
     def shook_hands(self, connection: Connection) -> None:
         if self._handshakes.remove(connection):

@@ -39,6 +39,8 @@ class FastHttpProtocol(GuardedHttpProtocol):
         self._answers: list[bytes] = []
         """Those of the bytes that are parsed now, to be written together."""
         self._answered_at = 0.0
+        self._may_go = False
+        """The next request decides whether the connection is handed over."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -47,6 +49,10 @@ class FastHttpProtocol(GuardedHttpProtocol):
         if path is not None and self.entered is not None and not self.entered.only_probes:
             certificate: Caller | None = self._extensions.get(CERTIFICATE)
             self._fast = FastConnection(path, self.client[0] if self.client else "", certificate)
+        if self.received_before:
+            self._take_over(self.received_before)
+        elif self._fast is not None and self.config.hand_over is not None and self.server is not None:
+            self._may_go = self.server[1] == self.config.hand_over.shared_port
 
     def connection_lost(self, exc: Exception | None) -> None:
         answering: object = self._answering
@@ -60,6 +66,8 @@ class FastHttpProtocol(GuardedHttpProtocol):
     # --- what arrives --------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
+        if self._may_go and self._has_gone(data):
+            return
         fast = self._fast
         if fast is None or self._part is not Part.NOTHING or len(data) > PIECE_BYTES:
             super().data_received(data)
@@ -73,6 +81,30 @@ class FastHttpProtocol(GuardedHttpProtocol):
             self._unset_keepalive_if_required()
         elif is_between and self._begun == self._taken == 1:
             fast.remember(data)
+
+    def _has_gone(self, data: bytes) -> bool:
+        """Hand the connection over if its first request, which begins here, is for a worker beside this one.
+
+        Nothing has been written, and nothing is known of the request yet. The end of the transport ends the connection
+        for this process alone: it has been sent to another one, which reads what the client sends from now on.
+        """
+        assert isinstance(self.config, ServerConfig)
+        self._may_go, hand_over = False, self.config.hand_over
+        if hand_over is None or not hand_over.give(self.transport.get_extra_info("socket"), data):
+            return False
+        self.transport.abort()
+        return True
+
+    def _take_over(self, data: bytes) -> None:
+        """Go on where the worker stopped that this connection comes from, before more is read from it."""
+        self.data_received(data)
+        if self.flow.read_paused:
+            # uvloop begins to read when `connection_made` has returned, also where reading was paused before.
+            self.loop.call_soon(self._pause_again)
+
+    def _pause_again(self) -> None:
+        if self.flow.read_paused:
+            self.transport.pause_reading()
 
     def _take_known(self, fast: FastConnection, data: bytes) -> bool:
         """Answer a request whose bytes, or whose head, came before on this connection: without the parser."""

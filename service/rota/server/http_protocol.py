@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 
@@ -20,11 +21,22 @@ from rota.server.tls import certificate_of
 WRITE_DEADLINE_SECONDS = 30.0
 
 
+class HandOver(Protocol):
+    """Gives connections to the workers beside this one."""
+
+    shared_port: int
+    """Connections that were accepted there may be given."""
+
+    def give(self, connection: socket.socket, received: bytes) -> bool:
+        """Whether the connection has gone, with what was read from it, to where it is served from now on."""
+
+
 class ServerConfig(uvicorn.Config):
-    """uvicorn's, and where connections are counted."""
+    """uvicorn's, where connections are counted, and what hands them over."""
 
     connections: Connections
     fast_path: FastPath | None
+    hand_over: HandOver | None
 
 
 class GuardedHttpProtocol(BoundedHttpProtocol):
@@ -39,6 +51,8 @@ class GuardedHttpProtocol(BoundedHttpProtocol):
         self._extensions: dict[str, Any] = {}
         self.entered: Connection | None = None
         """Set before the handshake where there is one."""
+        self.received_before = b""
+        """What another worker has read from the connection and not answered. Set before the connection is made."""
         self._expiry: asyncio.TimerHandle | None = None
         """Ends the connection in order, so that the client makes the next one with its next certificate."""
 

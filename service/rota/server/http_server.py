@@ -15,6 +15,7 @@ from rota.access.budgets import BUDGETS
 from rota.api.http.fast_path import FastPath
 from rota.server.connections import Connections, room
 from rota.server.fast_protocol import FastHttpProtocol
+from rota.server.handing_over import HandingOver, TakenConnections
 from rota.server.http_protocol import ServerConfig
 from rota.server.settings import Address
 from rota.server.tls_listener import TlsListener
@@ -67,10 +68,15 @@ class HttpServer(uvicorn.Server):
         tls: ssl.SSLContext | None = None,
         connections: Connections | None = None,
         fast_path: FastPath | None = None,
+        handing_over: HandingOver | None = None,
     ) -> None:
-        """`fast_path` is that of `app`, where each request reaches `app` as it came."""
+        """`fast_path` is that of `app`, where each request reaches `app` as it came. With `handing_over` connections go
+        to the workers beside this one and come from them, but not those with TLS: its state cannot go along.
+        """
         self._bound = bound
         self._tls = tls
+        self._handing_over = handing_over if tls is None else None
+        self._taken: TakenConnections | None = None
         self._connections = connections or Connections(BUDGETS, room(), lambda _: None)
         config = ServerConfig(
             app,
@@ -88,6 +94,7 @@ class HttpServer(uvicorn.Server):
         )
         config.connections = self._connections
         config.fast_path = fast_path
+        config.hand_over = self._handing_over
         config.load()
         super().__init__(config)
 
@@ -98,11 +105,22 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self._tls is None:
             await super().startup(sockets)
+            if self._handing_over is not None:
+                self._taken = self._handing_over.listen(self._connections, self._create_protocol)
             return
         await super().startup([])
         for each in sockets or ():
             listener: Any = TlsListener(each, self._tls, self._connections, self._create_protocol)
             self.servers.append(listener)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._handing_over is not None:
+            self._handing_over.close()
+        if self._taken is not None:
+            # Before all connections are told: those that are still on their way are among them.
+            self._taken.close()
+            await self._taken.wait_closed()
+        await super().shutdown(sockets)
 
     def _create_protocol(self) -> FastHttpProtocol:
         return FastHttpProtocol(self.config, self.server_state, self.lifespan.state)
