@@ -56,6 +56,8 @@ class Worker:
     server: HttpServer
     shared_port: int
     own_port: int
+    owned: set[int]
+    """The shards that are here."""
 
     @property
     def asked(self) -> int:
@@ -85,10 +87,7 @@ async def a_worker(
     own = {shard_of("default", MINE if name == "a" else THEIRS, SHARDS)}
     known = KnownOwners(name, SHARDS)
     known.peers = [Replica(other, "", other)]
-    known.owners = {
-        shard: ShardOwner(shard, name if shard in own else other, "", 1, lease_left_ms=60_000)
-        for shard in range(SHARDS)
-    }
+    known.owners = {shard: ShardOwner(shard, other, "", 1, lease_left_ms=60_000) for shard in range(SHARDS)}
     shared, alone = listen(Address("127.0.0.1", 0)), listen(Address("127.0.0.1", 0))
     shared_port = shared.getsockname()[1]
     coordinator, metrics, forwarding = ScriptedCoordinator(), Metrics(), Forwarding(known, own)
@@ -107,7 +106,7 @@ async def a_worker(
     await until(lambda: server.started)
     try:
         own_port = alone.getsockname()[1]
-        yield Worker(coordinator, forwarding, metrics, connections, server, shared_port, own_port)
+        yield Worker(coordinator, forwarding, metrics, connections, server, shared_port, own_port, own)
     finally:
         server.stop()
         await serving
@@ -310,13 +309,47 @@ def test_other_connections_stay_where_they_were_accepted(play: Play) -> None:
     play(scene)
 
 
+def test_a_connection_that_lasts_goes_when_its_group_has_gone(play: Play) -> None:
+    async def scene(folder: Path) -> None:
+        async with two_workers(folder) as (first, second), a_client(first.shared_port) as client:
+            assert [await client.ask(beat(MINE)) for _ in range(2)] == [200, 200]
+            [protocol] = first.protocols
+            move(MINE, first, second)
+            assert await client.ask(beat(MINE)) == 200
+            first.coordinator.heartbeats_at_once, first.coordinator.reply = False, None
+            client.say(beat(MINE))
+            await first.coordinator.until_parked(1)
+            protocol.timeout_keep_alive_handler()
+            client.say(beat(MINE))
+            await until(lambda: bool(protocol.pipeline))
+            first.coordinator.answer_one_parked(HeartbeatReply(generation_id=7, state="Stable"))
+            assert await client.answers() == [200]
+            await first.coordinator.until_parked(1)
+            protocol.timeout_keep_alive_handler()
+            first.coordinator.answer_one_parked(HeartbeatReply(generation_id=7, state="Stable"))
+            assert await client.answers() == [200]
+            assert first.handed_over == 0, "an answer was under way"
+
+            assert [await client.ask(beat(MINE)) for _ in range(2)] == [200, 200]
+            assert (first.handed_over, first.asked, second.asked) == (1, 5, 2)
+
+    play(scene)
+
+
+def move(group: str, *workers: Worker) -> None:
+    """The group's shard, from one of them to the other."""
+    for worker in workers:
+        worker.owned.symmetric_difference_update({shard_of("default", group, SHARDS)})
+
+
 def test_a_connection_is_handed_over_once(play: Play) -> None:
     async def scene(folder: Path) -> None:
         async with two_workers(folder) as (first, second), a_client(first.shared_port) as client:
             second.server.config.hand_over.shared_port = first.shared_port  # type: ignore[attr-defined]
-            await client.ask(beat(THEIRS))
-            for worker in (first, second):
-                worker.forwarding._here.symmetric_difference_update({shard_of("default", THEIRS, SHARDS)})  # type: ignore[attr-defined]
+            assert [await client.ask(beat(THEIRS)) for _ in range(2)] == [200, 200]
+            move(THEIRS, first, second)
+            [protocol] = second.protocols
+            protocol.timeout_keep_alive_handler()
 
             assert [await client.ask(beat(THEIRS)) for _ in range(2)] == [200, 200]
             assert (first.handed_over, second.handed_over, second.open) == (1, 0, 1)

@@ -193,7 +193,7 @@ def test_workers_and_their_sockets_end_with_their_supervisor(
     _, alive = psutil.wait_procs(workers, timeout=20)
     serving.wait_for_exit()
     assert alive == []
-    assert (mode, sockets) == (0o700, 2)
+    assert (mode, sockets) == (0o700, 4)
     assert list(temporary.iterdir()) == []
 
 

@@ -39,6 +39,8 @@ class FastHttpProtocol(GuardedHttpProtocol):
         self._answers: list[bytes] = []
         """Those of the bytes that are parsed now, to be written together."""
         self._answered_at = 0.0
+        self._is_shared = False
+        """The connection was accepted at the port that workers share, by this one."""
         self._may_go = False
         """The next request decides whether the connection is handed over."""
 
@@ -52,7 +54,7 @@ class FastHttpProtocol(GuardedHttpProtocol):
         if self.received_before:
             self._take_over(self.received_before)
         elif self._fast is not None and self.config.hand_over is not None and self.server is not None:
-            self._may_go = self.server[1] == self.config.hand_over.shared_port
+            self._may_go = self._is_shared = self.server[1] == self.config.hand_over.shared_port
 
     def connection_lost(self, exc: Exception | None) -> None:
         answering: object = self._answering
@@ -83,14 +85,17 @@ class FastHttpProtocol(GuardedHttpProtocol):
             fast.remember(data)
 
     def _has_gone(self, data: bytes) -> bool:
-        """Hand the connection over if its first request, which begins here, is for a worker beside this one.
+        """Hand the connection over if a request begins here that is for a worker beside this one.
 
-        Nothing has been written, and nothing is known of the request yet. The end of the transport ends the connection
-        for this process alone: it has been sent to another one, which reads what the client sends from now on.
+        All answers have been written then, and nothing is known of the request yet. The end of the transport ends the
+        connection for this process alone: it was sent to another one, which reads what the client sends from now on.
         """
         assert isinstance(self.config, ServerConfig)
         self._may_go, hand_over = False, self.config.hand_over
-        if hand_over is None or not hand_over.give(self.transport.get_extra_info("socket"), data):
+        is_between = self._is_between() and self._is_free() and not self.transport.get_write_buffer_size()
+        if hand_over is None or not is_between:
+            return False
+        if not hand_over.give(self.transport.get_extra_info("socket"), data):
             return False
         self.transport.abort()
         return True
@@ -263,7 +268,11 @@ class FastHttpProtocol(GuardedHttpProtocol):
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
     def timeout_keep_alive_handler(self) -> None:
-        """The timer is not set anew with each request of the fast path: so some time may be left, or an answer."""
+        """The timer is not set anew with each request of the fast path: so some time may be left, or an answer.
+
+        A connection that is in use for so long is looked at again: its group may have another owner by now.
+        """
+        self._may_go = self._is_shared
         left = self._answered_at + self.timeout_keep_alive - self.loop.time()
         if self._owes():
             self._wait_for_next(self.timeout_keep_alive)

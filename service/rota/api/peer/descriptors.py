@@ -16,6 +16,7 @@ import asyncio
 import logging
 import os
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ SILENT_S = 1.0
 ENOUGH_S = 10.0
 """The same for one that has enough."""
 RECEIVED_AT_ONCE = 64
+_ONE_DESCRIPTOR = socket.CMSG_LEN(4)
 _TAKEN, _ENOUGH = b"\1", b"\0"
 _log = logging.getLogger(__name__)
 
@@ -118,6 +120,7 @@ class TakingSocket:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             listening.setblocking(False)
+            self._path.unlink(missing_ok=True)  # a worker that was killed may have left it
             listening.bind(str(self._path))
             listening.listen()
         except OSError:
@@ -159,7 +162,8 @@ class TakingSocket:
     def _receives(self, link: socket.socket) -> bool:
         """Take the next connection of a link; whether there may be another one."""
         try:
-            received, descriptors, _, _ = socket.recv_fds(link, MOST_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+            # `socket.recv_fds` passes no flags on.
+            received, ancillary, _, _ = link.recvmsg(MOST_BYTES, _ONE_DESCRIPTOR, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return False
         except ConnectionResetError:
@@ -170,8 +174,8 @@ class TakingSocket:
             return False
         with suppress(OSError):  # the giver has gone, or reads no answers
             link.send(_TAKEN if self._has_room() else _ENOUGH)
-        for descriptor in descriptors:
-            self._take_over(descriptor, received)
+        for _, _, descriptor in ancillary:
+            self._take_over(int.from_bytes(descriptor, sys.byteorder), received)
         return True
 
     def _end(self, link: socket.socket) -> None:
