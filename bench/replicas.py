@@ -152,22 +152,15 @@ async def _own_doors(server: Server, crowds: Sequence[Crowd]) -> list[_Door]:
     ]
 
 
-def _over_http(_: asyncio.Runner, door: _Door, seconds: float) -> int:
-    """Each connection carries members of all groups, as those of a proxy do."""
-    return load.run(Plan(door.http, tuple(_heartbeats(door.crowds)), CONNECTIONS, 1, seconds)).answered
-
-
-def _commits_over_http(_: asyncio.Runner, door: _Door, seconds: float) -> int:
-    commits = tuple(commit for crowd in door.crowds for commit in commits_of(crowd))
-    return load.run(Plan(door.http, commits, CONNECTIONS, 1, seconds)).answered
-
-
-def _of_one_group_each(calls_of: Callable[[Crowd], list[str]]) -> _Knock:
-    """Each connection carries the members of one group, as those of a client's process often do."""
+def _over_http(calls_of: Callable[[Crowd], list[str]], *, one_group: bool) -> _Knock:
+    """Connections that carry a group each, as those of a client's process often do, or members of all groups, as those
+    of a proxy do. Their first calls are of different groups either way.
+    """
 
     def knock(_: asyncio.Runner, door: _Door, seconds: float) -> int:
         calls = tuple(chain.from_iterable(zip(*map(calls_of, door.crowds), strict=True)))
-        return load.run(Plan(door.http, calls, len(door.crowds), 1, seconds)).answered
+        connections = len(door.crowds) if one_group else CONNECTIONS
+        return load.run(Plan(door.http, calls, connections, 1, seconds)).answered
 
     return knock
 
@@ -187,12 +180,14 @@ async def _loaded(load_of: Callable[[str, str], Callable[[int], Awaitable[int]]]
 
 
 _WAYS: dict[str, _Knock] = {
-    "heartbeats over HTTP": _over_http,
+    "heartbeats over HTTP": _over_http(lambda crowd: _heartbeats([crowd]), one_group=False),
+    "heartbeats over HTTP, connections of one group each": _over_http(
+        lambda crowd: _heartbeats([crowd]), one_group=True
+    ),
     "heartbeats over gRPC, one a call": _by_calls,
     "heartbeats over gRPC streams, all in a message": _on_streams,
-    "commits over HTTP": _commits_over_http,
-    "heartbeats over HTTP, connections of one group each": _of_one_group_each(lambda crowd: _heartbeats([crowd])),
-    "commits over HTTP, connections of one group each": _of_one_group_each(commits_of),
+    "commits over HTTP": _over_http(commits_of, one_group=False),
+    "commits over HTTP, connections of one group each": _over_http(commits_of, one_group=True),
 }
 
 

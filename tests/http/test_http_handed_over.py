@@ -195,7 +195,7 @@ Play = Callable[[Callable[[Path], Awaitable[None]]], None]
 # --- what is handed over ------------------------------------------------------------------------------------
 
 
-def test_a_connection_goes_to_the_owner_of_its_first_group_and_stays_there(play: Play) -> None:
+def test_a_connection_goes_to_the_owner_of_its_first_group(play: Play) -> None:
     async def scene(folder: Path) -> None:
         async with two_workers(folder) as (first, second), a_client(first.shared_port) as client:
             statuses = [await client.ask(beat(group)) for group in (THEIRS, THEIRS, MINE, THEIRS)]
@@ -223,7 +223,7 @@ def test_any_path_of_a_group_names_it(path: str, play: Play) -> None:
     play(scene)
 
 
-def test_requests_that_have_arrived_together_are_answered_in_order(play: Play) -> None:
+def test_requests_that_arrive_together_are_answered_in_order(play: Play) -> None:
     async def scene(folder: Path) -> None:
         async with two_workers(folder) as (first, second), a_client(first.shared_port) as client:
             second.coordinator.heartbeats_at_once = False
@@ -248,7 +248,7 @@ def member_of(request: Request) -> str:
     return str(getattr(request, "member_id", ""))
 
 
-def test_no_byte_is_lost_or_read_twice_wherever_requests_are_cut(play: Play) -> None:
+def test_no_byte_is_lost_wherever_requests_are_cut(play: Play) -> None:
     random, many = Random(7), 120
 
     async def scene(folder: Path) -> None:

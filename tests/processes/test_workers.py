@@ -179,10 +179,9 @@ def forwarded(workers: Iterable[str]) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_and_their_sockets_end_with_their_supervisor(
-    end: signal.Signals, processes: Processes, store: str, tmp_path: Path
+    end: signal.Signals, processes: Processes, store: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
+    temporary = tmp_path_factory.mktemp("t")  # a short path, as sockets need one
     serving = serve(processes, store, free_port(), "--workers", "2", TMPDIR=str(temporary))
     workers = [psutil.Process(pid) for pid in started(serving, 2)]
     [folder] = temporary.iterdir()

@@ -102,4 +102,5 @@ class TakenConnections:
 
 
 def _socket_of(folder: Path, peer_address: str) -> Path:
-    return folder / f"{peer_address}.connections"
+    """A short name: the whole path may take 107 bytes."""
+    return folder / f"{peer_address}.fd"
