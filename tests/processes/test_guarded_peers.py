@@ -100,8 +100,6 @@ async def joined(port: int, group: str, headers: dict[str, str]) -> tuple[int, s
     }
     base = f"http://127.0.0.1:{port}/v1/namespaces/default/groups/{group}"
     async with asyncio.timeout(30), httpx.AsyncClient(headers=headers, trust_env=False, timeout=30) as client:
-        # A connection whose first request names a group would go to the owner of that.
-        await client.get(f"http://127.0.0.1:{port}/healthz")
         answer = await client.post(f"{base}/join", json=body)
         owner = await client.get(f"{base}/coordinator")
     return answer.status_code, owner.json().get("replica_id", "")

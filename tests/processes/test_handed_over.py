@@ -30,11 +30,12 @@ def store(processes: Processes, postgres_dsn: str) -> str:
 
 
 class Line:
-    """One connection to a port, with blocking calls."""
+    """One connection to a port, with blocking calls. It has carried one call already, so the next one decides."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._received = b""
+        assert self.ask(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n") == 200
 
     def close(self) -> None:
         self._socket.close()

@@ -15,6 +15,9 @@ from rota.api.http.rendered import Rendered
 from rota.protocol.errors import ErrorCode
 from rota.server.http_protocol import GuardedHttpProtocol, ServerConfig
 
+SERVED_BEFORE = 1
+"""Requests of a connection before the one that decides: to move it for a single one costs more than to forward that."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -41,8 +44,8 @@ class FastHttpProtocol(GuardedHttpProtocol):
         self._answered_at = 0.0
         self._is_shared = False
         """The connection was accepted at the port that workers share, by this one."""
-        self._may_go = False
-        """The next request decides whether the connection is handed over."""
+        self._stays_for: int | None = None
+        """How many requests are served here before one decides whether the connection is handed over."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -54,7 +57,8 @@ class FastHttpProtocol(GuardedHttpProtocol):
         if self.received_before:
             self._take_over(self.received_before)
         elif self._fast is not None and self.config.hand_over is not None and self.server is not None:
-            self._may_go = self._is_shared = self.server[1] == self.config.hand_over.shared_port
+            self._is_shared = self.server[1] == self.config.hand_over.shared_port
+            self._stays_for = SERVED_BEFORE if self._is_shared else None
 
     def connection_lost(self, exc: Exception | None) -> None:
         answering: object = self._answering
@@ -68,7 +72,7 @@ class FastHttpProtocol(GuardedHttpProtocol):
     # --- what arrives --------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self._may_go and self._has_gone(data):
+        if self._stays_for is not None and self._has_gone(data):
             return
         fast = self._fast
         if fast is None or self._part is not Part.NOTHING or len(data) > PIECE_BYTES:
@@ -91,11 +95,13 @@ class FastHttpProtocol(GuardedHttpProtocol):
         connection for this process alone: it was sent to another one, which reads what the client sends from now on.
         """
         assert isinstance(self.config, ServerConfig)
-        self._may_go, hand_over = False, self.config.hand_over
-        is_between = self._is_between() and self._is_free() and not self.transport.get_write_buffer_size()
-        if hand_over is None or not is_between:
+        if not (self._is_between() and self._is_free()) or self.transport.get_write_buffer_size():
             return False
-        if not hand_over.give(self.transport.get_extra_info("socket"), data):
+        if self._stays_for:
+            self._stays_for -= 1
+            return False
+        self._stays_for, hand_over = None, self.config.hand_over
+        if hand_over is None or not hand_over.give(self.transport.get_extra_info("socket"), data):
             return False
         self.transport.abort()
         return True
@@ -272,7 +278,7 @@ class FastHttpProtocol(GuardedHttpProtocol):
 
         A connection that is in use for so long is looked at again: its group may have another owner by now.
         """
-        self._may_go = self._is_shared
+        self._stays_for = 0 if self._is_shared else None
         left = self._answered_at + self.timeout_keep_alive - self.loop.time()
         if self._owes():
             self._wait_for_next(self.timeout_keep_alive)

@@ -1,4 +1,4 @@
-"""Connections at the port that workers share go to the worker that owns the group of their first request (ADR 96)."""
+"""Connections at the port that workers share go to the worker that owns the group of their calls (ADR 96)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from rota.api.http.first_request import named_group
+from rota.api.http.named_group import named_group
 from rota.api.peer.descriptors import GivingLink, TakingSocket
 from rota.observability.metrics import Metrics
 from rota.replica.forwarding import Forwarding

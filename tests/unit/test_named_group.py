@@ -1,10 +1,10 @@
-"""The group of a first request, by its bytes: certain, or none."""
+"""The group of a request, by its bytes: certain, or none."""
 
 from __future__ import annotations
 
 import pytest
 
-from rota.api.http.first_request import named_group
+from rota.api.http.named_group import named_group
 from rota.wire.routes import ROUTES
 
 HEADERS = b"Host: h\r\nContent-Length: 2\r\n\r\n"
