@@ -79,6 +79,21 @@ def test_columns_that_nobody_wants_are_not_asked_for(postgres_url: str, postgres
         list(journal.batches(spans, Wanted(("kind", "payload"))))
 
 
+def test_the_least_and_the_greatest_numbers_are_read_as_they_are(
+    postgres_url: str, postgres_server: PostgresServer
+) -> None:
+    numbers = {1: (1, -(2**31)), 2: (2**31 - 1, 2**31 - 1), 3: (2**31 - 1, -1), 4: (0, 0)}
+    for seq, (epoch, generation_id) in numbers.items():
+        change = f"UPDATE rota.group_events SET epoch = {epoch}, generation_id = {generation_id}"
+        where = f"WHERE shard_id = 1 AND seq = {seq}"
+        postgres_server.execute(f"{change} {where}", database=postgres_url.rpartition("/")[2])
+
+    lines = open_journal(postgres_url).batches([Span(1, 1, 4)], Wanted())
+
+    found = {line.seq: (line.shard_id, line.epoch, line.generation_id) for batch in lines for line in lines_of(batch)}
+    assert found == {seq: (1, *pair) for seq, pair in numbers.items()}
+
+
 def test_lines_that_are_gone_are_named(sqlite_url: str) -> None:
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection, connection:
         connection.execute("DELETE FROM group_events WHERE shard_id = 1 AND seq BETWEEN 20 AND 30")

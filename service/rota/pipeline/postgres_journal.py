@@ -13,6 +13,7 @@ import pyarrow as pa
 from rota.passwords import with_password
 from rota.pipeline.failures import JournalRefused, JournalUnreachable
 from rota.pipeline.journal import Wanted
+from rota.pipeline.packed_numbers import PackedNumbers
 from rota.pipeline.positions import Heads, Position, Span
 from rota.pipeline.queries import (
     BOOKMARK,
@@ -61,8 +62,7 @@ class PostgresJournal:
     def batches(self, spans: Sequence[Span], wanted: Wanted) -> Iterator[pa.RecordBatch]:
         if not spans:
             return
-        schema = schema_of(wanted)
-        columns = ", ".join(schema.names)
+        numbers = PackedNumbers(spans, schema_of(wanted))
         with self._cursor() as cursor:
             cursor.adbc_statement.set_options(**_BATCH_BYTES)
             # Tasks are what works side by side: Postgres's own workers would copy each line once more.
@@ -73,9 +73,9 @@ class PostgresJournal:
             check = GapCheck(spans, wanted)
             sql, values = condition(wanted, "literal")
             assert not values
-            cursor.execute(f"SELECT {columns} FROM rota.group_events WHERE ({_lines_of(spans)}){sql}")
+            cursor.execute(f"SELECT {numbers.selected} FROM rota.group_events WHERE ({_lines_of(spans)}){sql}")
             for batch in cursor.fetch_record_batch():
-                yield check.seen(batch.cast(schema))
+                yield check.seen(numbers.unpacked(batch))
             check.finish()
         if wanted.is_partial:
             self.heads().check_spans(spans)
