@@ -71,6 +71,10 @@ class Admission(Protocol):
     def hold(self, check: Check, end: End, /) -> AbstractContextManager[None]: ...
 
 
+_NOTHING_HELD = nullcontext()
+"""One for all open work, as there are tens of thousands of streams."""
+
+
 class AdmitAll:
     """Without a guard every caller may do everything."""
 
@@ -87,7 +91,7 @@ class AdmitAll:
         return
 
     def hold(self, _check: Check, _end: End, /) -> AbstractContextManager[None]:
-        return nullcontext()
+        return _NOTHING_HELD
 
 
 ADMIT_ALL = AdmitAll()

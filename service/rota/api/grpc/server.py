@@ -187,9 +187,9 @@ class GrpcServer:
         for path, behaviour in (self._calls.behaviours() | inquiries.behaviours()).items():
             _, service, name = path.split("/")
             by_service[service][name] = grpc.stream_unary_rpc_method_handler(self._entered(behaviour))
-        watch, session = self._entered(self._watching.watch), self._entered(self._session)
+        watch = self._entered(self._watching.watch)
         by_service[ADMIN]["WatchGroup"] = grpc.stream_stream_rpc_method_handler(watch)
-        by_service[COORDINATOR]["Session"] = grpc.stream_stream_rpc_method_handler(session)
+        by_service[COORDINATOR]["Session"] = grpc.stream_stream_rpc_method_handler(self._session)
         return by_service
 
     def _entered(self, behaviour: Callable[[Context], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
@@ -197,18 +197,21 @@ class GrpcServer:
 
         To gRPC all rpcs are streams of requests, which `Receiver` receives.
         """
-        guard = self._guard
 
         async def enter(_requests: object, context: Context) -> Any:
-            if guard is not None:
-                ORIGIN.set(client_of(context, self._calls.proxies))
-                await guard.enter(credentials_of(context))
+            await self._enter(context)
             return await behaviour(context)
 
         return enter
 
-    async def _session(self, context: Context) -> None:
+    async def _enter(self, context: Context) -> None:
+        if self._guard is not None:
+            ORIGIN.set(client_of(context, self._calls.proxies))
+            await self._guard.enter(credentials_of(context))
+
+    async def _session(self, _requests: object, context: Context) -> None:
         """One coroutine: each that a stream waits in is memory for as long as it is open."""
+        await self._enter(context)
         counted = self._guard.streaming() if self._guard is not None else nullcontext()
         try:
             with counted, self._calls.metrics.streaming():

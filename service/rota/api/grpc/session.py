@@ -109,7 +109,6 @@ class Session:
         "_draining",
         "_groups",
         "_heartbeats",
-        "_host",
         "_last_answers",
         "_last_results",
         "_leave_after_ms",
@@ -129,10 +128,10 @@ class Session:
         self._calls = calls
         self._roster = roster
         self._context = context
-        self._host = client_of(context, calls.proxies)
-        self._heartbeats = HeartbeatReader(calls.limits)
-        self._last_answers: list[Answer] = []
-        self._last_results = HeartbeatManyResponse()
+        self._heartbeats: HeartbeatReader | None = None
+        """None until the first heartbeat."""
+        self._last_answers: list[Answer] | None = None
+        self._last_results: HeartbeatManyResponse | None = None
         """The last answers to heartbeats as they travel: as a rule the next ones are the same."""
         self._groups: set[GroupKey] = set()
         """Where it has, or had, members, or calls to become one."""
@@ -256,18 +255,28 @@ class Session:
 
     async def _begin_all(self, next_message: Callable[[], Awaitable[object]]) -> None:
         try:
-            while isinstance(data := await next_message(), bytes):
-                repeated = self._heartbeats.repeated(data)
-                if repeated is not None and self._may_heartbeat():
-                    self._answer_heartbeats(*repeated)
-                    continue
-                for request in _requests_in(data):
-                    if request.call < 1:
-                        raise invalid("call must be at least 1")
-                    self._begin(request)
-                self._heartbeats.remember(data)
+            # No local: the last message would stay in memory for as long as this waits for the next one.
+            while self._begin_each(await next_message()):
+                pass
         except grpc.aio.AbortError:
             return  # `_write` has ended the stream while this waited for the next message.
+
+    def _begin_each(self, data: object) -> bool:
+        """Begin all calls of a message; False where it is the end of the stream."""
+        if not isinstance(data, bytes):
+            return False
+        reader = self._heartbeats
+        repeated = reader.repeated(data) if reader is not None else None
+        if repeated is not None and self._may_heartbeat():
+            self._answer_heartbeats(*repeated)
+            return True
+        for request in _requests_in(data):
+            if request.call < 1:
+                raise invalid("call must be at least 1")
+            self._begin(request)
+        if self._heartbeats is not None:
+            self._heartbeats.remember(data)
+        return True
 
     def _begin(self, message: Any) -> None:
         call: int = message.call
@@ -332,7 +341,7 @@ class Session:
         raise invalid("the call asks for nothing that this server knows")
 
     async def _call(self, kind: _Kind, message: Any) -> SessionEvent:
-        unsaid = {"host": self._host} if kind.rpc.request is JoinGroup else {}
+        unsaid = {"host": client_of(self._context, self._calls.proxies)} if kind.rpc.request is JoinGroup else {}
         self._calls.admit_unread(kind.rpc, message)
         limits = self._calls.limits
         request = await read_large(message.ByteSize(), lambda: kind.rpc.read_request(message, limits, **unsaid))
@@ -400,6 +409,8 @@ class Session:
             if self._calls.refuse_heartbeats(message, refusal.heartbeat):
                 self.push(refusal)
                 return
+            if self._heartbeats is None:
+                self._heartbeats = HeartbeatReader(self._calls.limits)
             requests = self._heartbeats.read(message)
         except RejectedRequest as rejected:
             self._calls.metrics.request_answered(HEARTBEAT, rejected.code)
@@ -438,9 +449,10 @@ class Session:
                 self._roster.on_heartbeat(self, request, reply.errors)
             self._calls.count(request, reply)
         if answers != self._last_answers:
-            self._last_results, self._last_answers = HeartbeatManyResponse(), answers
+            results = HeartbeatManyResponse()
             for answer in answers:
-                write_result(self._last_results.groups.add(), _reply_of(answer), answer.revision, answer.epoch)
+                write_result(results.groups.add(), _reply_of(answer), answer.revision, answer.epoch)
+            self._last_results, self._last_answers = results, answers
         return SessionEvent(heartbeat=self._last_results)
 
 
