@@ -64,13 +64,18 @@ def checked(answer: Answer) -> Answer:
 
 def outcome_of(work: Awaitable[Outcome], operation: str) -> Coroutine[Any, Any, Outcome | Failure]:
     """Await the result of a call, or convert the exception to a failure."""
+    return traced(_awaited(work, operation), operation)
+
+
+def traced(work: Coroutine[Any, Any, Outcome | Failure], operation: str) -> Coroutine[Any, Any, Outcome | Failure]:
+    """The same work, within a span where spans are switched on."""
     spans = tracing.spans
-    return _awaited(work, operation) if spans is None else _traced(spans, work, operation)
+    return work if spans is None else _traced(spans, work, operation)
 
 
-async def _traced(spans: tracing.Spans, work: Awaitable[Outcome], operation: str) -> Outcome | Failure:
+async def _traced(spans: tracing.Spans, work: Awaitable[Outcome | Failure], operation: str) -> Outcome | Failure:
     with spans.within(operation, tracing.Kind.SERVER) as span:
-        outcome = await _awaited(work, operation)
+        outcome = await work
         code = outcome.code if isinstance(outcome, Failure) else ErrorCode.NONE
         span.note("rota.code", code.name)
         if code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
@@ -81,16 +86,23 @@ async def _traced(spans: tracing.Spans, work: Awaitable[Outcome], operation: str
 async def _awaited(work: Awaitable[Outcome], operation: str) -> Outcome | Failure:
     try:
         return await work
-    except CallFailed as failed:
-        return failed.failure
-    except RejectedRequest as rejected:
-        return failure_of(rejected)
-    except StoreUnavailable:
-        return Failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store cannot be reached")
-    except Exception:
-        # A bug of ours. What came of the request is unknown, which is what this code means to a client.
-        _log.exception("a request failed", extra={"operation": operation})
-        return Failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, "an internal error; see the log")
+    except Exception as error:
+        return converted(error, operation)
+
+
+def converted(error: Exception, operation: str) -> Failure:
+    """The failure that an exception means; to be called where it is handled."""
+    match error:
+        case CallFailed():
+            return error.failure
+        case RejectedRequest():
+            return failure_of(error)
+        case StoreUnavailable():
+            return Failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store cannot be reached")
+        case _:
+            # A bug of ours. What came of the request is unknown, which is what this code means to a client.
+            _log.exception("a request failed", extra={"operation": operation})
+            return Failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, "an internal error; see the log")
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], failure: Failure) -> NoReturn:

@@ -33,7 +33,7 @@ from typing import Any
 import grpc
 
 from rota.api.grpc.calls import Calls, Context, client_of, dump
-from rota.api.grpc.failures import CallFailed, Failure, abort, failure_of, outcome_of
+from rota.api.grpc.failures import CallFailed, Failure, abort, converted, failure_of, outcome_of, traced
 from rota.api.grpc.roster import GroupKey, Roster, StreamMember
 from rota.api.heartbeats import answers_to
 from rota.api.large import read_large
@@ -147,9 +147,8 @@ class Session:
         self._draining = False
         self._closed = False
         self._rejection: Failure | None = None
-        self._reading = asyncio.create_task(outcome_of(self._begin_all(next_message), OPERATION))
+        self._reading = asyncio.create_task(traced(self._begin_all(next_message), OPERATION))
         """Begins whatever comes; its result is what ended the stream, None where its client has."""
-        self._reading.add_done_callback(self._wake)
 
     async def run(self) -> None:
         """Serve the stream: write what there is to write, until nothing more will come.
@@ -197,7 +196,7 @@ class Session:
             self._draining = True
             self.push(SessionEvent(drain=Drain(reason=DRAINING)))
 
-    def _wake(self, _ended: object = None) -> None:
+    def _wake(self) -> None:
         """Have `run` look at what has changed."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
@@ -253,13 +252,18 @@ class Session:
 
     # --- reading ------------------------------------------------------------------------------------
 
-    async def _begin_all(self, next_message: Callable[[], Awaitable[object]]) -> None:
+    async def _begin_all(self, next_message: Callable[[], Awaitable[object]]) -> Failure | None:
         try:
             # No local: the last message would stay in memory for as long as this waits for the next one.
             while self._begin_each(await next_message()):
                 pass
         except grpc.aio.AbortError:
-            return  # `_write` has ended the stream while this waited for the next message.
+            return None  # `_write` has ended the stream while this waited for the next message.
+        except Exception as error:
+            return converted(error, OPERATION)
+        finally:
+            self._wake()  # The task is done before `run` goes on.
+        return None
 
     def _begin_each(self, data: object) -> bool:
         """Begin all calls of a message; False where it is the end of the stream."""
