@@ -46,6 +46,8 @@ HANDSHAKE_TIMEOUT_MS = 5_000
 IDLE_TIMEOUT_MS = 75_000
 """As long as HTTP keeps a connection between two requests."""
 
+_NOT_COUNTED = nullcontext()
+
 _SERVICES = ("", COORDINATOR, ADMIN, ACCESS)
 
 
@@ -212,7 +214,7 @@ class GrpcServer:
     async def _session(self, _requests: object, context: Context) -> None:
         """One coroutine: each that a stream waits in is memory for as long as it is open."""
         await self._enter(context)
-        counted = self._guard.streaming() if self._guard is not None else nullcontext()
+        counted = self._guard.streaming() if self._guard is not None else _NOT_COUNTED
         try:
             with counted, self._calls.metrics.streaming():
                 messages = self._receiver.session(context, self._calls.admission)

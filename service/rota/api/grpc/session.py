@@ -352,7 +352,7 @@ class Session:
         # Before any member is bound: members on the stream get events of the group.
         self._calls.admission.admit(request)
         if isinstance(request, JoinGroup | SyncGroup):
-            self._groups.add((request.namespace, request.group_id))
+            self._groups.add(self._roster.shared_key((request.namespace, request.group_id)))
         with self._under_way(request):
             answer = await self._calls.ask(kind.rpc, request, self._context)
         member_id = answer.reply.member_id if isinstance(answer.reply, JoinReply) else getattr(request, "member_id", "")
