@@ -57,8 +57,6 @@ def rows_of_bronze(lake: Lake) -> Counter[str]:
 
 @pytest.mark.slow
 def test_spark_connect_makes_the_tables_of_an_ordinary_session(spark: SparkSession, tmp_path: Path) -> None:
-    for package in ("grpc_status", "zstandard"):
-        pytest.importorskip(package, reason="Spark Connect needs it")
     url = sqlite_store(tmp_path / "rota.db", simulated(1))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
     remote = {
