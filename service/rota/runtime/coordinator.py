@@ -173,7 +173,7 @@ class LocalCoordinator:
             await self._notifications.flush()
 
     async def crash(self) -> None:
-        """End the tasks and release nothing, as a killed process would. For tests of those who remain."""
+        """End the tasks and release nothing, as a killed process would. For tests of those that remain."""
         await _end(self._tasks)
 
     def ready(self) -> tuple[bool, str]:

@@ -47,7 +47,7 @@ class GivingLink:
         self._not_before_s = float("-inf")
         """Until then nothing is sent, by the clock of the event loop."""
         self._unanswered = 0
-        self._heard_s = 0.0
+        self._answered_at_s = 0.0
         """When the taker last answered, or when it was asked after it had answered everything."""
 
     def give(self, descriptor: int, received: bytes) -> bool:
@@ -95,12 +95,12 @@ class GivingLink:
                 if not answer:
                     raise ConnectionResetError("the taker has closed its socket")
                 self._unanswered -= 1
-                self._heard_s = now_s
+                self._answered_at_s = now_s
                 if answer == _ENOUGH:
                     self._not_before_s = now_s + ENOUGH_S
         if not self._unanswered:
-            self._heard_s = now_s
-        return now_s >= self._not_before_s and now_s - self._heard_s <= SILENT_S
+            self._answered_at_s = now_s
+        return now_s >= self._not_before_s and now_s - self._answered_at_s <= SILENT_S
 
 
 class TakingSocket:
