@@ -141,6 +141,23 @@ def test_it_joins_where_the_group_rebalances_once_more() -> None:
     assert isinstance(bench.sends(), JoinGroup)
 
 
+@pytest.mark.parametrize("answer", [PRESENT, replace(PRESENT, state="")], ids=["an owner", "a replica for its owner"])
+def test_a_rejoin_outlives_the_heartbeat_before_its_share(answer: HeartbeatReply) -> None:
+    bench = an_elected_member(replace(REBALANCING, entered=replace(ENTERED, leader_id="m-0")))
+    bench.passes(POLL_MS)
+    bench.membership.rejoin(bench.now_ms, SETTINGS.protocols, holding=True)
+    heartbeat = bench.begins()
+
+    bench.membership.request_rejoin(bench.now_ms, "its metadata changed", CLAIMS)
+    events = bench.membership.on_reply(heartbeat, answer, bench.sent_at_ms, bench.now_ms, jitter=1.0)
+
+    assert (events, bench.membership.state) == ([], State.REVOKING)
+    assert bench.membership.rejoin(bench.now_ms, CLAIMS, holding=True) == []
+    request = bench.sends()
+    assert isinstance(request, JoinGroup)
+    assert request.protocols == CLAIMS
+
+
 def test_it_waits_while_work_on_a_lost_share_ends() -> None:
     bench = an_elected_member()
     bench.membership.hold_off(True)

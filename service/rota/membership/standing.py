@@ -193,7 +193,7 @@ class Standing:
         return [event, *events]
 
     def leave_generation(self, now_ms: int, reason: str) -> list[Event]:
-        self.offer = None
+        self.offer = self.share = None
         if self.assignment is None:
             # KAFKA-13891: joining again under a generation that was never synced would revive it.
             self.forget_generation(now_ms)
