@@ -42,6 +42,8 @@ class Beat:
     began_at: float
     received: Received | None = None
     timer: asyncio.TimerHandle | None = None
+    news: Received | None = None
+    """What overtook its answer: where that lets it wait, this ends the wait."""
 
     @property
     def name(self) -> _Name:
@@ -71,6 +73,8 @@ class WaitingBeats:
         self._flush = flush
         self._unsent: list[Beat] = []
         self._waiting: dict[_Name, Beat] = {}
+        self._unanswered: dict[_Name, Beat] = {}
+        """Sent, until they wait or their calls are over."""
 
     def add(self, request: Heartbeat, wait_ms: int) -> Beat:
         loop = asyncio.get_running_loop()
@@ -84,8 +88,8 @@ class WaitingBeats:
     def discard(self, beat: Beat) -> None:
         """No call waits for it any more."""
         beat.finish(None)
-        if self._waiting.get(beat.name) is beat:
-            del self._waiting[beat.name]
+        _take_out(self._waiting, beat)
+        _take_out(self._unanswered, beat)
 
     def take(self) -> list[Beat]:
         """The heartbeats to send now."""
@@ -93,6 +97,7 @@ class WaitingBeats:
         beats, self._unsent = beats[:MAX_BEATS], beats[MAX_BEATS:]
         if self._unsent:
             asyncio.get_running_loop().call_soon(self._flush)
+        self._unanswered.update((beat.name, beat) for beat in beats)
         return beats
 
     def on_answers(self, beats: Iterable[Beat], replies: dict[tuple[str, str], Received]) -> None:
@@ -107,28 +112,30 @@ class WaitingBeats:
                 or not beat.wait_s
             ):
                 beat.finish(received)
+            elif beat.news is not None:
+                beat.finish(beat.news)
             elif not beat.outcome.done():
                 self._let_wait(beat, received)
 
     def on_news(self, news: Any, kind: str) -> None:
-        """Events that arrived after the answers of the waiting heartbeats."""
+        """Events about the members of heartbeats that wait, or will: an event may come before the answer of one."""
         if kind == "election":
             self._on_election(news)
             return
         received = Received(_reply_of_news(news, kind), news.revision, news.epoch)
         named = [member.member_id for member in news.members] if kind == "generation" else news.member_ids
         for member_id in named:
-            beat = self._waiting.get((news.namespace, news.group_id, member_id))
+            beat = self._asks_for((news.namespace, news.group_id, member_id))
             if beat is not None and (kind == "fenced" or beat.request.generation_id <= news.generation_id):
-                self._finish(beat, received)
+                self._end_wait(beat, received)
 
     def _on_election(self, news: Any) -> None:
         """The members are asked to join, and get what their joins would be answered with."""
         for member in news.members:
-            beat = self._waiting.get((news.namespace, news.group_id, member.member_id))
+            beat = self._asks_for((news.namespace, news.group_id, member.member_id))
             if beat is not None and beat.request.generation_id < news.generation_id:
                 reply = replace(_refusal(ErrorCode.REBALANCE_IN_PROGRESS, news.reason), entered=_join_of(news, member))
-                self._finish(beat, Received(reply, news.revision, news.epoch))
+                self._end_wait(beat, Received(reply, news.revision, news.epoch))
 
     def release_all(self) -> None:
         """Answer all waiting heartbeats with the current state: the members send the next ones elsewhere."""
@@ -140,23 +147,38 @@ class WaitingBeats:
             beat.fail(error)
         self._unsent, self._waiting = [], {}
 
+    def _asks_for(self, name: _Name) -> Beat | None:
+        return self._waiting.get(name) or self._unanswered.get(name)
+
+    def _end_wait(self, beat: Beat, received: Received) -> None:
+        """Now, or as soon as its answer says that it would wait: only that answer shows that it renewed the session."""
+        if self._waiting.get(beat.name) is beat:
+            self._finish(beat, received)
+        else:
+            beat.news = received
+
     def _let_wait(self, beat: Beat, received: Received) -> None:
         former = self._waiting.get(beat.name)
         if former is not None:
             former.finish(former.received)
         beat.received = received
+        _take_out(self._unanswered, beat)
         self._waiting[beat.name] = beat
         beat.timer = asyncio.get_running_loop().call_later(beat.wait_s, self._finish, beat, received)
 
     def _finish(self, beat: Beat, received: Received | None) -> None:
-        if self._waiting.get(beat.name) is beat:
-            del self._waiting[beat.name]
+        _take_out(self._waiting, beat)
         beat.finish(received)
 
     def _release_those_half_through(self, now: float) -> None:
         for beat in tuple(self._waiting.values()):
             if now - beat.began_at >= beat.wait_s / 2:
                 self._finish(beat, beat.received)
+
+
+def _take_out(beats: dict[_Name, Beat], beat: Beat) -> None:
+    if beats.get(beat.name) is beat:
+        del beats[beat.name]
 
 
 def by_group(beats: Iterable[Beat]) -> list[HeartbeatMany]:
