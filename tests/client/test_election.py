@@ -239,6 +239,25 @@ async def test_a_static_leader_that_returns_gets_a_token_of_its_own() -> None:
 
 
 @in_virtual_time
+async def test_a_static_candidate_leads_while_another_is_silent() -> None:
+    """The token of its first term is its own, since it was a candidate before: nothing more is asked of the others."""
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        static, silent = Candidate(coordinator, "static"), Candidate(coordinator, "silent")
+        async with Candidate(coordinator, "first").election() as leading:
+            await anext(leading.terms())
+            election = await stack.enter_async_context(static.election("pod-0"))
+            stack.push_async_callback(ended, asyncio.create_task(election.run(static.write)))
+            await until(lambda: election.member.assignment is not None)
+            await silent.campaign(stack)
+            await asyncio.sleep(1)
+            silent.cable.is_silent = True
+            left_at = asyncio.get_running_loop().time()
+        await until(lambda: static.deeds == ["begins"])
+        silent.cable.is_silent = False
+        assert static.when("begins") < left_at + 0.2
+
+
+@in_virtual_time
 async def test_what_the_work_returns_or_raises_comes_out_of_run() -> None:
     async with a_coordinator() as coordinator, Candidate(coordinator, "a").election() as election:
 

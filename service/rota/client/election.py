@@ -271,6 +271,7 @@ class Election(Running):
         self._failure: BaseException | None = None
         self._work_began_at: float | None = None
         self._has_own_token = settings.group_instance_id is None
+        self._first_generation_id: int | None = None
 
     async def __aenter__(self) -> Self:
         await self.member.__aenter__()
@@ -525,6 +526,10 @@ class Election(Running):
     # --- what happens -------------------------------------------------------------------------
 
     def _on_assigned(self, _added: Leadership, held: Leadership) -> None:
+        if self._first_generation_id is None:
+            self._first_generation_id = self.member.generation_id
+        elif self.member.generation_id > self._first_generation_id:
+            self._has_own_token = True  # Its former self was never in this generation.
         if not held:
             return
         if not self._has_own_token:
