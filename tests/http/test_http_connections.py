@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from asyncio import AbstractEventLoop
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from rota.access.budgets import Budgets, Share
 from rota.api.http.app import create_app
-from rota.server import tls_listener
+from rota.server import connections, tls_listener
 from rota.server.connections import RESERVED_FOR_PROBES, Connections
 from rota.server.http_server import HttpServer, listen
 from rota.server.settings import Address
@@ -59,10 +61,10 @@ class Attacked:
 @asynccontextmanager
 async def attacked(budgets: Budgets = BUDGETS, tls: ServerTls | None = None) -> AsyncIterator[Attacked]:
     bound, refused = listen(Address("127.0.0.1", 0)), Counter[str]()
-    connections = Connections(budgets, MOST, lambda budget: refused.update([budget]))
+    counted = Connections(budgets, MOST, lambda budget: refused.update([budget]))
     context = tls.context() if tls is not None else None
     coordinator = ScriptedCoordinator()
-    server = HttpServer(create_app(coordinator), [bound], drain_timeout_ms=1_000, tls=context, connections=connections)
+    server = HttpServer(create_app(coordinator), [bound], drain_timeout_ms=1_000, tls=context, connections=counted)
     async with asyncio.TaskGroup() as tasks, AsyncExitStack() as connected:
         tasks.create_task(server.run_until_stopped())
         try:
@@ -80,13 +82,32 @@ async def test_the_oldest_silent_connection_of_a_source_gives_way() -> None:
         assert server.refused == {"silent_connections": 4}
 
 
-def test_hosts_of_one_ipv6_network_are_one_source() -> None:
+async def test_hosts_of_one_ipv6_network_are_one_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "SILENT_S", 0.0)
     closed: list[str] = []
-    connections = Connections(BUDGETS, MOST, lambda _: None)
+    ended = asyncio.Event()
+    counted = Connections(BUDGETS, MOST, lambda _: ended.set())
     for host in (*(f"2001:db8::{n}" for n in range(6)), "2001:db8:0:1::1", "192.0.2.7"):
-        connections.enter(host, partial(closed.append, host))
+        counted.enter(host, partial(closed.append, host))
+    async with asyncio.timeout(10):
+        await ended.wait()
 
     assert closed == ["2001:db8::0"]
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_connections_that_come_together_with_requests_all_stay(new_loop: Callable[[], AbstractEventLoop]) -> None:
+    """As those of a proxy that connects anew: it connects first, then it writes."""
+
+    async def main() -> None:
+        async with attacked() as server:
+            together = [await server.connect() for _ in range(30)]
+
+            assert await asyncio.gather(*map(server.ask, together)) == [200] * 30
+            assert not server.refused
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())
 
 
 async def test_a_source_that_has_most_gives_way_to_others() -> None:

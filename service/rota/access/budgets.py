@@ -23,7 +23,7 @@ class Budgets:
         default=Share(512, 2_048),
         metadata={
             "what": "HTTP and HTTPS connections on which no request has come yet, for 10 s each",
-            "then": "the oldest one is closed",
+            "then": "the oldest one is closed, unless it is less than a second old",
         },
     )
     handshakes: Share = field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import time
 from collections import defaultdict
@@ -19,6 +20,9 @@ RESERVED_FOR_PROBES = 16
 """Connections beyond the budget, on which only `/healthz` and `/readyz` are answered."""
 ROOM_FOR_OTHERS = 0.75
 """While this part of the budget is used, the workers beside this one are asked to keep their connections."""
+SILENT_S = 1.0
+"""A connection may be silent for so long, whatever the budget: where a proxy connects anew, hundreds come at
+once, and their requests soon after."""
 ROOM_EVERY_S = 0.25
 """So often at most all connections are looked at for idle ones."""
 
@@ -82,6 +86,8 @@ class Connections:
         self._reserve: dict[Connection, None] = {}
         self._handshakes = _Bounded(_within(budgets.handshakes, most))
         self._silent = _Bounded(_within(budgets.silent_connections, most))
+        self._ending: set[str] = set()
+        """Sources of which silent connections are about to be closed."""
         self._made_room_at = float("-inf")
 
     def enter(
@@ -103,9 +109,10 @@ class Connections:
         else:
             self._open[entered] = None
         if shakes_hands:
-            self._end("handshakes", self._handshakes.add(entered))
+            self._handshakes.add(entered)
+            self._end("handshakes", self._handshakes.surplus(entered.source))
         else:
-            self._end("silent_connections", self._silent.add(entered))
+            self._add_silent(entered)
         return entered
 
     @property
@@ -115,7 +122,7 @@ class Connections:
 
     def shook_hands(self, connection: Connection) -> None:
         if self._handshakes.remove(connection):
-            self._end("silent_connections", self._silent.add(connection))
+            self._add_silent(connection)
 
     def asked(self, connection: Connection) -> None:
         self._silent.remove(connection)
@@ -125,6 +132,26 @@ class Connections:
         self._reserve.pop(connection, None)
         self._handshakes.remove(connection)
         self._silent.remove(connection)
+
+    def _add_silent(self, connection: Connection) -> None:
+        self._silent.add(connection)
+        if self._silent.surplus(connection.source) is not None:
+            self._plan_end_of_silent(connection.source)
+
+    def _plan_end_of_silent(self, source: str) -> None:
+        """Close the surplus of a source a little later, and only after what has arrived by then is read."""
+        if source not in self._ending:
+            self._ending.add(source)
+            loop = asyncio.get_running_loop()
+            loop.call_later(SILENT_S, loop.call_soon, loop.call_soon, self._end_silent, source)
+
+    def _end_silent(self, source: str) -> None:
+        self._ending.discard(source)
+        while (silent := self._silent.surplus(source)) is not None:
+            if self._silent.age_s(silent) < SILENT_S:
+                self._plan_end_of_silent(source)
+                return
+            self._end("silent_connections", silent)
 
     def _end(self, budget: str, connection: Connection | None) -> None:
         if connection is not None:
@@ -152,19 +179,25 @@ class _Bounded:
 
     def __init__(self, share: Share) -> None:
         self._share = share
-        self._by_source: dict[str, dict[Connection, None]] = {}
+        self._by_source: dict[str, dict[Connection, float]] = {}
+        """Each with when it came, by the monotonic clock."""
         self._total = 0
 
-    def add(self, connection: Connection) -> Connection | None:
-        """Returns the one that has to go, if that is too many: the oldest of its source, or of that with the most."""
-        of_source = self._by_source.setdefault(connection.source, {})
-        of_source[connection] = None
+    def add(self, connection: Connection) -> None:
+        self._by_source.setdefault(connection.source, {})[connection] = time.monotonic()
         self._total += 1
+
+    def surplus(self, source: str) -> Connection | None:
+        """The one that has to go, if there are too many: the oldest of this source, or of that with the most."""
+        of_source = self._by_source.get(source, {})
         if self._total > self._share.in_all:
             of_source = max(self._by_source.values(), key=len)
         elif len(of_source) <= self._share.per_source:
             return None
         return next(iter(of_source))
+
+    def age_s(self, connection: Connection) -> float:
+        return time.monotonic() - self._by_source[connection.source][connection]
 
     def remove(self, connection: Connection) -> bool:
         """Whether it was there."""
