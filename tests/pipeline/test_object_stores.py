@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyarrow.fs import FileSelector
 
-from rota.pipeline import bronze
+from rota.pipeline import bronze, places
 from rota.pipeline.advisor import advise
 from rota.pipeline.audit import audit
 from rota.pipeline.failures import LakeBusy, LakeRefused, LakeUnreachable
@@ -40,6 +40,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with running(tmp_path_factory.mktemp("s3")) as environment, pytest.MonkeyPatch.context() as patched:
         for name, value in environment.items():
             patched.setenv(name, value)
+        # Kept from a former server, where a worker of the tests comes back to this module.
+        places._client.cache_clear()
+        places._object_store.cache_clear()
         yield f"s3://{BUCKET}"
 
 
