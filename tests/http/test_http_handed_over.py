@@ -196,7 +196,7 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Callable[[
 Play = Callable[[Callable[[Path], Awaitable[None]]], None]
 
 
-# --- what is handed over ------------------------------------------------------------------------------------
+# --- connections that move ------------------------------------------------------------------------------
 
 
 def test_a_connection_goes_to_the_owner_of_its_group(play: Play) -> None:
@@ -296,7 +296,7 @@ def test_no_byte_is_lost_wherever_requests_are_cut(play: Play) -> None:
     play(scene)
 
 
-# --- what is not ---------------------------------------------------------------------------------------------
+# --- connections that stay ------------------------------------------------------------------------------
 
 
 def test_other_connections_stay_where_they_were_accepted(play: Play) -> None:
@@ -468,7 +468,7 @@ def descriptors() -> int:
 
 
 def watched_descriptors() -> int:
-    """Those that the event loops of this process are told about by the kernel."""
+    """The entries of this process's event loops in epoll."""
     infos = [Path(f"/proc/self/fdinfo/{each}") for each in os.listdir("/proc/self/fd")]
     return sum(info.read_text().count("tfd:") for info in infos if info.exists())
 

@@ -56,6 +56,13 @@ def given(link: GivingLink, received: bytes) -> tuple[bool, socket.socket]:
         return link.give(end.fileno(), received), other
 
 
+def goes(link: GivingLink, ends: ExitStack) -> bool:
+    """Whether a new connection went, with a byte; its other end stays open until `ends`."""
+    went, other = given(link, b"x")
+    ends.callback(other.close)
+    return went
+
+
 async def test_a_connection_arrives_with_what_was_read_and_stays_open(path: Path) -> None:
     with a_taker(path) as taker, closing(GivingLink(path)) as link, ExitStack() as ends:
         for received in (b"first", b"x" * MOST_BYTES):
@@ -104,17 +111,12 @@ async def test_a_silent_taker_gets_no_more_until_it_answers(path: Path, monkeypa
     monkeypatch.setattr(descriptors, "SILENT_S", 0.0)
     with a_taker(path) as taker, closing(GivingLink(path)) as link, ExitStack() as ends:
         # It has no turn of the event loop in between.
-        silent = []
-        for _ in range(3):
-            went, other = given(link, b"x")
-            ends.callback(other.close)
-            silent.append(went)
+        silent = [goes(link, ends) for _ in range(3)]
         await until(lambda: len(taker.taken) == 1)
         monkeypatch.setattr(descriptors, "SILENT_S", 60.0)
-        went, other = given(link, b"x")
-        ends.callback(other.close)
 
-        assert (silent, went) == ([True, False, False], True)
+        assert silent == [True, False, False]
+        assert goes(link, ends)
 
 
 async def test_a_taker_that_has_enough_gets_no_more_for_a_while(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,9 +124,7 @@ async def test_a_taker_that_has_enough_gets_no_more_for_a_while(path: Path, monk
         taker.has_room = False
         went = []
         for _ in range(3):
-            is_gone, other = given(link, b"x")
-            ends.callback(other.close)
-            went.append(is_gone)
+            went.append(goes(link, ends))
             await until(lambda: len(taker.taken) == 1)
         assert went == [True, False, False]
 
@@ -132,9 +132,7 @@ async def test_a_taker_that_has_enough_gets_no_more_for_a_while(path: Path, monk
     with a_taker(path) as taker, closing(GivingLink(path)) as link, ExitStack() as ends:
         taker.has_room = False
         for count in (1, 2):
-            is_gone, other = given(link, b"x")
-            ends.callback(other.close)
-            assert is_gone
+            assert goes(link, ends)
             await until(lambda count=count: len(taker.taken) == count)  # type: ignore[misc]
 
 

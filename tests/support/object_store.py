@@ -37,7 +37,6 @@ def running(folder: Path) -> Iterator[dict[str, str]]:
                 "AWS_ACCESS_KEY_ID": "tester",
                 "AWS_SECRET_ACCESS_KEY": "tester",
             }
-            assert process.poll() is None, f"the object store has ended: {process.returncode}"
         finally:
             process.terminate()
             process.wait()

@@ -57,8 +57,8 @@ class Standing:
         self.share: bytes | None = None
         """Its share by the answer to its join, until a heartbeat has renewed the session: then it is held."""
         self.offer: JoinReply | None = None
-        """The generation that an election took it along into, until it has given up what it must: then it enters that
-        one without a join, see `answers.enter_offered`.
+        """The next generation, where an election took it along: `answers.enter_offered` enters it without a join, once
+        the shell has answered `RebalanceStarted`.
         """
         self.leader_error: str | None = None
         """As the leader: why there are none."""

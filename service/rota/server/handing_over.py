@@ -35,7 +35,7 @@ class HandingOver:
         self._links: dict[str, GivingLink] = {}
 
     def give(self, connection: socket.socket, received: bytes) -> bool:
-        """Whether a connection has gone to the owner of the group that is named in what was read from it."""
+        """Whether a connection has gone to the owner of the group that its received bytes name."""
         group = named_group(received)
         owner = self._forwarding.taker(*group) if group is not None else None
         if owner is None or not owner.peer_address:

@@ -28,7 +28,7 @@ class HandOver(Protocol):
     """Connections that were accepted there may be given."""
 
     def give(self, connection: socket.socket, received: bytes) -> bool:
-        """Whether the connection has gone, with what was read from it, to where it is served from now on."""
+        """Whether the connection has gone to another worker, with the bytes that were read from it."""
 
 
 class ServerConfig(uvicorn.Config):

@@ -117,7 +117,7 @@ class HttpServer(uvicorn.Server):
         if self._handing_over is not None:
             self._handing_over.close()
         if self._taken is not None:
-            # Before all connections are told: those that are still on their way are among them.
+            # First, so that connections which are still on their way end in order with all others.
             self._taken.close()
             await self._taken.wait_closed()
         await super().shutdown(sockets)

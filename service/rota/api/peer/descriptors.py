@@ -72,7 +72,7 @@ class GivingLink:
         return True
 
     def close(self) -> None:
-        """What was sent reaches the taker nevertheless."""
+        """Connections that were sent reach the taker nevertheless."""
         if self._socket is not None:
             self._socket.close()
             self._socket, self._unanswered = None, 0
@@ -167,7 +167,7 @@ class TakingSocket:
         except BlockingIOError:
             return False
         except ConnectionResetError:
-            # The giver has gone without reading all answers. What it has sent comes behind this.
+            # The giver has gone without reading all answers. Its connections come behind this error.
             return True
         if not received:
             self._end(link)
