@@ -55,6 +55,19 @@ _SETTINGS = {
 _Result = TypeVar("_Result")
 
 
+class Journal(NamedTuple):
+    """Where a journal is, and how many lines it has."""
+
+    dsn: str
+    lines: int
+
+    @classmethod
+    def generated(cls, dsn: str, lines: int) -> Journal:
+        """A history of so many lines, about, in a database that is empty."""
+        base = asyncio.run(_begun(dsn, min(lines, _BASE_LINES)))
+        return cls(dsn, asyncio.run(_grown(dsn, 1, max(1, round(lines / base)))))
+
+
 class Cost(NamedTuple):
     """What a step took: `client_cpu_s` is that of Python and Java together, `server_cpu_s` that of Postgres."""
 
@@ -73,7 +86,7 @@ def run(effort: Effort) -> list[Figure]:
         base = asyncio.run(_begun(dsn, min(effort.times(LINES[0]), _BASE_LINES)))
         _generated(many, _MANY_GROUPS, _MANY_GROUPS * _LINES_OF_EACH, 64)
         with session("local[2]", settings) as spark:
-            bench = _Bench(effort, spark, postgres, Path(folder))
+            bench = _Bench(effort, spark, postgres.process.pid, Path(folder))
             figures: list[Figure] = []
             copies = 1
             for size in LINES:
@@ -86,6 +99,22 @@ def run(effort: Effort) -> list[Figure]:
                     figures += bench.lag(dsn, lines)
             figures += bench.one_line(many)
     return figures
+
+
+def steps(dsn: str, lines: int, cores: int, server: int, repeats: int, folder: Path) -> dict[str, list[float]]:
+    """Lines a second of each step, generations a second of advice, in a session with so many cores.
+
+    `server` is the process of Postgres. Whole rounds are measured after one that warms compilers and caches.
+    """
+    found: dict[str, list[float]] = {"read": [], "ingest": [], "fold": [], "advice": []}
+    with session(f"local[{cores}]", _SETTINGS) as spark:
+        bench = _Bench(Effort(repeats), spark, server, folder)
+        for number in range(repeats + 1):
+            rates = bench.rates(dsn, lines, cores, f"lake-{number}")
+            if number:
+                for step, rate in rates.items():
+                    found[step].append(rate)
+    return found
 
 
 # --- the journal ------------------------------------------------------------------------------------
@@ -165,10 +194,10 @@ async def _append(dsn: str) -> None:
 class _Bench:
     """All measurements, in one session. Each prints its time and CPU as soon as it is over."""
 
-    def __init__(self, effort: Effort, spark: SparkSession, postgres: PostgresServer, folder: Path) -> None:
+    def __init__(self, effort: Effort, spark: SparkSession, server: int, folder: Path) -> None:
         self._effort = effort
         self._spark = spark
-        self._postgres = postgres
+        self._server = server
         self._folder = folder
 
     def readers(self, dsn: str, lines: int, *, with_others: bool, with_jdbc: bool) -> list[Figure]:
@@ -195,17 +224,10 @@ class _Bench:
     def tables(self, dsn: str, lines: int, *, with_aims: bool) -> list[Figure]:
         """From the journal to facts and advice."""
         most_ingest, most_fold, least_rate = (3.0, 6.0, 5e3) if with_aims else (None, None, None)
-        journal, of, millions = open_journal(dsn), f"{lines:,} lines", lines / 1e6
-        lake = Lake.create(self._folder / f"lake-{lines}", "delta", journal.heads().incarnation)
-        ingest = Ingest(journal, {"url": dsn})
-        _, ingested = self._measured(f"ingest of {of}", lambda: ingest.run(self._spark, lake))
-        refreshed, folded = self._measured(f"fold of {of}", lambda: refresh(self._spark, lake))
+        of, millions = f"{lines:,} lines", lines / 1e6
+        lake, ingested, folded, generations = self._folded(dsn, lines, f"lake-{lines}")
         ingest_cpu, fold_cpu = ingested.client_cpu_s / millions, folded.client_cpu_s / millions
-        generations = refreshed.rows["assignments"]
-        advised = [
-            self._measured(f"advice on {generations:,} generations", lambda: advise(self._spark, lake))[1]
-            for _ in range(self._effort.repeats)
-        ]
+        advised = [self._advised(lake, generations) for _ in range(self._effort.repeats)]
         rates = tuple(generations / each.seconds for each in advised)
         of_thousand = tuple(each.client_cpu_s / generations * 1000 for each in advised)
         resident_mb = sum(p.memory_info().rss for p in psutil.Process().children(recursive=True)) / 2**20
@@ -219,6 +241,26 @@ class _Bench:
             Figure("pipeline", f"CPU of 1,000 generations: advisor, {of}", "s", of_thousand),
             Figure("pipeline", f"memory of all processes after {of}", "MiB", (resident_mb,)),
         ]
+
+    def rates(self, dsn: str, lines: int, tasks: int, lake_name: str) -> dict[str, float]:
+        """Lines a second of each step, generations a second of advice, once."""
+        _, read = self._measured(f"read of {lines:,} lines", lambda: _spark_source(self._spark, dsn, lines, tasks))
+        lake, ingested, folded, generations = self._folded(dsn, lines, lake_name)
+        costs = {"read": read, "ingest": ingested, "fold": folded}
+        rates = {step: lines / cost.seconds for step, cost in costs.items()}
+        return rates | {"advice": generations / self._advised(lake, generations).seconds}
+
+    def _folded(self, dsn: str, lines: int, lake_name: str) -> tuple[Lake, Cost, Cost, int]:
+        """A lake of the whole journal, what its ingest and its fold cost, and how many generations it has."""
+        journal = open_journal(dsn)
+        lake = Lake.create(self._folder / lake_name, "delta", journal.heads().incarnation)
+        ingest = Ingest(journal, {"url": dsn})
+        _, ingested = self._measured(f"ingest of {lines:,} lines", lambda: ingest.run(self._spark, lake))
+        refreshed, folded = self._measured(f"fold of {lines:,} lines", lambda: refresh(self._spark, lake))
+        return lake, ingested, folded, refreshed.rows["assignments"]
+
+    def _advised(self, lake: Lake, generations: int) -> Cost:
+        return self._measured(f"advice on {generations:,} generations", lambda: advise(self._spark, lake))[1]
 
     def lag(self, dsn: str, lines: int) -> list[Figure]:
         """The age of the youngest event when it is in bronze, while a writer writes ten times a second."""
@@ -258,7 +300,7 @@ class _Bench:
         return figures
 
     def _measured(self, step: str, do: Callable[[], _Result]) -> tuple[_Result, Cost]:
-        server = self._postgres.process.pid
+        server = self._server
         client_s, server_s, began = _cpu_s(os.getpid(), but=server), _cpu_s(server), time.perf_counter()
         result = do()
         seconds = time.perf_counter() - began
@@ -286,8 +328,8 @@ def _figures(name: str, found: list[Cost], costs: dict[str, list[Cost]], lines: 
     yield Figure("pipeline", f"of it Postgres: {way}", "s", server)
 
 
-def _spark_source(spark: SparkSession, dsn: str, lines: int) -> None:
-    source = spark.read.format("rota").option("url", dsn).option("linesPerTask", str(-(-lines // 8)))
+def _spark_source(spark: SparkSession, dsn: str, lines: int, tasks: int = 8) -> None:
+    source = spark.read.format("rota").option("url", dsn).option("linesPerTask", str(-(-lines // max(tasks, 8))))
     source.load().write.format("noop").mode("overwrite").save()
 
 

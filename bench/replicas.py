@@ -52,9 +52,10 @@ def _forwarded(effort: Effort, runner: asyncio.Runner, directory: Path, url: str
         rota_server(directory, url, "--lease-ms", LEASE_MS) as asked,
         rota_server(directory, url, "--lease-ms", LEASE_MS) as owner,
     ):
-        crowds = runner.run(_stable_crowds(asked))
+        crowds = crowds_at(asked)
+        runner.run(fill(crowds))
         theirs = runner.run(_owned_by(owner, crowds, asked))
-        requests = _heartbeats(theirs)
+        requests = heartbeats_of(theirs)
 
         def both() -> float:
             return asked.cpu_ms() + owner.cpu_ms()
@@ -63,7 +64,7 @@ def _forwarded(effort: Effort, runner: asyncio.Runner, directory: Path, url: str
         for _ in range(effort.repeats):
             below = _load(owner, requests, both, SECONDS * effort.scale)
             pairs.append((*_load(asked, requests, both, SECONDS * effort.scale), *below))
-        runner.run(_disperse(crowds))
+        runner.run(disperse(crowds))
     rate, cost, floor_rate, floor_cost = transposed(pairs)
     floor = "the same at their owner"
     return [
@@ -76,7 +77,7 @@ def _forwarded(effort: Effort, runner: asyncio.Runner, directory: Path, url: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Door:
+class Door:
     """Ports with the groups of the members that connect there: a worker's own, or those that workers share."""
 
     http: int
@@ -84,7 +85,10 @@ class _Door:
     crowds: list[Crowd]
 
 
-_Knock = Callable[[asyncio.Runner, _Door, float], int]
+Calls = Callable[[Crowd], list[str]]
+"""Requests of all members of a group."""
+
+_Knock = Callable[[asyncio.Runner, Door, float], int]
 """Sends calls of all members for so many seconds; returns how many were answered."""
 
 
@@ -95,19 +99,21 @@ def _workers(effort: Effort, runner: asyncio.Runner, directory: Path, one_url: s
         rota_server(directory, one_url, *options) as alone,
         rota_server(directory, two_url, *options, "--workers", "2") as both,
     ):
-        crowds = [runner.run(_stable_crowds(server)) for server in (alone, both)]
+        crowds = [crowds_at(server) for server in (alone, both)]
+        for each in crowds:
+            runner.run(fill(each))
         doors = [
-            [_Door(alone.port, alone.grpc_port, crowds[0])],
-            runner.run(_own_doors(both, crowds[1])),
-            [_Door(both.port, both.grpc_port, crowds[1])],
+            [Door(alone.port, alone.grpc_port, crowds[0])],
+            runner.run(own_doors(both, crowds[1], 2)),
+            [Door(both.port, both.grpc_port, crowds[1])],
         ]
         figures: list[Figure] = []
         for what, knock in _WAYS.items():
             cost = partial(_cost_of_busiest, partial(knock, runner), SECONDS * effort.scale)
             samples = [list(map(cost, (alone, both, both), doors)) for _ in range(effort.repeats)]
             figures += _compared(what, *transposed(samples))
-        for some in crowds:
-            runner.run(_disperse(some))
+        for each in crowds:
+            runner.run(disperse(each))
     return figures
 
 
@@ -122,7 +128,7 @@ def _compared(what: str, one: tuple[float, ...], own: tuple[float, ...], shared:
 
 
 def _cost_of_busiest(
-    knock: Callable[[_Door, float], int], seconds: float, server: Server, doors: Sequence[_Door]
+    knock: Callable[[Door, float], int], seconds: float, server: Server, doors: Sequence[Door]
 ) -> float:
     """Milliseconds for 1,000 calls of all members, of the process that uses most: by its share of the groups."""
     groups = sum(len(door.crowds) for door in doors)
@@ -135,29 +141,29 @@ def _cost_of_busiest(
     return max(costs)
 
 
-async def _own_doors(server: Server, crowds: Sequence[Crowd]) -> list[_Door]:
+async def own_doors(server: Server, crowds: Sequence[Crowd], workers: int) -> list[Door]:
     """Those of the workers, once each has its share of the groups and nothing moves any more."""
     seen: list[tuple[int, int]] = []
     async with asyncio.timeout(HAND_OVER_S):
         while True:
             coordinators = [get_json(server, f"{crowd.path}/coordinator") for crowd in crowds]
             owners = [(one["worker_http_port"], one["worker_grpc_port"]) for one in coordinators]
-            if len(set(owners)) == 2 and (0, 0) not in owners and owners == seen:
+            if len(set(owners)) == workers and (0, 0) not in owners and owners == seen:
                 break
             seen = owners
             await asyncio.sleep(SETTLED_S)
     return [
-        _Door(*owner, [crowd for crowd, its in zip(crowds, owners, strict=True) if its == owner])
+        Door(*owner, [crowd for crowd, its in zip(crowds, owners, strict=True) if its == owner])
         for owner in set(owners)
     ]
 
 
-def _over_http(calls_of: Callable[[Crowd], list[str]], *, one_group: bool) -> _Knock:
+def _over_http(calls_of: Calls, *, one_group: bool) -> _Knock:
     """Connections that carry a group each, as those of a client's process often do, or members of all groups, as those
     of a proxy do. Their first calls are of different groups either way.
     """
 
-    def knock(_: asyncio.Runner, door: _Door, seconds: float) -> int:
+    def knock(_: asyncio.Runner, door: Door, seconds: float) -> int:
         calls = tuple(chain.from_iterable(zip(*map(calls_of, door.crowds), strict=True)))
         connections = len(door.crowds) if one_group else CONNECTIONS
         return load.run(Plan(door.http, calls, connections, 1, seconds)).answered
@@ -165,24 +171,24 @@ def _over_http(calls_of: Callable[[Crowd], list[str]], *, one_group: bool) -> _K
     return knock
 
 
-def _by_calls(runner: asyncio.Runner, door: _Door, seconds: float) -> int:
+def _by_calls(runner: asyncio.Runner, door: Door, seconds: float) -> int:
     calls = [a_call(crowd, number) for crowd in door.crowds for number in range(MEMBERS_OF_A_GROUP)]
     return runner.run(_loaded(callers(calls, seconds), door))
 
 
-def _on_streams(runner: asyncio.Runner, door: _Door, seconds: float) -> int:
+def _on_streams(runner: asyncio.Runner, door: Door, seconds: float) -> int:
     everybody = on_a_stream([a_group(crowd) for crowd in door.crowds])
     return runner.run(_loaded(streams([everybody], seconds), door)) * len(door.crowds) * MEMBERS_OF_A_GROUP
 
 
-async def _loaded(load_of: Callable[[str, str], Callable[[int], Awaitable[int]]], door: _Door) -> int:
+async def _loaded(load_of: Callable[[str, str], Callable[[int], Awaitable[int]]], door: Door) -> int:
     return await load_of(HEARTBEAT, SESSION)(door.grpc)
 
 
 _WAYS: dict[str, _Knock] = {
-    "heartbeats over HTTP": _over_http(lambda crowd: _heartbeats([crowd]), one_group=False),
+    "heartbeats over HTTP": _over_http(lambda crowd: heartbeats_of([crowd]), one_group=False),
     "heartbeats over HTTP, connections of one group each": _over_http(
-        lambda crowd: _heartbeats([crowd]), one_group=True
+        lambda crowd: heartbeats_of([crowd]), one_group=True
     ),
     "heartbeats over gRPC, one a call": _by_calls,
     "heartbeats over gRPC streams, all in a message": _on_streams,
@@ -201,21 +207,27 @@ def _load(server: Server, requests: Sequence[str], cpu_ms: Callable[[], float], 
     return outcome.answered / outcome.seconds, (cpu_ms() - before_ms) / outcome.answered * 1_000
 
 
-async def _stable_crowds(server: Server) -> list[Crowd]:
-    crowds = [Crowd(f"replicas-{number}", server.port) for number in range(GROUPS)]
+def crowds_at(server: Server, groups: int = GROUPS) -> list[Crowd]:
+    """So many groups, which have no members yet."""
+    return [Crowd(f"replicas-{number}", server.port) for number in range(groups)]
+
+
+async def fill(crowds: Sequence[Crowd]) -> None:
+    """Let ten members enter each group; returns when each of them has its share."""
     for crowd in crowds:
         await crowd.grow(MEMBERS_OF_A_GROUP)
     await asyncio.gather(*(member.enter() for crowd in crowds for member in crowd.members))
-    return crowds
 
 
-async def _disperse(crowds: Sequence[Crowd]) -> None:
+async def disperse(crowds: Sequence[Crowd]) -> None:
+    """End all members, which must be in their generation yet."""
     for crowd in crowds:
         await crowd.all_live()
         await crowd.disperse()
 
 
-def _heartbeats(crowds: Sequence[Crowd]) -> list[str]:
+def heartbeats_of(crowds: Sequence[Crowd]) -> list[str]:
+    """A heartbeat of each of their members."""
     return [
         request_bytes(
             f"{crowd.path}/heartbeat", {"member_id": member.member_id, "generation_id": member.generation_id}

@@ -38,6 +38,7 @@ BENCHES = (
     "takeover",
     "stopping",
     "pipeline",
+    "growth",
     "idle",
     "race",
 )
