@@ -13,6 +13,7 @@ from sqlalchemy import (
     Delete,
     Dialect,
     Exists,
+    FromClause,
     Integer,
     Table,
     Text,
@@ -29,7 +30,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from rota.replica.ports import ShardBatch
-from rota.storage.bulk import GivenRows, Row, TableChange, given_rows
+from rota.storage.bulk import Form, GivenRows, Row, TableChange, given_rows
 from rota.storage.journal import journal_lines
 from rota.storage.leases import lock_in_order
 from rota.storage.rows import state_changes
@@ -72,10 +73,10 @@ def compiled(statement: ClauseElement, dialect: Dialect, **options: Any) -> Stat
     return Statement(str(built), tuple(built.positiontup or ()), built.params)
 
 
-def given_ends(dialect: str) -> GivenRows:
-    """The rows of `ends_of`, given to a statement."""
+def given_ends(dialect: str, *, is_one: bool = False) -> GivenRows:
+    """The rows of `ends_of`, given to a statement; that of one batch alone where it `is_one`."""
     numbers = {"epoch": BigInteger(), "first_seq": BigInteger(), "last_seq": BigInteger()}
-    return given_rows(dialect, "ends", {"shard_id": Integer(), **numbers, "replica_id": Text()})
+    return given_rows(dialect, "ends", {"shard_id": Integer(), **numbers, "replica_id": Text()}, is_one=is_one)
 
 
 def advance(ends: GivenRows, taken: GivenRows | None = None) -> Update:
@@ -83,15 +84,18 @@ def advance(ends: GivenRows, taken: GivenRows | None = None) -> Update:
 
     The others have a new owner or a journal that ends elsewhere; or the store went back to an earlier state, and has
     lost a side commit that is `taken` over. Those that moved stay locked until the transaction is over, so that no
-    other transaction can claim them between this check and the commit.
+    other transaction can claim them between this check and the commit. One shard alone is locked by the update itself,
+    which checks it again after a wait for another transaction; several are locked in their order before.
     """
     given = ends.table.c
     is_owner = or_(given.replica_id.is_(None), shards.c.replica_id == given.replica_id)
     checks = [shards.c.epoch == given.epoch, is_owner, shards.c.last_seq == given.first_seq - 1]
     if taken is not None:
         checks.append(~_lacks_side_commit(taken, given.shard_id))
-    following = lock_in_order(ends, *checks)
-    moved = update(shards).where(shards.c.shard_id == following.c.shard_id)
+    following: FromClause = ends.table
+    if ends.form is not Form.VALUES:
+        following, checks = lock_in_order(ends, *checks), []
+    moved = update(shards).where(shards.c.shard_id == following.c.shard_id, *checks)
     return moved.values(last_seq=following.c.last_seq).returning(shards.c.shard_id)
 
 

@@ -1,8 +1,9 @@
 """Many rows in one statement: how a list of rows travels to either engine as a statement's parameters.
 
 Postgres gets one array per column and `unnest`s them: one plan for any number of rows, and unlike COPY it can upsert.
-An array travels as its text, because the driver would encode its elements one by one (ADR 93). SQLite reads a JSON
-array as a table.
+An array travels as its text, because the driver would encode its elements one by one (ADR 93). Where there is one row
+alone, each of its values is a parameter: neither side has an array to write or to read. SQLite reads a JSON array as a
+table.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from sqlalchemy import (
@@ -34,6 +36,14 @@ from rota.storage.schema import WallClockMs
 Row = Sequence[Any]
 
 
+class Form(Enum):
+    """How given rows travel."""
+
+    ARRAYS = "an array for each column"
+    VALUES = "a parameter for each value of the only row"
+    JSON = "one JSON document"
+
+
 @dataclass(frozen=True, slots=True)
 class GivenRows:
     """Rows that a statement reads as a table: write it against `table.c`, run it with `bind(rows)`."""
@@ -41,20 +51,34 @@ class GivenRows:
     table: FromClause
     name: str
     columns: Mapping[str, TypeEngine[Any]]
-    as_json: bool
+    form: Form
 
     def bind(self, rows: Sequence[Row]) -> dict[str, Any]:
-        if self.as_json:
+        if self.form is Form.JSON:
             return {self.name: json.dumps([list(row) for row in rows])}
+        if self.form is Form.VALUES:
+            (row,) = rows
+            return {f"{self.name}_{name}": value for name, value in zip(self.columns, row, strict=True)}
         columns = zip(self.columns.items(), zip(*rows, strict=True), strict=True)
         return {f"{self.name}_{name}": array_text(type_, values) for (name, type_), values in columns}
 
 
-def given_rows(dialect: str, name: str, columns: Mapping[str, TypeEngine[Any]]) -> GivenRows:
-    """At least one row with these columns, given to a statement. On SQLite: numbers, text and nulls only."""
-    on_postgres = dialect == "postgresql"
-    table = _unnested(name, columns) if on_postgres else _read_from_json(name, columns)
-    return GivenRows(table, name, columns, as_json=not on_postgres)
+def given_rows(dialect: str, name: str, columns: Mapping[str, TypeEngine[Any]], *, is_one: bool = False) -> GivenRows:
+    """At least one row with these columns, given to a statement. On SQLite: numbers, text and nulls only.
+
+    `is_one`: there is one row alone, which is cheaper on Postgres.
+    """
+    if dialect != "postgresql":
+        return GivenRows(_read_from_json(name, columns), name, columns, Form.JSON)
+    if is_one:
+        return GivenRows(_parameters(name, columns), name, columns, Form.VALUES)
+    return GivenRows(_unnested(name, columns), name, columns, Form.ARRAYS)
+
+
+def _parameters(name: str, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
+    return select(*(bindparam(f"{name}_{key}", type_=type_).label(key) for key, type_ in columns.items())).subquery(
+        name
+    )
 
 
 def _unnested(name: str, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
@@ -116,9 +140,10 @@ class TableChange:
         return [key for key in self.gone if tuple(key) not in written]
 
 
-def given_keys(table: Table, dialect: str) -> GivenRows:
-    """Keys of rows of this table, given to a statement."""
-    return given_rows(dialect, f"{table.name}_gone", {key.name: key.type for key in table.primary_key})
+def given_keys(table: Table, dialect: str, *, is_one: bool = False) -> GivenRows:
+    """Keys of rows of this table, given to a statement; one key alone where it `is_one`."""
+    keys = {key.name: key.type for key in table.primary_key}
+    return given_rows(dialect, f"{table.name}_gone", keys, is_one=is_one)
 
 
 def sent_type(of: Column[Any]) -> TypeEngine[Any]:
