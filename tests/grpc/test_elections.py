@@ -131,12 +131,12 @@ async def test_the_next_candidate_of_the_sdk_leads(
 ) -> None:
     joins: list[str] = []
     waiting: set[tuple[str, int]] = set()
-    call, on_heartbeat = coordinator.call, coordinator.try_heartbeat
+    submit, on_heartbeat = coordinator.submit, coordinator.try_heartbeat
 
-    async def calling(request: Any) -> Any:
+    def submitting(request: Any, done: Any) -> Any:
         if isinstance(request, JoinGroup):
             joins.append(request.member_id)
-        return await call(request)
+        return submit(request, done)
 
     def beating(request: Any) -> Any:
         if isinstance(request, HeartbeatMany):
@@ -146,7 +146,7 @@ async def test_the_next_candidate_of_the_sdk_leads(
     def is_waiting(election: Election) -> bool:
         return (election.member.member_id, election.member.generation_id) in waiting
 
-    monkeypatch.setattr(coordinator, "call", calling)
+    monkeypatch.setattr(coordinator, "submit", submitting)
     monkeypatch.setattr(coordinator, "try_heartbeat", beating)
     if not takes_elections:
         monkeypatch.setattr("rota.api.grpc.roster.elected_in", lambda _lines: None)

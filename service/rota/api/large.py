@@ -15,11 +15,16 @@ _parsing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rota-large-mess
 Read = TypeVar("Read")
 
 
+def is_large(size: int) -> bool:
+    """Whether a message of `size` bytes is read on that thread."""
+    return size > ON_THE_LOOP_BYTES
+
+
 async def read_large(size: int, read: Callable[[], Read]) -> Read:
     """What `read` returns or raises, for a message of `size` bytes. A small one is read here and now.
 
     `read` must be Python code: an extension that does not release the interpreter's lock would stop the loop as well.
     """
-    if size <= ON_THE_LOOP_BYTES:
+    if not is_large(size):
         return read()
     return await asyncio.get_running_loop().run_in_executor(_parsing, read)

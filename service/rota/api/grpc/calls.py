@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import grpc
@@ -55,6 +55,7 @@ MARGIN_MS = 100
 MOST_REFUSED = 1_000
 """Groups of one message that are refused one by one."""
 
+Asked = TypeVar("Asked", bound=Request)
 Behaviour = Callable[[Context], Awaitable[bytes]]
 Receive = Callable[[Context], Awaitable[bytes]]
 
@@ -88,7 +89,7 @@ class Calls:
 
     async def ask(self, rpc: Rpc, request: Request, context: Context) -> Answer:
         """Ask the coordinator in the name of a caller. Raises `CallFailed`."""
-        request = _within_deadline(request, context.time_remaining())
+        request = within_deadline(request, context.time_remaining())
         if not parks_for_ms(request):
             return checked(await self.coordinator.call(request))
         with self.metrics.parked(rpc.name):
@@ -226,7 +227,7 @@ def host_of(peer: str) -> str:
     return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else ""
 
 
-def _within_deadline(request: Request, left_s: float | None) -> Request:
+def within_deadline(request: Asked, left_s: float | None) -> Asked:
     """Whichever is over first, the wait or the deadline, the client gets an answer.
 
     Cut the request's wait to what the deadline leaves, so that it ends as *pending* and not in a timeout.
@@ -239,5 +240,5 @@ def _within_deadline(request: Request, left_s: float | None) -> Request:
     if wait_ms <= allowed_ms:
         return request
     changed: Any = request
-    shorter: Request = replace(changed, wait_ms=allowed_ms)
+    shorter: Asked = replace(changed, wait_ms=allowed_ms)
     return shorter

@@ -3,17 +3,18 @@
 The order of what a client reads. Everything that a stream sends goes through one queue, and is read in the order in
 which it was queued.
 
-- Calls begin in the order in which they arrive, and each is a task. Their answers are queued as they are ready: the
-  answer to a heartbeat overtakes that to a join that waits. A client matches them by the number of the call.
+- Calls begin in the order in which they arrive, as a rule without a task (`SubmittedCall`). Their answers are queued as
+  they are ready: the answer to a heartbeat overtakes that to a join that waits. A client matches them by the number of
+  the call.
 - A push (`Rebalance`, `Election`, `Generation`, `Fenced`) is queued when the journal entry that it reports is durable,
-  which is also the first moment at which an answer may reflect it. An answer takes some turns of the event loop more,
-  as its task must run. So a push about a generation may come BEFORE the answer that would have brought that generation.
+  which is also the first moment at which an answer may reflect it. An answer takes a turn of the event loop more, and
+  that of a task several. So a push about a generation may come BEFORE the answer that would have brought it.
 
 A client therefore needs no order between them: a push names its generation, and a member with another one ignores it.
 Pushes that a member's own call brought about are left out, since the answer says the same: a member that is joining
 gets no push to join (`StreamMember.joins`), and a leader that opened a generation by its sync has its share in the
 answer (`StreamMember.syncs`). A push may be left out that would have been needed, where a rebalance begins in the turns
-between an answer and the end of its task. That costs time and nothing else: the next heartbeat is answered with
+between an answer and its event. That costs time and nothing else: the next heartbeat is answered with
 REBALANCE_IN_PROGRESS. Pushes make members quick; heartbeats make them right.
 
 A stream that ends says nothing about its members: they may be on another one already. Only with `leave_after_ms` do
@@ -25,18 +26,19 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import grpc
 
-from rota.api.grpc.calls import Calls, Context, client_of, dump
-from rota.api.grpc.failures import CallFailed, Failure, abort, converted, failure_of, outcome_of, traced
+from rota.api.grpc.calls import Calls, Context, client_of, dump, within_deadline
+from rota.api.grpc.failures import CallFailed, Failure, abort, checked, converted, failure_of, outcome_of, traced
 from rota.api.grpc.roster import GroupKey, Roster, StreamMember
 from rota.api.heartbeats import answers_to
-from rota.api.large import read_large
+from rota.api.large import is_large, read_large
+from rota.observability import tracing
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import (
     CommitOffsets,
@@ -46,10 +48,10 @@ from rota.protocol.messages import (
     JoinGroup,
     JoinReply,
     LeaveGroup,
-    Request,
     SyncGroup,
+    parks_for_ms,
 )
-from rota.replica.ports import Answer
+from rota.replica.ports import Answer, Cancel, unpark
 from rota.v1.coordinator_pb2 import (
     Drain,
     HeartbeatManyResponse,
@@ -76,6 +78,8 @@ DRAINING = "this replica is stopping; go on at another one"
 NOT_READ = Failure(ErrorCode.THROTTLED, "the stream's events are not read fast enough")
 
 Work = Callable[[], Awaitable[SessionEvent]]
+MemberRequest = JoinGroup | SyncGroup | LeaveGroup | CommitOffsets
+"""What a stream carries beside heartbeats and what is about itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,7 @@ class Session:
         "_reading",
         "_rejection",
         "_roster",
+        "_unbegun",
         "_unread",
         "_waiting",
         "takes_elections",
@@ -135,7 +140,9 @@ class Session:
         """The last answers to heartbeats as they travel: as a rule the next ones are the same."""
         self._groups: set[GroupKey] = set()
         """Where it has, or had, members, or calls to become one."""
-        self._open: dict[int, asyncio.Task[None]] = {}
+        self._open: dict[int, asyncio.Task[None] | SubmittedCall] = {}
+        self._unbegun = 0
+        """Tasks of calls that have not run yet. Calls behind them are tasks, too, so that they begin in their order."""
         self._unread: deque[SessionEvent] | None = None
         """None while there is none: an empty queue is large beside a stream that is silent."""
         self._waiting: asyncio.Future[None] | None = None
@@ -169,9 +176,10 @@ class Session:
                     await self._waiting
         finally:
             self._closed = True
-            tasks = (self._reading, *self._open.values())
-            for task in tasks:
-                task.cancel()
+            ended = (self._reading, *self._open.values())
+            for each in ended:
+                each.cancel()
+            tasks = [each for each in ended if isinstance(each, asyncio.Task)]
             try:
                 await asyncio.gather(*tasks, return_exceptions=True)
             finally:  # the end of its messages may be seen first, and the stream's own end while the tasks end
@@ -294,31 +302,62 @@ class Session:
             case None:
                 self._start(call, self._refuse_unknown, OPERATION)
             case name:
-                kind = _KINDS[name]
-                self._start(call, partial(self._call, kind, getattr(message, name)), kind.rpc.name)
+                kind, message = _KINDS[name], getattr(message, name)
+                if self._unbegun or tracing.spans is not None or is_large(message.ByteSize()):
+                    self._start(call, partial(self._call, kind, message), kind.rpc.name)
+                else:
+                    self._submit(call, kind, message)
 
     def _start(self, call: int, work: Work, operation: str) -> None:
         """Carry a call out as a task of its own; `run` awaits those that are left at the end."""
-        if len(self._open) >= MAX_CALLS or call in self._open:
-            detail = f"a stream has at most {MAX_CALLS} open calls, each with a number of its own"
-            self.push(_error_event(call, Failure(ErrorCode.INVALID_REQUEST, detail)))
-            return
-        task = self._open[call] = asyncio.create_task(self._answer(call, work, operation))
-        task.add_done_callback(lambda _: self._close(call))
+        if self._may_open(call):
+            self._unbegun += 1
+            task = self._open[call] = asyncio.create_task(self._carry_out(call, work, operation))
+            task.add_done_callback(lambda _: self.close(call))
+            # Right behind the task's first turn, which comes also if it is cancelled before.
+            asyncio.get_running_loop().call_soon(self._note_begun)
 
-    def _close(self, call: int) -> None:
+    def _submit(self, call: int, kind: _Kind, message: Any) -> None:
+        """Carry a call out without a task."""
+        if not self._may_open(call):
+            return
+        try:
+            self._calls.admit_unread(kind.rpc, message)
+            request = self._admitted(kind.rpc.read_request(message, self._calls.limits, **self._unsaid(kind)))
+        except Exception as error:
+            self.answer(call, converted(error, kind.rpc.name), kind.rpc.name)
+            return
+        submitted = self._open[call] = SubmittedCall(self, call, kind, request)
+        submitted.begin(self._calls, self._context)
+
+    def _note_begun(self) -> None:
+        self._unbegun -= 1
+
+    def _may_open(self, call: int) -> bool:
+        """Whether the call may be opened; an error is its answer otherwise."""
+        if len(self._open) < MAX_CALLS and call not in self._open:
+            return True
+        detail = f"a stream has at most {MAX_CALLS} open calls, each with a number of its own"
+        self.push(_error_event(call, Failure(ErrorCode.INVALID_REQUEST, detail)))
+        return False
+
+    def close(self, call: int) -> None:
+        """Forget an open call."""
         del self._open[call]
         if not self._open:
             self._open.clear()  # which frees its table
         self._wake()
 
     def _cancel(self, call: int) -> None:
-        task = self._open.get(call)
-        if task is not None:
-            task.cancel()
+        opened = self._open.get(call)
+        if opened is not None:
+            opened.cancel()
 
-    async def _answer(self, call: int, work: Work, operation: str) -> None:
-        outcome = await outcome_of(work(), operation)
+    async def _carry_out(self, call: int, work: Work, operation: str) -> None:
+        self.answer(call, await outcome_of(work(), operation), operation)
+
+    def answer(self, call: int, outcome: SessionEvent | Failure, operation: str) -> None:
+        """Queue the answer to a call."""
         if isinstance(outcome, Failure):
             self._calls.metrics.request_answered(operation, outcome.code)
             self.push(_error_event(call, outcome))
@@ -345,23 +384,36 @@ class Session:
         raise invalid("the call asks for nothing that this server knows")
 
     async def _call(self, kind: _Kind, message: Any) -> SessionEvent:
-        unsaid = {"host": client_of(self._context, self._calls.proxies)} if kind.rpc.request is JoinGroup else {}
+        unsaid = self._unsaid(kind)
         self._calls.admit_unread(kind.rpc, message)
         limits = self._calls.limits
-        request = await read_large(message.ByteSize(), lambda: kind.rpc.read_request(message, limits, **unsaid))
-        # Before any member is bound: members on the stream get events of the group.
+        read = await read_large(message.ByteSize(), lambda: kind.rpc.read_request(message, limits, **unsaid))
+        request = self._admitted(read)
+        with self.under_way(request):
+            answer = await self._calls.ask(kind.rpc, request, self._context)
+        return self.event_of(kind, request, answer)
+
+    def _unsaid(self, kind: _Kind) -> dict[str, Any]:
+        """What a request holds and its message does not."""
+        return {"host": client_of(self._context, self._calls.proxies)} if kind.rpc.request is JoinGroup else {}
+
+    def _admitted(self, request: Any) -> MemberRequest:
+        """The request, before any member is bound: members on the stream get events of the group."""
         self._calls.admission.admit(request)
         if isinstance(request, JoinGroup | SyncGroup):
             self._groups.add(self._roster.shared_key((request.namespace, request.group_id)))
-        with self._under_way(request):
-            answer = await self._calls.ask(kind.rpc, request, self._context)
+        admitted: MemberRequest = request
+        return admitted
+
+    def event_of(self, kind: _Kind, request: MemberRequest, answer: Answer) -> SessionEvent:
+        """The answer as it travels, to a request that has succeeded; its member is on this stream from here on."""
         member_id = answer.reply.member_id if isinstance(answer.reply, JoinReply) else getattr(request, "member_id", "")
         if isinstance(request, JoinGroup | SyncGroup):
             self._bind(request, member_id)
         return SessionEvent(**{kind.answer: kind.rpc.write_answer(answer.reply, answer.revision, answer.epoch)})
 
     @contextmanager
-    def _under_way(self, request: Request) -> Iterator[None]:
+    def under_way(self, request: MemberRequest) -> Iterator[None]:
         """Bind a joining member to this stream (without rebalance pushes while it joins); unbind a leaving one."""
         if isinstance(request, LeaveGroup):
             key = (request.namespace, request.group_id)
@@ -458,6 +510,62 @@ class Session:
                 write_result(results.groups.add(), _reply_of(answer), answer.revision, answer.epoch)
             self._last_results, self._last_answers = results, answers
         return SessionEvent(heartbeat=self._last_results)
+
+
+class SubmittedCall:
+    """An open call without a task: answered or cancelled, one of the two, and what it holds until then."""
+
+    __slots__ = ("_call", "_cancel", "_held", "_kind", "_request", "_session")
+
+    def __init__(self, session: Session, call: int, kind: _Kind, request: MemberRequest) -> None:
+        self._session = session
+        self._call = call
+        self._kind = kind
+        self._request = request
+        self._held: ExitStack | None = ExitStack()
+        """None from its end on."""
+        self._cancel: Cancel | None = None
+
+    def begin(self, calls: Calls, context: Context) -> None:
+        """Ask the coordinator in the name of the stream's caller."""
+        request = within_deadline(self._request, context.time_remaining())
+        assert self._held is not None
+        try:
+            self._held.enter_context(self._session.under_way(request))
+            if parks_for_ms(request):
+                self._held.enter_context(calls.metrics.parked(self._kind.rpc.name))
+            self._cancel = calls.coordinator.submit(request, self._answered)
+        except Exception as error:
+            held = self._end()
+            if held is not None:
+                held.close()
+                self._session.answer(self._call, converted(error, self._kind.rpc.name), self._kind.rpc.name)
+
+    def cancel(self) -> None:
+        """No answer is wanted. A call that does not park goes on all the same."""
+        held = self._end()
+        if held is not None:
+            held.close()
+            unpark(self._cancel)
+
+    def _answered(self, answer: Answer) -> None:
+        held, kind = self._end(), self._kind
+        if held is None:
+            return
+        outcome: SessionEvent | Failure
+        try:
+            with held:
+                checked(answer)
+            outcome = self._session.event_of(kind, self._request, answer)
+        except Exception as error:
+            outcome = converted(error, kind.rpc.name)
+        self._session.answer(self._call, outcome, kind.rpc.name)
+
+    def _end(self) -> ExitStack | None:
+        held, self._held = self._held, None
+        if held is not None:
+            self._session.close(self._call)
+        return held
 
 
 def _reply_of(answer: Answer) -> HeartbeatManyReply:
