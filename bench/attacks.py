@@ -18,7 +18,8 @@ import httpx
 
 from bench.attackers import ATTACKS, BEGUN, CLUSTER
 from bench.figures import Effort, Figure
-from bench.servers import HOST, ROOT, Server, rota_server
+from bench.servers import ROOT, Server, rota_server
+from bench.setting import HOST
 from rota.access.actions import ROLES
 from rota.access.rules import Rule
 from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse

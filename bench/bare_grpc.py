@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import uvloop
 
-from bench.servers import HOST
+from bench.setting import HOST
 from rota.api.grpc.server import server_options
 from rota.protocol.limits import Limits
 

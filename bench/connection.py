@@ -8,7 +8,7 @@ import re
 from functools import lru_cache
 from typing import Any, cast
 
-from bench.servers import HOST
+from bench.setting import HOST
 from rota.wire.documents import dump_document
 
 _END_OF_HEAD = b"\r\n\r\n"

@@ -20,11 +20,11 @@ from statistics import median
 import uvloop
 
 from bench.figures import Effort
-from bench.members import NAMESPACE
 from bench.race.peer import DEADLINE_S
 from bench.race.rota import RotaHttp
 from bench.race.rows import PACE_S, PACED_SESSIONS, paced
 from bench.servers import Server, get_json
+from bench.setting import NAMESPACE
 
 SHARDS = 64
 BUSY = 0.5

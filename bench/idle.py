@@ -13,7 +13,8 @@ from bench.connection import Connection
 from bench.figures import Effort, Figure, transposed
 from bench.members import Crowd
 from bench.over_grpc import idle_streams
-from bench.servers import HOST, Server, bare_server, rota_server
+from bench.servers import Server, bare_server, rota_server
+from bench.setting import HOST
 from bench.stream_members import SESSION
 
 PARKED, GROUPS_AT_ONCE, MEMBERS_OF_A_GROUP = 2_000, 4, 50

@@ -17,7 +17,8 @@ from typing import cast
 
 import uvloop
 
-from bench.servers import HOST, ROOT
+from bench.servers import ROOT
+from bench.setting import HOST
 
 _OK = b"HTTP/1.1 200"
 _REFUSALS = (b"HTTP/1.1 4", b"HTTP/1.1 5")

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.connection import Connection
+from bench.setting import NAMESPACE, WAIT_MS
 
-NAMESPACE = "bench"
-WAIT_MS = 50_000
 METADATA = b64encode(bytes(60)).decode()
 SHARE = b64encode(bytes(40)).decode()
 DEADLINE_S = 60.0

@@ -15,8 +15,9 @@ import uvloop
 
 from bench.bare_grpc import STREAM, UNARY
 from bench.figures import Effort, Figure, transposed
-from bench.members import NAMESPACE, Crowd
-from bench.servers import HOST, Server, bare_grpc_server, rota_server
+from bench.members import Crowd
+from bench.servers import Server, bare_grpc_server, rota_server
+from bench.setting import HOST, NAMESPACE
 from rota.v1 import coordinator_pb2 as pb
 from rota.wire.rpcs import COORDINATOR
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import rota
 from bench.figures import Effort, Figure, transposed
-from bench.servers import HOST, Server, rota_server
+from bench.servers import Server, rota_server
+from bench.setting import HOST
 from rota.client import Client, Consumer, TopicPartition
 
 STRATEGIES = ("cooperative-sticky", "sticky")

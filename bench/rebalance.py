@@ -12,8 +12,9 @@ import uvloop
 
 from bench.connection import Connection
 from bench.figures import Effort, Figure, transposed
-from bench.members import METADATA, WAIT_MS, Crowd
+from bench.members import METADATA, Crowd
 from bench.servers import Server, bare_server, rota_server
+from bench.setting import WAIT_MS
 from rota.storage import upgrade
 from tests.support.postgres import PostgresServer
 

@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import psutil
 
+from bench.setting import HOST
 from tests.support.ports import free_port
 from tests.support.processes import Process, rota_command
 
-HOST = "127.0.0.1"
 ROOT = Path(__file__).resolve().parent.parent
 SERVICE = "ROTA_BENCH_SERVICE"
 """Names the folder `service` of another checkout. Its server is measured then, for figures of before a change."""

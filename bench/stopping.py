@@ -16,7 +16,8 @@ from statistics import median
 import httpx
 
 from bench.figures import Effort, Figure, transposed
-from bench.servers import HOST, ROOT, rota_server
+from bench.servers import ROOT, rota_server
+from bench.setting import HOST
 from tests.processes.programs.worker import STEP_S
 from tests.support.processes import Process
 

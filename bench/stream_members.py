@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
 
-from bench.members import NAMESPACE, WAIT_MS
-from bench.servers import HOST
+from bench.setting import HOST, NAMESPACE, WAIT_MS
 from rota.v1 import coordinator_pb2 as pb
 from rota.wire.batching import split_batch, take_batch
-from rota.wire.rpcs import COORDINATOR
 
-SESSION = f"/{COORDINATOR}/Session"
+SESSION = f"/{pb.DESCRIPTOR.services_by_name['GroupCoordinator'].full_name}/Session"
 SESSION_TIMEOUT_MS = 600_000
 """There are no heartbeats here."""
 DEADLINE_S = 60.0
@@ -122,6 +121,8 @@ class StreamCrowd:
         self._streams = streams
         self._holding: Counter[int] = Counter()
         self._agreed = asyncio.Event()
+        self.agreed_s = 0.0
+        """When they held one last, by `time.perf_counter`."""
 
     def grow(self, size: int) -> None:
         """New members join until there are `size`."""
@@ -159,6 +160,7 @@ class StreamCrowd:
         self._holding[former] -= 1
         self._holding[generation_id] += 1
         if generation_id and self._holding[generation_id] == len(self.members):
+            self.agreed_s = time.perf_counter()
             self._agreed.set()
 
 

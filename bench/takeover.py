@@ -19,8 +19,8 @@ import uvloop
 
 from bench.connection import Connection
 from bench.figures import Effort, Figure, transposed
-from bench.members import NAMESPACE
-from bench.servers import HOST, Server, rota_server
+from bench.servers import Server, rota_server
+from bench.setting import HOST, NAMESPACE
 from rota.storage import upgrade
 from tests.support.postgres import PostgresServer
 

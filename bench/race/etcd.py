@@ -11,7 +11,8 @@ from typing import ClassVar
 from bench.race.install import program
 from bench.race.peer import TTL_S, Batch, Candidate, Group, Peer, Session, Views, WatchedGroup, Watcher, Writer, opened
 from bench.race.wire import Grpc, Refused, fields_of, message, message_frame
-from bench.servers import HOST, Server
+from bench.servers import Server
+from bench.setting import HOST
 from tests.support.ports import free_port
 from tests.support.processes import Process
 

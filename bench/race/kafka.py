@@ -13,7 +13,8 @@ from typing import ClassVar
 from bench.race.install import java_command
 from bench.race.peer import DEADLINE_S, TTL_S, Candidate, Group, Peer, Session, Writer, opened
 from bench.race.wire import LengthPrefixed, Refused, prefixed
-from bench.servers import HOST, Server
+from bench.servers import Server
+from bench.setting import HOST
 from tests.support.ports import free_port
 from tests.support.processes import Process
 

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from bench.race.install import program
 from bench.race.peer import TTL_S, Batch, Candidate, Group, Peer, Session, Views, WatchedGroup, Watcher, Writer
 from bench.race.wire import Refused, Wire
-from bench.servers import HOST, Server
+from bench.servers import Server
+from bench.setting import HOST
 from tests.support.ports import free_port
 from tests.support.processes import Process
 

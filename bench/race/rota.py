@@ -10,11 +10,12 @@ from typing import ClassVar
 import grpc
 
 from bench.connection import request_bytes
-from bench.members import NAMESPACE, Crowd, CrowdMember
+from bench.members import Crowd, CrowdMember
 from bench.over_grpc import on_a_stream
 from bench.race.peer import TTL_S, Batch, Candidate, Group, Peer, Session, Writer, opened
 from bench.race.wire import Grpc, Http, Refused, message_frame
-from bench.servers import HOST, Server, rota_server
+from bench.servers import Server, rota_server
+from bench.setting import HOST, NAMESPACE
 from bench.stream_members import SESSION, MemberStream, StreamCrowd, StreamMember
 from rota.storage import upgrade
 from rota.v1 import coordinator_pb2 as pb

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Self, cast
 
-from bench.servers import HOST
+from bench.setting import HOST
 from tests.support.raw_http2 import (
     ACK,
     DATA,

@@ -10,7 +10,8 @@ from typing import ClassVar
 from bench.race.install import java_command
 from bench.race.peer import TTL_S, Candidate, Group, Peer, Session, Views, WatchedGroup, Watcher, Writer, opened
 from bench.race.wire import LengthPrefixed, Refused, prefixed
-from bench.servers import HOST, Server
+from bench.servers import Server
+from bench.setting import HOST
 from tests.support.ports import free_port
 from tests.support.processes import Process
 
