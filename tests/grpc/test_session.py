@@ -357,7 +357,7 @@ async def test_a_loss_reported_twice_still_takes_its_members_along(
     await asyncio.gather(running, return_exceptions=True)
 
     assert not server._roster.bound_members(("default", "g"))
-    await server._roster.stop()
+    server._roster.stop()
 
 
 async def test_a_member_whose_join_is_parked_leaves_with_its_stream(

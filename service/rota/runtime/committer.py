@@ -88,10 +88,10 @@ class Committer:
             self._telemetry.on_store_failed("commit")
             self._carry_out(self._group.outcome_unknown(str(error)), {})
             return
-        events = sum(len(batch.events) for batch in batches)
-        self._telemetry.on_commit(len(batches), events, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
         landed = self._group.landed(refused, Now(self._clock.now_ms(), self._clock.monotonic_ms()))
         self._carry_out(landed, dict(zip(to_do.batches, batches, strict=True)))
+        self._telemetry.on_commit(len(batches), sum(len(batch.events) for batch in batches), seconds)
 
     def _carry_out(self, landed: Landed, batches: dict[OwnedShard, ShardBatch]) -> None:
         for owned, reason in landed.lost.items():

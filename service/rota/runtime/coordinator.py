@@ -334,8 +334,9 @@ class LocalCoordinator:
         self.topic_news.end_waits()
 
     def _on_events(self, shard_id: int, events: list[JournalEvent]) -> None:
-        self._subscriptions.notify(events)  # Members wait for them.
-        self._telemetry.on_events(shard_id, events)
+        self._subscriptions.notify(events)
+        # Members wait for what the subscriptions push, so that goes out before this is counted and logged.
+        asyncio.get_running_loop().call_soon(self._telemetry.on_events, shard_id, events)
         changed = {event.namespace for event in events if event.kind == TopicChanged.kind}
         if changed:
             self.on_topics_changed(changed)

@@ -11,6 +11,7 @@ import logging
 from base64 import b64decode
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from rota.api.grpc.elections import Elected, elected_in
@@ -18,11 +19,11 @@ from rota.api.grpc.ports import StreamedCoordinator
 from rota.protocol.causes import MEMBER_ENDS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import HeartbeatError, HeartbeatMany, LeaveGroup, LeavingMember
-from rota.replica.ports import JournalEvent
+from rota.replica.ports import Answer, JournalEvent
 from rota.v1.coordinator_pb2 import Fenced, Generation, MemberAssignment, Rebalance, SessionEvent
 
 GroupKey = tuple[str, str]
-RETRY_LEAVE_S = (0.0, 0.1, 0.5, 2.0)
+RETRY_LEAVE_S = (0.1, 0.5, 2.0)
 
 _log = logging.getLogger(__name__)
 
@@ -60,13 +61,33 @@ class _Table:
     """
 
 
+@dataclass(frozen=True, slots=True)
+class _Departure:
+    """Members whose stream was lost at that time of the event loop, and that are on no other one."""
+
+    key: GroupKey
+    bound_members: Sequence[StreamMember]
+    lost_s: float
+    leave_after_ms: int
+
+    def request(self) -> LeaveGroup:
+        """Only the coordinator knows whether they sent heartbeats elsewhere since the loss, so it decides."""
+        # Not the grace: this loop may be late, and early heartbeats in it would count for nothing.
+        silent_ms = int((_now_s() - self.lost_s) * 1000)
+        reason = f"its stream was lost {self.leave_after_ms} ms ago"
+        leaving = (LeavingMember(m.member_id, m.group_instance_id, reason, silent_ms) for m in self.bound_members)
+        return LeaveGroup(*self.key, tuple(leaving))
+
+
 class Roster:
     """All members on the streams of a server."""
 
     def __init__(self, coordinator: StreamedCoordinator) -> None:
         self._coordinator = coordinator
         self._tables: dict[GroupKey, _Table] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: set[asyncio.TimerHandle] = set()
+        """Of members that leave after their grace, or that could not leave yet."""
+        self._has_stopped = False
 
     def bound_members(self, key: GroupKey) -> Mapping[str, StreamMember]:
         """The members of the group on streams, by member id; not to be kept."""
@@ -147,40 +168,50 @@ class Roster:
             if leave_after_ms is None:
                 self.remove(stream, key, member_ids)
                 continue
-            task = asyncio.create_task(self._leave(stream, key, member_ids, leave_after_ms, _now_s()))
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            leave = partial(self._leave, stream, key, member_ids, leave_after_ms, _now_s())
+            if leave_after_ms:
+                self._later(leave_after_ms / 1000, leave)
+            else:
+                leave()
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Forget all members on streams and pending leaves: these members expire, if they do not come back."""
+        self._has_stopped = True
         tables, self._tables = self._tables, {}
         for table in tables.values():
             table.stop_listening()
-        leaving = list(self._leaving)
-        for task in leaving:
-            task.cancel()
-        await asyncio.gather(*leaving, return_exceptions=True)
+        for timer in self._leaving:
+            timer.cancel()
+        self._leaving.clear()
 
-    async def _leave(
-        self, stream: Stream, key: GroupKey, member_ids: list[str], leave_after_ms: int, lost_s: float
+    def _leave(
+        self, stream: Stream, key: GroupKey, member_ids: Sequence[str], leave_after_ms: int, lost_s: float
     ) -> None:
-        """Only the coordinator knows whether they sent heartbeats elsewhere since the loss, so it decides."""
-        await asyncio.sleep(leave_after_ms / 1000)
-        reason = f"its stream was lost {leave_after_ms} ms ago"
         bound_members = self.remove(stream, key, member_ids)
-        if not bound_members:
-            return
-        for pause_s in RETRY_LEAVE_S:
-            await asyncio.sleep(pause_s)
-            # Not the grace: this loop may be late, and early heartbeats in it would count for nothing.
-            silent_ms = int((_now_s() - lost_s) * 1000)
-            leaving = tuple(LeavingMember(s.member_id, s.group_instance_id, reason, silent_ms) for s in bound_members)
-            answer = await self._coordinator.call(LeaveGroup(*key, leaving))
-            if not _is_for_later(answer.reply.error):
+        if bound_members:
+            self._depart(_Departure(key, bound_members, lost_s, leave_after_ms), RETRY_LEAVE_S)
+
+    def _depart(self, departure: _Departure, pauses_s: Sequence[float]) -> None:
+        """Have these members leave; again after each of the pauses while the coordinator is not available."""
+
+        def answered(answer: Answer) -> None:
+            if not _is_for_later(answer.reply.error) or self._has_stopped:
                 return
-        _log.warning(
-            "members of a lost stream could not leave", extra={"group_id": key[1], "members": len(bound_members)}
-        )
+            if pauses_s:
+                self._later(pauses_s[0], partial(self._depart, departure, pauses_s[1:]))
+                return
+            details = {"group_id": departure.key[1], "members": len(departure.bound_members)}
+            _log.warning("members of a lost stream could not leave", extra=details)
+
+        self._coordinator.submit(departure.request(), answered)
+
+    def _later(self, seconds: float, leave: Callable[[], None]) -> None:
+        def fire() -> None:
+            self._leaving.discard(timer)
+            leave()
+
+        timer = asyncio.get_running_loop().call_later(seconds, fire)
+        self._leaving.add(timer)
 
     # --- what groups do ------------------------------------------------------------------------------
 

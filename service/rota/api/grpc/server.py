@@ -165,7 +165,7 @@ class GrpcServer:
         await self._end_readiness()
         await self.drain()
         await self._server.stop(grace_s)
-        await self._roster.stop()
+        self._roster.stop()
 
     # --- the services ---------------------------------------------------------------------------------
 
