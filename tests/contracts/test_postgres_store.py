@@ -151,6 +151,25 @@ async def test_an_owner_paused_in_mid_transaction_locks_no_shard(store: SqlStore
     await next_owner.close()
 
 
+@pytest.mark.parametrize("partitions", [1, 2], ids=["one_row", "more_rows"])
+async def test_an_append_that_waits_for_a_claim_is_rejected_after_it(store: SqlStore, partitions: int) -> None:
+    """Its snapshot is older than the claim, so it has to check the shard again when it has the lock."""
+    old = await claim_one(store, "r-1")
+    rows = RowChanges(offsets=[an_offset(each) for each in range(partitions)])
+    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+
+    async with store._writing() as connection:
+        await connection.execute(text("UPDATE rota.shards SET epoch = epoch + 1 WHERE shard_id = 0"))
+        append = asyncio.create_task(store.append([a_batch(old, rows=rows)]))
+        async with asyncio.timeout(EVENTUALLY_S):
+            while not await connection.scalar(waiting):
+                continue
+
+    assert await append == [0]
+    image = await image_of(store, 0)
+    assert (image.last_seq, image.offsets) == (0, ())
+
+
 async def test_cancelled_appends_land_whole_or_not_with_their_answers(store: SqlStore) -> None:
     claim = await claim_one(store)
     cancelled = 0
@@ -247,16 +266,13 @@ async def test_a_missing_driver_is_reported_with_what_to_install(monkeypatch: py
         await upgrade("postgresql://localhost/rota")
 
 
-async def test_values_that_postgres_rejects_leave_nothing(store: SqlStore) -> None:
-    claim = await claim_one(store)
+@pytest.mark.parametrize("others", [0, 1], ids=["one_row", "more_rows"])
+async def test_values_that_postgres_rejects_leave_nothing(store: SqlStore, others: int) -> None:
+    claim, beside = await claim_one(store), [an_offset(1)] * others
 
-    for batch in (
-        a_batch(claim, rows=RowChanges(offsets=[an_offset(metadata="\0")])),
-        a_batch(claim, rows=RowChanges(offsets=[an_offset(metadata="\ud800")])),
-        a_batch(claim, rows=RowChanges(offsets=[an_offset(0, 2**63)])),
-    ):
+    for offset in (an_offset(metadata="\0"), an_offset(metadata="\ud800"), an_offset(0, 2**63)):
         with pytest.raises(StoreUnavailable):
-            await store.append([batch])
+            await store.append([a_batch(claim, rows=RowChanges(offsets=[offset, *beside]))])
 
     assert (await image_of(store, 0)).last_seq == 0
     assert await store.append([a_batch(claim)]) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,8 @@ from tests.contracts.builders import (
 from tests.contracts.conftest import SHARD_COUNT, Backing
 
 
-async def test_every_kind_of_row_is_loaded_as_it_was_written(store: ShardStore) -> None:
+@pytest.mark.parametrize("together", [True, False], ids=["in_one_batch", "a_batch_for_each"])
+async def test_every_kind_of_row_is_loaded_as_it_was_written(store: ShardStore, together: bool) -> None:
     claim = await claim_one(store)
     groups = [
         a_group("a", namespace="other", protocol_type=None, protocol_name=None, leader_id=None),
@@ -43,13 +45,24 @@ async def test_every_kind_of_row_is_loaded_as_it_was_written(store: ShardStore) 
     ]
 
     revisions = [TopicsRevisionRow("default", 2**40), TopicsRevisionRow("other", 1)]
-    changes = RowChanges(groups=groups, members=members, offsets=offsets, topics=topics, topics_revisions=revisions)
+    kinds = {
+        "groups": groups,
+        "members": members,
+        "offsets": offsets,
+        "topics": topics,
+        "topics_revisions": revisions,
+    }
+    if together:
+        batches: list[dict[str, list[Any]]] = [kinds]
+    else:
+        batches = [{kind: [rows[number]] for kind, rows in kinds.items()} for number in range(2)]
 
-    await store.append([a_batch(claim, rows=changes)])
+    for number, rows in enumerate(batches):
+        assert await store.append([a_batch(claim, after=number, rows=RowChanges(**rows))]) == []
 
     assert await image_of(store, 0) == ShardImage(
         0,
-        1,
+        len(batches),
         tuple(sorted(groups, key=lambda g: g.namespace)),
         tuple(members),
         tuple(offsets),

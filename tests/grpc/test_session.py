@@ -284,6 +284,29 @@ async def test_requests_of_a_message_are_batched_only_if_asked_for(
     assert session.messages - came == (1 if batching else 50)
 
 
+async def test_a_call_behind_a_heartbeat_that_waits_begins_after_it(session: SessionClient) -> None:
+    """The heartbeat waits for the commit before it; the leave behind it would end its member."""
+    member = (await session.ask(join=a_join("i0"))).joined
+    await session.ask(sync=a_sync(member, {member.member_id: b""}))
+    place: dict[str, Any] = {**G, "member_id": member.member_id, "generation_id": member.generation_id}
+    commit = pb.CommitOffsetsRequest(**place, offsets=[pb.OffsetToCommit(topic="t", offset=1)])
+    leave = pb.LeaveGroupRequest(**G, members=[pb.LeavingMember(member_id=member.member_id)])
+
+    await session.stream.write(
+        pb.SessionRequest(
+            batch=[
+                pb.SessionRequest(call=101, commit=commit),
+                pb.SessionRequest(call=102, heartbeat=beats(member)),
+                pb.SessionRequest(call=103, leave=leave),
+            ]
+        )
+    )
+
+    beaten = (await session.answer_to(102)).heartbeat.groups[0]
+    assert (beaten.state, len(beaten.errors)) == ("Stable", 0)
+    assert not (await session.answer_to(103)).HasField("error")
+
+
 @pytest.mark.parametrize(
     "message",
     [
