@@ -45,7 +45,7 @@ async def test_every_kind_of_row_is_loaded_as_it_was_written(store: ShardStore, 
     ]
 
     revisions = [TopicsRevisionRow("default", 2**40), TopicsRevisionRow("other", 1)]
-    kinds = {
+    kinds: dict[str, list[Any]] = {
         "groups": groups,
         "members": members,
         "offsets": offsets,
@@ -53,7 +53,7 @@ async def test_every_kind_of_row_is_loaded_as_it_was_written(store: ShardStore, 
         "topics_revisions": revisions,
     }
     if together:
-        batches: list[dict[str, list[Any]]] = [kinds]
+        batches = [kinds]
     else:
         batches = [{kind: [rows[number]] for kind, rows in kinds.items()} for number in range(2)]
 
