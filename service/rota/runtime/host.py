@@ -207,7 +207,7 @@ class ShardHost:
         """The client of a parked call is gone."""
         if self._calls.pop(call.number, None) is not None:
             if call.line is not None:
-                call.line.pop(call.number, None)
+                self._parking.leave(call.line, call.number)
             self._carry_out(self._step(lambda now: self.owned.hang_up(call.number, now)))
 
     def fire(self, timer: Timer) -> None:
@@ -331,7 +331,7 @@ class ShardHost:
             call = self._calls.pop(number, None)
             if call is not None:
                 if call.line is not None:
-                    call.line.pop(number, None)
+                    self._parking.leave(call.line, number)
                 answered.append((call.done, answer))
         if answered:
             # Not here: an error of a caller's is none of the shard.
