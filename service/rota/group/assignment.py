@@ -143,6 +143,7 @@ def mark_synced(group: Group, member: Member) -> None:
     """The member has its share, or has asked for it: it will not be removed for owing a sync."""
     group.pending_sync.pop(member.member_id, None)
     if not group.pending_sync:
+        group.pending_sync.clear()  # which frees its table
         group.sync_deadline_ms = None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sys import intern
+
 from rota.group.apply import record
 from rota.group.assignment import ask_for_assignment, concerns_all, mark_synced, renew_assignment
 from rota.group.freeze import hold_back
@@ -338,7 +340,7 @@ def _image(
         member_id=member_id,
         group_instance_id=group_instance_id,
         client_id=request.client_id,
-        host=request.host,
+        host=intern(request.host),  # thousands of equal ones take memory
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         protocols=_shared(group, request.protocols),

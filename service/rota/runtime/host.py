@@ -95,6 +95,8 @@ class ShardHost:
         self._assign = assign
         """Computes what a group leaves to the server, then hands it in with `finish_job`."""
         self._calls: dict[int, Call] = {}
+        self._on_due = self.fire
+        """One object: each session's timer keeps it."""
         self._parking = Parking(self._unpark)
         self._next_call = 1
         self._links: list[Any] = []
@@ -333,13 +335,15 @@ class ShardHost:
                 if call.line is not None:
                     self._parking.leave(call.line, number)
                 answered.append((call.done, answer))
+        if not self._calls:
+            self._calls.clear()  # which frees its table
         if answered:
             # Not here: an error of a caller's is none of the shard.
             asyncio.get_running_loop().call_soon(_hand_out, answered)
 
     def _set_timers(self, timers: Sequence[Timer]) -> None:
         for timer in timers:
-            self._set_timer(timer, self.fire)
+            self._set_timer(timer, self._on_due)
 
     def _unpark(self, number: int) -> None:
         self._carry_out(self._step(lambda now: self.owned.unpark(number, now)))
