@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from rota.api.grpc.calls import Context
+from rota.api.grpc.receiving import SessionMessages
 from rota.api.grpc.server import GrpcServer
 from rota.api.grpc.session import Session
 from rota.protocol.messages import DescribeGroup, DescribeReply, LeaveGroup, LeavingMember
@@ -46,6 +47,10 @@ async def an_open_stream(channel: Channel) -> AsyncIterator[SessionClient]:
 class ACaller:
     """What a session asks of gRPC's own context, for a call that the test itself ends."""
 
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+        """Set once a write is cancelled; it takes for ever until it is cancelled again."""
+
     def peer(self) -> str:
         return "ipv4:127.0.0.1:1"
 
@@ -56,7 +61,24 @@ class ACaller:
         return None
 
     async def write(self, data: bytes) -> None:
-        pass
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+            await asyncio.Event().wait()
+
+
+class AJoin:
+    """The messages of a session: one, and no more until the test itself ends the call."""
+
+    def __init__(self) -> None:
+        self._messages = iter([pb.SessionRequest(call=1, join=a_join("i0")).SerializeToString()])
+
+    async def next(self) -> bytes:
+        for message in self._messages:
+            return message
+        await asyncio.Event().wait()
+        return b""
 
 
 async def a_pair(*streams: SessionClient) -> list[pb.JoinGroupResponse]:
@@ -360,22 +382,13 @@ async def test_a_loss_reported_twice_still_takes_its_members_along(
     coordinator: LocalCoordinator, server: GrpcServer
 ) -> None:
     """The client's last message is seen to be the last, and then, while that is cleared away, its stream is gone."""
-    ended, cleared = asyncio.Event(), asyncio.Event()
-
-    async def messages() -> AsyncIterator[bytes]:
-        yield pb.SessionRequest(call=1, join=a_join("i0")).SerializeToString()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-            await cleared.wait()
-
-    session = Session(server._calls, server._roster, cast(Context, ACaller()), messages().__anext__)
+    caller = ACaller()
+    session = Session(server._calls, server._roster, cast(Context, caller), cast(SessionMessages, AJoin()))
     running = asyncio.create_task(session.run())
     await until(lambda: len(server._roster.bound_members(("default", "g"))) == 1)
 
     running.cancel()
-    await ended.wait()
+    await caller.ended.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 

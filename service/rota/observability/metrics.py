@@ -95,7 +95,9 @@ class Metrics:
         self._waiters = Gauge("rota_waiters", "Calls that are parked now.", ["operation"], registry=self.registry)
         self._waiters_of: dict[str, Waiters] = {}
         """Looking the label up costs as much as counting."""
-        self._streams = Gauge("rota_event_streams", "Event streams that are open now.", registry=self.registry)
+        streams = Gauge("rota_event_streams", "Event streams that are open now.", registry=self.registry)
+        self._streaming: AbstractContextManager[None] = streams.track_inprogress()
+        """One for all streams, as there are tens of thousands."""
         self._lag = Histogram(
             "rota_event_loop_lag_seconds",
             "Delay between the due time of a callback and its execution on the event loop.",
@@ -255,8 +257,7 @@ class Metrics:
 
     def streaming(self) -> AbstractContextManager[None]:
         """Count an event stream as open for as long as the block runs."""
-        tracker: AbstractContextManager[None] = self._streams.track_inprogress()
-        return tracker
+        return self._streaming
 
     def loop_lagged(self, lag_seconds: float) -> None:
         self._lag.observe(lag_seconds)

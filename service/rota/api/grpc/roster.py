@@ -53,7 +53,6 @@ class StreamMember:
 class _Table:
     """The members of one group that are bound to streams, by member id, and how to stop listening to it."""
 
-    key: GroupKey
     bound_members: dict[str, StreamMember]
     stop_listening: Callable[[], None]
     settled: dict[Stream, HeartbeatMany] = field(default_factory=dict)
@@ -94,11 +93,6 @@ class Roster:
         table = self._tables.get(key)
         return table.bound_members if table is not None else {}
 
-    def shared_key(self, key: GroupKey) -> GroupKey:
-        """An equal key, one for all streams of the group, where it has one: thousands of copies take memory."""
-        table = self._tables.get(key)
-        return table.key if table is not None else key
-
     def bound_member(
         self, stream: Stream, key: GroupKey, member_id: str, group_instance_id: str | None
     ) -> StreamMember:
@@ -106,7 +100,7 @@ class Roster:
         table = self._tables.get(key)
         if table is None:
             stop_listening = self._coordinator.subscribe(*key, lambda lines: self._on_lines(key, lines))
-            table = self._tables[key] = _Table(key, {}, stop_listening)
+            table = self._tables[key] = _Table({}, stop_listening)
         bound_member = table.bound_members.get(member_id)
         if bound_member is None or bound_member.stream is not stream:
             bound_member = table.bound_members[member_id] = StreamMember(stream, member_id, group_instance_id)

@@ -218,7 +218,7 @@ class GrpcServer:
         try:
             with counted, self._calls.metrics.streaming():
                 messages = self._receiver.session(context, self._calls.admission)
-                session = Session(self._calls, self._roster, context, messages.next)
+                session = Session(self._calls, self._roster, context, messages)
                 self._sessions.add(session)
                 if self._drained.is_set():
                     session.drain()

@@ -29,12 +29,12 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from sys import intern
 from typing import Any
-
-import grpc
 
 from rota.api.grpc.calls import Calls, Context, client_of, dump, within_deadline
 from rota.api.grpc.failures import CallFailed, Failure, abort, checked, converted, failure_of, outcome_of, traced
+from rota.api.grpc.receiving import SessionMessages
 from rota.api.grpc.roster import GroupKey, Roster, StreamMember
 from rota.api.heartbeats import answers_to
 from rota.api.large import is_large, read_large
@@ -107,32 +107,35 @@ class Session:
 
     __slots__ = (
         "_batching",
+        "_broken",
         "_calls",
         "_closed",
         "_context",
         "_draining",
+        "_failure",
         "_groups",
         "_heartbeats",
         "_last_answers",
         "_last_results",
         "_leave_after_ms",
+        "_messages",
         "_open",
-        "_reading",
+        "_receives",
         "_rejection",
         "_roster",
+        "_task",
         "_unbegun",
         "_unread",
         "_waiting",
+        "_writing",
         "takes_elections",
     )
 
-    def __init__(
-        self, calls: Calls, roster: Roster, context: Context, next_message: Callable[[], Awaitable[object]]
-    ) -> None:
-        """`next_message`: see `SessionMessages.next`."""
+    def __init__(self, calls: Calls, roster: Roster, context: Context, messages: SessionMessages) -> None:
         self._calls = calls
         self._roster = roster
         self._context = context
+        self._messages = messages
         self._heartbeats: HeartbeatReader | None = None
         """None until the first heartbeat."""
         self._last_answers: list[Answer] | None = None
@@ -145,38 +148,40 @@ class Session:
         """Tasks of calls that have not run yet. Calls behind them are tasks, too, so that they begin in their order."""
         self._unread: deque[SessionEvent] | None = None
         """None while there is none: an empty queue is large beside a stream that is silent."""
+        self._writing: asyncio.Task[None] | None = None
+        """Writes what is unread, and is there for as long."""
+        self._broken = False
+        """Whether that has failed: `run` raises its error."""
+        self._task: asyncio.Task[Any] | None = None
+        """The rpc's own, once `run` waits for the next message in it. A task beside it takes 0.8 kB."""
+        self._receives = True
+        """Whether more messages are received."""
         self._waiting: asyncio.Future[None] | None = None
-        """Set while `run` waits for something to do."""
+        """Set while `run` waits for the end of open calls."""
         self._leave_after_ms: int | None = None
         self._batching = False
         self.takes_elections = False
         """See `roster.Stream`."""
         self._draining = False
         self._closed = False
+        self._failure: Failure | None = None
+        """What ends the stream once all is written."""
         self._rejection: Failure | None = None
-        self._reading = asyncio.create_task(traced(self._begin_all(next_message), OPERATION))
-        """Begins whatever comes; its result is what ended the stream, None where its client has."""
+        """What ends it without that."""
 
     async def run(self) -> None:
-        """Serve the stream: write what there is to write, until nothing more will come.
+        """Serve the stream until nothing more will come.
 
         Cancelled when the client is gone; ended where its caller may not have it any more.
         """
+        self._task = asyncio.current_task()
         try:
             with self._calls.admission.hold(self._admit_again, self._reject):
-                while True:
-                    if self._unread is not None:
-                        await self._write(self._unread)
-                    if self._reading.done():
-                        await self._end_if_broken()
-                    await self._end_if_rejected()
-                    if not self._open and self._unread is None and (self._draining or self._reading.done()):
-                        return
-                    self._waiting = asyncio.get_running_loop().create_future()
-                    await self._waiting
+                await traced(self._receive_all(), OPERATION)
+                await self._finish()
         finally:
-            self._closed = True
-            ended = (self._reading, *self._open.values())
+            self._closed, self._receives = True, False
+            ended = [*self._open.values(), *([self._writing] if self._writing is not None else [])]
             for each in ended:
                 each.cancel()
             tasks = [each for each in ended if isinstance(each, asyncio.Task)]
@@ -192,11 +197,12 @@ class Session:
             return
         if self._unread is None:
             self._unread = deque()
+            self._writing = asyncio.create_task(self._write(self._unread))
         elif len(self._unread) >= MAX_UNREAD:
-            self._reading.cancel()
+            self._failure = NOT_READ
+            self._look()
             return
         self._unread.append(event)
-        self._wake()
 
     def drain(self) -> None:
         """Announce that the server stops. The stream ends when open calls are answered; no member leaves by that."""
@@ -204,10 +210,20 @@ class Session:
             self._draining = True
             self.push(SessionEvent(drain=Drain(reason=DRAINING)))
 
-    def _wake(self) -> None:
-        """Have `run` look at what has changed."""
-        if self._waiting is not None and not self._waiting.done():
+    def _look(self) -> None:
+        """Have `run` look at what has changed: it may receive no more, or have waited for this."""
+        if self._receives:
+            if self._is_over():
+                self._receives = False
+                if self._task is not None and self._task is not asyncio.current_task():
+                    self._task.cancel()  # only its wait for the next message: `_receive_all` goes on
+        elif self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
+
+    def _is_over(self) -> bool:
+        """Whether the server ends the stream, rather than its client."""
+        is_drained = self._draining and not self._open and self._writing is None
+        return is_drained or self._broken or self._failure is not None or self._rejection is not None
 
     # --- the caller ---------------------------------------------------------------------------------
 
@@ -233,45 +249,56 @@ class Session:
 
     def _reject(self, rejected: RejectedRequest) -> None:
         self._rejection = failure_of(rejected)
-        self._wake()
+        self._look()
 
     # --- writing ------------------------------------------------------------------------------------
 
     async def _write(self, unread: deque[SessionEvent]) -> None:
-        """Write all that is queued, and what is queued meanwhile."""
-        while unread:
-            await self._end_if_rejected()
-            event = take_batch(unread) if self._batching else unread.popleft()
-            await self._context.write(dump(event))
-        self._unread = None
+        """Write all that is queued, and what is queued meanwhile.
 
-    async def _end_if_rejected(self) -> None:
-        """End the stream as a new one would be; unread messages may be about groups that the caller may not see."""
-        if self._rejection is not None:
-            self._calls.metrics.request_answered(OPERATION, self._rejection.code)
-            await abort(self._context, self._rejection)
+        Nothing once the caller is rejected: what is unread may be about groups that the caller may not see.
+        """
+        try:
+            while unread and self._rejection is None:
+                event = take_batch(unread) if self._batching else unread.popleft()
+                await self._context.write(dump(event))
+            self._unread = self._writing = None
+        except BaseException:
+            self._broken = True
+            raise
+        finally:
+            self._look()
 
-    async def _end_if_broken(self) -> None:
-        """A message that cannot be parsed has no call number to answer, so it ends the stream."""
-        broken = NOT_READ if self._reading.cancelled() else self._reading.result()
-        if broken is not None:
-            self._calls.metrics.request_answered(OPERATION, broken.code)
-            await abort(self._context, broken)
+    async def _finish(self) -> None:
+        """Write what is left and what open calls answer, or end the stream as a new one would be."""
+        while True:
+            if self._writing is not None:
+                await self._writing
+            elif (failure := self._failure or self._rejection) is not None:
+                self._calls.metrics.request_answered(OPERATION, failure.code)
+                await abort(self._context, failure)
+            elif self._open:
+                self._waiting = asyncio.get_running_loop().create_future()
+                await self._waiting
+            else:
+                return
 
     # --- reading ------------------------------------------------------------------------------------
 
-    async def _begin_all(self, next_message: Callable[[], Awaitable[object]]) -> Failure | None:
+    async def _receive_all(self) -> Failure | None:
+        """Begin whatever comes. A message that cannot be parsed has no call number to answer, so it ends the stream."""
         try:
             # No local: the last message would stay in memory for as long as this waits for the next one.
-            while self._begin_each(await next_message()):
+            while self._receives and self._begin_each(await self._messages.next()):
                 pass
-        except grpc.aio.AbortError:
-            return None  # `_write` has ended the stream while this waited for the next message.
+        except asyncio.CancelledError:
+            if self._task is None or self._receives or self._task.uncancel():
+                raise  # The client is gone.
         except Exception as error:
-            return converted(error, OPERATION)
+            self._failure = converted(error, OPERATION)
         finally:
-            self._wake()  # The task is done before `run` goes on.
-        return None
+            self._receives = False
+        return self._failure
 
     def _begin_each(self, data: object) -> bool:
         """Begin all calls of a message; False where it is the end of the stream."""
@@ -346,7 +373,7 @@ class Session:
         del self._open[call]
         if not self._open:
             self._open.clear()  # which frees its table
-        self._wake()
+            self._look()
 
     def _cancel(self, call: int) -> None:
         opened = self._open.get(call)
@@ -401,7 +428,8 @@ class Session:
         """The request, before any member is bound: members on the stream get events of the group."""
         self._calls.admission.admit(request)
         if isinstance(request, JoinGroup | SyncGroup):
-            self._groups.add(self._roster.shared_key((request.namespace, request.group_id)))
+            # Names that are in memory once, for all streams of the group.
+            self._groups.add((intern(request.namespace), intern(request.group_id)))
         admitted: MemberRequest = request
         return admitted
 
