@@ -13,7 +13,8 @@ import pytest
 from rota.api.grpc.calls import Context
 from rota.api.grpc.receiving import SessionMessages
 from rota.api.grpc.server import GrpcServer
-from rota.api.grpc.session import Session
+from rota.api.grpc.session import MAX_UNREAD, NOT_READ, Session
+from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import DescribeGroup, DescribeReply, LeaveGroup, LeavingMember
 from rota.runtime.coordinator import LocalCoordinator
 from rota.v1 import admin_pb2
@@ -48,8 +49,11 @@ class ACaller:
     """What a session asks of gRPC's own context, for a call that the test itself ends."""
 
     def __init__(self) -> None:
+        self.reads = asyncio.Event()
+        """Until it is set, writes wait."""
         self.ended = asyncio.Event()
         """Set once a write is cancelled; it takes for ever until it is cancelled again."""
+        self.fails = False
 
     def peer(self) -> str:
         return "ipv4:127.0.0.1:1"
@@ -61,9 +65,11 @@ class ACaller:
         return None
 
     async def write(self, data: bytes) -> None:
+        if self.fails:
+            raise ConnectionError
         try:
-            await asyncio.Event().wait()
-        finally:
+            await self.reads.wait()
+        except asyncio.CancelledError:
             self.ended.set()
             await asyncio.Event().wait()
 
@@ -394,6 +400,47 @@ async def test_a_loss_reported_twice_still_takes_its_members_along(
 
     assert not server._roster.bound_members(("default", "g"))
     server._roster.stop()
+
+
+async def test_a_client_that_does_not_read_its_events_is_cut_off(server: GrpcServer) -> None:
+    caller = ACaller()
+    session = Session(server._calls, server._roster, cast(Context, caller), cast(SessionMessages, AJoin()))
+    running = asyncio.create_task(session.run())
+    await until(lambda: len(server._roster.bound_members(("default", "g"))) == 1)
+
+    for _ in range(MAX_UNREAD + 1):
+        session.push(pb.SessionEvent())
+    caller.reads.set()
+
+    assert await running == NOT_READ
+    await server._roster.stop()
+
+
+async def test_a_client_may_go_while_the_server_ends_its_stream(server: GrpcServer) -> None:
+    """The server ends its wait for messages, and gRPC the rpc, before the task had a turn."""
+    caller = ACaller()
+    caller.reads.set()
+    session = Session(server._calls, server._roster, cast(Context, caller), cast(SessionMessages, AJoin()))
+    running = asyncio.create_task(session.run())
+    await until(lambda: len(server._roster.bound_members(("default", "g"))) == 1)
+
+    session._reject(RejectedRequest(ErrorCode.GROUP_AUTHORIZATION_FAILED, "the rules have changed"))
+    running.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not server._roster.bound_members(("default", "g"))
+
+
+async def test_a_stream_whose_writes_fail_ends(server: GrpcServer) -> None:
+    caller = ACaller()
+    caller.fails = True
+    session = Session(server._calls, server._roster, cast(Context, caller), cast(SessionMessages, AJoin()))
+
+    with pytest.raises(ConnectionError):
+        await session.run()
+
+    assert not server._roster.bound_members(("default", "g"))
 
 
 async def test_a_member_whose_join_is_parked_leaves_with_its_stream(

@@ -20,7 +20,7 @@ from rota.api.access.guard import ADMIT_ALL, Guard, behind
 from rota.api.access.identity import ORIGIN, RENEWAL_S
 from rota.api.grpc.calls import Calls, Context, client_of
 from rota.api.grpc.credentials import credentials_of
-from rota.api.grpc.failures import abort, failure_of
+from rota.api.grpc.failures import abort, failure_of, traced
 from rota.api.grpc.inquiries import ACCESS, Inquiries
 from rota.api.grpc.ports import StreamedCoordinator
 from rota.api.grpc.receiving import Receiver
@@ -224,14 +224,16 @@ class GrpcServer:
                     session.drain()
                 ending = self._end_with_proof(session)
                 try:
-                    await session.run()
+                    failure = await traced(session.run(), OPERATION)
                 finally:
                     if ending is not None:
                         ending.cancel()
                     self._sessions.discard(session)
         except RejectedRequest as rejected:
-            self._calls.metrics.request_answered(OPERATION, rejected.code)
-            await abort(context, failure_of(rejected))
+            failure = failure_of(rejected)
+        if failure is not None:
+            self._calls.metrics.request_answered(OPERATION, failure.code)
+            await abort(context, failure)
 
     def _end_with_proof(self, session: Session) -> asyncio.TimerHandle | None:
         """A stream ends in order before its token does: the client opens the next one with its next token."""

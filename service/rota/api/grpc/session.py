@@ -33,7 +33,7 @@ from sys import intern
 from typing import Any
 
 from rota.api.grpc.calls import Calls, Context, client_of, dump, within_deadline
-from rota.api.grpc.failures import CallFailed, Failure, abort, checked, converted, failure_of, outcome_of, traced
+from rota.api.grpc.failures import CallFailed, Failure, checked, converted, failure_of, outcome_of
 from rota.api.grpc.receiving import SessionMessages
 from rota.api.grpc.roster import GroupKey, Roster, StreamMember
 from rota.api.heartbeats import answers_to
@@ -169,16 +169,25 @@ class Session:
         self._rejection: Failure | None = None
         """What ends it without that."""
 
-    async def run(self) -> None:
-        """Serve the stream until nothing more will come.
+    async def run(self) -> Failure | None:
+        """Serve the stream until nothing more will come; returns what ended it, None where its client or a drain has.
 
-        Cancelled when the client is gone; ended where its caller may not have it any more.
+        Cancelled when the client is gone. One coroutine until then: each is memory for as long as the stream is open.
         """
         self._task = asyncio.current_task()
         try:
             with self._calls.admission.hold(self._admit_again, self._reject):
-                await traced(self._receive_all(), OPERATION)
-                await self._finish()
+                try:
+                    # No local: the last message would stay in memory for as long as this waits for the next one.
+                    while self._receives and self._begin_each(await self._messages.next()):
+                        pass
+                except asyncio.CancelledError:
+                    if self._task is None or self._receives or self._task.uncancel():
+                        raise  # The client is gone.
+                except Exception as error:  # a message that cannot be parsed has no call number to answer
+                    self._failure = converted(error, OPERATION)
+                self._receives = False
+                return await self._finish()
         finally:
             self._closed, self._receives = True, False
             ended = [*self._open.values(), *([self._writing] if self._writing is not None else [])]
@@ -216,7 +225,7 @@ class Session:
             if self._is_over():
                 self._receives = False
                 if self._task is not None and self._task is not asyncio.current_task():
-                    self._task.cancel()  # only its wait for the next message: `_receive_all` goes on
+                    self._task.cancel()  # only its wait for the next message: `run` goes on
         elif self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
@@ -269,36 +278,19 @@ class Session:
         finally:
             self._look()
 
-    async def _finish(self) -> None:
-        """Write what is left and what open calls answer, or end the stream as a new one would be."""
-        while True:
+    async def _finish(self) -> Failure | None:
+        """Write what is left and what open calls answer, unless the stream is to end with a failure."""
+        while self._writing is not None or self._open:
             if self._writing is not None:
                 await self._writing
-            elif (failure := self._failure or self._rejection) is not None:
-                self._calls.metrics.request_answered(OPERATION, failure.code)
-                await abort(self._context, failure)
-            elif self._open:
+            elif self._failure is not None or self._rejection is not None:
+                break
+            else:
                 self._waiting = asyncio.get_running_loop().create_future()
                 await self._waiting
-            else:
-                return
+        return self._failure or self._rejection
 
     # --- reading ------------------------------------------------------------------------------------
-
-    async def _receive_all(self) -> Failure | None:
-        """Begin whatever comes. A message that cannot be parsed has no call number to answer, so it ends the stream."""
-        try:
-            # No local: the last message would stay in memory for as long as this waits for the next one.
-            while self._receives and self._begin_each(await self._messages.next()):
-                pass
-        except asyncio.CancelledError:
-            if self._task is None or self._receives or self._task.uncancel():
-                raise  # The client is gone.
-        except Exception as error:
-            self._failure = converted(error, OPERATION)
-        finally:
-            self._receives = False
-        return self._failure
 
     def _begin_each(self, data: object) -> bool:
         """Begin all calls of a message; False where it is the end of the stream."""
