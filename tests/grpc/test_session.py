@@ -413,7 +413,7 @@ async def test_a_client_that_does_not_read_its_events_is_cut_off(server: GrpcSer
     caller.reads.set()
 
     assert await running == NOT_READ
-    await server._roster.stop()
+    server._roster.stop()
 
 
 async def test_a_client_may_go_while_the_server_ends_its_stream(server: GrpcServer) -> None:
