@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -9,12 +10,12 @@ import pytest
 
 from rota.observability.causes import drop_cause, rebalance_cause
 from rota.observability.metrics import Metrics
-from rota.protocol.messages import JoinReply, LeaveGroup, LeavingMember, SyncGroup
+from rota.protocol.messages import Heartbeat, JoinReply, LeaveGroup, LeavingMember, SyncGroup
 from rota.replica.forwarding import NoAnswer
-from rota.replica.ports import Answer, JournalEvent, Replica
+from rota.replica.ports import Answer, JournalEvent, Replica, ShardOwner
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.forwarding import PeerUnreachable
-from rota.server.counting import CountedPeers, take_census
+from rota.server.counting import take_census
 from rota.server.telemetry import ServerTelemetry
 from rota.storage.memory import MemoryTables
 from tests.runtime.conftest import NOW, FaultyStore, a_join, a_stable_member, tables, until, until_ready
@@ -114,14 +115,20 @@ async def test_a_store_without_answers_is_counted_and_costs_shards(observed: Obs
     await observed.until_value(1, "rota_shards_dropped_total", cause="store_failed")
 
 
-async def test_calls_that_peers_answer_are_counted_by_how() -> None:
-    metrics = Metrics()
-    peers = CountedPeers(_DeafPeers(), metrics)
+async def test_calls_that_peers_answer_are_counted_by_how(tables: MemoryTables) -> None:
+    metrics, store, peer = Metrics(), FaultyStore(tables), Replica("r2", "")
+    telemetry = ServerTelemetry(metrics)
+    local = LocalCoordinator(store, shard_count=1, limits=NOW, telemetry=telemetry, peers=_DeafPeers())
+    local.directory.peers = [peer]
+    local.directory.owners = {0: ShardOwner(0, peer.replica_id, "", 1, lease_left_ms=60_000)}
+    forwarder, answered = local.forwarder, asyncio.get_running_loop().create_future()
+    assert forwarder is not None
 
-    with pytest.raises(PeerUnreachable):
-        await peers.call(Replica("r2", ""), a_join())
+    await forwarder.call(a_join())
+    forwarder.submit(Heartbeat("default", "g", "m", 1), answered.set_result, local.submit)
+    await answered
 
-    assert metrics.registry.get_sample_value("rota_forwarded_calls_total", {"code": "UNREACHABLE"}) == 1
+    assert metrics.registry.get_sample_value("rota_forwarded_calls_total", {"code": "UNREACHABLE"}) == 2
 
 
 def test_redis_has_no_state_before_it_was_asked() -> None:

@@ -14,6 +14,7 @@ import grpc
 import pytest
 from pydantic import ValidationError
 
+from rota.api.peer import heartbeats
 from rota.api.peer.client import GrpcPeers
 from rota.api.peer.heartbeats import CollectedHeartbeats, may_be_collected
 from rota.api.peer.methods import CALL, HEARTBEATS, TOPICS_CHANGED, WATCH
@@ -27,7 +28,7 @@ from rota.runtime.forwarding import PeerUnreachable
 from rota.server.settings import Settings
 from rota.storage.memory import MemoryTables
 from rota.wire.peer_heartbeats import pack_answers, unpack_heartbeats
-from tests.runtime.conftest import NOW, FaultyStore
+from tests.runtime.conftest import EVENTUALLY_S, NOW, FaultyStore, until
 
 SECRET, NEXT_SECRET = "a secret of replicas", "their next secret one"
 
@@ -225,7 +226,43 @@ async def test_heartbeats_of_one_moment_share_a_message() -> None:
     assert wire.members() == [["m0", "m1", "m2"]]
 
 
-async def test_later_requests_wait_for_the_first_of_two_messages() -> None:
+async def test_later_requests_wait_for_the_only_message_if_it_is_answered_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(heartbeats, "SECOND_AFTER_S", EVENTUALLY_S)
+    wire = Wire()
+    collected = CollectedHeartbeats(wire.send)
+    asked = []
+    for number in range(3):
+        asked.append(ask(collected, a_heartbeat(number)))
+        await turns()
+
+    wire.answer(0)
+    await turns()
+    wire.answer(1)
+    await asyncio.gather(*asked)
+    await collected.close()
+
+    assert wire.members() == [["m0"], ["m1", "m2"]]
+
+
+async def test_a_second_message_is_sent_where_the_first_is_not_answered_soon() -> None:
+    wire = Wire()
+    collected = CollectedHeartbeats(wire.send)
+    asked = [ask(collected, a_heartbeat(0))]
+    await turns()
+    asked.append(ask(collected, a_heartbeat(1)))
+
+    await until(lambda: len(wire.messages) == 2)
+    wire.answer(1)
+    wire.answer(0)
+    await asyncio.gather(*asked)
+
+    assert wire.members() == [["m0"], ["m1"]]
+
+
+async def test_later_requests_wait_for_the_first_of_two_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeats, "SECOND_AFTER_S", 0)
     wire = Wire()
     collected = CollectedHeartbeats(wire.send)
     asked = []
@@ -276,6 +313,7 @@ async def test_a_heartbeat_behind_unanswered_messages_keeps_its_limit(waited_s: 
     began_s, now_s = loop.time(), 0.0
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(loop, "time", lambda: began_s + now_s)
+        patched.setattr(heartbeats, "SECOND_AFTER_S", 0)
         collected = CollectedHeartbeats(wire.send)
         asked = []
         for number in range(3):

@@ -67,6 +67,8 @@ heartbeat before the member gives the call up: see `MembershipSettings.heartbeat
 Beats: TypeAlias = Heartbeat | HeartbeatMany
 ForwardedAtOnce: TypeAlias = CommitOffsets | Beats
 """Requests that a peer may be asked without a task. A heartbeat among them does not wait."""
+FORWARDED_AT_ONCE = (CommitOffsets, Heartbeat, HeartbeatMany)
+"""The same for `isinstance`, which takes three times as long with a union."""
 Submitted: TypeAlias = CommitOffsets | Beats | JoinGroup | SyncGroup | LeaveGroup
 """Requests that may be answered without a task, also those among them that wait."""
 DRAINING = "this replica is stopping; ask again, another one takes over"
@@ -171,7 +173,8 @@ class Forwarding:
 
         The hot path of the shell is `route`, `answer_of` and `is_final`, without a generator: most calls end there.
         """
-        peer = self._owner_elsewhere(shard_of_request(request, self._known.shard_count))
+        shard_id = shard_of(request.namespace, request.key, self._known.shard_count)
+        peer = self._owner_elsewhere(shard_id)
         if peer is None:
             return AskHere(request)
         parks = parks_for_ms(request) > 0

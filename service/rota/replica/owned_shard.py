@@ -55,6 +55,8 @@ from rota.replica.ports import Answer, SeenMembers, ShardClaim
 
 NOT_AVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
 LEASE_IS_OVER = "this replica's lease on the shard is over"
+ANSWERS_KEPT = 100
+"""Answers to heartbeats of one shard."""
 GRACE_MS = 1_000
 """Extra session time of a member at a failover: its next heartbeat has to find the new owner."""
 PUBLISH_MS = 75
@@ -149,6 +151,8 @@ class OwnedShard:
         """Decided, and not yet in a batch."""
         self._held: deque[_Held] = deque()
         self._last_answer = Answer(HeartbeatReply())
+        self._answers: dict[int, Answer] = {}
+        """Answers to heartbeats, by the `id` of their replies, which they keep alive."""
         """The latest one of this claim: it may be the next one, too."""
 
     @classmethod
@@ -359,11 +363,17 @@ class OwnedShard:
     # --- inside ----------------------------------------------------------------------------------
 
     def _answer_now(self, reply: Reply) -> Answer:
-        """Members of groups that stand alike get the same reply, so most often it is the last answer again."""
-        last = self._last_answer
-        if last.reply is not reply or last.revision != self.seq:
-            last = self._last_answer = Answer(reply, self.seq, self.claim.epoch)
-        return last
+        """Members of groups that stand alike get the same reply, so as a rule an answer to it is there already."""
+        answer = self._answers.get(id(reply))
+        return answer if answer is not None and answer.revision == self.seq else self._answer_anew(reply)
+
+    def _answer_anew(self, reply: Reply) -> Answer:
+        answer = Answer(reply, self.seq, self.claim.epoch)
+        if isinstance(reply, HeartbeatReply):
+            if len(self._answers) >= ANSWERS_KEPT:
+                self._answers.clear()
+            self._answers[id(reply)] = answer
+        return answer
 
     def _is_mute(self, now: Now) -> bool:
         return self.is_closed or not self.may_answer(now)

@@ -98,7 +98,12 @@ class LocalCoordinator:
         self._notifications: TopicNotifications | None = None
         if peers is not None:
             self.forwarder = Forwarder(
-                self.forwarding, self.directory, peers, answer=self.call, record=self.record_heartbeat
+                self.forwarding,
+                self.directory,
+                peers,
+                answer=self.call,
+                record=self.record_heartbeat,
+                on_forwarded=self._telemetry.on_forwarded,
             )
             self._notifications = TopicNotifications(peers.notify_topics_changed, self.directory)
         self.topic_news = TopicNews()

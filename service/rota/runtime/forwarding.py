@@ -11,9 +11,21 @@ from typing import Protocol
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, HeartbeatMany, ListGroups, ListTopics, Request, parks_for_ms, refuse
 from rota.replica import forwarding as step
-from rota.replica.forwarding import DRAINING, ForwardedAtOnce, Forwarding, NoAnswer, Step, Steps, Submitted
+from rota.replica.forwarding import (
+    DRAINING,
+    FORWARDED_AT_ONCE,
+    ForwardedAtOnce,
+    Forwarding,
+    NoAnswer,
+    Step,
+    Steps,
+    Submitted,
+)
 from rota.replica.ports import Answer, Cancel, JournalEvent, Replica, unpark
 from rota.runtime.directory import Directory
+
+UNREACHABLE = "UNREACHABLE"
+"""What a call counts as that its peer did not answer."""
 
 logger = logging.getLogger(__name__)
 
@@ -59,12 +71,14 @@ class Forwarder:
         *,
         answer: Callable[[Request], Awaitable[Answer]],
         record: Callable[[Heartbeat | HeartbeatMany], Awaitable[Answer | None]],
+        on_forwarded: Callable[[str], None],
     ) -> None:
         self.peers = peers
         self._forwarding = forwarding
         self._directory = directory
         self._answer = answer
         self._record = record
+        self._on_forwarded = on_forwarded
         self._waiting: dict[asyncio.Timeout, None] = {}
         self._finishing: set[asyncio.Future[None]] = set()
 
@@ -94,25 +108,46 @@ class Forwarder:
 
         `done` gets the answer, unless the call parks and is cancelled before.
         """
-        forwarding, asked_ms, parks = self._forwarding, _now_ms(), parks_for_ms(request) > 0
-        rest: Cancel | None = None
+        do = self._forwarding.route(request)
+        if isinstance(do, step.AskPeer) and not do.parks and isinstance(request, FORWARDED_AT_ONCE):
+            self.peers.submit(do.peer, request, partial(self._peer_answered, do, done))
+            return None
+        if not isinstance(do, step.AskHere):
+            return self._finish(request, partial(self.call, request), done)
+        if not parks_for_ms(request):
+            submit_here(request, partial(self._answered, request, done))
+            return None
+        asked_ms, rest = _now_ms(), None
 
         def answered(answer: Answer) -> None:
             nonlocal rest
-            if forwarding.is_final(answer):
+            if self._forwarding.is_final(answer):
                 done(answer)
             else:
-                steps = forwarding.go_on(request, answer, asked_ms, _now_ms())
-                rest = self._finish(request, partial(self._carry_out, steps), done)
+                rest = self._go_on(request, answer, asked_ms, done)
 
-        do = forwarding.route(request)
-        if isinstance(do, step.AskHere):
-            begun = submit_here(request, answered)
-            return (lambda: unpark(rest or begun)) if parks else None
-        if isinstance(do, step.AskPeer) and isinstance(request, ForwardedAtOnce) and not parks:
-            self.peers.submit(do.peer, request, lambda outcome: answered(forwarding.answer_of(do, outcome)))
-            return None
-        return self._finish(request, partial(self.call, request), done)
+        begun = submit_here(request, answered)
+        return lambda: unpark(rest or begun)
+
+    def _peer_answered(self, asked: step.AskPeer, done: Callable[[Answer], None], outcome: Answer | NoAnswer) -> None:
+        if isinstance(outcome, NoAnswer):
+            self._on_forwarded(UNREACHABLE)
+            outcome = self._forwarding.answer_of(asked, outcome)
+        else:
+            self._on_forwarded(outcome.reply.error)
+        self._answered(asked.request, done, outcome)
+
+    def _answered(self, request: Request, done: Callable[[Answer], None], answer: Answer) -> None:
+        """The first answer to a call that does not park is there."""
+        if self._forwarding.is_final(answer):
+            done(answer)
+        else:
+            self._go_on(request, answer, 0, done)
+
+    def _go_on(self, request: Request, answer: Answer, asked_ms: int, done: Callable[[Answer], None]) -> Cancel:
+        """The rest of a call. `asked_ms` counts where it parks."""
+        steps = self._forwarding.go_on(request, answer, asked_ms, _now_ms())
+        return self._finish(request, partial(self._carry_out, steps), done)
 
     async def end(self) -> None:
         """End the calls that go on in tasks, AFTER the servers have stopped: no client waits for the answers."""
@@ -163,18 +198,25 @@ class Forwarder:
 
     async def _ask_peer(self, do: step.AskPeer) -> Answer | NoAnswer:
         try:
-            if not do.parks:
-                return await self.peers.call(do.peer, do.request)
-            async with asyncio.timeout(None) as waiting:
-                self._waiting[waiting] = None
-                try:
-                    return await self.peers.call(do.peer, do.request)
-                finally:
-                    del self._waiting[waiting]
+            answer = await self._called(do)
         except PeerUnreachable as error:
+            self._on_forwarded(UNREACHABLE)
             return NoAnswer(str(error))
         except TimeoutError:
             return NoAnswer(DRAINING)
+        self._on_forwarded(answer.reply.error)
+        return answer
+
+    async def _called(self, do: step.AskPeer) -> Answer:
+        """Raises `PeerUnreachable`, and `TimeoutError` where this replica drains."""
+        if not do.parks:
+            return await self.peers.call(do.peer, do.request)
+        async with asyncio.timeout(None) as waiting:
+            self._waiting[waiting] = None
+            try:
+                return await self.peers.call(do.peer, do.request)
+            finally:
+                del self._waiting[waiting]
 
 
 async def _finished(request: Request, work: Callable[[], Awaitable[Answer]], done: Callable[[Answer], None]) -> None:

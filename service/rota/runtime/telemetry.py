@@ -23,6 +23,9 @@ class Telemetry:
     def on_shard_dropped(self, shard_id: int, epoch: int, reason: str) -> None:
         """This replica stopped answering for the shard."""
 
+    def on_forwarded(self, code: str) -> None:
+        """A peer answered a forwarded call with this error code; UNREACHABLE where it did not answer."""
+
     def on_liveness_updates(self, members: int) -> None:
         """So many members were published to the liveness store."""
 

@@ -23,7 +23,7 @@ from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.routing import RoutedCoordinator
 from rota.server.access.files import Reread
 from rota.server.access.opening import open_guard
-from rota.server.counting import CountedPeers, take_census
+from rota.server.counting import take_census
 from rota.server.grpc_server import answering, listen_over_grpc, reached_over_grpc_at
 from rota.server.handing_over import HandingOver
 from rota.server.http_server import CannotListen
@@ -99,7 +99,7 @@ async def open_services(
                 lease_ms=settings.lease_ms,
                 # The file lock that the open store holds proves that no former owner is left.
                 steal=embedded,
-                peers=CountedPeers(peers, metrics) if peers else None,
+                peers=peers,
                 forward=settings.forward,
                 liveness=liveness,
                 sign=signer,

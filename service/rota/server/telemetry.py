@@ -86,6 +86,9 @@ class ServerTelemetry(Telemetry):
         self._metrics.shards_owned(len(self._owned))
         self._metrics.shard_dropped(reason)
 
+    def on_forwarded(self, code: str) -> None:
+        self._metrics.forwarded(code)
+
     def on_liveness_updates(self, members: int) -> None:
         self._metrics.liveness_updates(members)
 

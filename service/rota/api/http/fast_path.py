@@ -31,7 +31,6 @@ from rota.api.http.rendered import (
     JSON_HEADERS,
     Header,
     Rendered,
-    heartbeat_document,
     render_answer,
     render_json,
 )
@@ -46,7 +45,6 @@ from rota.protocol.messages import (
     GetLeader,
     Heartbeat,
     HeartbeatMany,
-    HeartbeatReply,
     JoinGroup,
     LeaveGroup,
     Request,
@@ -68,6 +66,9 @@ MAX_REMEMBERED_BYTES = 16 * 1024
 """Of one connection."""
 REMEMBERED_BYTES_IN_ALL = 16 * 1024 * 1024
 """Of all connections of a process. What is kept of a request takes up to four times its bytes."""
+
+BEATS_KEPT = 1_000
+"""Answers to heartbeats of a process."""
 
 _PATH = re.compile(
     rf"/v1/namespaces/({NAMESPACE_PATTERN})/groups/({NAME_PATTERN})/(heartbeat|offsets|join|sync|leave|fence|leader)".encode()
@@ -166,9 +167,11 @@ class Entered:
 class Known:
     """A request that was answered here, ready to be asked again."""
 
-    __slots__ = ("beat", "head", "lines", "request")
+    __slots__ = ("beat", "head", "is_owed", "lines", "request")
 
     def __init__(self, head: Head, request: Heartbeat | HeartbeatMany | Read) -> None:
+        self.is_owed = False
+        """Its last answer was: so this one will be, as a rule, and is not looked for here."""
         self.head = head
         self.request = request
         self.beat = None if isinstance(request, VerifyFence | GetLeader) else RepeatedHeartbeat(request)
@@ -203,8 +206,9 @@ class FastPath:
         self.remembered_bytes = 0
         self._default_headers: Sequence[Header] | None = None
         self._ok_head = b""
-        # All heartbeats that a rebalance ends have one answer.
-        self._last_beat: tuple[Answer, Rendered] | None = None
+        self._beats: dict[int, tuple[Answer, Rendered]] = {}
+        """Answers to heartbeats, by the `id` of those that are kept alive here: members of a group get the same object
+        until something happens in it."""
         self._last_refusal: tuple[Rendered, Sequence[Header], bytes] | None = None
 
     def waiters(self, call: FastCall) -> Waiters:
@@ -214,10 +218,18 @@ class FastPath:
     def render_heartbeat(self, answer: Answer) -> Rendered:
         """One member's, which is counted by its result."""
         self.metrics.heartbeat_answered(answer.reply.error)
-        last = self._last_beat
-        if last is None or last[0] is not answer:
-            last = self._last_beat = answer, render_answer(answer)
-        return last[1]
+        return self.rendered_beat(answer)
+
+    def rendered_beat(self, answer: Answer) -> Rendered:
+        """One member's."""
+        kept = self._beats.get(id(answer))
+        if kept is not None:
+            return kept[1]
+        rendered = render_answer(answer)
+        if len(self._beats) >= BEATS_KEPT:
+            self._beats.clear()
+        self._beats[id(answer)] = answer, rendered
+        return rendered
 
     def bytes_of(self, rendered: Rendered, default_headers: Sequence[Header], *, closes: bool = False) -> bytes:
         """An answer as it goes over the wire; it may say that the connection ends with it."""
@@ -454,12 +466,16 @@ class FastConnection:
 
     def _ask(self, known: Known, default_headers: Sequence[Header]) -> bytes | OwedAnswer | None:
         path, request, beat, now_s = self._path, known.request, known.beat, 0.0
+        answer: Answer | None = None
         if path.guarded is None:
-            answer = path.coordinator.try_heartbeat(beat.request) if beat is not None else self._read_now(known)
-        elif beat is not None and (now_s := time.monotonic()) < beat.fresh_until:
-            answer = path.guarded.try_repeated(beat, now_s)
-        else:
+            if beat is None:
+                answer = self._read_now(known)
+            elif not known.is_owed:
+                answer = path.coordinator.try_heartbeat(beat.request)
+        elif beat is None or (now_s := time.monotonic()) >= beat.fresh_until:
             answer = self._ask_guard(path.guarded, known)
+        elif not known.is_owed:
+            answer = path.guarded.try_repeated(beat, now_s)
         if answer is None:
             return self._submit_heartbeat(known, beat, now_s, default_headers) if beat is not None else None
         metrics, reply = path.metrics, answer.reply
@@ -471,29 +487,30 @@ class FastConnection:
             metrics.request_answered(path.operations[Heartbeat], ErrorCode.NONE)
             return path.ok(batch_document(known.lines, request, answer), default_headers)
         metrics.heartbeat_request_answered(path.operations[Heartbeat], reply.error)
-        if reply.error is ErrorCode.NONE and isinstance(reply, HeartbeatReply):
-            return path.ok(heartbeat_document(reply, answer), default_headers)
-        return path.bytes_of(render_answer(answer), default_headers)
+        return path.bytes_of(path.rendered_beat(answer), default_headers)
 
     def _submit_heartbeat(
         self, known: Known, beat: RepeatedHeartbeat, now_s: float, default_headers: Sequence[Header]
     ) -> bytes | OwedAnswer | None:
         """Where its answer is not at hand: None unless the caller is admitted at this time of the monotonic clock."""
-        path, request, guarded = self._path, beat.request, self._path.guarded
+        path, guarded = self._path, self._path.guarded
         if guarded is None:
-            submit = partial(path.coordinator.submit, request)
+            submit = partial(path.coordinator.submit, beat.request)
         elif now_s < beat.fresh_until:
             submit = partial(guarded.submit_repeated, beat)
         else:
             return None
+        render: Callable[[Answer], Rendered]
+        render = partial(self._render_batch, known) if known.lines else path.render_heartbeat
+        answer = self._submit(submit, Heartbeat, render, default_headers)
+        known.is_owed = isinstance(answer, OwedAnswer)
+        return answer
 
-        def render(answer: Answer) -> Rendered:
-            if isinstance(request, HeartbeatMany):
-                path.heartbeats.count_batch(request, answer)
-                return render_json(batch_document(known.lines, request, answer))
-            return path.render_heartbeat(answer)
-
-        return self._submit(submit, Heartbeat, render, default_headers)
+    def _render_batch(self, known: Known, answer: Answer) -> Rendered:
+        request = known.request
+        assert isinstance(request, HeartbeatMany)
+        self._path.heartbeats.count_batch(request, answer)
+        return render_json(batch_document(known.lines, request, answer))
 
     def _read_now(self, known: Known) -> Answer | None:
         request: Any = known.request

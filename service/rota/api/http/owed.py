@@ -52,7 +52,8 @@ class OwedAnswer:
         if self._waiters is None or self.rendered is not None:
             return
         cancel, self.rendered = self._cancel, CALLER_GONE
-        self._count("GONE")
+        self._unpark()
+        self._metrics.request_answered(self._operation, "GONE")
         unpark(cancel)
 
     def _answered(self, answer: Answer) -> None:
@@ -68,13 +69,14 @@ class OwedAnswer:
         """The answer is there. There is one only: a second one would be read as that of the next request."""
         assert self.rendered is None
         self.rendered = rendered
-        self._count(rendered.code)
+        if self._waiters is not None:
+            self._unpark()
+        self._metrics.request_answered(self._operation, rendered.code)
         if self.write is not None and not self.disconnected:
             self.write(self, rendered)
 
-    def _count(self, code: str) -> None:
-        if self._waiters is not None:
-            self._waiters.count -= 1
-            # The call knows its answer as well: the two would live until the collector comes.
-            self._cancel = None
-        self._metrics.request_answered(self._operation, code)
+    def _unpark(self) -> None:
+        assert self._waiters is not None
+        self._waiters.count -= 1
+        # The call knows its answer as well: the two would live until the collector comes.
+        self._cancel = None

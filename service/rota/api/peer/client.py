@@ -89,18 +89,20 @@ class GrpcPeers:
             raise PeerUnreachable(f"its answer cannot be read, so it may be of another release: {error}") from error
 
     def submit(self, peer: Replica, request: ForwardedAtOnce, done: Callable[[Answer | NoAnswer], None]) -> None:
-        if tracing.spans is None and self._submitted(self._link(peer), request, done):
-            return
+        if tracing.spans is None:
+            link = self._link(peer)
+            if not isinstance(request, CommitOffsets):
+                link.heartbeats.ask(request, done)
+                return
+            if self._sent(link, request, done):
+                return
         task = asyncio.get_running_loop().create_task(self._report(peer, request, done))
         self._reporting.add(task)
         task.add_done_callback(self._reporting.discard)
 
     @staticmethod
-    def _submitted(link: _Link, request: ForwardedAtOnce, done: Callable[[Answer | NoAnswer], None]) -> bool:
-        """Whether the request went without a task: an administrator's commit and one to another machine are rpcs."""
-        if not isinstance(request, CommitOffsets):
-            link.heartbeats.ask(request, done)
-            return True
+    def _sent(link: _Link, request: CommitOffsets, done: Callable[[Answer | NoAnswer], None]) -> bool:
+        """Whether the commit went without a task: an administrator's and one to another machine are rpcs."""
         if link.unix is None or request.act is not None:
             return False
         limit_s = answer_timeout_ms(request) / 1000

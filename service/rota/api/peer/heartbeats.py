@@ -21,6 +21,9 @@ from rota.wire.peer_heartbeats import pack_heartbeats, unpack_answers
 
 MESSAGES_UNDER_WAY = 2
 """While this many messages are unanswered, heartbeats wait. Not one: a commit at the peer would delay all."""
+SECOND_AFTER_S = 0.002
+"""For so long heartbeats wait for the only message under way. Most are answered sooner, and more heartbeats share the
+next one: a message costs as much as several heartbeats in it."""
 HEARTBEATS_IN_A_MESSAGE = 2_000
 
 MOST_LINKS = 100
@@ -56,6 +59,10 @@ class CollectedHeartbeats:
         """Those that are unsent are sent in the next turn of the event loop."""
         self._under_way = 0
         """Messages without an answer."""
+        self._sent_at_s = 0.0
+        """When the last message was sent, by the clock of the event loop."""
+        self._second: asyncio.TimerHandle | None = None
+        """Sends the second message, if the first one is without an answer by then."""
         self._senders: set[asyncio.Task[None]] = set()
         self._links: list[Any] = []
         """The spans of calls that wait for the next message, if there is tracing."""
@@ -68,10 +75,14 @@ class CollectedHeartbeats:
             here = tracing.spans.here()
             if here is not None:
                 self._links.append(here)
-        if not self._is_due and self._under_way < MESSAGES_UNDER_WAY:
+        if self._is_due:
+            return
+        if not self._under_way:
             self._is_due = True
             # In a context of its own: the message serves all of them, so it belongs to the trace of none.
             loop.call_soon(self._send_due, context=Context())
+        elif self._under_way < MESSAGES_UNDER_WAY and self._second is None:
+            self._second = loop.call_later(SECOND_AFTER_S, self._send_second, context=Context())
 
     async def close(self) -> None:
         """Fail the waiting calls: the peer does not answer."""
@@ -79,6 +90,8 @@ class CollectedHeartbeats:
         _fail(unsent, _CLOSED)
         if self._link is not None:
             await self._link.close()
+        if self._second is not None:
+            self._second.cancel()
         senders = tuple(self._senders)
         for sender in senders:
             sender.cancel()
@@ -88,6 +101,15 @@ class CollectedHeartbeats:
         self._is_due = False
         self._send_unsent(has_waited=False)
 
+    def _send_second(self) -> None:
+        """The timer is not set anew with each message, so the one under way may be younger."""
+        self._second, loop = None, asyncio.get_running_loop()
+        left_s = self._sent_at_s + SECOND_AFTER_S - loop.time()
+        if self._unsent and self._under_way and left_s > 0:
+            self._second = loop.call_later(left_s, self._send_second, context=Context())
+        else:
+            self._send_unsent(has_waited=True)
+
     def _send_unsent(self, *, has_waited: bool) -> None:
         """`has_waited`: for a message under way, and not for this process, which may have been paused."""
         loop = asyncio.get_running_loop()
@@ -95,13 +117,15 @@ class CollectedHeartbeats:
             some, self._unsent = self._unsent[:HEARTBEATS_IN_A_MESSAGE], self._unsent[HEARTBEATS_IN_A_MESSAGE:]
             limit_s = _LIMIT_S
             if has_waited:
+                # They are in the order in which they were asked.
                 now_s = loop.time()
-                _fail([each for each in some if now_s - each[2] > _LIMIT_S / 2], _LATE)
-                some = [each for each in some if now_s - each[2] <= _LIMIT_S / 2]
-                if not some:
-                    continue
+                if now_s - some[0][2] > _LIMIT_S / 2:
+                    _fail([each for each in some if now_s - each[2] > _LIMIT_S / 2], _LATE)
+                    some = [each for each in some if now_s - each[2] <= _LIMIT_S / 2]
+                    if not some:
+                        continue
                 limit_s -= now_s - some[0][2]
-            self._under_way += 1
+            self._under_way, self._sent_at_s = self._under_way + 1, loop.time()
             message = pack_heartbeats([request for request, _, _ in some])
             link = self._link if tracing.spans is None else None
             if link is not None and link.send(message, limit_s, partial(self._received, some)):
