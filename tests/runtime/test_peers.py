@@ -226,7 +226,7 @@ async def test_heartbeats_of_one_moment_share_a_message() -> None:
     assert wire.members() == [["m0", "m1", "m2"]]
 
 
-async def test_later_requests_wait_for_the_only_message_if_it_is_answered_soon(
+async def test_requests_wait_for_a_message_that_is_answered_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(heartbeats, "SECOND_AFTER_S", EVENTUALLY_S)
@@ -246,7 +246,7 @@ async def test_later_requests_wait_for_the_only_message_if_it_is_answered_soon(
     assert wire.members() == [["m0"], ["m1", "m2"]]
 
 
-async def test_a_second_message_is_sent_where_the_first_is_not_answered_soon() -> None:
+async def test_a_second_message_is_sent_where_the_first_is_slow() -> None:
     wire = Wire()
     collected = CollectedHeartbeats(wire.send)
     asked = [ask(collected, a_heartbeat(0))]

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rota.api.peer import unix
+from rota.api.peer.answers import packed_line
 from rota.api.peer.client import GrpcPeers
 from rota.api.peer.server import PeerServer
 from rota.api.peer.unix import Kind, UnixLink, UnixServer, socket_of
 from rota.protocol.ids import shard_of
-from rota.protocol.messages import Act, CommitOffsets, Heartbeat, HeartbeatMany, MemberHeartbeat, OffsetToCommit
+from rota.protocol.messages import (
+    Act,
+    CommitOffsets,
+    Heartbeat,
+    HeartbeatMany,
+    HeartbeatReply,
+    MemberHeartbeat,
+    OffsetToCommit,
+)
 from rota.replica.forwarding import Beats, ForwardedAtOnce, NoAnswer
 from rota.replica.ports import Answer, Replica
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage.memory import MemoryTables
+from rota.wire import numbered
+from rota.wire.numbered import NumberedWriter
 from rota.wire.peer_commits import pack_commit, unpack_commit_answer
-from rota.wire.peer_heartbeats import pack_heartbeats, unpack_answers
+from rota.wire.peer_heartbeats import line_of_heartbeat
 from tests.runtime.conftest import NOW, FaultyStore, a_stable_member, until
 
 BEAT = Heartbeat("default", "g", "m", 1)
@@ -56,6 +68,13 @@ async def sent(link: UnixLink, message: bytes, limit_s: float = 60.0, kind: Kind
     """The outcome of a message that is sent as soon as the link has a connection."""
     outcome: asyncio.Future[bytes | NoAnswer] = asyncio.get_running_loop().create_future()
     await until(lambda: link.send(message, limit_s, outcome.set_result, kind))
+    return await outcome
+
+
+async def beats(link: UnixLink, *requests: Beats) -> Sequence[Answer] | NoAnswer:
+    """The same of heartbeats."""
+    outcome: asyncio.Future[Sequence[Answer] | NoAnswer] = asyncio.get_running_loop().create_future()
+    await until(lambda: link.ask(requests, 60.0, outcome.set_result))
     return await outcome
 
 
@@ -133,13 +152,13 @@ async def test_a_late_commit_holds_up_no_heartbeat(tmp_path: Path, tables: Memor
         late = await sent(link, commit, 0.0, Kind.COMMIT)
         outcome: asyncio.Future[bytes | NoAnswer] = asyncio.get_running_loop().create_future()
         assert link.send(commit, 60.0, outcome.set_result, Kind.COMMIT)
-        beat = await sent(link, pack_heartbeats([Heartbeat("default", elsewhere, "m", 1)]))
+        beat = await beats(link, Heartbeat("default", elsewhere, "m", 1))
         assert not outcome.done(), "it is not durable"
         store.open_gate.set()
         in_time = await outcome
 
     assert late == NoAnswer("no answer in time")
-    assert isinstance(beat, bytes)
+    assert not isinstance(beat, NoAnswer)
     assert isinstance(in_time, bytes)
     reply, *_ = unpack_commit_answer(in_time)
     assert [each.error for each in reply.partitions] == ["NONE"]
@@ -153,7 +172,7 @@ async def test_a_commit_fails_with_its_connection(tmp_path: Path, tables: Memory
         await local.wait_until_ready()
         member = await a_stable_member(local, "g")
         async with a_socket(local, path):
-            await sent(link, pack_heartbeats([BEAT]))
+            await beats(link, BEAT)
             store.open_gate.clear()
             outcome: asyncio.Future[bytes | NoAnswer] = asyncio.get_running_loop().create_future()
             commit = pack_commit(a_commit(member.generation_id, member.member_id))
@@ -180,20 +199,56 @@ async def test_a_worker_without_a_socket_is_asked_over_grpc(tables: MemoryTables
 
 async def test_a_link_connects_again(tables: MemoryTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unix, "RECONNECT_S", 0.0)
-    path, message = tmp_path / "s", pack_heartbeats([BEAT])
+    path = tmp_path / "s"
     async with an_owner(tables) as local, a_link(path) as link:
         outcomes = []
         for _ in range(2):
             async with a_socket(local, path) as socket:
-                outcomes.append(await sent(link, message))
+                outcomes.append([await beats(link, BEAT), await beats(link, BEAT)])
             await until(lambda: not socket.connections)
 
-    for outcome in outcomes:
-        assert isinstance(outcome, bytes)
-        assert [answer.reply.error for answer in unpack_answers(outcome, Answer)] == ["UNKNOWN_MEMBER_ID"]
+    for outcome in chain.from_iterable(outcomes):
+        assert not isinstance(outcome, NoAnswer)
+        assert [answer.reply.error for answer in outcome] == ["UNKNOWN_MEMBER_ID"]
 
 
-@pytest.mark.parametrize("message", [b"nonsense", b"{}", b'[["default"]]'])
+async def test_heartbeats_that_are_numbered_have_their_own_answers(
+    tables: MemoryTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By numbers, also when the tables begin anew."""
+    monkeypatch.setattr(numbered, "MOST", 3)
+    async with an_owner(tables) as local, a_socket(local, tmp_path / "s"), a_link(tmp_path / "s") as link:
+        member = await a_stable_member(local, "g")
+        alive = Heartbeat("default", "g", member.member_id, member.generation_id)
+        many = HeartbeatMany("default", "g", (MemberHeartbeat("m", 1), MemberHeartbeat(member.member_id, 1)))
+        outcomes = [await beats(link, *some) for some in ([BEAT, alive], [alive, BEAT], [alive, many, BEAT]) * 3]
+        expected = [local.try_heartbeat(each) for each in (BEAT, alive, alive, BEAT, alive, many, BEAT)] * 3
+
+    assert [answer for outcome in outcomes if not isinstance(outcome, NoAnswer) for answer in outcome] == expected
+
+
+async def test_answers_that_no_worker_sends_end_the_connection(tmp_path: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readexactly(9)
+        await reader.readexactly(int.from_bytes(head[:4], "big"))
+        answers = NumberedWriter(packed_line).pack([Answer(HeartbeatReply())] * 2)
+        writer.write(len(answers).to_bytes(4, "big") + head[4:] + answers)
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+        is_closed.set()
+
+    is_closed = asyncio.Event()
+    server = await asyncio.start_unix_server(answer, tmp_path / "s")
+    async with a_link(tmp_path / "s") as link:
+        outcome = await beats(link, BEAT)
+        await is_closed.wait()
+    server.close()
+
+    assert outcome == NoAnswer("2 replies to 1 heartbeats")
+
+
+@pytest.mark.parametrize("message", [b"", b"nonsense", b"\0\1\0\0\0\0\0\0\0", b'\1\1\0\0\0\0\0\0\0["default"]'])
 async def test_what_no_worker_sends_ends_its_connection(
     message: bytes, tables: MemoryTables, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -204,7 +259,7 @@ async def test_what_no_worker_sends_ends_its_connection(
 
 
 async def test_messages_that_arrive_in_pieces_are_whole(tables: MemoryTables, tmp_path: Path) -> None:
-    message = pack_heartbeats([BEAT])
+    message = NumberedWriter(line_of_heartbeat).pack([BEAT])
     framed = len(message).to_bytes(4, "big") + (7).to_bytes(4, "big") + b"\0" + message
     async with an_owner(tables) as local, a_socket(local, tmp_path / "s"):
         reader, writer = await asyncio.open_unix_connection(tmp_path / "s")

@@ -42,6 +42,7 @@ from rota.protocol.messages import (
     GetLeader,
     Heartbeat,
     HeartbeatMany,
+    HeartbeatManyReply,
     HeartbeatReply,
     JoinGroup,
     Reply,
@@ -55,7 +56,7 @@ from rota.replica.ports import Answer, SeenMembers, ShardClaim
 
 NOT_AVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
 LEASE_IS_OVER = "this replica's lease on the shard is over"
-ANSWERS_KEPT = 100
+ANSWERS_KEPT = 16
 """Answers to heartbeats of one shard."""
 GRACE_MS = 1_000
 """Extra session time of a member at a failover: its next heartbeat has to find the new owner."""
@@ -152,7 +153,7 @@ class OwnedShard:
         self._held: deque[_Held] = deque()
         self._last_answer = Answer(HeartbeatReply())
         self._answers: dict[int, Answer] = {}
-        """Answers to heartbeats, by the `id` of their replies, which they keep alive."""
+        """The last answers to heartbeats, by their generation."""
         """The latest one of this claim: it may be the next one, too."""
 
     @classmethod
@@ -362,17 +363,13 @@ class OwnedShard:
 
     # --- inside ----------------------------------------------------------------------------------
 
-    def _answer_now(self, reply: Reply) -> Answer:
+    def _answer_now(self, reply: HeartbeatReply | HeartbeatManyReply) -> Answer:
         """Members of groups that stand alike get the same reply, so as a rule an answer to it is there already."""
-        answer = self._answers.get(id(reply))
-        return answer if answer is not None and answer.revision == self.seq else self._answer_anew(reply)
-
-    def _answer_anew(self, reply: Reply) -> Answer:
-        answer = Answer(reply, self.seq, self.claim.epoch)
-        if isinstance(reply, HeartbeatReply):
+        answer = self._answers.get(reply.generation_id)
+        if answer is None or answer.reply is not reply or answer.revision != self.seq:
             if len(self._answers) >= ANSWERS_KEPT:
                 self._answers.clear()
-            self._answers[id(reply)] = answer
+            answer = self._answers[reply.generation_id] = Answer(reply, self.seq, self.claim.epoch)
         return answer
 
     def _is_mute(self, now: Now) -> bool:

@@ -35,18 +35,12 @@ _SEPARATOR = b",\n"
 """JSON has no line break within a text."""
 MAX_LINE = 1_024
 """Longer ones, of many members, are read again each time."""
-MOST_LINES = 10_000
-"""Heartbeats of a process that are kept."""
 _FIELDS_OF_ONE, _FIELDS_OF_AN_ANSWER = 5, 7
 
 
 def pack_heartbeats(requests: Sequence[AnyHeartbeat]) -> bytes:
     """Each becomes a list: five entries for one member, three for several, and the caller. Waits are left out."""
-    known, lines = _lines_of_same, []
-    for request in requests:
-        kept = known.get(id(request))
-        lines.append(kept[1] if kept is not None else _line_of_heartbeat(request))
-    return join_lines(lines)
+    return _joined([line_of_heartbeat(each) for each in requests])
 
 
 def unpack_heartbeats(data: bytes) -> list[AnyHeartbeat]:
@@ -57,14 +51,20 @@ def unpack_heartbeats(data: bytes) -> list[AnyHeartbeat]:
         raise MalformedEnvelope(f"not heartbeats: {type(error).__name__}") from error
 
 
+def line_of_heartbeat(request: AnyHeartbeat) -> bytes:
+    """One of a message."""
+    return _line_of_one(request) if isinstance(request, Heartbeat) else _line(_request(request))
+
+
+def heartbeat_of_line(line: bytes) -> AnyHeartbeat:
+    """Raises `MalformedEnvelope` for what no replica sends."""
+    (request,) = unpack_heartbeats(b"[" + line + b"]")
+    return request
+
+
 def pack_answers(answers: Sequence[PackedAnswer]) -> bytes:
     """In the order of the requests."""
-    return join_lines([line_of_answer(*each) for each in answers])
-
-
-def line_of_answer(reply: HeartbeatReply | HeartbeatManyReply, revision: int, epoch: int, owner: str) -> bytes:
-    """The part of a message of answers that is this one."""
-    return _line(_pack_answer(reply, revision, epoch, owner))
+    return _joined([line_of_answer(each) for each in answers])
 
 
 def unpack_answers(data: bytes, build: Build[Built]) -> list[Built]:
@@ -75,6 +75,17 @@ def unpack_answers(data: bytes, build: Build[Built]) -> list[Built]:
         raise MalformedEnvelope(f"not replies to heartbeats: {type(error).__name__}") from error
 
 
+def line_of_answer(answer: PackedAnswer) -> bytes:
+    """One of a message."""
+    return _line_of_answer(answer) if isinstance(answer[0], HeartbeatReply) else _line(_pack_answer(*answer))
+
+
+def answer_of_line(build: Build[Built], line: bytes) -> Built:
+    """What `build` makes of it; raises `MalformedEnvelope` for what no replica sends."""
+    (answer,) = unpack_answers(b"[" + line + b"]", build)
+    return answer
+
+
 # --- lines ----------------------------------------------------------------------------------------------
 #
 # A member sends the same heartbeat again and again, and the members of a group get the same answer until something
@@ -82,8 +93,7 @@ def unpack_answers(data: bytes, build: Build[Built]) -> list[Built]:
 # earlier release sends all of them in one line, and reads these as what they are: one list in JSON.
 
 
-def join_lines(lines: list[bytes]) -> bytes:
-    """The message of these lines."""
+def _joined(lines: list[bytes]) -> bytes:
     return b"[" + _SEPARATOR.join(lines) + b"]"
 
 
@@ -99,29 +109,19 @@ def _read_all(data: bytes, read_line: Callable[[bytes], Read], read: Callable[[A
     return [read(entry) for entry in list_of(json.loads(data))]
 
 
-_lines_of_same: dict[int, tuple[Heartbeat, bytes]] = {}
-"""By `id` of heartbeats that are kept alive here: a connection sends the same object again and again, and the hash of
-all its fields takes four times as long."""
-
-
-def _line_of_heartbeat(request: AnyHeartbeat) -> bytes:
-    if isinstance(request, HeartbeatMany):
-        return _line(_request(request))
-    if len(_lines_of_same) >= MOST_LINES:
-        _lines_of_same.clear()
-    line = _line_of_one(request)
-    _lines_of_same[id(request)] = request, line
-    return line
-
-
-@lru_cache(maxsize=MOST_LINES)
+@lru_cache(maxsize=10_000)
 def _line_of_one(request: Heartbeat) -> bytes:
     return _line(_request(request))
 
 
-@lru_cache(maxsize=MOST_LINES)
+@lru_cache(maxsize=10_000)
 def _read_line(line: bytes) -> AnyHeartbeat:
     return _read_request(json.loads(line))
+
+
+@lru_cache(maxsize=1_000)
+def _line_of_answer(answer: PackedAnswer) -> bytes:
+    return _line(_pack_answer(*answer))
 
 
 @lru_cache(maxsize=1_000)

@@ -8,20 +8,17 @@ from rota.protocol.messages import CommitReply, HeartbeatManyReply, HeartbeatRep
 from rota.replica.forwarding import as_moved
 from rota.replica.ports import Answer
 from rota.wire.peer_commits import pack_commit_answer
-from rota.wire.peer_heartbeats import MAX_LINE, join_lines, line_of_answer
-
-MOST_LINES = 1_000
-_lines_of_same: dict[int, tuple[Answer, bytes]] = {}
-"""By `id` of answers that are kept alive here: members of a group get the same object until something happens in it."""
+from rota.wire.peer_heartbeats import PackedAnswer, line_of_answer, pack_answers
 
 
 def packed(answers: Sequence[Answer]) -> bytes:
     """In their order."""
-    known, lines = _lines_of_same, []
-    for answer in answers:
-        kept = known.get(id(answer))
-        lines.append(kept[1] if kept is not None else _line_of(answer))
-    return join_lines(lines)
+    return pack_answers([_packed(as_moved(answer)) for answer in answers])
+
+
+def packed_line(answer: Answer) -> bytes:
+    """One of them."""
+    return line_of_answer(_packed(as_moved(answer)))
 
 
 def packed_commit(answer: Answer) -> bytes:
@@ -31,13 +28,6 @@ def packed_commit(answer: Answer) -> bytes:
     return pack_commit_answer(answer.reply, answer.revision, answer.epoch, answer.owner)
 
 
-def _line_of(answer: Answer) -> bytes:
-    moved = as_moved(answer)
-    reply = moved.reply
-    assert isinstance(reply, HeartbeatReply | HeartbeatManyReply)
-    line = line_of_answer(reply, moved.revision, moved.epoch, moved.owner)
-    if isinstance(reply, HeartbeatReply) and len(line) <= MAX_LINE:
-        if len(_lines_of_same) >= MOST_LINES:
-            _lines_of_same.clear()
-        _lines_of_same[id(answer)] = answer, line
-    return line
+def _packed(answer: Answer) -> PackedAnswer:
+    assert isinstance(answer.reply, HeartbeatReply | HeartbeatManyReply)
+    return answer.reply, answer.revision, answer.epoch, answer.owner

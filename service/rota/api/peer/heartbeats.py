@@ -126,43 +126,38 @@ class CollectedHeartbeats:
                         continue
                 limit_s -= now_s - some[0][2]
             self._under_way, self._sent_at_s = self._under_way + 1, loop.time()
-            message = pack_heartbeats([request for request, _, _ in some])
+            requests = [request for request, _, _ in some]
             link = self._link if tracing.spans is None else None
-            if link is not None and link.send(message, limit_s, partial(self._received, some)):
+            if link is not None and link.ask(requests, limit_s, partial(self._received, some)):
                 continue
-            sender = loop.create_task(self._send_by_rpc(message, limit_s, some))
+            sender = loop.create_task(self._send_by_rpc(pack_heartbeats(requests), limit_s, some))
             self._senders.add(sender)
             sender.add_done_callback(self._senders.discard)
 
     async def _send_by_rpc(self, message: bytes, limit_s: float, some: list[_Asked]) -> None:
-        outcome: bytes | NoAnswer = NoAnswer(_CLOSED)
+        outcome: list[Answer] | NoAnswer = NoAnswer(_CLOSED)
         try:
             if tracing.spans is None:
-                outcome = await self._send(message, limit_s)
+                data = await self._send(message, limit_s)
             else:
                 # A message of many calls is in none of their traces, but linked to them.
                 links, self._links = self._links, []
                 kind, noted = tracing.Kind.CLIENT, {"rota.calls": len(some)}
                 with tracing.spans.within("forward heartbeats", kind, noted, links):
-                    outcome = await self._send(message, limit_s)
+                    data = await self._send(message, limit_s)
+            outcome = unpack_answers(data, Answer)
+            if len(outcome) != len(some):
+                outcome = NoAnswer(f"{len(outcome)} replies to {len(some)} heartbeats")
         except grpc.aio.AioRpcError as error:
             outcome = NoAnswer(error.details() or error.code().name)
+        except MalformedEnvelope as error:
+            outcome = NoAnswer(str(error))
         finally:
             self._received(some, outcome)
 
-    def _received(self, some: list[_Asked], outcome: bytes | NoAnswer) -> None:
+    def _received(self, some: list[_Asked], outcome: Sequence[Answer] | NoAnswer) -> None:
         self._under_way -= 1
-        if isinstance(outcome, NoAnswer):
-            _settle(some, [outcome] * len(some))
-        else:
-            try:
-                answers = unpack_answers(outcome, Answer)
-                if len(answers) != len(some):
-                    raise MalformedEnvelope(f"{len(answers)} replies to {len(some)} heartbeats")
-            except MalformedEnvelope as error:
-                _fail(some, str(error))
-            else:
-                _settle(some, answers)
+        _settle(some, [outcome] * len(some) if isinstance(outcome, NoAnswer) else outcome)
         self._send_unsent(has_waited=True)
 
 

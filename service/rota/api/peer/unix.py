@@ -1,9 +1,10 @@
 """Heartbeats and commits between the workers of one machine, as messages on a Unix socket: an rpc costs far more.
 
-A message is a head, its length, number and kind, and heartbeats as gRPC carries them between replicas, or one commit.
-The answer has the same number and kind. Answers come in any order: that to a commit once it is durable. Workers of one
-supervisor are of one release, and its folder, in which their sockets are, is open to its user alone. So neither secrets
-nor an older form are needed here.
+A message is a head, its length, number and kind, and heartbeats, or one commit. The answer has the same number and
+kind. Answers come in any order: that to a commit once it is durable. Heartbeats, and answers to them, are numbered
+(`rota.wire.numbered`), since a member sends the same one again and again. Workers of one supervisor are of one release,
+and its folder, in which their sockets are, is open to its user alone. So neither secrets nor an older form are needed
+here.
 """
 
 from __future__ import annotations
@@ -12,18 +13,22 @@ import asyncio
 import logging
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 from rota.api.heartbeats import answer_all
-from rota.api.peer.answers import packed, packed_commit
+from rota.api.peer.answers import packed_commit, packed_line
 from rota.api.peer.methods import MAX_MESSAGE_BYTES
-from rota.replica.forwarding import NoAnswer
+from rota.replica.forwarding import Beats, NoAnswer
+from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
+from rota.wire.envelopes import MalformedEnvelope
+from rota.wire.numbered import NumberedReader, NumberedWriter
 from rota.wire.peer_commits import unpack_commit
-from rota.wire.peer_heartbeats import unpack_heartbeats
+from rota.wire.peer_heartbeats import answer_of_line, heartbeat_of_line, line_of_heartbeat
 
 RECONNECT_S = 1.0
 """How long a link waits before it connects again."""
@@ -107,6 +112,8 @@ class _Answering(_Messages):
         super().__init__()
         self._local = local
         self._connections = connections
+        self._heartbeats = NumberedReader[Beats](heartbeat_of_line)
+        self._answers = NumberedWriter[Answer](packed_line)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -118,11 +125,7 @@ class _Answering(_Messages):
     def received(self, number: int, kind: int, message: bytes) -> None:
         try:
             if kind == Kind.HEARTBEATS:
-                answer_all(
-                    self._local,
-                    unpack_heartbeats(message),
-                    lambda answers: self._answer(number, kind, packed(answers)),
-                )
+                answer_all(self._local, self._heartbeats.unpack(message), partial(self._answer_all, number))
             else:
                 self._local.submit(
                     unpack_commit(message), lambda answer: self._answer(number, kind, packed_commit(answer))
@@ -132,12 +135,16 @@ class _Answering(_Messages):
             _log.error("a forwarded message was not answered", exc_info=error)
             self.transport.abort()
 
+    def _answer_all(self, number: int, answers: Sequence[Answer]) -> None:
+        self._answer(number, Kind.HEARTBEATS, self._answers.pack(answers))
+
     def _answer(self, number: int, kind: int, message: bytes) -> None:
         if not self.transport.is_closing():
             self.send(number, kind, message)
 
 
 Received = Callable[[bytes | NoAnswer], None]
+Answered = Callable[[Sequence[Answer] | NoAnswer], None]
 
 
 class UnixLink:
@@ -155,14 +162,27 @@ class UnixLink:
         False where there is no connection yet: then the message has to go another way. Heartbeats that are not
         answered in time end the connection. A commit may wait for a slow store, and ends alone.
         """
-        asking, loop = self._asking, asyncio.get_running_loop()
-        if asking is not None and not asking.transport.is_closing():
+        asking = self._connected()
+        if asking is not None:
             asking.ask(message, kind, limit_s, done)
-            return True
+        return asking is not None
+
+    def ask(self, heartbeats: Sequence[Beats], limit_s: float, done: Answered) -> bool:
+        """The same for heartbeats, which are answered in their order."""
+        asking = self._connected()
+        if asking is not None:
+            asking.ask_all(heartbeats, limit_s, done)
+        return asking is not None
+
+    def _connected(self) -> _Asking | None:
+        asking = self._asking
+        if asking is not None and not asking.transport.is_closing():
+            return asking
+        loop = asyncio.get_running_loop()
         if self._connecting is None and loop.time() >= self._connect_at_s:
             self._connect_at_s = loop.time() + RECONNECT_S
             self._connecting = loop.create_task(self._connect())
-        return False
+        return None
 
     async def close(self) -> None:
         if self._connecting is not None:
@@ -186,6 +206,26 @@ class _Asking(_Messages):
         super().__init__()
         self._number = 0
         self._asked: dict[int, tuple[asyncio.TimerHandle, Received]] = {}
+        self._heartbeats = NumberedWriter[Beats](line_of_heartbeat)
+        self._answers = NumberedReader[Answer](partial(answer_of_line, Answer))
+
+    def ask_all(self, heartbeats: Sequence[Beats], limit_s: float, done: Answered) -> None:
+        message = self._heartbeats.pack(heartbeats)
+        self.ask(message, Kind.HEARTBEATS, limit_s, partial(self._answered, len(heartbeats), done))
+
+    def _answered(self, count: int, done: Answered, outcome: bytes | NoAnswer) -> None:
+        if isinstance(outcome, NoAnswer):
+            done(outcome)
+            return
+        try:
+            answers = self._answers.unpack(outcome)
+            if len(answers) != count:
+                raise MalformedEnvelope(f"{len(answers)} replies to {count} heartbeats")
+        except MalformedEnvelope as error:
+            self.transport.abort()
+            done(NoAnswer(str(error)))
+        else:
+            done(answers)
 
     def ask(self, message: bytes, kind: Kind, limit_s: float, done: Received) -> None:
         number = self._number = (self._number + 1) & 0xFFFFFFFF
