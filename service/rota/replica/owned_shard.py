@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rota.group.assignment import AssignmentJob
 from rota.group.records import (
@@ -239,7 +239,8 @@ class OwnedShard:
             return None
         result = self.shard.handle(request, number, now[0])
         if not result.records and not result.timers and len(result.replies) == 1:
-            return self._answer_now(result.replies[0][1])
+            reply: Any = result.replies[0][1]
+            return self._answer_now(reply)
         self._waiting[number] = request
         return self._take(result, now)
 
