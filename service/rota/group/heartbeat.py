@@ -34,7 +34,7 @@ def heartbeat(result: Result, group: Group, request: Heartbeat, call: int) -> No
         _refuse(result, group, request, error, call)
         return
     member = group.members[request.member_id]
-    renew_session(result, group, member)
+    renew_sessions(result, group, (member,))
     if not member.has_fetched and request.generation_id == group.generation_id:
         _note_share(result, group, member)
     if is_to_join:
@@ -44,7 +44,7 @@ def heartbeat(result: Result, group: Group, request: Heartbeat, call: int) -> No
     elif request.wait_ms and request.generation_id == group.generation_id:
         _park(result, group, member, call)
     else:
-        result.reply(call, _alive(group))
+        result.replies.append((call, _reply_of(group.generation_id, group.state)))
 
 
 def heartbeat_many(result: Result, group: Group, request: HeartbeatMany, call: int) -> None:

@@ -151,9 +151,10 @@ class Shard(ShardState):
                 result.reply(call, fetch_offsets(self._group(request), request))
             case _:
                 self._administer(result, request, call)
-        if result.records and isinstance(request, Audited) and request.act is not None:
-            self._audit(result, request, request.act)
-        self._note_dirty(result)
+        if result.records:
+            if isinstance(request, Audited) and request.act is not None:
+                self._audit(result, request, request.act)
+            self._note_dirty(result)
         return result
 
     def on_timer(self, timer: Timer, now_ms: int) -> Result:

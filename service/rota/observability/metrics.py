@@ -39,16 +39,17 @@ class _Counts(Collector):
 
     def __init__(self, name: str, documentation: str, labels: tuple[str, ...], registry: CollectorRegistry) -> None:
         self._described = (name, documentation, labels)
-        self._counts: dict[tuple[str, ...], int] = {}
+        self.counts: dict[tuple[str, ...], int] = {}
         registry.register(self)
 
     def add(self, labels: tuple[str, ...], count: int = 1) -> None:
-        self._counts[labels] = self._counts.get(labels, 0) + count
+        """What each heartbeat and each call counts is written out instead: a call of this takes as long again."""
+        self.counts[labels] = self.counts.get(labels, 0) + count
 
     def collect(self) -> Iterator[Metric]:
         name, documentation, labels = self._described
         family = CounterMetricFamily(name, documentation, labels=labels)
-        for values, count in self._counts.items():
+        for values, count in self.counts.items():
             family.add_metric(values, count)
         yield family
 
@@ -214,16 +215,20 @@ class Metrics:
 
     def request_answered(self, operation: str, code: str) -> None:
         """`code` is the error code's name, NONE where all went well."""
-        self._requests.add((operation, code))
+        counts, labels = self._requests.counts, (operation, code)
+        counts[labels] = counts.get(labels, 0) + 1
 
     def heartbeat_answered(self, result: str, members: int = 1) -> None:
         """Heartbeats of so many members; `result` is the error code's name."""
-        self._heartbeats.add((result,), members)
+        counts, labels = self._heartbeats.counts, (result,)
+        counts[labels] = counts.get(labels, 0) + members
 
     def heartbeat_request_answered(self, operation: str, code: str) -> None:
         """A request that was one member's heartbeat, in one call: it is the most frequent of all."""
-        self._requests.add((operation, code))
-        self._heartbeats.add((code,))
+        counts, labels = self._requests.counts, (operation, code)
+        counts[labels] = counts.get(labels, 0) + 1
+        beats, results = self._heartbeats.counts, (code,)
+        beats[results] = beats.get(results, 0) + 1
 
     def browser_refused(self, reason: str) -> None:
         """`reason` is malformed_host, foreign_host or foreign_page."""
@@ -329,7 +334,8 @@ class Metrics:
 
     def forwarded(self, code: str) -> None:
         """`code` is the error code's name that the peer answered with, UNREACHABLE where it did not."""
-        self._forwarded.add((code,))
+        counts, labels = self._forwarded.counts, (code,)
+        counts[labels] = counts.get(labels, 0) + 1
 
     def connection_handed_over(self) -> None:
         """A client's connection went to a worker beside this one."""

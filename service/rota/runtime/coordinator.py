@@ -218,7 +218,7 @@ class LocalCoordinator:
 
     def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         """The answer, where it can be given without waiting for anything."""
-        host = self._host(request.namespace, request.group_id)
+        host = self._ownership.hosts.get(shard_of(request.namespace, request.group_id, self.shard_count))
         if host is None or self.forwarding.is_draining:
             return None
         return host.try_heartbeat(request)

@@ -139,7 +139,7 @@ class Forwarder:
 
     def _answered(self, request: Request, done: Callable[[Answer], None], answer: Answer) -> None:
         """The first answer to a call that does not park is there."""
-        if self._forwarding.is_final(answer):
+        if answer.reply.error is ErrorCode.NONE or self._forwarding.is_final(answer):
             done(answer)
         else:
             self._go_on(request, answer, 0, done)

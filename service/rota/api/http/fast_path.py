@@ -502,9 +502,10 @@ class FastConnection:
             return None
         render: Callable[[Answer], Rendered]
         render = partial(self._render_batch, known) if known.lines else path.render_heartbeat
-        answer = self._submit(submit, Heartbeat, render, default_headers)
-        known.is_owed = isinstance(answer, OwedAnswer)
-        return answer
+        owed = OwedAnswer(path.metrics, path.operations[Heartbeat], render)
+        owed.submit(submit, None)
+        known.is_owed = owed.rendered is None
+        return owed if owed.rendered is None else path.bytes_of(owed.rendered, default_headers)
 
     def _render_batch(self, known: Known, answer: Answer) -> Rendered:
         request = known.request
