@@ -40,7 +40,9 @@ def check_member(group: Group, member_id: str, group_instance_id: str | None, su
         if current != member_id:
             return FENCED_INSTANCE_ID
     member = group.members.get(member_id)
-    return UNKNOWN_MEMBER_ID if member is None else check_caller(member, subject)
+    if member is None:
+        return UNKNOWN_MEMBER_ID
+    return check_caller(member, subject) if subject else NONE
 
 
 def check_generation(

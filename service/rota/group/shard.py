@@ -128,7 +128,11 @@ class Shard(ShardState):
         result = Result(now_ms, self.seen)
         match request:
             case Heartbeat():
-                self._heartbeat(result, request, call)
+                group = self.groups.get((request.namespace, request.group_id))
+                if group is None:
+                    result.reply(call, HeartbeatReply(_missing(request)))
+                else:
+                    heartbeat(result, group, request, call)
             case CommitOffsets():
                 self._commit(result, request, call)
             case JoinGroup():
@@ -308,13 +312,6 @@ class Shard(ShardState):
         return shard, result
 
     # --- one request each ---------------------------------------------------------------------
-
-    def _heartbeat(self, result: Result, request: Heartbeat, call: int) -> None:
-        group = self.groups.get((request.namespace, request.group_id))
-        if group is None:
-            result.reply(call, HeartbeatReply(_missing(request)))
-        else:
-            heartbeat(result, group, request, call)
 
     def _join(self, result: Result, request: JoinGroup, call: int) -> None:
         key = (request.namespace, request.group_id)

@@ -82,7 +82,7 @@ class ShardHost:
     ) -> None:
         self.gone = asyncio.Event()
         """Set once it is dropped."""
-        self._clock = clock
+        self._wall_ms, self._monotonic_ms = clock.now_ms, clock.monotonic_ms
         self._set_timer = set_timer
         self._want_commit = want_commit
         self._give_up = give_up
@@ -185,7 +185,7 @@ class ShardHost:
             return None
         number, self._next_call = self._next_call, self._next_call + 1
         try:
-            answer = self.owned.try_heartbeat(number, request, self._now())
+            answer = self.owned.try_heartbeat(number, request, Now(self._wall_ms(), self._monotonic_ms()))
         except Exception as error:
             self._broke(error)
             return None
@@ -274,7 +274,7 @@ class ShardHost:
     # --- inside ----------------------------------------------------------------------------------
 
     def _now(self) -> Now:
-        return Now(self._clock.now_ms(), self._clock.monotonic_ms())
+        return Now(self._wall_ms(), self._monotonic_ms())
 
     def _step(self, step: Callable[[Now], Ready | None]) -> Ready | None:
         """Let the shard decide. A broken invariant costs the shard's memory, not the process: it is loaded again."""

@@ -178,6 +178,18 @@ class Known:
         self.lines = batch_heads(request) if isinstance(request, HeartbeatMany) else []
 
 
+class _Beat:
+    """An answer to heartbeats, and what its bytes are while the headers that all answers share stay the same."""
+
+    __slots__ = ("answer", "data", "default_headers", "rendered")
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.rendered = render_answer(answer)
+        self.data = b""
+        self.default_headers: Sequence[Header] | None = None
+
+
 class FastPath:
     """What the connections of a server have in common."""
 
@@ -206,7 +218,7 @@ class FastPath:
         self.remembered_bytes = 0
         self._default_headers: Sequence[Header] | None = None
         self._ok_head = b""
-        self._beats: dict[int, tuple[Answer, Rendered]] = {}
+        self._beats: dict[int, _Beat] = {}
         """Answers to heartbeats, by the `id` of those that are kept alive here: members of a group get the same object
         until something happens in it."""
         self._last_refusal: tuple[Rendered, Sequence[Header], bytes] | None = None
@@ -218,18 +230,20 @@ class FastPath:
     def render_heartbeat(self, answer: Answer) -> Rendered:
         """One member's, which is counted by its result."""
         self.metrics.heartbeat_answered(answer.reply.error)
-        return self.rendered_beat(answer)
+        return (self._beats.get(id(answer)) or self._keep(answer)).rendered
 
-    def rendered_beat(self, answer: Answer) -> Rendered:
-        """One member's."""
-        kept = self._beats.get(id(answer))
-        if kept is not None:
-            return kept[1]
-        rendered = render_answer(answer)
+    def bytes_of_beat(self, answer: Answer, default_headers: Sequence[Header]) -> bytes:
+        """One member's, as it goes over the wire."""
+        beat = self._beats.get(id(answer)) or self._keep(answer)
+        if beat.default_headers is not default_headers:
+            beat.data, beat.default_headers = self.bytes_of(beat.rendered, default_headers), default_headers
+        return beat.data
+
+    def _keep(self, answer: Answer) -> _Beat:
         if len(self._beats) >= BEATS_KEPT:
             self._beats.clear()
-        self._beats[id(answer)] = answer, rendered
-        return rendered
+        beat = self._beats[id(answer)] = _Beat(answer)
+        return beat
 
     def bytes_of(self, rendered: Rendered, default_headers: Sequence[Header], *, closes: bool = False) -> bytes:
         """An answer as it goes over the wire; it may say that the connection ends with it."""
@@ -487,7 +501,7 @@ class FastConnection:
             metrics.request_answered(path.operations[Heartbeat], ErrorCode.NONE)
             return path.ok(batch_document(known.lines, request, answer), default_headers)
         metrics.heartbeat_request_answered(path.operations[Heartbeat], reply.error)
-        return path.bytes_of(path.rendered_beat(answer), default_headers)
+        return path.bytes_of_beat(answer, default_headers)
 
     def _submit_heartbeat(
         self, known: Known, beat: RepeatedHeartbeat, now_s: float, default_headers: Sequence[Header]
