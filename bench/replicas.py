@@ -83,6 +83,8 @@ class Door:
     http: int
     grpc: int
     crowds: list[Crowd]
+    workers: int = 1
+    """The processes that the ports lead to."""
 
 
 Calls = Callable[[Crowd], list[str]]
@@ -105,7 +107,7 @@ def _workers(effort: Effort, runner: asyncio.Runner, directory: Path, one_url: s
         doors = [
             [Door(alone.port, alone.grpc_port, crowds[0])],
             runner.run(own_doors(both, crowds[1], 2)),
-            [Door(both.port, both.grpc_port, crowds[1])],
+            [Door(both.port, both.grpc_port, crowds[1], workers=2)],
         ]
         figures: list[Figure] = []
         for what, knock in _WAYS.items():
@@ -160,12 +162,13 @@ async def own_doors(server: Server, crowds: Sequence[Crowd], workers: int) -> li
 
 def _over_http(calls_of: Calls, *, one_group: bool) -> _Knock:
     """Connections that carry a group each, as those of a client's process often do, or members of all groups, as those
-    of a proxy do. Their first calls are of different groups either way.
+    of a proxy do. Their first calls are of different groups either way. There are as many for each worker at all ports:
+    the calls of one turn of its event loop share messages, and those of one moment a transaction.
     """
 
     def knock(_: asyncio.Runner, door: Door, seconds: float) -> int:
         calls = tuple(chain.from_iterable(zip(*map(calls_of, door.crowds), strict=True)))
-        connections = len(door.crowds) if one_group else CONNECTIONS
+        connections = len(door.crowds) if one_group else CONNECTIONS * door.workers
         return load.run(Plan(door.http, calls, connections, 1, seconds)).answered
 
     return knock

@@ -235,7 +235,7 @@ class OwnedShard:
         """As `submit`, for heartbeats that do not wait: the hottest path of all, where as a rule nothing is decided and
         all is durable. None where that is not so before it begins: then `submit` it.
         """
-        if self.is_closed or self.seq != self.durable_seq or self.is_dropped or now[1] >= self.lease_until_ms:
+        if self.is_closed or self.seq != self.durable_seq or not self.may_answer(now):
             return None
         result = self.shard.handle(request, number, now[0])
         if not result.records and not result.timers and len(result.replies) == 1:
