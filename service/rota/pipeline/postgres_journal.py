@@ -13,7 +13,7 @@ import pyarrow as pa
 from rota.passwords import with_password
 from rota.pipeline.failures import JournalRefused, JournalUnreachable
 from rota.pipeline.journal import Wanted
-from rota.pipeline.packed_numbers import PackedNumbers
+from rota.pipeline.packed_lines import PackedLines
 from rota.pipeline.positions import Heads, Position, Span
 from rota.pipeline.queries import (
     BOOKMARK,
@@ -34,10 +34,6 @@ STATEMENT_TIMEOUT = "30min"
 
 _BATCH_BYTES = {"adbc.postgresql.batch_size_hint_bytes": str(4 * 1024 * 1024)}
 """Of the driver's own 16 MiB each batch is new memory to the kernel, which costs a tenth of the reading."""
-
-_WORK_MEM = "32MB"
-"""Where the lines of a task lie, Postgres keeps in mind line by line only if it has the memory: 8 MB for 2.6 million
-lines of a day. With less, its own 4 MB as a rule, it compares each line of a page with all spans, at twice the cost."""
 
 
 class PostgresJournal:
@@ -62,20 +58,20 @@ class PostgresJournal:
     def batches(self, spans: Sequence[Span], wanted: Wanted) -> Iterator[pa.RecordBatch]:
         if not spans:
             return
-        numbers = PackedNumbers(spans, schema_of(wanted))
+        lines = PackedLines(spans, schema_of(wanted))
         with self._cursor() as cursor:
             cursor.adbc_statement.set_options(**_BATCH_BYTES)
             # Tasks are what works side by side: Postgres's own workers would copy each line once more.
             cursor.execute("SET LOCAL max_parallel_workers_per_gather = 0")
-            cursor.execute(f"SET LOCAL work_mem = '{_WORK_MEM}'")
             # Compiling a condition of hundreds of spans for each partition takes longer than reading by it.
             cursor.execute("SET LOCAL jit = off")
             check = GapCheck(spans, wanted)
             sql, values = condition(wanted, "literal")
             assert not values
-            cursor.execute(f"SELECT {numbers.selected} FROM rota.group_events WHERE ({_lines_of(spans)}){sql}")
-            for batch in cursor.fetch_record_batch():
-                yield check.seen(numbers.unpacked(batch))
+            cursor.execute(lines.query(sql))
+            for rows in cursor.fetch_record_batch():
+                for batch in lines.unpacked(rows):
+                    yield check.seen(batch)
             check.finish()
         if wanted.is_partial:
             self.heads().check_spans(spans)
@@ -141,11 +137,6 @@ class _Lasting:
 
     def close(self) -> None:
         """Keep the database for the next connection."""
-
-
-def _lines_of(spans: Sequence[Span]) -> str:
-    """All spans at once: a page holds lines of many shards, and is read once."""
-    return " OR ".join(f"(shard_id = {s.shard_id} AND seq BETWEEN {s.first} AND {s.last})" for s in spans)
 
 
 def _failure(error: Exception) -> Exception:

@@ -1,0 +1,103 @@
+"""Thousands of lines in one row of a query: each row, and each field of it, costs Postgres and its driver alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rota.pipeline.events import EVENTS
+from rota.pipeline.positions import Span
+
+LINES_A_ROW = 32_768
+"""With fewer, Postgres looks for lines more often; with more, each row is new memory to it and to the kernel."""
+
+_BITS = {"generation_id": 32, "reason": 32, "group_id": 16, "kind": 16}
+"""Of those that share a number with what is above them. Names and kinds are short; any text is below 1 GB."""
+
+_TOGETHER = (("shard_id", "seq"), ("at",), ("epoch", "generation_id"), ("payload", "reason"))
+_NAMES = ("namespace", "group_id", "kind")
+_TEXTS = {field.name for field in EVENTS if pa.types.is_string(field.type)}
+
+_YEAR_2000_US = 946_684_800_000_000
+"""From which Postgres counts the microseconds of a time, after 1970."""
+
+
+class PackedLines:
+    """Selects the lines of spans, a column of some thousand lines in one field, and makes batches of them.
+
+    Numbers are bytes, 8 for each line; two of them are one number where they fit, and so are the lengths of texts.
+    Texts follow one another without anything between them.
+    """
+
+    def __init__(self, spans: Sequence[Span], schema: pa.Schema) -> None:
+        """`schema`: the columns that are wanted, with `shard_id` and `seq`."""
+        self._spans = spans
+        self._schema = schema
+        self._bits = {**_BITS, "seq": max(span.last for span in spans).bit_length()}
+        wanted = ([name for name in names if name in schema.names] for names in (*_TOGETHER, _NAMES))
+        self._numbers = [names for names in wanted if names]
+        self._texts = [name for name in schema.names if name in _TEXTS]
+
+    def query(self, condition: str) -> str:
+        """A SELECT whose rows `unpacked` takes. `condition`: what else is asked of a line, from " AND" on."""
+        rows = -(-sum(span.lines for span in self._spans) // LINES_A_ROW)
+        # All spans at once: a page holds lines of many shards, and is read once.
+        spans = " OR ".join(
+            f"(shard_id = {s.shard_id} AND seq >= {s.first} + part * {s.lines} / {rows}"
+            f" AND seq < {s.first} + (part + 1) * {s.lines} / {rows})"
+            for s in self._spans
+        )
+        columns = [f"string_agg({self._sent(names)}, CAST(NULL AS BYTEA)) AS {names[0]}_" for names in self._numbers]
+        columns += [f"string_agg({name}, NULL) AS {name}" for name in self._texts]
+        lines = f"SELECT {', '.join(columns)} FROM rota.group_events WHERE ({spans}){condition}"
+        return f"SELECT packed.* FROM generate_series(BIGINT '0', {rows - 1}) AS part, LATERAL ({lines}) AS packed"
+
+    def unpacked(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The lines of each row in the columns of the schema."""
+        for row in range(rows.num_rows):
+            if rows.column("shard_id_")[row].is_valid:
+                yield self._lines({name: rows.column(name)[row].as_buffer() for name in rows.schema.names})
+
+    def _sent(self, names: Sequence[str]) -> str:
+        """The bytes of a number that holds these columns, or the lengths of texts, the first of them on top."""
+        if names == ["at"]:
+            return "timestamptz_send(at)"
+        number = _number(names[0])
+        for name in names[1:]:
+            number = f"({number}) * BIGINT '{1 << self._bits[name]}' + {_number(name)}"
+        return f"int8send({number})"
+
+    def _lines(self, row: dict[str, pa.Buffer]) -> pa.RecordBatch:
+        found: dict[str, Any] = {}
+        for names in self._numbers:
+            rest = np.frombuffer(row[f"{names[0]}_"], ">i8").astype(np.int64)
+            for name in reversed(names[1:]):
+                lower = rest & ((1 << self._bits[name]) - 1)
+                if name == "generation_id":
+                    lower = lower.astype(np.int32)  # which gives its sign back
+                found[name], rest = lower, (rest - lower) >> self._bits[name]
+            found[names[0]] = rest
+        if "at" in found:
+            found["at"] += _YEAR_2000_US
+        columns = [
+            _texts(found[field.name], row[field.name])
+            if field.name in _TEXTS
+            else pa.array(found[field.name]).cast(field.type)
+            for field in self._schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _number(name: str) -> str:
+    return f"octet_length({name})" if name in _TEXTS else name
+
+
+def _texts(lengths: Any, all_of_them: pa.Buffer) -> pa.Array:
+    """The column of texts that follow one another."""
+    ends = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=ends[1:])
+    assert ends[-1] == all_of_them.size
+    return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(ends), all_of_them)
