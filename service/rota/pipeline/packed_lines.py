@@ -11,8 +11,14 @@ import pyarrow as pa
 from rota.pipeline.events import EVENTS
 from rota.pipeline.positions import Span
 
-LINES_A_ROW = 32_768
-"""With fewer, Postgres looks for lines more often; with more, each row is new memory to it and to the kernel."""
+_ROW_LINES = 32_768
+"""At most. With fewer, Postgres looks for lines more often, and visits a page in several rows."""
+
+_ROW_BYTES = 16 * 1024 * 1024
+"""Of payloads. Postgres holds a row four times while it sends it, and takes none of more than 1 GB."""
+
+_SAMPLES, _SAMPLE_LINES = 32, 8
+"""By how many lines, and at how many places, the size of a payload is estimated."""
 
 _BITS = {"generation_id": 32, "reason": 32, "group_id": 16, "kind": 16}
 """Of those that share a number with what is above them. Names and kinds are short; any text is below 1 GB."""
@@ -32,9 +38,10 @@ class PackedLines:
     Texts follow one another without anything between them.
     """
 
-    def __init__(self, spans: Sequence[Span], schema: pa.Schema) -> None:
-        """`schema`: the columns that are wanted, with `shard_id` and `seq`."""
+    def __init__(self, spans: Sequence[Span], schema: pa.Schema, payload_bytes: float) -> None:
+        """`schema`: the columns that are wanted, with `shard_id` and `seq`. `payload_bytes`: of a line, about."""
         self._spans = spans
+        self._row_lines = max(1, min(_ROW_LINES, int(_ROW_BYTES / max(1.0, payload_bytes))))
         self._schema = schema
         self._bits = {**_BITS, "seq": max(span.last for span in spans).bit_length()}
         wanted = ([name for name in names if name in schema.names] for names in (*_TOGETHER, _NAMES))
@@ -43,7 +50,7 @@ class PackedLines:
 
     def query(self, condition: str) -> str:
         """A SELECT whose rows `unpacked` takes. `condition`: what else is asked of a line, from " AND" on."""
-        rows = -(-sum(span.lines for span in self._spans) // LINES_A_ROW)
+        rows = -(-sum(span.lines for span in self._spans) // self._row_lines)
         # All spans at once: a page holds lines of many shards, and is read once.
         spans = " OR ".join(
             f"(shard_id = {s.shard_id} AND seq >= {s.first} + part * {s.lines} / {rows}"
@@ -89,6 +96,16 @@ class PackedLines:
             for field in self._schema
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def sample(spans: Sequence[Span]) -> list[Span]:
+    """A few of the lines, from all shards and from the first to the last."""
+    found = set()
+    for number in range(_SAMPLES):
+        span = spans[number * len(spans) // _SAMPLES]
+        first = span.first + max(0, span.lines - _SAMPLE_LINES) * number // (_SAMPLES - 1)
+        found.add(Span(span.shard_id, first, min(span.last, first + _SAMPLE_LINES - 1)))
+    return sorted(found, key=lambda each: (each.shard_id, each.first))
 
 
 def _number(name: str) -> str:
