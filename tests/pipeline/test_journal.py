@@ -94,6 +94,35 @@ def test_the_least_and_the_greatest_numbers_are_read_as_they_are(
     assert found == {seq: (1, *pair) for seq, pair in numbers.items()}
 
 
+def test_texts_of_any_length_are_read_as_they_are(postgres_url: str, postgres_server: PostgresServer) -> None:
+    texts = "payload = repeat(chr(8364), seq::int - 1), reason = repeat('é', seq::int % 3), group_id = repeat('g', 249)"
+    change(f"SET {texts} WHERE shard_id = 1", postgres_url, postgres_server)
+
+    lines = [line for line in read_all(open_journal(postgres_url)) if line.shard_id == 1]
+
+    assert len(lines) > 500
+    assert {line.group_id for line in lines} == {"g" * 249}
+    assert all(line.payload == "€" * (line.seq - 1) and line.reason == "é" * (line.seq % 3) for line in lines)
+
+
+def test_long_lines_are_read_in_smaller_batches(postgres_url: str, postgres_server: PostgresServer) -> None:
+    journal = open_journal(postgres_url)
+    spans = spans_between(journal.heads().start, journal.heads().end)
+    short = [batch.num_rows for batch in journal.batches(spans, Wanted())]
+    change("SET payload = repeat('x', 100000)", postgres_url, postgres_server)
+
+    long = [batch.num_rows for batch in journal.batches(spans, Wanted())]
+
+    assert len(short) == 1
+    assert sum(long) == sum(short)
+    assert max(long) * 100_000 < 20_000_000
+
+
+def change(what: str, url: str, server: PostgresServer) -> None:
+    """Change lines of the journal behind the service's back."""
+    server.execute(f"UPDATE rota.group_events {what}", database=url.rpartition("/")[2])
+
+
 def test_lines_that_are_gone_are_named(sqlite_url: str) -> None:
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection, connection:
         connection.execute("DELETE FROM group_events WHERE shard_id = 1 AND seq BETWEEN 20 AND 30")

@@ -17,14 +17,25 @@ _ROW_LINES = 32_768
 _ROW_BYTES = 16 * 1024 * 1024
 """Of payloads. Postgres holds a row four times while it sends it, and takes none of more than 1 GB."""
 
-_SAMPLES, _SAMPLE_LINES = 32, 8
+_SAMPLES, _SAMPLE_LINES = 8, 32
 """By how many lines, and at how many places, the size of a payload is estimated."""
 
-_BITS = {"generation_id": 32, "reason": 32, "group_id": 16, "kind": 16}
-"""Of those that share a number with what is above them. Names and kinds are short; any text is below 1 GB."""
+_BITS = {
+    "shard_id": 31,
+    "seq": 63,
+    "namespace": 10,
+    "group_id": 10,
+    "kind": 8,
+    "payload": 30,
+    "reason": 30,
+    "epoch": 31,
+    "generation_id": 32,
+    "at": 64,
+}
+"""Of each column, or of a text's length: a name has 249 bytes at most, and any text less than 1 GB. The columns share
+numbers in this order. Postgres refuses an epoch that does not fit."""
 
-_TOGETHER = (("shard_id", "seq"), ("at",), ("epoch", "generation_id"), ("payload", "reason"))
-_NAMES = ("namespace", "group_id", "kind")
+_MOST_BITS = 63
 _TEXTS = {field.name for field in EVENTS if pa.types.is_string(field.type)}
 
 _YEAR_2000_US = 946_684_800_000_000
@@ -34,7 +45,7 @@ _YEAR_2000_US = 946_684_800_000_000
 class PackedLines:
     """Selects the lines of spans, a column of some thousand lines in one field, and makes batches of them.
 
-    Numbers are bytes, 8 for each line; two of them are one number where they fit, and so are the lengths of texts.
+    Numbers are bytes, 8 for each line: columns share one where they fit, and so do the lengths of texts.
     Texts follow one another without anything between them.
     """
 
@@ -43,9 +54,14 @@ class PackedLines:
         self._spans = spans
         self._row_lines = max(1, min(_ROW_LINES, int(_ROW_BYTES / max(1.0, payload_bytes))))
         self._schema = schema
-        self._bits = {**_BITS, "seq": max(span.last for span in spans).bit_length()}
-        wanted = ([name for name in names if name in schema.names] for names in (*_TOGETHER, _NAMES))
-        self._numbers = [names for names in wanted if names]
+        seq_bits = max(span.last for span in spans).bit_length()
+        shard_bits = max(span.shard_id for span in spans).bit_length()
+        self._bits = {**_BITS, "shard_id": shard_bits, "seq": seq_bits}
+        self._numbers: list[list[str]] = [[]]
+        for name in (name for name in self._bits if name in schema.names):
+            if sum(self._bits[each] for each in (*self._numbers[-1], name)) > _MOST_BITS:
+                self._numbers.append([])
+            self._numbers[-1].append(name)
         self._texts = [name for name in schema.names if name in _TEXTS]
 
     def query(self, condition: str) -> str:
