@@ -9,16 +9,21 @@ import numpy as np
 import pyarrow as pa
 
 from rota.pipeline.events import EVENTS
+from rota.pipeline.journal import Wanted
 from rota.pipeline.positions import Span
+from rota.pipeline.queries import condition, schema_of
 
 _ROW_LINES = 32_768
-"""At most. With fewer, Postgres looks for lines more often, and visits a page in several rows."""
+"""Of spans, at most. With fewer, Postgres looks for lines more often, and visits a page in several rows."""
+
+_PARTIAL_ROW_LINES = 131_072
+"""The same where only some of the lines are wanted: looking for them is most of the cost."""
 
 _ROW_BYTES = 16 * 1024 * 1024
 """Of payloads. Postgres holds a row four times while it sends it, and takes none of more than 1 GB."""
 
 _SAMPLES, _SAMPLE_LINES = 8, 32
-"""By how many lines, and at how many places, the size of a payload is estimated."""
+"""At how many places, and by how many lines at each, the size of a payload is estimated."""
 
 _BITS = {
     "shard_id": 31,
@@ -49,11 +54,12 @@ class PackedLines:
     Texts follow one another without anything between them.
     """
 
-    def __init__(self, spans: Sequence[Span], schema: pa.Schema, payload_bytes: float) -> None:
-        """`schema`: the columns that are wanted, with `shard_id` and `seq`. `payload_bytes`: of a line, about."""
+    def __init__(self, spans: Sequence[Span], wanted: Wanted, payload_bytes: int) -> None:
+        """`payload_bytes`: of a line, about; 0 if it does not matter."""
         self._spans = spans
-        self._row_lines = max(1, min(_ROW_LINES, int(_ROW_BYTES / max(1.0, payload_bytes))))
-        self._schema = schema
+        most_lines = _PARTIAL_ROW_LINES if wanted.is_partial else _ROW_LINES
+        self._row_lines = max(1, min(most_lines, _ROW_BYTES // max(1, payload_bytes)))
+        self._schema = schema = schema_of(wanted)
         seq_bits = max(span.last for span in spans).bit_length()
         shard_bits = max(span.shard_id for span in spans).bit_length()
         self._bits = {**_BITS, "shard_id": shard_bits, "seq": seq_bits}
@@ -62,10 +68,13 @@ class PackedLines:
             if sum(self._bits[each] for each in (*self._numbers[-1], name)) > _MOST_BITS:
                 self._numbers.append([])
             self._numbers[-1].append(name)
+        self._condition, values = condition(wanted, "literal")
+        assert not values
         self._texts = [name for name in schema.names if name in _TEXTS]
 
-    def query(self, condition: str) -> str:
-        """A SELECT whose rows `unpacked` takes. `condition`: what else is asked of a line, from " AND" on."""
+    @property
+    def query(self) -> str:
+        """A SELECT whose rows `unpacked` takes."""
         rows = -(-sum(span.lines for span in self._spans) // self._row_lines)
         # All spans at once: a page holds lines of many shards, and is read once.
         spans = " OR ".join(
@@ -75,7 +84,7 @@ class PackedLines:
         )
         columns = [f"string_agg({self._sent(names)}, CAST(NULL AS BYTEA)) AS {names[0]}_" for names in self._numbers]
         columns += [f"string_agg({name}, NULL) AS {name}" for name in self._texts]
-        lines = f"SELECT {', '.join(columns)} FROM rota.group_events WHERE ({spans}){condition}"
+        lines = f"SELECT {', '.join(columns)} FROM rota.group_events WHERE ({spans}){self._condition}"
         return f"SELECT packed.* FROM generate_series(BIGINT '0', {rows - 1}) AS part, LATERAL ({lines}) AS packed"
 
     def unpacked(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -114,8 +123,10 @@ class PackedLines:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
-def sample(spans: Sequence[Span]) -> list[Span]:
-    """A few of the lines, from all shards and from the first to the last."""
+def payload_sample(spans: Sequence[Span], wanted: Wanted) -> list[Span]:
+    """A few of the lines, from all shards and from the first to the last; none where a row may well have all lines."""
+    if "payload" not in wanted.columns or sum(span.lines for span in spans) <= _SAMPLES * _SAMPLE_LINES:
+        return []
     found = set()
     for number in range(_SAMPLES):
         span = spans[number * len(spans) // _SAMPLES]

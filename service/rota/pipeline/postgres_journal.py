@@ -13,7 +13,7 @@ import pyarrow as pa
 from rota.passwords import with_password
 from rota.pipeline.failures import JournalRefused, JournalUnreachable
 from rota.pipeline.journal import Wanted
-from rota.pipeline.packed_lines import PackedLines, sample
+from rota.pipeline.packed_lines import PackedLines, payload_sample
 from rota.pipeline.positions import Heads, Position, Span
 from rota.pipeline.queries import (
     BOOKMARK,
@@ -23,10 +23,8 @@ from rota.pipeline.queries import (
     GapCheck,
     aligned,
     bookmark_values,
-    condition,
     heads_of,
     literal,
-    schema_of,
 )
 
 STATEMENT_TIMEOUT = "30min"
@@ -58,7 +56,6 @@ class PostgresJournal:
     def batches(self, spans: Sequence[Span], wanted: Wanted) -> Iterator[pa.RecordBatch]:
         if not spans:
             return
-        schema = schema_of(wanted)
         with self._cursor() as cursor:
             cursor.adbc_statement.set_options(**_BATCH_BYTES)
             # Tasks are what works side by side: Postgres's own workers would copy each line once more.
@@ -66,10 +63,8 @@ class PostgresJournal:
             # Compiling a condition of hundreds of spans for each partition takes longer than reading by it.
             cursor.execute("SET LOCAL jit = off")
             check = GapCheck(spans, wanted)
-            sql, values = condition(wanted, "literal")
-            assert not values
-            lines = PackedLines(spans, schema, _payload_bytes(cursor, spans) if "payload" in schema.names else 0)
-            cursor.execute(lines.query(sql))
+            lines = PackedLines(spans, wanted, _payload_bytes(cursor, payload_sample(spans, wanted)))
+            cursor.execute(lines.query)
             for rows in cursor.fetch_record_batch():
                 for batch in lines.unpacked(rows):
                     yield check.seen(batch)
@@ -140,9 +135,11 @@ class _Lasting:
         """Keep the database for the next connection."""
 
 
-def _payload_bytes(cursor: Any, spans: Sequence[Span]) -> int:
-    """The mean of a payload, by some of these lines; 0 where none of them is there."""
-    lines = " OR ".join(f"(shard_id = {s.shard_id} AND seq BETWEEN {s.first} AND {s.last})" for s in sample(spans))
+def _payload_bytes(cursor: Any, sample: Sequence[Span]) -> int:
+    """The mean of the payloads of these lines; 0 where there are none."""
+    if not sample:
+        return 0
+    lines = " OR ".join(f"(shard_id = {s.shard_id} AND seq BETWEEN {s.first} AND {s.last})" for s in sample)
     cursor.execute(f"SELECT CAST(avg(octet_length(payload)) AS BIGINT) FROM rota.group_events WHERE {lines}")
     return cursor.fetchone()[0] or 0
 
