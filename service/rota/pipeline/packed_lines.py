@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from rota.pipeline.events import EVENTS
+from rota.pipeline.failures import JournalRefused
 from rota.pipeline.journal import Wanted
 from rota.pipeline.positions import Span
 from rota.pipeline.queries import condition, schema_of
@@ -19,11 +20,11 @@ _ROW_LINES = 32_768
 _PARTIAL_ROW_LINES = 131_072
 """The same where only some of the lines are wanted: looking for them is most of the cost."""
 
-_ROW_BYTES = 16 * 1024 * 1024
-"""Of payloads. Postgres holds a row four times while it sends it, and takes none of more than 1 GB."""
+_LONG_BYTES = 2_048
+"""A payload of more stays out of a row, which Postgres holds four times while it sends it, and refuses above 1 GB."""
 
-_SAMPLES, _SAMPLE_LINES = 8, 32
-"""At how many places, and by how many lines at each, the size of a payload is estimated."""
+_LONG_LINES = 10_000
+"""In one query. It names each of them."""
 
 _BITS = {
     "shard_id": 31,
@@ -43,6 +44,8 @@ numbers in this order. Postgres refuses an epoch that does not fit."""
 _MOST_BITS = 63
 _TEXTS = {field.name for field in EVENTS if pa.types.is_string(field.type)}
 
+_NONE = np.zeros(1, np.bool_)
+
 _YEAR_2000_US = 946_684_800_000_000
 """From which Postgres counts the microseconds of a time, after 1970."""
 
@@ -51,14 +54,13 @@ class PackedLines:
     """Selects the lines of spans, a column of some thousand lines in one field, and makes batches of them.
 
     Numbers are bytes, 8 for each line: columns share one where they fit, and so do the lengths of texts.
-    Texts follow one another without anything between them.
+    Texts follow one another without anything between them. Lines with long payloads are queried one by one afterwards.
     """
 
-    def __init__(self, spans: Sequence[Span], wanted: Wanted, payload_bytes: int) -> None:
-        """`payload_bytes`: of a line, about; 0 if it does not matter."""
+    def __init__(self, spans: Sequence[Span], wanted: Wanted) -> None:
         self._spans = spans
-        most_lines = _PARTIAL_ROW_LINES if wanted.is_partial else _ROW_LINES
-        self._row_lines = max(1, min(most_lines, _ROW_BYTES // max(1, payload_bytes)))
+        self._row_lines = _PARTIAL_ROW_LINES if wanted.is_partial else _ROW_LINES
+        self._long: list[tuple[int, int]] = []
         self._schema = schema = schema_of(wanted)
         seq_bits = max(span.last for span in spans).bit_length()
         shard_bits = max(span.shard_id for span in spans).bit_length()
@@ -83,9 +85,26 @@ class PackedLines:
             for s in self._spans
         )
         columns = [f"string_agg({self._sent(names)}, CAST(NULL AS BYTEA)) AS {names[0]}_" for names in self._numbers]
-        columns += [f"string_agg({name}, NULL) AS {name}" for name in self._texts]
+        columns += [f"string_agg({_short(name)}, NULL) AS {name}" for name in self._texts]
         lines = f"SELECT {', '.join(columns)} FROM rota.group_events WHERE ({spans}){self._condition}"
         return f"SELECT packed.* FROM generate_series(BIGINT '0', {rows - 1}) AS part, LATERAL ({lines}) AS packed"
+
+    @property
+    def queries_of_long(self) -> Iterator[str]:
+        """SELECTs of the lines that `unpacked` has left out, once it has seen all rows; `as_they_are` takes theirs."""
+        for start in range(0, len(self._long), _LONG_LINES):
+            places = zip(*self._long[start : start + _LONG_LINES], strict=True)
+            arrays = ", ".join(f"CAST('{{{','.join(map(str, numbers))}}}' AS BIGINT[])" for numbers in places)
+            yield (
+                f"SELECT {', '.join(self._schema.names)} FROM unnest({arrays}) AS long (shard_id, seq) "
+                "JOIN rota.group_events USING (shard_id, seq)"
+            )
+
+    def as_they_are(self, lines: pa.RecordBatch) -> pa.RecordBatch:
+        """Lines that were sent one by one, in the columns of the schema."""
+        return pa.RecordBatch.from_arrays(
+            [lines.column(field.name).cast(field.type) for field in self._schema], schema=self._schema
+        )
 
     def unpacked(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The lines of each row in the columns of the schema."""
@@ -114,34 +133,35 @@ class PackedLines:
             found[names[0]] = rest
         if "at" in found:
             found["at"] += _YEAR_2000_US
+        is_long = found["payload"] > _LONG_BYTES if "payload" in found else _NONE
+        if is_long.any():
+            found["payload"] = np.where(is_long, 0, found["payload"])
         columns = [
             _texts(found[field.name], row[field.name])
             if field.name in _TEXTS
             else pa.array(found[field.name]).cast(field.type)
             for field in self._schema
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
-
-
-def payload_sample(spans: Sequence[Span], wanted: Wanted) -> list[Span]:
-    """A few of the lines, from all shards and from the first to the last; none where a row may well have all lines."""
-    if "payload" not in wanted.columns or sum(span.lines for span in spans) <= _SAMPLES * _SAMPLE_LINES:
-        return []
-    found = set()
-    for number in range(_SAMPLES):
-        span = spans[number * len(spans) // _SAMPLES]
-        first = span.first + max(0, span.lines - _SAMPLE_LINES) * number // (_SAMPLES - 1)
-        found.add(Span(span.shard_id, first, min(span.last, first + _SAMPLE_LINES - 1)))
-    return sorted(found, key=lambda each: (each.shard_id, each.first))
+        lines = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        if not is_long.any():
+            return lines
+        self._long += zip(found["shard_id"][is_long].tolist(), found["seq"][is_long].tolist(), strict=True)
+        return lines.filter(pa.array(~is_long))
 
 
 def _number(name: str) -> str:
     return f"octet_length({name})" if name in _TEXTS else name
 
 
+def _short(name: str) -> str:
+    """What is sent of a text: nothing of a long payload."""
+    return f"CASE WHEN octet_length(payload) <= {_LONG_BYTES} THEN payload END" if name == "payload" else name
+
+
 def _texts(lengths: Any, all_of_them: pa.Buffer) -> pa.Array:
     """The column of texts that follow one another."""
     ends = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=ends[1:])
-    assert ends[-1] == all_of_them.size
+    if ends[-1] != all_of_them.size:
+        raise JournalRefused("the encoding of the journal's database is not UTF-8")
     return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(ends), all_of_them)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from rota.passwords import with_password
 from rota.pipeline.failures import JournalRefused, JournalUnreachable
 from rota.pipeline.journal import Wanted
-from rota.pipeline.packed_lines import PackedLines, payload_sample
+from rota.pipeline.packed_lines import PackedLines
 from rota.pipeline.positions import Heads, Position, Span
 from rota.pipeline.queries import (
     BOOKMARK,
@@ -63,11 +63,15 @@ class PostgresJournal:
             # Compiling a condition of hundreds of spans for each partition takes longer than reading by it.
             cursor.execute("SET LOCAL jit = off")
             check = GapCheck(spans, wanted)
-            lines = PackedLines(spans, wanted, _payload_bytes(cursor, payload_sample(spans, wanted)))
+            lines = PackedLines(spans, wanted)
             cursor.execute(lines.query)
             for rows in cursor.fetch_record_batch():
                 for batch in lines.unpacked(rows):
                     yield check.seen(batch)
+            for query in lines.queries_of_long:
+                cursor.execute(query)
+                for rows in cursor.fetch_record_batch():
+                    yield check.seen(lines.as_they_are(rows))
             check.finish()
         if wanted.is_partial:
             self.heads().check_spans(spans)
@@ -133,15 +137,6 @@ class _Lasting:
 
     def close(self) -> None:
         """Keep the database for the next connection."""
-
-
-def _payload_bytes(cursor: Any, sample: Sequence[Span]) -> int:
-    """The mean of the payloads of these lines; 0 where there are none."""
-    if not sample:
-        return 0
-    lines = " OR ".join(f"(shard_id = {s.shard_id} AND seq BETWEEN {s.first} AND {s.last})" for s in sample)
-    cursor.execute(f"SELECT CAST(avg(octet_length(payload)) AS BIGINT) FROM rota.group_events WHERE {lines}")
-    return cursor.fetchone()[0] or 0
 
 
 def _failure(error: Exception) -> Exception:
