@@ -119,6 +119,32 @@ async def test_an_append_that_waits_for_a_lock_ends_and_never_lands(store: SqlSt
     assert await store.append([a_batch(claim)]) == []
 
 
+@pytest.mark.parametrize(
+    ("meanwhile", "refused"), [("lease_until_ms = lease_until_ms + 1", []), ("epoch = epoch + 1", [0])]
+)
+@pytest.mark.parametrize("taken", [0, 1, 2])
+async def test_an_append_is_checked_again_after_a_wait_for_its_shard(
+    store: SqlStore, meanwhile: str, refused: list[int], taken: int
+) -> None:
+    """A renewal at the same time refuses nothing, also where side commits are taken over; a claim does."""
+    claim = await claim_one(store)
+    columns, values = "shard_id, namespace, group_id, topic, partition, member_id", "0, 'default', 'g', 't', n, 'm-1'"
+    series = f"generate_series(1, {taken}) AS n"
+    ids = await scalars(store, f"INSERT INTO rota.side_commits ({columns}) SELECT {values} FROM {series} RETURNING id")
+    rows = RowChanges(groups=[a_group()], offsets=[an_offset()], side_commits_taken=ids)
+
+    async with store._writing() as connection:
+        await connection.execute(text(f"UPDATE rota.shards SET {meanwhile} WHERE shard_id = 0"))
+        append = asyncio.create_task(store.append([a_batch(claim, rows=rows)]))
+        while not await connection.scalar(text("SELECT count(*) FROM pg_locks WHERE NOT granted")):
+            assert not append.done()
+
+    assert await append == refused
+    image = await image_of(store, 0)
+    assert (image.last_seq, len(image.groups), len(image.offsets)) == ((0, 0, 0) if refused else (1, 1, 1))
+    assert len(await store.side_commits([0])) == (taken if refused else 0)
+
+
 @pytest.mark.parametrize("table", ["shards", "side_commits"])
 async def test_a_read_before_commits_ends_as_soon_as_a_write_does(
     store: SqlStore, postgres_url: str, table: str

@@ -23,7 +23,7 @@ from sqlalchemy.types import JSON
 
 from rota.replica.ports import ShardBatch
 from rota.storage.append import Statement, advance, changes_of, compiled, delete_given, ends_of, given_ends, or_replace
-from rota.storage.bulk import GivenRows, given_keys, given_rows, sent_type
+from rota.storage.bulk import GivenRows, Row, given_keys, given_rows, sent_type
 from rota.storage.engine import driver_of
 from rota.storage.schema import (
     FENCE_GATE,
@@ -35,6 +35,8 @@ from rota.storage.schema import (
     side_commits,
 )
 
+Change = tuple[Table, Sequence[Row], Sequence[Row]]
+"""A table, the keys of the rows that go for good, and the rows that come."""
 Shape = tuple[tuple[str, bool, bool], ...]
 """Which tables a statement is about: (name, whether rows go, whether rows come)."""
 
@@ -44,9 +46,7 @@ class PostgresAppender:
 
     async def append(self, connection: AsyncConnection, batches: Sequence[ShardBatch]) -> set[int]:
         changes = [(change.table, change.gone_for_good(), change.rows) for change in changes_of(batches)]
-        is_small = len(batches) == 1 and all(
-            len(gone) <= 1 and (len(rows) <= 1 or table is group_events) for table, gone, rows in changes
-        )
+        is_small = len(batches) == 1 and all(map(_is_small, changes))
         given = _given_ends(is_small).bind(ends_of(batches))
         shape = []
         for table, gone, rows in changes:
@@ -61,6 +61,18 @@ class PostgresAppender:
 
 
 _DIALECT: Dialect = asyncpg.dialect()  # type: ignore[no-untyped-call]
+
+
+def _is_small(change: Change) -> bool:
+    """Not where side commits are taken over.
+
+    After a wait for the shard, be it for a renewal, Postgres checks the row of `shards` again, without those of other
+    tables. Parameters are no table: they would be found there, and their side commit would not.
+    """
+    table, gone, rows = change
+    if table is side_commits:
+        return not gone
+    return len(gone) <= 1 and (len(rows) <= 1 or table is group_events)
 
 
 @cache
