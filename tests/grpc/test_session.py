@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -13,7 +14,7 @@ import pytest
 from rota.api.grpc.calls import Context
 from rota.api.grpc.receiving import SessionMessages
 from rota.api.grpc.server import GrpcServer
-from rota.api.grpc.session import MAX_UNREAD, NOT_READ, Session
+from rota.api.grpc.session import MAX_UNREAD, NOT_READ, Session, SubmittedCall
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import DescribeGroup, DescribeReply, LeaveGroup, LeavingMember
 from rota.runtime.coordinator import LocalCoordinator
@@ -289,6 +290,23 @@ async def test_an_abandoned_call_is_not_answered_and_stops_waiting(
     await until(lambda: coordinator.parked() == 0)
     await session.ask(heartbeat=beats(member))
     assert parked not in session.answers
+
+
+async def test_an_answered_call_does_not_wait_for_the_collector(session: SessionClient, channel: Channel) -> None:
+    """A process collects seldom, and each call knows its request and its stream."""
+    member = await a_stable_member(channel)
+    gc.collect()
+    gc.disable()
+    try:
+        for generation_id in (member.generation_id, member.generation_id + 1):
+            commit = pb.CommitOffsetsRequest(**G, member_id=member.member_id, generation_id=generation_id)
+            commit.offsets.add(topic="t", partition=0, offset=generation_id)
+            await session.ask(commit=commit)
+            await session.ask(sync=pb.SyncGroupRequest(**G, member_id=member.member_id, generation_id=generation_id))
+
+        assert not [each for each in gc.get_objects() if type(each) is SubmittedCall]
+    finally:
+        gc.enable()
 
 
 # --- several in one message -----------------------------------------------------------------------

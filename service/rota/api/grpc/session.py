@@ -545,6 +545,7 @@ class SubmittedCall:
         self._held: ExitStack | None = ExitStack()
         """None from its end on."""
         self._cancel: Cancel | None = None
+        """None from its end on, too: the coordinator's call knows this one, and both would wait for the collector."""
 
     def begin(self, calls: Calls, context: Context) -> None:
         """Ask the coordinator in the name of the stream's caller."""
@@ -554,7 +555,9 @@ class SubmittedCall:
             self._held.enter_context(self._session.under_way(request))
             if parks_for_ms(request):
                 self._held.enter_context(calls.metrics.parked(self._kind.rpc.name))
-            self._cancel = calls.coordinator.submit(request, self._answered)
+            cancel = calls.coordinator.submit(request, self._answered)
+            if self._held is not None:
+                self._cancel = cancel
         except Exception as error:
             held = self._end()
             if held is not None:
@@ -563,10 +566,10 @@ class SubmittedCall:
 
     def cancel(self) -> None:
         """No answer is wanted. A call that does not park goes on all the same."""
-        held = self._end()
+        cancel, held = self._cancel, self._end()
         if held is not None:
             held.close()
-            unpark(self._cancel)
+            unpark(cancel)
 
     def _answered(self, answer: Answer) -> None:
         held, kind = self._end(), self._kind
@@ -582,7 +585,7 @@ class SubmittedCall:
         self._session.answer(self._call, outcome, kind.rpc.name)
 
     def _end(self) -> ExitStack | None:
-        held, self._held = self._held, None
+        held, self._held, self._cancel = self._held, None, None
         if held is not None:
             self._session.close(self._call)
         return held
