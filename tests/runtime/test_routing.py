@@ -216,6 +216,27 @@ async def test_a_submitted_call_is_unparked_by_its_cancel(at_owner: bool, fleet:
     assert answers == []
 
 
+async def test_a_call_that_is_cancelled_while_its_shard_moves_is_not_asked_again(fleet: list[RunningReplica]) -> None:
+    """The refusal is there, and goes out in the next turn of the event loop."""
+    first = fleet[0]
+    group = a_group_of(first)
+    await a_stable_member(first.routed, group)  # type: ignore[arg-type]
+    forwarder, answers = first.local.forwarder, list[Answer]()
+    cancel = first.routed.submit(a_join(group, instance="i2"), answers.append)
+    await until(lambda: first.local.parked() == 1)
+    assert cancel is not None
+    assert forwarder is not None
+
+    host = first.local._ownership.hosts[shard_of("default", group, SHARDS)]
+    first.local._ownership._remove(host)
+    host.drop("handed over", ErrorCode.NOT_COORDINATOR, undecided=True)
+    cancel()
+    await asyncio.sleep(0)
+
+    assert not forwarder._finishing
+    assert answers == []
+
+
 async def test_a_call_may_be_cancelled_before_it_is_forwarded(fleet: list[RunningReplica]) -> None:
     first, second, _ = fleet
     answers: list[Answer] = []

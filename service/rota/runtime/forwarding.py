@@ -117,17 +117,24 @@ class Forwarder:
         if not parks_for_ms(request):
             submit_here(request, partial(self._answered, request, done))
             return None
-        asked_ms, rest = _now_ms(), None
+        asked_ms, rest, is_cancelled = _now_ms(), None, False
+
+        def cancel() -> None:
+            nonlocal is_cancelled
+            is_cancelled = True
+            unpark(rest or begun)
 
         def answered(answer: Answer) -> None:
             nonlocal rest
+            if is_cancelled:
+                return  # Its answer was under way. Nothing could cancel the rest.
             if self._forwarding.is_final(answer):
                 done(answer)
             else:
                 rest = self._go_on(request, answer, asked_ms, done)
 
         begun = submit_here(request, answered)
-        return lambda: unpark(rest or begun)
+        return cancel
 
     def _peer_answered(self, asked: step.AskPeer, done: Callable[[Answer], None], outcome: Answer | NoAnswer) -> None:
         if isinstance(outcome, NoAnswer):

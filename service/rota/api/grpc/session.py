@@ -3,9 +3,10 @@
 The order of what a client reads. Everything that a stream sends goes through one queue, and is read in the order in
 which it was queued.
 
-- Calls begin in the order in which they arrive, as a rule without a task (`SubmittedCall`). Their answers are queued as
-  they are ready: the answer to a heartbeat overtakes that to a join that waits. A client matches them by the number of
-  the call.
+- Calls begin in the order in which they arrive, as a rule without a task (`SubmittedCall`). Where another replica owns
+  the group they are sent to it in that order, but by two ways: a commit or a heartbeat may overtake a join, a sync or a
+  leave. A client that needs an order waits for the answer. Answers are queued as they are ready: that to a heartbeat
+  overtakes that to a join that waits. A client matches them by the number of the call.
 - A push (`Rebalance`, `Election`, `Generation`, `Fenced`) is queued when the journal entry that it reports is durable,
   which is also the first moment at which an answer may reflect it. An answer takes a turn of the event loop more, and
   that of a task several. So a push about a generation may come BEFORE the answer that would have brought it.
