@@ -117,7 +117,8 @@ class Forwarder:
         if not parks_for_ms(request):
             submit_here(request, partial(self._answered, request, done))
             return None
-        asked_ms, rest, is_cancelled = _now_ms(), None, False
+        asked_ms, is_cancelled = _now_ms(), False
+        rest: Cancel | None = None
 
         def cancel() -> None:
             nonlocal is_cancelled
