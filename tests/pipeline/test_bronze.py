@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from rota.pipeline.bronze import Ingest, write_lines
 from rota.pipeline.committed import COMMITS
 from rota.pipeline.events import EVENTS, Line
 from rota.pipeline.journal import open_journal
 from rota.pipeline.lake import Lake
+from rota.pipeline.slices import BUCKETS, bucket_of, range_count
 from tests.pipeline.journals import INCARNATION, simulated, sqlite_store
 
 
@@ -39,6 +41,24 @@ def test_committed_offsets_have_columns_apart_from_the_rest(tmp_path: Path) -> N
         for line in lines
         if line.kind == COMMITS
     }
+
+
+@pytest.mark.parametrize(("tasks", "ranges"), [(1, 8), (4, 8), (12, 16), (32, 32), (100, BUCKETS)])
+def test_row_groups_are_as_narrow_as_the_parts_of_many_tasks(tmp_path: Path, tasks: int, ranges: int) -> None:
+    lines = [
+        line._replace(shard_id=shard_id, kind="member_left") for shard_id in range(96) for line in simulated(1)[:1]
+    ]
+
+    assert range_count(tasks) == ranges
+    write_lines(batches(tuple(lines), rows=len(lines)), str(tmp_path), 7, ranges)
+
+    (path,) = (tmp_path / "events").iterdir()
+    file = pq.ParquetFile(path)
+    groups = [file.read_row_group(n, ["shard_id"])["shard_id"].to_pylist() for n in range(file.num_row_groups)]
+    found = [{bucket_of(shard_id) for shard_id in each} for each in groups]
+    assert sorted(map(sorted, found)) == [
+        list(range(first, first + BUCKETS // ranges)) for first in range(0, BUCKETS, BUCKETS // ranges)
+    ]
 
 
 def test_tasks_read_the_store_once_without_spark(tmp_path: Path) -> None:

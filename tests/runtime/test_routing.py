@@ -216,7 +216,7 @@ async def test_a_submitted_call_is_unparked_by_its_cancel(at_owner: bool, fleet:
     assert answers == []
 
 
-async def test_a_call_that_is_cancelled_while_its_shard_moves_is_not_asked_again(fleet: list[RunningReplica]) -> None:
+async def test_a_call_cancelled_while_its_shard_moves_ends(fleet: list[RunningReplica]) -> None:
     """The refusal is there, and goes out in the next turn of the event loop."""
     first = fleet[0]
     group = a_group_of(first)

@@ -23,11 +23,11 @@ from rota.pipeline.facts.view import GroupView
 from rota.pipeline.files import TableWriter, Written
 from rota.pipeline.fold import Key
 from rota.pipeline.frames import closed
-from rota.pipeline.gold import FEW_LINES, MOST_LINES, parts_of, task_count
+from rota.pipeline.gold import FEW_LINES, MOST_LINES, parts_of
 from rota.pipeline.lake import Lake
 from rota.pipeline.slices import Slice, in_order
 from rota.pipeline.tables import ADVISOR, GOLD, UNFOLDED
-from rota.pipeline.tasks import Task, Workers, run_tasks
+from rota.pipeline.tasks import Task, Workers, run_tasks, task_count
 from rota.pipeline.timeouts import known_silences
 from rota.pipeline.what_ifs import NO_CHANGE, STATIC, STRATEGY, TIMEOUT, Cost, History, Known
 from rota.pipeline.what_ifs import Step as HistoryStep

@@ -18,9 +18,9 @@ from rota.pipeline.journal import Journal, Wanted, journal_at
 from rota.pipeline.lake import Lake
 from rota.pipeline.last_lines import last_lines, refuse_other_lines
 from rota.pipeline.positions import LINES_PER_TASK, Heads, Position, Span, lines_per_task, packed, spans_between
-from rota.pipeline.slices import RANGES, ranges_of
+from rota.pipeline.slices import RANGES, range_count, ranges_of
 from rota.pipeline.tables import BRONZE
-from rota.pipeline.tasks import Task, Workers, run_tasks, slots
+from rota.pipeline.tasks import Task, Workers, run_tasks, slots, task_count
 
 JOB = "ingest"
 
@@ -80,7 +80,8 @@ class Ingest:
         lines = sum(span.lines for span in spans)
         at_a_time = 1 if workers is None or lines <= LINES_PER_TASK else slots(workers)
         tasks = packed(spans, int(self.source.get("linesPerTask", lines_per_task(lines, at_a_time))))
-        read = _reader(self.source, tasks, lake.bronze.folder, batch)
+        ranges = range_count(task_count(workers)) if len(tasks) > 1 else RANGES
+        read = _reader(self.source, tasks, lake.bronze.folder, batch, ranges)
         # One task is done here, where its lines are in a table sooner than Spark has planned a job.
         written = run_tasks(workers, len(tasks), read)
         breakpoint_at("bronze: before the commit")
@@ -89,11 +90,11 @@ class Ingest:
         return max((datetime.fromisoformat(each.greatest["at"]).timestamp() for each in written), default=0.0)
 
 
-def _reader(source: dict[str, str], tasks: Sequence[Sequence[Span]], folder: str, batch: int) -> Task:
+def _reader(source: dict[str, str], tasks: Sequence[Sequence[Span]], folder: str, batch: int, ranges: int) -> Task:
     """What each task does: read its lines from the store, and write them to a file. The rows pass through no other."""
 
     def read(number: int) -> list[Written]:
-        return write_lines(journal_at(source).batches(tasks[number], Wanted()), folder, batch)
+        return write_lines(journal_at(source).batches(tasks[number], Wanted()), folder, batch, ranges)
 
     return read
 
@@ -106,9 +107,9 @@ def behind_pruned(done: Position, heads: Heads) -> Position:
     return Position(done.incarnation, shards)
 
 
-def write_lines(batches: Iterable[pa.RecordBatch], folder: str, batch: int) -> list[Written]:
+def write_lines(batches: Iterable[pa.RecordBatch], folder: str, batch: int, ranges: int = RANGES) -> list[Written]:
     """Write lines of the journal to one file of bronze."""
-    lines = LinesWriter(folder, f"{batch:06}")
+    lines = LinesWriter(folder, f"{batch:06}", ranges)
     for each in batches:
         numbers = pa.array(np.full(each.num_rows, batch, np.int32))
         arrays = [each.column(name).cast(EVENTS.field(name).type) for name in EVENTS.names]
@@ -129,7 +130,8 @@ class LinesWriter:
 
     _ROWS = 400_000
 
-    def __init__(self, folder: str, name: str) -> None:
+    def __init__(self, folder: str, name: str, ranges: int = RANGES) -> None:
+        self._ranges = ranges
         self._writer = TableWriter(folder, {"events": BRONZE.schema}, name)
         self._gathered: list[pa.RecordBatch] = []
         self._rows = 0
@@ -149,10 +151,11 @@ class LinesWriter:
             return
         [whole] = pa.Table.from_batches(self._gathered).combine_chunks().to_batches()
         shard_ids = whole.column("shard_id").to_numpy()
-        kinds = pc.equal(whole.column("kind"), COMMITS).to_numpy(zero_copy_only=False) * RANGES + ranges_of(shard_ids)
+        are_commits = pc.equal(whole.column("kind"), COMMITS).to_numpy(zero_copy_only=False)
+        kinds = are_commits * self._ranges + ranges_of(shard_ids, self._ranges)
         whole = whole.take(np.lexsort((whole.column("seq").to_numpy(), shard_ids, kinds)))
-        whole = _with_offsets(whole, int((kinds < RANGES).sum()))
-        ends = np.cumsum(np.bincount(kinds, minlength=2 * RANGES))
+        whole = _with_offsets(whole, int((kinds < self._ranges).sum()))
+        ends = np.cumsum(np.bincount(kinds, minlength=2 * self._ranges))
         for first, end in zip((0, *ends), ends, strict=False):
             if end > first:
                 self._writer.write("events", whole.slice(first, end - first))

@@ -33,7 +33,7 @@ from rota.pipeline.places import read_file
 from rota.pipeline.slices import Slice, bucket_of, in_order
 from rota.pipeline.spark_files import frame_of
 from rota.pipeline.tables import BRONZE, CARRY, CURRENT, CURRENT_OFFSETS, FOLDED, GOLD, OFFSETS, Table
-from rota.pipeline.tasks import Task, Workers, run_tasks, slots
+from rota.pipeline.tasks import Task, Workers, run_tasks, task_count
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -349,8 +349,3 @@ def by_group(lines: DataFrame) -> DataFrame:
 
     sorted_ = [F.col(name) for name in (*GROUP, "seq")]
     return lines.repartition(task_count(lines.sparkSession), *GROUP).sortWithinPartitions(*sorted_)
-
-
-def task_count(workers: Workers) -> int:
-    """Enough tasks for all cores and some for those that are quicker; one without workers."""
-    return 1 if workers is None else max(4, 2 * slots(workers))

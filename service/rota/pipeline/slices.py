@@ -22,16 +22,25 @@ from rota.pipeline.tables import BRONZE
 
 BUCKETS = 64
 RANGES = 8
-"""Row groups of bronze are of one range of buckets each, so that a task reads hardly more than it wants."""
+"""Row groups of bronze are of one range of buckets each, so that a task reads hardly more than it wants. There are so
+many ranges at least."""
 
 
 def bucket_of(shard_id: int) -> int:
     return shard_id % BUCKETS
 
 
-def ranges_of(shard_ids: Any) -> Any:
-    """The range of each of these shards, a NumPy array."""
-    return shard_ids % BUCKETS // (BUCKETS // RANGES)
+def range_count(tasks: int) -> int:
+    """Into how many ranges to write where so many tasks share the buckets: each reads the row groups of its own."""
+    ranges = RANGES
+    while ranges < min(tasks, BUCKETS):
+        ranges *= 2
+    return ranges
+
+
+def ranges_of(shard_ids: Any, ranges: int) -> Any:
+    """The range of each of these shards, a NumPy array, out of so many."""
+    return shard_ids % BUCKETS // (BUCKETS // ranges)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,11 @@ def slots(workers: SparkSession | Callable[[], SparkSession]) -> int:
     return int(spark.sparkContext.defaultParallelism)
 
 
+def task_count(workers: Workers) -> int:
+    """Enough tasks for all cores and some for those that are quicker; one without workers."""
+    return 1 if workers is None else max(4, 2 * slots(workers))
+
+
 def session_of(workers: SparkSession | Callable[[], SparkSession]) -> SparkSession:
     """The session, started if it was not yet."""
     return workers() if callable(workers) else workers

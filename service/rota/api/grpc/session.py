@@ -27,22 +27,21 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import partial
 from sys import intern
 from typing import Any
 
-from rota.api.grpc.calls import Calls, Context, client_of, dump, within_deadline
-from rota.api.grpc.failures import CallFailed, Failure, checked, converted, failure_of, outcome_of
+from rota.api.grpc.calls import Calls, Context, client_of, dump
+from rota.api.grpc.failures import CallFailed, Failure, converted, failure_of, outcome_of
 from rota.api.grpc.receiving import SessionMessages
 from rota.api.grpc.roster import GroupKey, Roster, StreamMember
+from rota.api.grpc.submitted import KINDS, Kind, MemberRequest, SubmittedCall
 from rota.api.heartbeats import answers_to
 from rota.api.large import is_large, read_large
 from rota.observability import tracing
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import (
-    CommitOffsets,
     Heartbeat,
     HeartbeatMany,
     HeartbeatManyReply,
@@ -50,9 +49,8 @@ from rota.protocol.messages import (
     JoinReply,
     LeaveGroup,
     SyncGroup,
-    parks_for_ms,
 )
-from rota.replica.ports import Answer, Cancel, unpark
+from rota.replica.ports import Answer
 from rota.v1.coordinator_pb2 import (
     Drain,
     HeartbeatManyResponse,
@@ -65,7 +63,6 @@ from rota.wire.batching import MAX_BATCH, split_batch, take_batch
 from rota.wire.fields import invalid
 from rota.wire.heartbeats import HeartbeatReader, write_result
 from rota.wire.protobuf import parse
-from rota.wire.rpcs import RPCS, Rpc
 from rota.wire.status import STATUS
 
 OPERATION = "Session"
@@ -79,24 +76,6 @@ DRAINING = "this replica is stopping; go on at another one"
 NOT_READ = Failure(ErrorCode.THROTTLED, "the stream's events are not read fast enough")
 
 Work = Callable[[], Awaitable[SessionEvent]]
-MemberRequest = JoinGroup | SyncGroup | LeaveGroup | CommitOffsets
-"""What a stream carries beside heartbeats and what is about itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """How one kind of call travels on the stream: its rpc, and the event that answers it."""
-
-    rpc: Rpc
-    answer: str
-
-
-_KINDS = {
-    "join": _Kind(RPCS[JoinGroup], "joined"),
-    "sync": _Kind(RPCS[SyncGroup], "synced"),
-    "leave": _Kind(RPCS[LeaveGroup], "left"),
-    "commit": _Kind(RPCS[CommitOffsets], "committed"),
-}
 
 
 class Session:
@@ -322,7 +301,7 @@ class Session:
             case None:
                 self._start(call, self._refuse_unknown, OPERATION)
             case name:
-                kind, message = _KINDS[name], getattr(message, name)
+                kind, message = KINDS[name], getattr(message, name)
                 if self._unbegun or tracing.spans is not None or is_large(message.ByteSize()):
                     self._start(call, partial(self._call, kind, message), kind.rpc.name)
                 else:
@@ -337,7 +316,7 @@ class Session:
             # Right behind the task's first turn, which comes also if it is cancelled before.
             asyncio.get_running_loop().call_soon(self._note_begun)
 
-    def _submit(self, call: int, kind: _Kind, message: Any) -> None:
+    def _submit(self, call: int, kind: Kind, message: Any) -> None:
         """Carry a call out without a task."""
         if not self._may_open(call):
             return
@@ -403,7 +382,7 @@ class Session:
     async def _refuse_unknown(self) -> SessionEvent:
         raise invalid("the call asks for nothing that this server knows")
 
-    async def _call(self, kind: _Kind, message: Any) -> SessionEvent:
+    async def _call(self, kind: Kind, message: Any) -> SessionEvent:
         unsaid = self._unsaid(kind)
         self._calls.admit_unread(kind.rpc, message)
         limits = self._calls.limits
@@ -413,7 +392,7 @@ class Session:
             answer = await self._calls.ask(kind.rpc, request, self._context)
         return self.event_of(kind, request, answer)
 
-    def _unsaid(self, kind: _Kind) -> dict[str, Any]:
+    def _unsaid(self, kind: Kind) -> dict[str, Any]:
         """What a request holds and its message does not."""
         return {"host": client_of(self._context, self._calls.proxies)} if kind.rpc.request is JoinGroup else {}
 
@@ -426,7 +405,7 @@ class Session:
         admitted: MemberRequest = request
         return admitted
 
-    def event_of(self, kind: _Kind, request: MemberRequest, answer: Answer) -> SessionEvent:
+    def event_of(self, kind: Kind, request: MemberRequest, answer: Answer) -> SessionEvent:
         """The answer as it travels, to a request that has succeeded; its member is on this stream from here on."""
         member_id = answer.reply.member_id if isinstance(answer.reply, JoinReply) else getattr(request, "member_id", "")
         if isinstance(request, JoinGroup | SyncGroup):
@@ -531,65 +510,6 @@ class Session:
                 write_result(results.groups.add(), _reply_of(answer), answer.revision, answer.epoch)
             self._last_results, self._last_answers = results, answers
         return SessionEvent(heartbeat=self._last_results)
-
-
-class SubmittedCall:
-    """An open call without a task: answered or cancelled, one of the two, and what it holds until then."""
-
-    __slots__ = ("_call", "_cancel", "_held", "_kind", "_request", "_session")
-
-    def __init__(self, session: Session, call: int, kind: _Kind, request: MemberRequest) -> None:
-        self._session = session
-        self._call = call
-        self._kind = kind
-        self._request = request
-        self._held: ExitStack | None = ExitStack()
-        """None from its end on."""
-        self._cancel: Cancel | None = None
-        """None from its end on, too: the coordinator's call knows this one, and both would wait for the collector."""
-
-    def begin(self, calls: Calls, context: Context) -> None:
-        """Ask the coordinator in the name of the stream's caller."""
-        request = within_deadline(self._request, context.time_remaining())
-        assert self._held is not None
-        try:
-            self._held.enter_context(self._session.under_way(request))
-            if parks_for_ms(request):
-                self._held.enter_context(calls.metrics.parked(self._kind.rpc.name))
-            cancel = calls.coordinator.submit(request, self._answered)
-            if self._held is not None:
-                self._cancel = cancel
-        except Exception as error:
-            held = self._end()
-            if held is not None:
-                held.close()
-                self._session.answer(self._call, converted(error, self._kind.rpc.name), self._kind.rpc.name)
-
-    def cancel(self) -> None:
-        """No answer is wanted. A call that does not park goes on all the same."""
-        cancel, held = self._cancel, self._end()
-        if held is not None:
-            held.close()
-            unpark(cancel)
-
-    def _answered(self, answer: Answer) -> None:
-        held, kind = self._end(), self._kind
-        if held is None:
-            return
-        outcome: SessionEvent | Failure
-        try:
-            with held:
-                checked(answer)
-            outcome = self._session.event_of(kind, self._request, answer)
-        except Exception as error:
-            outcome = converted(error, kind.rpc.name)
-        self._session.answer(self._call, outcome, kind.rpc.name)
-
-    def _end(self) -> ExitStack | None:
-        held, self._held, self._cancel = self._held, None, None
-        if held is not None:
-            self._session.close(self._call)
-        return held
 
 
 def _reply_of(answer: Answer) -> HeartbeatManyReply:
