@@ -131,6 +131,22 @@ async def test_calls_that_peers_answer_are_counted_by_how(tables: MemoryTables) 
     assert metrics.registry.get_sample_value("rota_forwarded_calls_total", {"code": "UNREACHABLE"}) == 2
 
 
+def test_a_phase_that_began_in_a_former_claim_is_not_timed() -> None:
+    """Its last lines may be reported after the shard was dropped: subscribers get them first."""
+    metrics = Metrics()
+    telemetry = ServerTelemetry(metrics)
+    completed = JournalEvent(1, 0, "default", "g", 1, "generation_completed", "", {"started_at_ms": 0})
+    synced = JournalEvent(2, 3_600_000, "default", "g", 1, "assignment_synced", "", {})
+
+    telemetry.on_shard_loaded(0, 1, 0, 0.0)
+    telemetry.on_shard_dropped(0, 1, "handed over")
+    telemetry.on_events(0, [completed])
+    telemetry.on_shard_loaded(0, 3, 1, 0.0)
+    telemetry.on_events(0, [synced])
+
+    assert metrics.registry.get_sample_value("rota_rebalance_duration_seconds_count", {"phase": "sync"}) is None
+
+
 def test_redis_has_no_state_before_it_was_asked() -> None:
     metrics = Metrics()
     assert "rota_liveness_up{" not in metrics.exposition().decode()

@@ -74,6 +74,8 @@ class ServerTelemetry(Telemetry):
         self._metrics.committed(events, seconds)
 
     def on_shard_loaded(self, shard_id: int, epoch: int, groups: int, seconds: float) -> None:
+        # Once more, for the last events before the shard was dropped may have been reported after that.
+        self._forget(shard_id)
         self._owned.add(shard_id)
         self._metrics.shards_owned(len(self._owned))
         self._metrics.shard_loaded(seconds)
@@ -81,10 +83,13 @@ class ServerTelemetry(Telemetry):
 
     def on_shard_dropped(self, shard_id: int, epoch: int, reason: str) -> None:
         self._owned.discard(shard_id)
-        self._awaited_since_ms.pop(shard_id, None)
-        self._transitions.forget(shard_id)
+        self._forget(shard_id)
         self._metrics.shards_owned(len(self._owned))
         self._metrics.shard_dropped(reason)
+
+    def _forget(self, shard_id: int) -> None:
+        self._awaited_since_ms.pop(shard_id, None)
+        self._transitions.forget(shard_id)
 
     def on_forwarded(self, code: str) -> None:
         self._metrics.forwarded(code)
