@@ -1,4 +1,4 @@
-"""Where benches' servers listen, and what all members say. Imports nothing: the process of a leader is to be small."""
+"""The address of servers, and values that all members send. Imports nothing: the process of a leader is to be small."""
 
 from __future__ import annotations
 

@@ -214,6 +214,15 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
+async def asked_one_by_one(collected: CollectedHeartbeats, count: int) -> list[asyncio.Future[Answer | NoAnswer]]:
+    """The answers to so many heartbeats, each of which comes once the one before has nothing left to do."""
+    asked = []
+    for number in range(count):
+        asked.append(ask(collected, a_heartbeat(number)))
+        await turns()
+    return asked
+
+
 async def test_heartbeats_of_one_moment_share_a_message() -> None:
     wire = Wire()
     collected = CollectedHeartbeats(wire.send)
@@ -226,16 +235,11 @@ async def test_heartbeats_of_one_moment_share_a_message() -> None:
     assert wire.members() == [["m0", "m1", "m2"]]
 
 
-async def test_requests_wait_for_a_message_that_is_answered_soon(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_requests_wait_for_a_message_that_is_answered_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeats, "SECOND_AFTER_S", EVENTUALLY_S)
     wire = Wire()
     collected = CollectedHeartbeats(wire.send)
-    asked = []
-    for number in range(3):
-        asked.append(ask(collected, a_heartbeat(number)))
-        await turns()
+    asked = await asked_one_by_one(collected, 3)
 
     wire.answer(0)
     await turns()
@@ -265,10 +269,7 @@ async def test_later_requests_wait_for_the_first_of_two_messages(monkeypatch: py
     monkeypatch.setattr(heartbeats, "SECOND_AFTER_S", 0)
     wire = Wire()
     collected = CollectedHeartbeats(wire.send)
-    asked = []
-    for number in range(4):
-        asked.append(ask(collected, a_heartbeat(number)))
-        await turns()
+    asked = await asked_one_by_one(collected, 4)
 
     before = wire.members()
     wire.answer(1)
@@ -315,10 +316,7 @@ async def test_a_heartbeat_behind_unanswered_messages_keeps_its_limit(waited_s: 
         patched.setattr(loop, "time", lambda: began_s + now_s)
         patched.setattr(heartbeats, "SECOND_AFTER_S", 0)
         collected = CollectedHeartbeats(wire.send)
-        asked = []
-        for number in range(3):
-            asked.append(ask(collected, a_heartbeat(number)))
-            await turns()
+        asked = await asked_one_by_one(collected, 3)
         now_s = waited_s
         wire.messages[0][1].set_result(b"nonsense")
         await turns()
@@ -351,10 +349,7 @@ async def test_heartbeats_of_a_process_that_was_paused_are_sent() -> None:
 async def test_closing_leaves_nobody_waiting() -> None:
     wire = Wire()
     collected = CollectedHeartbeats(wire.send)
-    asked = []
-    for number in range(3):
-        asked.append(ask(collected, a_heartbeat(number)))
-        await turns()
+    asked = await asked_one_by_one(collected, 3)
 
     await collected.close()
 

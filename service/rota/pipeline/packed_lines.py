@@ -44,8 +44,6 @@ numbers in this order. Postgres refuses an epoch that does not fit."""
 _MOST_BITS = 63
 _TEXTS = {field.name for field in EVENTS if pa.types.is_string(field.type)}
 
-_NONE = np.zeros(1, np.bool_)
-
 _YEAR_2000_US = 946_684_800_000_000
 """From which Postgres counts the microseconds of a time, after 1970."""
 
@@ -133,9 +131,7 @@ class PackedLines:
             found[names[0]] = rest
         if "at" in found:
             found["at"] += _YEAR_2000_US
-        is_long = found["payload"] > _LONG_BYTES if "payload" in found else _NONE
-        if is_long.any():
-            found["payload"] = np.where(is_long, 0, found["payload"])
+        is_long = self._note_long(found)
         columns = [
             _texts(found[field.name], row[field.name])
             if field.name in _TEXTS
@@ -143,10 +139,16 @@ class PackedLines:
             for field in self._schema
         ]
         lines = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        if not is_long.any():
-            return lines
+        return lines if is_long is None else lines.filter(pa.array(~is_long))
+
+    def _note_long(self, found: dict[str, Any]) -> Any:
+        """Which of the lines have a long payload, an array of flags, or None where none has. Their lengths become 0."""
+        is_long = found["payload"] > _LONG_BYTES if "payload" in found else None
+        if is_long is None or not is_long.any():
+            return None
         self._long += zip(found["shard_id"][is_long].tolist(), found["seq"][is_long].tolist(), strict=True)
-        return lines.filter(pa.array(~is_long))
+        found["payload"] = np.where(is_long, 0, found["payload"])
+        return is_long
 
 
 def _number(name: str) -> str:
@@ -154,7 +156,7 @@ def _number(name: str) -> str:
 
 
 def _short(name: str) -> str:
-    """What is sent of a text: nothing of a long payload."""
+    """The SQL of a text as it is sent: a long payload is left out."""
     return f"CASE WHEN octet_length(payload) <= {_LONG_BYTES} THEN payload END" if name == "payload" else name
 
 

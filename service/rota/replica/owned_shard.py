@@ -152,9 +152,9 @@ class OwnedShard:
         """Decided, and not yet in a batch."""
         self._held: deque[_Held] = deque()
         self._last_answer = Answer(HeartbeatReply())
+        """The latest one of this claim: it may be the next one, too."""
         self._answers: dict[int, Answer] = {}
         """The last answers to heartbeats, by their generation."""
-        """The latest one of this claim: it may be the next one, too."""
 
     @classmethod
     def load(

@@ -36,7 +36,7 @@ from rota.api.grpc.calls import Calls, Context, client_of, dump
 from rota.api.grpc.failures import CallFailed, Failure, converted, failure_of, outcome_of
 from rota.api.grpc.receiving import SessionMessages
 from rota.api.grpc.roster import GroupKey, Roster, StreamMember
-from rota.api.grpc.submitted import KINDS, Kind, MemberRequest, SubmittedCall
+from rota.api.grpc.submitted import CALL_KINDS, CallKind, MemberRequest, SubmittedCall
 from rota.api.heartbeats import answers_to
 from rota.api.large import is_large, read_large
 from rota.observability import tracing
@@ -129,7 +129,7 @@ class Session:
         self._unread: deque[SessionEvent] | None = None
         """None while there is none: an empty queue is large beside a stream that is silent."""
         self._writing: asyncio.Task[None] | None = None
-        """Writes what is unread, and is there for as long."""
+        """Writes the unread events. It ends with the last of them."""
         self._broken = False
         """Whether that has failed: `run` raises its error."""
         self._task: asyncio.Task[Any] | None = None
@@ -145,9 +145,9 @@ class Session:
         self._draining = False
         self._closed = False
         self._failure: Failure | None = None
-        """What ends the stream once all is written."""
+        """The failure that ends the stream once all is written."""
         self._rejection: Failure | None = None
-        """What ends it without that."""
+        """The failure that ends it without that."""
 
     async def run(self) -> Failure | None:
         """Serve the stream until nothing more will come; returns what ended it, None where its client or a drain has.
@@ -243,9 +243,9 @@ class Session:
     # --- writing ------------------------------------------------------------------------------------
 
     async def _write(self, unread: deque[SessionEvent]) -> None:
-        """Write all that is queued, and what is queued meanwhile.
+        """Write the queued events, also those that are queued meanwhile.
 
-        Nothing once the caller is rejected: what is unread may be about groups that the caller may not see.
+        None once the caller is rejected: unread events may be about groups that the caller may not see.
         """
         try:
             while unread and self._rejection is None:
@@ -259,7 +259,7 @@ class Session:
             self._look()
 
     async def _finish(self) -> Failure | None:
-        """Write what is left and what open calls answer, unless the stream is to end with a failure."""
+        """Write the unread events and the answers to open calls, unless the stream is to end with a failure."""
         while self._writing is not None or self._open:
             if self._writing is not None:
                 await self._writing
@@ -301,7 +301,7 @@ class Session:
             case None:
                 self._start(call, self._refuse_unknown, OPERATION)
             case name:
-                kind, message = KINDS[name], getattr(message, name)
+                kind, message = CALL_KINDS[name], getattr(message, name)
                 if self._unbegun or tracing.spans is not None or is_large(message.ByteSize()):
                     self._start(call, partial(self._call, kind, message), kind.rpc.name)
                 else:
@@ -316,7 +316,7 @@ class Session:
             # Right behind the task's first turn, which comes also if it is cancelled before.
             asyncio.get_running_loop().call_soon(self._note_begun)
 
-    def _submit(self, call: int, kind: Kind, message: Any) -> None:
+    def _submit(self, call: int, kind: CallKind, message: Any) -> None:
         """Carry a call out without a task."""
         if not self._may_open(call):
             return
@@ -382,7 +382,7 @@ class Session:
     async def _refuse_unknown(self) -> SessionEvent:
         raise invalid("the call asks for nothing that this server knows")
 
-    async def _call(self, kind: Kind, message: Any) -> SessionEvent:
+    async def _call(self, kind: CallKind, message: Any) -> SessionEvent:
         unsaid = self._unsaid(kind)
         self._calls.admit_unread(kind.rpc, message)
         limits = self._calls.limits
@@ -392,8 +392,8 @@ class Session:
             answer = await self._calls.ask(kind.rpc, request, self._context)
         return self.event_of(kind, request, answer)
 
-    def _unsaid(self, kind: Kind) -> dict[str, Any]:
-        """What a request holds and its message does not."""
+    def _unsaid(self, kind: CallKind) -> dict[str, Any]:
+        """Fields of a request that its message does not have."""
         return {"host": client_of(self._context, self._calls.proxies)} if kind.rpc.request is JoinGroup else {}
 
     def _admitted(self, request: Any) -> MemberRequest:
@@ -405,7 +405,7 @@ class Session:
         admitted: MemberRequest = request
         return admitted
 
-    def event_of(self, kind: Kind, request: MemberRequest, answer: Answer) -> SessionEvent:
+    def event_of(self, kind: CallKind, request: MemberRequest, answer: Answer) -> SessionEvent:
         """The answer as it travels, to a request that has succeeded; its member is on this stream from here on."""
         member_id = answer.reply.member_id if isinstance(answer.reply, JoinReply) else getattr(request, "member_id", "")
         if isinstance(request, JoinGroup | SyncGroup):

@@ -14,22 +14,22 @@ from rota.v1.coordinator_pb2 import SessionEvent
 from rota.wire.rpcs import RPCS, Rpc
 
 MemberRequest = JoinGroup | SyncGroup | LeaveGroup | CommitOffsets
-"""What a stream carries beside heartbeats and what is about itself."""
+"""Calls of a stream that are neither heartbeats nor about the stream itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class CallKind:
     """How one kind of call travels on the stream: its rpc, and the event that answers it."""
 
     rpc: Rpc
     answer: str
 
 
-KINDS = {
-    "join": Kind(RPCS[JoinGroup], "joined"),
-    "sync": Kind(RPCS[SyncGroup], "synced"),
-    "leave": Kind(RPCS[LeaveGroup], "left"),
-    "commit": Kind(RPCS[CommitOffsets], "committed"),
+CALL_KINDS = {
+    "join": CallKind(RPCS[JoinGroup], "joined"),
+    "sync": CallKind(RPCS[SyncGroup], "synced"),
+    "leave": CallKind(RPCS[LeaveGroup], "left"),
+    "commit": CallKind(RPCS[CommitOffsets], "committed"),
 }
 
 
@@ -39,7 +39,7 @@ class SessionOfCalls(Protocol):
     def under_way(self, request: MemberRequest) -> AbstractContextManager[None]:
         """Entered while the request is."""
 
-    def event_of(self, kind: Kind, request: MemberRequest, answer: Answer) -> SessionEvent:
+    def event_of(self, kind: CallKind, request: MemberRequest, answer: Answer) -> SessionEvent:
         """The answer as it travels, to a request that has succeeded."""
 
     def answer(self, call: int, outcome: SessionEvent | Failure, operation: str) -> None:
@@ -50,11 +50,11 @@ class SessionOfCalls(Protocol):
 
 
 class SubmittedCall:
-    """An open call without a task: answered or cancelled, one of the two, and what it holds until then."""
+    """An open call without a task. It is answered or cancelled, once, and holds its contexts until then."""
 
     __slots__ = ("_call", "_cancel", "_held", "_kind", "_request", "_session")
 
-    def __init__(self, session: SessionOfCalls, call: int, kind: Kind, request: MemberRequest) -> None:
+    def __init__(self, session: SessionOfCalls, call: int, kind: CallKind, request: MemberRequest) -> None:
         self._session = session
         self._call = call
         self._kind = kind
@@ -66,9 +66,9 @@ class SubmittedCall:
 
     def begin(self, calls: Calls, context: Context) -> None:
         """Ask the coordinator in the name of the stream's caller."""
-        request = within_deadline(self._request, context.time_remaining())
         assert self._held is not None
         try:
+            request = within_deadline(self._request, context.time_remaining())
             self._held.enter_context(self._session.under_way(request))
             if parks_for_ms(request):
                 self._held.enter_context(calls.metrics.parked(self._kind.rpc.name))
