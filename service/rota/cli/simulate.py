@@ -33,7 +33,7 @@ def journal(
     """Fill a new store with the history of a fleet: deployments, crashes, pauses, flapping groups, progress.
 
     The service's own core decides every event, in virtual time, with the real strategies: `rota db verify` finds no
-    differences. Roughly 6,000 events per group and day, about 15,000 events per second and core.
+    differences. Roughly 20,000 events per group and day, about 15,000 events per second and core.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

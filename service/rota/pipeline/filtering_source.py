@@ -11,7 +11,7 @@ from rota.pipeline.source import BatchReader
 
 
 class FilteringReader(BatchReader):
-    """The same, with `kind`, `group_id` and `namespace` compared by the store where that is simple."""
+    """The same, with conditions on `kind` compared by the store where they are simple."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take conditions on `kind`; Spark looks at the others itself."""
