@@ -354,6 +354,21 @@ async def test_a_call_behind_a_heartbeat_that_waits_begins_after_it(session: Ses
     assert not (await session.answer_to(103)).HasField("error")
 
 
+async def test_joins_of_one_message_are_those_of_their_members(session: SessionClient, channel: Channel) -> None:
+    """They say the same but for the member, and one of these is none."""
+    ids = [(await session.ask(join=a_join(None))).error.member_id for _ in range(3)]
+    joins = [a_join(None, member_id=member_id) for member_id in (*ids, "stranger")]
+
+    await session.stream.write(
+        pb.SessionRequest(batch=[pb.SessionRequest(call=101 + n, join=join) for n, join in enumerate(joins)])
+    )
+
+    answers = [await session.answer_to(101 + n) for n in range(4)]
+    assert [answer.joined.member_id for answer in answers[:3]] == ids
+    assert {answer.joined.generation_id for answer in answers[:3]} == {1}
+    assert answers[3].error.code == "UNKNOWN_MEMBER_ID"
+
+
 @pytest.mark.parametrize(
     "message",
     [

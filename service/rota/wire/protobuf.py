@@ -27,12 +27,13 @@ Write = Callable[[Any, Any], None]
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One entry of a record and one field of a message."""
+    """One entry of a record and one field of a message. `says_empty`: an empty value there is not an absent one."""
 
     name: str
     attribute: str
     read: Read
     write: Write
+    says_empty: bool
 
 
 class Shape:
@@ -44,7 +45,8 @@ class Shape:
         for entry in record.entries:
             field = fields[entry.name if entry.name in fields else entry.attribute_name]
             read, write = _codec(entry.field, field, lists_may_be_absent=lists_may_be_absent)
-            self._lines.append(_Line(entry.name, entry.attribute_name, read, write))
+            self._lines.append(_Line(entry.name, entry.attribute_name, read, write, field.has_presence))
+        self._writers = [(line.attribute, line.write, line.says_empty) for line in self._lines]
 
     def document(self, message: Any) -> dict[str, Any]:
         """What `Record.decode` takes: the same names as in JSON, with bytes as they are."""
@@ -52,10 +54,10 @@ class Shape:
 
     def fill(self, message: Any, value: Any) -> None:
         """Write a message of ours; ValueError or TypeError for what protobuf cannot hold."""
-        for line in self._lines:
-            given = getattr(value, line.attribute)
-            if given is not None:
-                line.write(message, given)
+        for attribute, write, says_empty in self._writers:
+            given = getattr(value, attribute)
+            if given or (says_empty and given is not None):
+                write(message, given)
 
 
 class _PairShape:

@@ -65,7 +65,15 @@ class Rpc:
 
     def write_answer(self, reply: Reply, revision: int, epoch: int) -> Any:
         """The message of a reply without an error."""
-        message: Any = self.response_message(revision=revision, epoch=epoch)
+        message: Any = self.response_message()
+        self.fill_answer(message, reply, revision, epoch)
+        return message
+
+    def fill_answer(self, message: Any, reply: Reply, revision: int, epoch: int) -> None:
+        """Write the same into a message that is empty, also where it is part of another one."""
+        message.SetInParent()
+        message.revision = revision
+        message.epoch = epoch
         match reply:
             case m.JoinReply(pending=True):
                 message.pending = True
@@ -75,7 +83,6 @@ class Rpc:
             case _:
                 self._reply_shape.fill(message, reply)
                 _write_next_page(message, reply)
-        return message
 
     def read_answer(self, message: Any) -> Received:
         """The reverse, for the SDK; `MalformedReply` if it is no such reply."""

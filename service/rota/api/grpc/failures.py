@@ -53,13 +53,21 @@ class CallFailed(Exception):
         self.failure = failure
 
 
-def checked(answer: Answer) -> Answer:
-    """An answer without an error; raises `CallFailed` otherwise."""
+def failure_in(answer: Answer) -> Failure | None:
+    """The failure that the answer is; None where it has no error."""
     reply = answer.reply
     if reply.error is ErrorCode.NONE:
-        return answer
+        return None
     member_id = reply.member_id if isinstance(reply, JoinReply) else ""
-    raise CallFailed(Failure(reply.error, reply.detail, answer.revision, answer.epoch, member_id, answer.owner))
+    return Failure(reply.error, reply.detail, answer.revision, answer.epoch, member_id, answer.owner)
+
+
+def checked(answer: Answer) -> Answer:
+    """An answer without an error; raises `CallFailed` otherwise."""
+    failure = failure_in(answer)
+    if failure is not None:
+        raise CallFailed(failure)
+    return answer
 
 
 def outcome_of(work: Awaitable[Outcome], operation: str) -> Coroutine[Any, Any, Outcome | Failure]:

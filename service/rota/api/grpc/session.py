@@ -26,16 +26,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from sys import intern
 from typing import Any
 
+from rota.api.grpc.bound_calls import BoundCall, begin_bound
 from rota.api.grpc.calls import Calls, Context, client_of, dump
 from rota.api.grpc.failures import CallFailed, Failure, converted, failure_of, outcome_of
 from rota.api.grpc.receiving import SessionMessages
-from rota.api.grpc.roster import GroupKey, Roster, StreamMember
+from rota.api.grpc.roster import GroupKey, Roster
 from rota.api.grpc.submitted import CALL_KINDS, CallKind, MemberRequest, SubmittedCall
 from rota.api.heartbeats import answers_to
 from rota.api.large import is_large, read_large
@@ -47,7 +47,6 @@ from rota.protocol.messages import (
     HeartbeatManyReply,
     JoinGroup,
     JoinReply,
-    LeaveGroup,
     SyncGroup,
 )
 from rota.replica.ports import Answer
@@ -63,6 +62,7 @@ from rota.wire.batching import MAX_BATCH, split_batch, take_batch
 from rota.wire.fields import invalid
 from rota.wire.heartbeats import HeartbeatReader, write_result
 from rota.wire.protobuf import parse
+from rota.wire.repeated import Repeated
 from rota.wire.status import STATUS
 
 OPERATION = "Session"
@@ -95,6 +95,7 @@ class Session:
         "_failure",
         "_groups",
         "_heartbeats",
+        "_host",
         "_last_answers",
         "_last_results",
         "_leave_after_ms",
@@ -116,6 +117,8 @@ class Session:
         self._roster = roster
         self._context = context
         self._messages = messages
+        self._host: str | None = None
+        """Where its client is; None until the first join."""
         self._heartbeats: HeartbeatReader | None = None
         """None until the first heartbeat."""
         self._last_answers: list[Answer] | None = None
@@ -281,15 +284,17 @@ class Session:
         if repeated is not None and self._may_heartbeat():
             self._answer_heartbeats(*repeated)
             return True
-        for request in _requests_in(data):
+        requests = _requests_in(data)
+        repeated_requests = Repeated() if len(requests) > 1 else None
+        for request in requests:
             if request.call < 1:
                 raise invalid("call must be at least 1")
-            self._begin(request)
+            self._begin(request, repeated_requests)
         if self._heartbeats is not None:
             self._heartbeats.remember(data)
         return True
 
-    def _begin(self, message: Any) -> None:
+    def _begin(self, message: Any, repeated: Repeated | None) -> None:
         call: int = message.call
         match message.WhichOneof("request"):
             case "heartbeat":
@@ -305,7 +310,7 @@ class Session:
                 if self._unbegun or tracing.spans is not None or is_large(message.ByteSize()):
                     self._start(call, partial(self._call, kind, message), kind.rpc.name)
                 else:
-                    self._submit(call, kind, message)
+                    self._submit(call, kind, message, repeated)
 
     def _start(self, call: int, work: Work, operation: str) -> None:
         """Carry a call out as a task of its own; `run` awaits those that are left at the end."""
@@ -316,13 +321,18 @@ class Session:
             # Right behind the task's first turn, which comes also if it is cancelled before.
             asyncio.get_running_loop().call_soon(self._note_begun)
 
-    def _submit(self, call: int, kind: CallKind, message: Any) -> None:
+    def _submit(self, call: int, kind: CallKind, message: Any, repeated: Repeated | None) -> None:
         """Carry a call out without a task."""
         if not self._may_open(call):
             return
         try:
-            self._calls.admit_unread(kind.rpc, message)
-            request = self._admitted(kind.rpc.read_request(message, self._calls.limits, **self._unsaid(kind)))
+            request = repeated.find(kind.rpc, message) if repeated is not None else None
+            if request is None:
+                self._calls.admit_unread(kind.rpc, message)
+                request = kind.rpc.read_request(message, self._calls.limits, **self._unsaid(kind))
+                if repeated is not None:
+                    repeated.keep(kind.rpc, request)
+            request = self._admitted(request)
         except Exception as error:
             self.answer(call, converted(error, kind.rpc.name), kind.rpc.name)
             return
@@ -388,13 +398,24 @@ class Session:
         limits = self._calls.limits
         read = await read_large(message.ByteSize(), lambda: kind.rpc.read_request(message, limits, **unsaid))
         request = self._admitted(read)
-        with self.under_way(request):
+        bound, code = self.begin_bound(request), None
+        try:
             answer = await self._calls.ask(kind.rpc, request, self._context)
+        except CallFailed as failed:
+            code = failed.failure.code
+            raise
+        finally:
+            if bound is not None:
+                bound.end(code)
         return self.event_of(kind, request, answer)
 
     def _unsaid(self, kind: CallKind) -> dict[str, Any]:
         """Fields of a request that its message does not have."""
-        return {"host": client_of(self._context, self._calls.proxies)} if kind.rpc.request is JoinGroup else {}
+        if kind.rpc.request is not JoinGroup:
+            return {}
+        if self._host is None:
+            self._host = intern(client_of(self._context, self._calls.proxies))
+        return {"host": self._host}
 
     def _admitted(self, request: Any) -> MemberRequest:
         """The request, before any member is bound: members on the stream get events of the group."""
@@ -407,53 +428,18 @@ class Session:
 
     def event_of(self, kind: CallKind, request: MemberRequest, answer: Answer) -> SessionEvent:
         """The answer as it travels, to a request that has succeeded; its member is on this stream from here on."""
-        member_id = answer.reply.member_id if isinstance(answer.reply, JoinReply) else getattr(request, "member_id", "")
+        reply = answer.reply
         if isinstance(request, JoinGroup | SyncGroup):
-            self._bind(request, member_id)
-        return SessionEvent(**{kind.answer: kind.rpc.write_answer(answer.reply, answer.revision, answer.epoch)})
-
-    @contextmanager
-    def under_way(self, request: MemberRequest) -> Iterator[None]:
-        """Bind a joining member to this stream (without rebalance pushes while it joins); unbind a leaving one."""
-        if isinstance(request, LeaveGroup):
+            member_id = reply.member_id if isinstance(reply, JoinReply) else request.member_id
             key = (request.namespace, request.group_id)
-            self._roster.remove(self, key, [member.member_id for member in request.members])
-        elif isinstance(request, SyncGroup):
-            with self._syncing(request):
-                yield
-            return
-        if not isinstance(request, JoinGroup) or not request.member_id:
-            yield
-            return
-        former = self._roster.bound_members((request.namespace, request.group_id)).get(request.member_id)
-        bound_member = self._bind(request, request.member_id)
-        bound_member.joins += 1
-        try:
-            yield
-        except CallFailed as failed:
-            if failed.failure.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
-                self._roster.remove(self, (request.namespace, request.group_id), [request.member_id])
-            elif failed.failure.code is ErrorCode.GROUP_AUTHORIZATION_FAILED:
-                self._roster.give_back(bound_member, (request.namespace, request.group_id), former)
-            raise
-        finally:
-            bound_member.joins -= 1
+            self._roster.bound_member(self, key, member_id, request.group_instance_id)
+        event = SessionEvent()
+        kind.rpc.fill_answer(getattr(event, kind.answer), reply, answer.revision, answer.epoch)
+        return event
 
-    @contextmanager
-    def _syncing(self, request: SyncGroup) -> Iterator[None]:
-        bound_member = self._roster.bound_members((request.namespace, request.group_id)).get(request.member_id)
-        if bound_member is None:
-            yield
-            return
-        bound_member.syncs += 1
-        try:
-            yield
-        finally:
-            bound_member.syncs -= 1
-
-    def _bind(self, request: JoinGroup | SyncGroup, member_id: str) -> StreamMember:
-        key = (request.namespace, request.group_id)
-        return self._roster.bound_member(self, key, member_id, request.group_instance_id)
+    def begin_bound(self, request: MemberRequest) -> BoundCall | None:
+        """Bind the member of a call to this stream while the call is under way."""
+        return begin_bound(self._roster, self, request)
 
     # --- heartbeats ---------------------------------------------------------------------------------
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
+from rota.api.grpc.bound_calls import BoundCall
 from rota.api.grpc.calls import Calls, Context, within_deadline
-from rota.api.grpc.failures import Failure, checked, converted
+from rota.api.grpc.failures import Failure, converted, failure_in
+from rota.observability.metrics import Waiters
+from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, JoinGroup, LeaveGroup, SyncGroup, parks_for_ms
 from rota.replica.ports import Answer, Cancel, unpark
 from rota.v1.coordinator_pb2 import SessionEvent
@@ -36,8 +38,8 @@ CALL_KINDS = {
 class SessionOfCalls(Protocol):
     """What a call knows of its stream."""
 
-    def under_way(self, request: MemberRequest) -> AbstractContextManager[None]:
-        """Entered while the request is."""
+    def begin_bound(self, request: MemberRequest) -> BoundCall | None:
+        """Bind the member of a call to the stream while the call is under way."""
 
     def event_of(self, kind: CallKind, request: MemberRequest, answer: Answer) -> SessionEvent:
         """The answer as it travels, to a request that has succeeded."""
@@ -50,59 +52,62 @@ class SessionOfCalls(Protocol):
 
 
 class SubmittedCall:
-    """An open call without a task. It is answered or cancelled, once, and holds its contexts until then."""
+    """An open call without a task. It is answered or cancelled, once, and its member is bound until then."""
 
-    __slots__ = ("_call", "_cancel", "_held", "_kind", "_request", "_session")
+    __slots__ = ("_bound", "_call", "_cancel", "_is_open", "_kind", "_request", "_session", "_waiters")
 
     def __init__(self, session: SessionOfCalls, call: int, kind: CallKind, request: MemberRequest) -> None:
         self._session = session
         self._call = call
         self._kind = kind
         self._request = request
-        self._held: ExitStack | None = ExitStack()
-        """None from its end on."""
+        self._is_open = True
+        self._bound: BoundCall | None = None
+        self._waiters: Waiters | None = None
+        """Where the call is counted while it is parked."""
         self._cancel: Cancel | None = None
-        """None from its end on, too: the coordinator's call knows this one, and both would wait for the collector."""
+        """None from its end on: the coordinator's call knows this one, and both would wait for the collector."""
 
     def begin(self, calls: Calls, context: Context) -> None:
         """Ask the coordinator in the name of the stream's caller."""
-        assert self._held is not None
         try:
             request = within_deadline(self._request, context.time_remaining())
-            self._held.enter_context(self._session.under_way(request))
+            self._bound = self._session.begin_bound(request)
             if parks_for_ms(request):
-                self._held.enter_context(calls.metrics.parked(self._kind.rpc.name))
+                self._waiters = calls.metrics.waiters(self._kind.rpc.name)
+                self._waiters.count += 1
             cancel = calls.coordinator.submit(request, self._answered)
-            if self._held is not None:
+            if self._is_open:
                 self._cancel = cancel
         except Exception as error:
-            held = self._end()
-            if held is not None:
-                held.close()
+            if self._end(None):
                 self._session.answer(self._call, converted(error, self._kind.rpc.name), self._kind.rpc.name)
 
     def cancel(self) -> None:
         """No answer is wanted. A call that does not park goes on all the same."""
-        cancel, held = self._cancel, self._end()
-        if held is not None:
-            held.close()
+        cancel = self._cancel
+        if self._end(None):
             unpark(cancel)
 
     def _answered(self, answer: Answer) -> None:
-        held, kind = self._end(), self._kind
-        if held is None:
+        code = answer.reply.error
+        if not self._end(code):
             return
         outcome: SessionEvent | Failure
         try:
-            with held:
-                checked(answer)
-            outcome = self._session.event_of(kind, self._request, answer)
+            outcome = failure_in(answer) or self._session.event_of(self._kind, self._request, answer)
         except Exception as error:
-            outcome = converted(error, kind.rpc.name)
-        self._session.answer(self._call, outcome, kind.rpc.name)
+            outcome = converted(error, self._kind.rpc.name)
+        self._session.answer(self._call, outcome, self._kind.rpc.name)
 
-    def _end(self) -> ExitStack | None:
-        held, self._held, self._cancel = self._held, None, None
-        if held is not None:
-            self._session.close(self._call)
-        return held
+    def _end(self, code: ErrorCode | None) -> bool:
+        """End the call, with this code where it has an answer; False where it has ended before."""
+        if not self._is_open:
+            return False
+        self._is_open, self._cancel = False, None
+        self._session.close(self._call)
+        if self._waiters is not None:
+            self._waiters.count -= 1
+        if self._bound is not None:
+            self._bound.end(code)
+        return True

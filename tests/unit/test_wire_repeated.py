@@ -1,0 +1,100 @@
+"""Requests of one message that differ in their member alone: read once, with the same outcome for each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rota.protocol.errors import RejectedRequest
+from rota.protocol.limits import Limits
+from rota.protocol.messages import CommitOffsets, JoinGroup, LeaveGroup, SyncGroup
+from rota.v1 import coordinator_pb2 as pb
+from rota.wire.repeated import Repeated
+from rota.wire.rpcs import RPCS, Rpc
+
+JOIN, SYNC = RPCS[JoinGroup], RPCS[SyncGroup]
+PLACE: dict[str, Any] = {"namespace": "n", "group_id": "g"}
+
+
+def a_join(member_id: str, **said: Any) -> pb.JoinGroupRequest:
+    protocols = [pb.Protocol(name="range", metadata=b"m")]
+    return pb.JoinGroupRequest(
+        **PLACE, **{"member_id": member_id, "protocol_type": "worker", "protocols": protocols, **said}
+    )
+
+
+def a_sync(member_id: str, **said: Any) -> pb.SyncGroupRequest:
+    return pb.SyncGroupRequest(**PLACE, **{"member_id": member_id, "generation_id": 3, **said})
+
+
+def read_all(messages: list[tuple[Rpc, Any]]) -> tuple[list[Any], int]:
+    """What each of them means, or why it is refused; and how many of them were not decoded."""
+    repeated, outcomes, found = Repeated(), [], 0
+    for rpc, message in messages:
+        request = repeated.find(rpc, message)
+        if request is None:
+            try:
+                request = rpc.read_request(message, Limits(), **given_to(rpc))
+                repeated.keep(rpc, request)
+            except RejectedRequest as rejected:
+                request = (rejected.code, rejected.detail)
+        else:
+            found += 1
+        outcomes.append(request)
+    return outcomes, found
+
+
+def read_alone(rpc: Rpc, message: Any) -> Any:
+    try:
+        return rpc.read_request(message, Limits(), **given_to(rpc))
+    except RejectedRequest as rejected:
+        return (rejected.code, rejected.detail)
+
+
+def given_to(rpc: Rpc) -> dict[str, str]:
+    return {"host": "10.0.0.7"} if rpc is JOIN else {}
+
+
+SAID = st.fixed_dictionaries(
+    {},
+    optional={
+        "group_instance_id": st.sampled_from(["i1", "i2", ""]),
+        "protocol_type": st.sampled_from(["worker", "leader", ""]),
+        "wait_ms": st.sampled_from([0, 50_000, -1]),
+    },
+)
+MEMBER_IDS = st.sampled_from(["", "a", "b", "c" * 512, "d" * 513, "e\n"])
+LEAVE = pb.LeaveGroupRequest(**PLACE, members=[pb.LeavingMember(member_id="a")])
+COMMIT = pb.CommitOffsetsRequest(**PLACE, member_id="a", offsets=[pb.OffsetToCommit(topic="t", partition=0, offset=1)])
+MESSAGES = st.one_of(
+    st.builds(lambda member_id, said: (JOIN, a_join(member_id, **said)), MEMBER_IDS, SAID),
+    st.builds(lambda member_id, said: (SYNC, a_sync(member_id, **said)), MEMBER_IDS, SAID),
+    st.just((RPCS[LeaveGroup], LEAVE)),
+    st.just((RPCS[CommitOffsets], COMMIT)),
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(MESSAGES, max_size=12))
+def test_each_request_is_read_as_it_would_be_alone(messages: list[tuple[Rpc, Any]]) -> None:
+    outcomes, _ = read_all(messages)
+
+    assert outcomes == [read_alone(rpc, message) for rpc, message in messages]
+
+
+@pytest.mark.parametrize(("rpc", "say"), [(JOIN, a_join), (SYNC, a_sync)])
+def test_members_that_say_the_same_are_decoded_once(rpc: Rpc, say: Any) -> None:
+    messages = [(rpc, say(f"m{n}")) for n in range(5)]
+
+    assert read_all(messages)[1] == 4
+
+
+def test_the_message_is_left_as_it_was() -> None:
+    message = a_join("m1")
+
+    Repeated().find(JOIN, message)
+
+    assert message == a_join("m1")
