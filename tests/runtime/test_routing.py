@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from sys import getrefcount
 
 import pytest
 
@@ -214,6 +216,31 @@ async def test_a_submitted_call_is_unparked_by_its_cancel(at_owner: bool, fleet:
     await until(lambda: first.local.parked() == 0)
 
     assert answers == []
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+async def test_a_parked_call_leaves_the_collector_nothing(is_answered: bool, fleet: list[RunningReplica]) -> None:
+    """Otherwise thousands of calls wait for it after each large rebalance."""
+    first = fleet[0]
+    group = a_group_of(first)
+    joined = await a_stable_member(first.routed, group)  # type: ignore[arg-type]
+    answers, request = list[Answer](), a_join(group, instance="i2")
+    references = getrefcount(request)
+    gc.disable()
+    try:
+        cancel = first.routed.submit(request, answers.append)
+        assert cancel is not None
+        if is_answered:
+            await first.routed.call(a_join(group, instance="i1", member_id=joined.member_id))
+            await until(lambda: len(answers) == 1)
+        else:
+            cancel()
+        del cancel
+        await asyncio.sleep(0)
+
+        assert getrefcount(request) == references
+    finally:
+        gc.enable()
 
 
 async def test_a_call_cancelled_while_its_shard_moves_ends(fleet: list[RunningReplica]) -> None:

@@ -173,10 +173,11 @@ class Forwarding:
 
         The hot path of the shell is `route`, `answer_of` and `is_final`, without a generator: most calls end there.
         """
-        shard_id = shard_of(request.namespace, request.key, self._known.shard_count)
-        peer = self._owner_elsewhere(shard_id)
-        if peer is None:
-            return AskHere(request)
+        peer = self.owner_elsewhere(self.shard_of(request))
+        return AskHere(request) if peer is None else self.route_to(peer, request)
+
+    def route_to(self, peer: Replica, request: Request) -> AskPeer | Answer:
+        """The same, where this peer is asked first."""
         parks = parks_for_ms(request) > 0
         return _drains(request) if parks and self.is_draining else AskPeer(peer, request, parks)
 
@@ -184,7 +185,15 @@ class Forwarding:
         """The peer that may take a client's connection whose request names this group; None where it stays here."""
         if self.is_draining:
             return None
-        return self._owner_elsewhere(shard_of(namespace, group_id, self._known.shard_count))
+        return self.owner_elsewhere(shard_of(namespace, group_id, self._known.shard_count))
+
+    def shard_of(self, request: Request) -> int:
+        """The shard of a request about one group or one topic."""
+        return shard_of_request(request, self._known.shard_count)
+
+    def owner_elsewhere(self, shard_id: int) -> Replica | None:
+        """The peer that is asked about a shard; None where this replica is asked, as where no owner is known."""
+        return self._known.peer_of(shard_id) if self.forwards and shard_id not in self._here else None
 
     def answer_of(self, asked: AskHere | AskPeer, outcome: Answer | NoAnswer) -> Answer:
         """What the outcome of asking means for the call."""
@@ -216,10 +225,6 @@ class Forwarding:
             return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the shard is being loaded"))
         return Answer(refuse(request, ErrorCode.NOT_COORDINATOR, f"the owner is {peer.address}"), owner=peer.address)
 
-    def _owner_elsewhere(self, shard_id: int) -> Replica | None:
-        """The peer that is asked about a shard; None where this replica is asked, as where no owner is known."""
-        return self._known.peer_of(shard_id) if self.forwards and shard_id not in self._here else None
-
     def _ask_owner(self, request: Request, now_ms: int) -> Steps[tuple[Answer, int]]:
         do = self.route(request)
         if isinstance(do, Answer):
@@ -232,7 +237,7 @@ class Forwarding:
 
         The store names the last owner until the next one has claimed the shard, and the last owner refuses again.
         """
-        shard_id, give_up_ms = shard_of_request(request, self._known.shard_count), now_ms + MOVE_MS
+        shard_id, give_up_ms = self.shard_of(request), now_ms + MOVE_MS
         while answer.reply.error in MOVED and self.forwards:
             has_owner, now_ms = yield from await_owner(self._known, self._here, shard_id, now_ms, give_up_ms)
             if not has_owner:

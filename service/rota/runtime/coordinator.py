@@ -235,9 +235,12 @@ class LocalCoordinator:
 
     def submit(self, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
         """As `call`, without a task; `done` gets the answer, unless the call is cancelled before."""
-        if isinstance(request, JoinGroup):
+        return self.submit_to(shard_of_request(request, self.shard_count), request, done)
+
+    def submit_to(self, shard_id: int, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
+        """As `submit`, where the request's shard is known."""
+        if isinstance(request, JoinGroup) and not request.member_id:
             request = self._with_new_member_id(request)
-        shard_id = shard_of_request(request, self.shard_count)
         refusal = self.forwarding.refusal(request, shard_id)
         if refusal is not None:
             done(refusal)
@@ -247,7 +250,7 @@ class LocalCoordinator:
         if isinstance(call, Answer):
             done(call)
             return None
-        return partial(host.cancel, call)
+        return call.cancel
 
     async def record_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         """Answer for an absent owner: record the heartbeats for the next one. None without a known member."""
@@ -410,7 +413,7 @@ async def _answered(host: ShardHost, request: Request) -> Answer:
     try:
         return await answered
     except asyncio.CancelledError:
-        host.cancel(call)
+        call.cancel()
         raise
 
 

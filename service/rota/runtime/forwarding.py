@@ -57,6 +57,10 @@ class Peers(Protocol):
     async def close(self) -> None: ...
 
 
+SubmitHere = Callable[[int, Submitted, Callable[[Answer], None]], Cancel | None]
+"""Asks a shard of this replica, by its number; see `LocalCoordinator.submit_to`."""
+
+
 class Forwarder:
     """Answers a client's call wherever its shard is.
 
@@ -102,40 +106,24 @@ class Forwarder:
         self,
         request: Submitted,
         done: Callable[[Answer], None],
-        submit_here: Callable[[Submitted, Callable[[Answer], None]], Cancel | None],
+        submit_here: SubmitHere,
     ) -> Cancel | None:
         """As `call`, without a task where the first answer is final: this replica's, or a peer's to `ForwardedAtOnce`.
 
         `done` gets the answer, unless the call parks and is cancelled before.
         """
-        do = self._forwarding.route(request)
+        shard_id = self._forwarding.shard_of(request)
+        peer = self._forwarding.owner_elsewhere(shard_id)
+        if peer is None:
+            if parks_for_ms(request):
+                return _CallHere(self, request, done).begin(submit_here, shard_id)
+            submit_here(shard_id, request, partial(self._answered, request, done))
+            return None
+        do = self._forwarding.route_to(peer, request)
         if isinstance(do, step.AskPeer) and not do.parks and isinstance(request, FORWARDED_AT_ONCE):
             self.peers.submit(do.peer, request, partial(self._peer_answered, do, done))
             return None
-        if not isinstance(do, step.AskHere):
-            return self._finish(request, partial(self.call, request), done)
-        if not parks_for_ms(request):
-            submit_here(request, partial(self._answered, request, done))
-            return None
-        asked_ms, is_cancelled = _now_ms(), False
-        rest: Cancel | None = None
-
-        def cancel() -> None:
-            nonlocal is_cancelled
-            is_cancelled = True
-            unpark(rest or begun)
-
-        def answered(answer: Answer) -> None:
-            nonlocal rest
-            if is_cancelled:
-                return  # Its answer was under way. Nothing could cancel the rest.
-            if self._forwarding.is_final(answer):
-                done(answer)
-            else:
-                rest = self._go_on(request, answer, asked_ms, done)
-
-        begun = submit_here(request, answered)
-        return cancel
+        return self._finish(request, partial(self.call, request), done)
 
     def _peer_answered(self, asked: step.AskPeer, done: Callable[[Answer], None], outcome: Answer | NoAnswer) -> None:
         if isinstance(outcome, NoAnswer):
@@ -147,12 +135,16 @@ class Forwarder:
 
     def _answered(self, request: Request, done: Callable[[Answer], None], answer: Answer) -> None:
         """The first answer to a call that does not park is there."""
-        if answer.reply.error is ErrorCode.NONE or self._forwarding.is_final(answer):
+        if self.is_final(answer):
             done(answer)
         else:
-            self._go_on(request, answer, 0, done)
+            self.go_on(request, answer, 0, done)
 
-    def _go_on(self, request: Request, answer: Answer, asked_ms: int, done: Callable[[Answer], None]) -> Cancel:
+    def is_final(self, answer: Answer) -> bool:
+        """See `Forwarding.is_final`."""
+        return answer.reply.error is ErrorCode.NONE or self._forwarding.is_final(answer)
+
+    def go_on(self, request: Request, answer: Answer, asked_ms: int, done: Callable[[Answer], None]) -> Cancel:
         """The rest of a call. `asked_ms` counts where it parks."""
         steps = self._forwarding.go_on(request, answer, asked_ms, _now_ms())
         return self._finish(request, partial(self._carry_out, steps), done)
@@ -225,6 +217,45 @@ class Forwarder:
                 return await self.peers.call(do.peer, do.request)
             finally:
                 del self._waiting[waiting]
+
+
+class _CallHere:
+    """A call that may park, of a shard of this replica; another owner is asked where the first answer is not final."""
+
+    __slots__ = ("_asked_ms", "_cancel", "_done", "_forwarder", "_request")
+
+    def __init__(self, forwarder: Forwarder, request: Submitted, done: Callable[[Answer], None]) -> None:
+        self._forwarder = forwarder
+        self._request = request
+        self._done: Callable[[Answer], None] | None = done
+        """None from its end on."""
+        self._cancel: Cancel | None = None
+        """Ends what is under way. None from its end on, too: the shard's call knows this one."""
+        self._asked_ms = _now_ms()
+
+    def begin(self, submit_here: SubmitHere, shard_id: int) -> Cancel | None:
+        """Ask the shard. None where the answer was there at once."""
+        cancel = submit_here(shard_id, self._request, self._answered)
+        if self._done is None:
+            return None
+        if self._cancel is None:
+            self._cancel = cancel
+        return self.cancel
+
+    def cancel(self) -> None:
+        """Its client is gone, also where the answer is under way: nothing could cancel the rest then."""
+        cancel, self._cancel, self._done = self._cancel, None, None
+        unpark(cancel)
+
+    def _answered(self, answer: Answer) -> None:
+        done = self._done
+        if done is None:
+            return
+        if self._forwarder.is_final(answer):
+            self._done = self._cancel = None
+            done(answer)
+        else:
+            self._cancel = self._forwarder.go_on(self._request, answer, self._asked_ms, done)
 
 
 async def _finished(request: Request, work: Callable[[], Awaitable[Answer]], done: Callable[[Answer], None]) -> None:

@@ -52,9 +52,14 @@ class Call:
     `done` is called once, in a turn of the event loop of its own. While the call is parked it stands in `line`.
     """
 
+    host: ShardHost
     number: int
     done: Done
     line: Line | None = None
+
+    def cancel(self) -> None:
+        """The client of a parked call is gone."""
+        self.host.cancel(self)
 
 
 class ShardHost:
@@ -173,7 +178,7 @@ class ShardHost:
         if len(ready.replies) == 1 and ready.replies[0][0] == number:
             self._set_timers(ready.timers)
             return ready.replies[0][1]
-        call = self._calls[number] = Call(number, done)
+        call = self._calls[number] = Call(self, number, done)
         if ready.parks_ms is not None:
             call.line = self._parking.park(number, ready.parks_ms)
         self._carry_out(ready)
@@ -206,7 +211,7 @@ class ShardHost:
             return None
 
     def cancel(self, call: Call) -> None:
-        """The client of a parked call is gone."""
+        """See `Call.cancel`."""
         if self._calls.pop(call.number, None) is not None:
             if call.line is not None:
                 self._parking.leave(call.line, call.number)
