@@ -39,7 +39,7 @@ from rota.runtime.confirming import Confirmations
 from rota.runtime.directory import Directory
 from rota.runtime.following import Listener, Subscriptions, watch_group
 from rota.runtime.forwarding import Forwarder, Peers
-from rota.runtime.host import ShardHost
+from rota.runtime.host import Call, ShardHost
 from rota.runtime.ownership import Ownership
 from rota.runtime.planning import Planner
 from rota.runtime.sessions import SharedSessions
@@ -235,22 +235,18 @@ class LocalCoordinator:
 
     def submit(self, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
         """As `call`, without a task; `done` gets the answer, unless the call is cancelled before."""
-        return self.submit_to(shard_of_request(request, self.shard_count), request, done)
+        call = Call(done)
+        self.submit_to(shard_of_request(request, self.shard_count), request, call)
+        return None if call.host is None else call.cancel
 
-    def submit_to(self, shard_id: int, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
-        """As `submit`, where the request's shard is known."""
+    def submit_to(self, shard_id: int, request: Submitted, call: Call) -> None:
+        """As `submit`, where the request's shard is known; `call` gets the answer."""
         if isinstance(request, JoinGroup) and not request.member_id:
             request = self._with_new_member_id(request)
         refusal = self.forwarding.refusal(request, shard_id)
-        if refusal is not None:
-            done(refusal)
-            return None
-        host = self._ownership.hosts[shard_id]
-        call = host.submit(request, done)
-        if isinstance(call, Answer):
-            done(call)
-            return None
-        return call.cancel
+        answer = refusal or self._ownership.hosts[shard_id].submit(request, call)
+        if answer is not None:
+            call.answered(answer)
 
     async def record_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         """Answer for an absent owner: record the heartbeats for the next one. None without a known member."""
@@ -407,9 +403,10 @@ class LocalCoordinator:
 
 async def _answered(host: ShardHost, request: Request) -> Answer:
     answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-    call = host.submit(request, partial(_settle, answered))
-    if isinstance(call, Answer):
-        return call
+    call = Call(partial(_settle, answered))
+    answer = host.submit(request, call)
+    if answer is not None:
+        return answer
     try:
         return await answered
     except asyncio.CancelledError:

@@ -21,8 +21,9 @@ from rota.replica.forwarding import (
     Steps,
     Submitted,
 )
-from rota.replica.ports import Answer, Cancel, JournalEvent, Replica, unpark
+from rota.replica.ports import Answer, Cancel, JournalEvent, Replica
 from rota.runtime.directory import Directory
+from rota.runtime.host import Call
 
 UNREACHABLE = "UNREACHABLE"
 """What a call counts as that its peer did not answer."""
@@ -57,7 +58,7 @@ class Peers(Protocol):
     async def close(self) -> None: ...
 
 
-SubmitHere = Callable[[int, Submitted, Callable[[Answer], None]], Cancel | None]
+SubmitHere = Callable[[int, Submitted, Call], None]
 """Asks a shard of this replica, by its number; see `LocalCoordinator.submit_to`."""
 
 
@@ -115,15 +116,14 @@ class Forwarder:
         shard_id = self._forwarding.shard_of(request)
         peer = self._forwarding.owner_elsewhere(shard_id)
         if peer is None:
-            if parks_for_ms(request):
-                return _CallHere(self, request, done).begin(submit_here, shard_id)
-            submit_here(shard_id, request, partial(self._answered, request, done))
-            return None
+            call = _CallHere(self, request, done)
+            submit_here(shard_id, request, call)
+            return None if call.is_answered or not parks_for_ms(request) else call.cancel
         do = self._forwarding.route_to(peer, request)
         if isinstance(do, step.AskPeer) and not do.parks and isinstance(request, FORWARDED_AT_ONCE):
             self.peers.submit(do.peer, request, partial(self._peer_answered, do, done))
             return None
-        return self._finish(request, partial(self.call, request), done)
+        return self._finish(request, partial(self.call, request), done).cancel
 
     def _peer_answered(self, asked: step.AskPeer, done: Callable[[Answer], None], outcome: Answer | NoAnswer) -> None:
         if isinstance(outcome, NoAnswer):
@@ -131,20 +131,18 @@ class Forwarder:
             outcome = self._forwarding.answer_of(asked, outcome)
         else:
             self._on_forwarded(outcome.reply.error)
-        self._answered(asked.request, done, outcome)
-
-    def _answered(self, request: Request, done: Callable[[Answer], None], answer: Answer) -> None:
-        """The first answer to a call that does not park is there."""
-        if self.is_final(answer):
-            done(answer)
+        if self.is_final(outcome):
+            done(outcome)
         else:
-            self.go_on(request, answer, 0, done)
+            self.go_on(asked.request, outcome, 0, done)
 
     def is_final(self, answer: Answer) -> bool:
         """See `Forwarding.is_final`."""
         return answer.reply.error is ErrorCode.NONE or self._forwarding.is_final(answer)
 
-    def go_on(self, request: Request, answer: Answer, asked_ms: int, done: Callable[[Answer], None]) -> Cancel:
+    def go_on(
+        self, request: Request, answer: Answer, asked_ms: int, done: Callable[[Answer], None]
+    ) -> asyncio.Task[None]:
         """The rest of a call. `asked_ms` counts where it parks."""
         steps = self._forwarding.go_on(request, answer, asked_ms, _now_ms())
         return self._finish(request, partial(self._carry_out, steps), done)
@@ -162,11 +160,11 @@ class Forwarder:
 
     def _finish(
         self, request: Request, work: Callable[[], Awaitable[Answer]], done: Callable[[Answer], None]
-    ) -> Cancel:
+    ) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(_finished(request, work, done))
         self._finishing.add(task)
         task.add_done_callback(self._finishing.discard)
-        return task.cancel
+        return task
 
     # --- steps -------------------------------------------------------------------------------------
 
@@ -219,43 +217,39 @@ class Forwarder:
                 del self._waiting[waiting]
 
 
-class _CallHere:
-    """A call that may park, of a shard of this replica; another owner is asked where the first answer is not final."""
+class _CallHere(Call):
+    """A call of a shard of this replica; another owner is asked where the first answer is not final."""
 
-    __slots__ = ("_asked_ms", "_cancel", "_done", "_forwarder", "_request")
+    __slots__ = ("_asked_s", "_forwarder", "_is_cancelled", "_request", "_rest")
 
     def __init__(self, forwarder: Forwarder, request: Submitted, done: Callable[[Answer], None]) -> None:
+        super().__init__(done)
         self._forwarder = forwarder
         self._request = request
-        self._done: Callable[[Answer], None] | None = done
-        """None from its end on."""
-        self._cancel: Cancel | None = None
-        """Ends what is under way. None from its end on, too: the shard's call knows this one."""
-        self._asked_ms = _now_ms()
+        self._asked_s = asyncio.get_running_loop().time()
+        self._rest: asyncio.Task[None] | None = None
+        self._is_cancelled = False
 
-    def begin(self, submit_here: SubmitHere, shard_id: int) -> Cancel | None:
-        """Ask the shard. None where the answer was there at once."""
-        cancel = submit_here(shard_id, self._request, self._answered)
-        if self._done is None:
-            return None
-        if self._cancel is None:
-            self._cancel = cancel
-        return self.cancel
+    @property
+    def is_answered(self) -> bool:
+        """Whether the answer was there at once."""
+        return self.host is None and self._rest is None
+
+    def answered(self, answer: Answer) -> None:
+        """The shard's answer is there."""
+        if self._is_cancelled:
+            return  # It was under way. Nothing could cancel the rest.
+        if self._forwarder.is_final(answer):
+            self.done(answer)
+        else:
+            self._rest = self._forwarder.go_on(self._request, answer, _ms(self._asked_s), self.done)
 
     def cancel(self) -> None:
-        """Its client is gone, also where the answer is under way: nothing could cancel the rest then."""
-        cancel, self._cancel, self._done = self._cancel, None, None
-        unpark(cancel)
-
-    def _answered(self, answer: Answer) -> None:
-        done = self._done
-        if done is None:
-            return
-        if self._forwarder.is_final(answer):
-            self._done = self._cancel = None
-            done(answer)
-        else:
-            self._cancel = self._forwarder.go_on(self._request, answer, self._asked_ms, done)
+        """Its client is gone."""
+        self._is_cancelled = True
+        super().cancel()
+        if self._rest is not None:
+            self._rest.cancel()
 
 
 async def _finished(request: Request, work: Callable[[], Awaitable[Answer]], done: Callable[[Answer], None]) -> None:
@@ -269,4 +263,8 @@ async def _finished(request: Request, work: Callable[[], Awaitable[Answer]], don
 
 
 def _now_ms() -> int:
-    return round(asyncio.get_running_loop().time() * 1000)
+    return _ms(asyncio.get_running_loop().time())
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

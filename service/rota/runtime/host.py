@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -45,21 +44,28 @@ Done = Callable[[Answer], None]
 """Gets the answer to a call."""
 
 
-@dataclass(slots=True, eq=False)
 class Call:
-    """One request that waits for its reply, by the number under which the shard knows it.
+    """One request, and its caller, which `done` tells the answer.
 
-    `done` is called once, in a turn of the event loop of its own. While the call is parked it stands in `line`.
+    While it waits for its reply, `host` knows it by `number`. While it is parked, it stands in `line`.
     """
 
-    host: ShardHost
-    number: int
-    done: Done
-    line: Line | None = None
+    __slots__ = ("done", "host", "line", "number")
+
+    def __init__(self, done: Done) -> None:
+        self.done = done
+        self.host: ShardHost | None = None
+        self.line: Line | None = None
+        self.number = 0
+
+    def answered(self, answer: Answer) -> None:
+        """Called once, unless the call is cancelled before."""
+        self.done(answer)
 
     def cancel(self) -> None:
-        """The client of a parked call is gone."""
-        self.host.cancel(self)
+        """Its client is gone."""
+        if self.host is not None:
+            self.host.cancel(self)
 
 
 class ShardHost:
@@ -161,8 +167,10 @@ class ShardHost:
 
     # --- requests and time -----------------------------------------------------------------------
 
-    def submit(self, request: Request, done: Done) -> Answer | Call:
-        """Decide a request: its answer where that is known and durable, else the call whose `done` will get it."""
+    def submit(self, request: Request, call: Call) -> Answer | None:
+        """Decide a request: its answer where that is known and durable, else `call` gets it in a turn of the event loop
+        of its own.
+        """
         number, self._next_call = self._next_call, self._next_call + 1
         ready: Ready | None
         if tracing.spans is None:
@@ -178,11 +186,12 @@ class ShardHost:
         if len(ready.replies) == 1 and ready.replies[0][0] == number:
             self._set_timers(ready.timers)
             return ready.replies[0][1]
-        call = self._calls[number] = Call(self, number, done)
+        self._calls[number] = call
+        call.host, call.number = self, number
         if ready.parks_ms is not None:
             call.line = self._parking.park(number, ready.parks_ms)
         self._carry_out(ready)
-        return call
+        return None
 
     def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         """The hot path: heartbeats that can be answered at once, without a future or a task."""
@@ -339,7 +348,7 @@ class ShardHost:
             if call is not None:
                 if call.line is not None:
                     self._parking.leave(call.line, number)
-                answered.append((call.done, answer))
+                answered.append((call, answer))
         if not self._calls:
             self._calls.clear()  # which frees its table
         if answered:
@@ -361,11 +370,11 @@ class ShardHost:
                 queue.put_nowait(event)
 
 
-def _hand_out(answered: Sequence[tuple[Done, Answer]]) -> None:
+def _hand_out(answered: Sequence[tuple[Call, Answer]]) -> None:
     """Each answer to its caller, whatever becomes of the others."""
-    for done, answer in answered:
+    for call, answer in answered:
         try:
-            done(answer)
+            call.answered(answer)
         except Exception as error:
             context = {"message": "a caller failed at its answer", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
