@@ -12,7 +12,7 @@ import grpc
 
 from bench.setting import HOST, NAMESPACE, WAIT_MS
 from rota.v1 import coordinator_pb2 as pb
-from rota.wire.batching import split_batch, take_batch
+from rota.wire.batching import dump_next, split_batch
 
 SESSION = f"/{pb.DESCRIPTOR.services_by_name['GroupCoordinator'].full_name}/Session"
 SESSION_TIMEOUT_MS = 600_000
@@ -72,8 +72,9 @@ class MemberStream:
     async def _write(self) -> None:
         while True:
             while self._unsent:
-                request = take_batch(self._unsent) if self._batching else self._unsent.popleft()
-                await self._stream.write(request.SerializeToString())
+                unsent = self._unsent
+                data = dump_next(unsent) if self._batching else unsent.popleft().SerializeToString()
+                await self._stream.write(data)
             self._wake.clear()
             await self._wake.wait()
 

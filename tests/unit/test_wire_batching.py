@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from rota.v1.coordinator_pb2 import JoinGroupRequest, SessionRequest
-from rota.wire.batching import MAX_BATCH, MAX_BATCH_BYTES, split_batch, take_batch
+from rota.wire.batching import MAX_BATCH, MAX_BATCH_BYTES, dump_next, split_batch
 
 
 def sizes(count: int, of_bytes: int = 0) -> list[int]:
@@ -14,7 +14,7 @@ def sizes(count: int, of_bytes: int = 0) -> list[int]:
     queue = deque(sent)
     messages = []
     while queue:
-        messages.append(SessionRequest.FromString(take_batch(queue).SerializeToString()))
+        messages.append(SessionRequest.FromString(dump_next(queue)))
     assert [each for message in messages for each in split_batch(message)] == sent
     return [len(message.batch) for message in messages]
 
@@ -26,6 +26,12 @@ def test_one_alone_goes_as_itself() -> None:
 def test_all_that_wait_go_together_up_to_a_number() -> None:
     assert sizes(3) == [3]
     assert sizes(MAX_BATCH + 2) == [MAX_BATCH, 2]
+
+
+def test_each_size_is_written_as_protobuf_does() -> None:
+    """Sizes of one, two and three bytes, and the ones beside them."""
+    for of_bytes in (*range(100, 130), *range(16_350, 16_390), 40_000):
+        assert sizes(2, of_bytes) == [2]
 
 
 def test_large_ones_do_not_make_one_that_nobody_takes() -> None:

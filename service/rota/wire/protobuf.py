@@ -8,32 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from rota.protocol.messages import TopicPartitions
-from rota.wire.fields import AnyObject, Field, Octets, TextMap, invalid
+from rota.wire.fields import AnyObject, Boolean, Field, Integer, Octets, Text, TextMap, Wait, invalid
 from rota.wire.records import ListOf, ObjectShape, Pair
 from rota.wire.requests import TopicSelector
 
 Read = Callable[[Any], Any]
 """The value that a message's field stands for in a document; None where it is absent."""
 Write = Callable[[Any, Any], None]
-"""Put a value of ours, which is not None, into a message."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """One entry of a record and one field of a message. `says_empty`: an empty value there is not an absent one."""
-
-    name: str
-    attribute: str
-    read: Read
-    write: Write
-    says_empty: bool
+"""Put a value of ours, which is not None, into a message. None in its place: it is what the field holds."""
 
 
 class Shape:
@@ -41,23 +29,29 @@ class Shape:
 
     def __init__(self, record: ObjectShape, descriptor: Descriptor, *, lists_may_be_absent: bool = False) -> None:
         fields = descriptor.fields_by_name
-        self._lines: list[_Line] = []
+        self._readers: list[tuple[str, Read]] = []
+        self._writers: list[tuple[str, str, Write | None, bool]] = []
+        """Attribute, field, how it is written, and whether an empty value is written there, as it is not an absent one.
+        """
         for entry in record.entries:
             field = fields[entry.name if entry.name in fields else entry.attribute_name]
             read, write = _codec(entry.field, field, lists_may_be_absent=lists_may_be_absent)
-            self._lines.append(_Line(entry.name, entry.attribute_name, read, write, field.has_presence))
-        self._writers = [(line.attribute, line.write, line.says_empty) for line in self._lines]
+            self._readers.append((entry.name, read))
+            self._writers.append((entry.attribute_name, field.name, write, field.has_presence))
 
     def document(self, message: Any) -> dict[str, Any]:
         """What `Record.decode` takes: the same names as in JSON, with bytes as they are."""
-        return {line.name: line.read(message) for line in self._lines}
+        return {name: read(message) for name, read in self._readers}
 
     def fill(self, message: Any, value: Any) -> None:
         """Write a message of ours; ValueError or TypeError for what protobuf cannot hold."""
-        for attribute, write, says_empty in self._writers:
+        for attribute, name, write, says_empty in self._writers:
             given = getattr(value, attribute)
             if given or (says_empty and given is not None):
-                write(message, given)
+                if write is None:
+                    setattr(message, name, given)
+                else:
+                    write(message, given)
 
 
 class _PairShape:
@@ -93,7 +87,7 @@ def parse(message_type: type[Message], data: bytes) -> Any:
         raise invalid(f"the message is not a valid {message_type.DESCRIPTOR.name}") from None
 
 
-def _codec(kind: Field, field: FieldDescriptor, *, lists_may_be_absent: bool) -> tuple[Read, Write]:
+def _codec(kind: Field, field: FieldDescriptor, *, lists_may_be_absent: bool) -> tuple[Read, Write | None]:
     match kind:
         case ListOf(item=ObjectShape() | Pair() | TopicSelector() as item):
             return _messages(_item_shape(item, field), field.name, empty=None if lists_may_be_absent else [])
@@ -101,12 +95,12 @@ def _codec(kind: Field, field: FieldDescriptor, *, lists_may_be_absent: bool) ->
             return _scalars(item, field.name, empty=None if lists_may_be_absent else [])
         case TextMap():
             return _map(field.name)
-        case Octets():
-            return _scalar(field, lambda value: value)
+        case Octets() | Text() | Integer() | Boolean() | Wait():
+            return _reader(field), None
         case AnyObject():
             return _object(field.name)
         case _:
-            return _scalar(field, kind.encode)
+            return _reader(field), _encoder(field.name, kind.encode)
 
 
 def _item_shape(
@@ -118,7 +112,7 @@ def _item_shape(
     return _PairShape(item) if isinstance(item, Pair) else _SelectorShape()
 
 
-def _scalar(field: FieldDescriptor, encode: Callable[[Any], Any]) -> tuple[Read, Write]:
+def _reader(field: FieldDescriptor) -> Read:
     name = field.name
 
     def read(message: Any) -> Any:
@@ -127,10 +121,14 @@ def _scalar(field: FieldDescriptor, encode: Callable[[Any], Any]) -> tuple[Read,
     def read_if_present(message: Any) -> Any:
         return getattr(message, name) if message.HasField(name) else None
 
+    return read_if_present if field.has_presence else read
+
+
+def _encoder(name: str, encode: Callable[[Any], Any]) -> Write:
     def write(message: Any, value: Any) -> None:
         setattr(message, name, encode(value))
 
-    return read_if_present if field.has_presence else read, write
+    return write
 
 
 def _object(name: str) -> tuple[Read, Write]:

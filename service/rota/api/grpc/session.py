@@ -58,7 +58,7 @@ from rota.v1.coordinator_pb2 import (
     SessionOptions,
     SessionRequest,
 )
-from rota.wire.batching import MAX_BATCH, split_batch, take_batch
+from rota.wire.batching import MAX_BATCH, dump_next, split_batch
 from rota.wire.fields import invalid
 from rota.wire.heartbeats import HeartbeatReader, write_result
 from rota.wire.protobuf import parse
@@ -252,8 +252,8 @@ class Session:
         """
         try:
             while unread and self._rejection is None:
-                event = take_batch(unread) if self._batching else unread.popleft()
-                await self._context.write(dump(event))
+                data = dump_next(unread) if self._batching else dump(unread.popleft())
+                await self._context.write(data)
             self._unread = self._writing = None
         except BaseException:
             self._broken = True

@@ -14,7 +14,7 @@ from rota.client.errors import CoordinatorUnreachable
 from rota.client.transports.causes import broken, closed, foreign
 from rota.client.transports.rpc import Channels, problem_in
 from rota.v1.coordinator_pb2 import SessionEvent, SessionOptions, SessionRequest
-from rota.wire.batching import split_batch, take_batch
+from rota.wire.batching import dump_next, split_batch
 from rota.wire.rpcs import COORDINATOR
 
 _PATH = f"/{COORDINATOR}/Session"
@@ -110,8 +110,9 @@ class SessionStream:
         try:
             while True:
                 while self._unsent:
-                    request = take_batch(self._unsent) if self._batching else self._unsent.popleft()
-                    await self._stream.write(request.SerializeToString())
+                    unsent = self._unsent
+                    data = dump_next(unsent) if self._batching else unsent.popleft().SerializeToString()
+                    await self._stream.write(data)
                 self._wake.clear()
                 await self._wake.wait()
         except Exception:
