@@ -125,7 +125,7 @@ async def test_calls_that_peers_answer_are_counted_by_how(tables: MemoryTables) 
     assert forwarder is not None
 
     await forwarder.call(a_join())
-    forwarder.submit(Heartbeat("default", "g", "m", 1), answered.set_result, local.submit_to)
+    forwarder.submit(Heartbeat("default", "g", "m", 1), answered.set_result)
     await answered
 
     assert metrics.registry.get_sample_value("rota_forwarded_calls_total", {"code": "UNREACHABLE"}) == 2

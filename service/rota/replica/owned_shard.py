@@ -227,7 +227,7 @@ class OwnedShard:
         result = self.shard.handle(request, number, now.wall_ms)
         self._waiting[number] = request
         ready = self._take(result, now)
-        if not result.replies or all(call != number for call, _ in result.replies):
+        if number not in dict(result.replies):
             ready.parks_ms = wait_ms(request, self.shard)
         return ready
 

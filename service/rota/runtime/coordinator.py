@@ -102,6 +102,7 @@ class LocalCoordinator:
                 self.directory,
                 peers,
                 answer=self.call,
+                submit=self.submit_to,
                 record=self.record_heartbeat,
                 on_forwarded=self._telemetry.on_forwarded,
             )

@@ -58,14 +58,11 @@ class Peers(Protocol):
     async def close(self) -> None: ...
 
 
-SubmitHere = Callable[[int, Submitted, Call], None]
-"""Asks a shard of this replica, by its number; see `LocalCoordinator.submit_to`."""
-
-
 class Forwarder:
     """Answers a client's call wherever its shard is.
 
-    `answer` and `record` ask this replica: for an answer of its own shards, and for `RecordHeartbeat`.
+    `answer`, `submit` and `record` ask this replica: for an answer of its own shards, for the same without a task where
+    the shard's number is known, and for `RecordHeartbeat`.
     """
 
     def __init__(
@@ -75,6 +72,7 @@ class Forwarder:
         peers: Peers,
         *,
         answer: Callable[[Request], Awaitable[Answer]],
+        submit: Callable[[int, Submitted, Call], None],
         record: Callable[[Heartbeat | HeartbeatMany], Awaitable[Answer | None]],
         on_forwarded: Callable[[str], None],
     ) -> None:
@@ -82,6 +80,7 @@ class Forwarder:
         self._forwarding = forwarding
         self._directory = directory
         self._answer = answer
+        self._submit = submit
         self._record = record
         self._on_forwarded = on_forwarded
         self._waiting: dict[asyncio.Timeout, None] = {}
@@ -103,12 +102,7 @@ class Forwarder:
             return answer
         return await self._carry_out(forwarding.go_on(request, answer, asked_ms, _now_ms()))
 
-    def submit(
-        self,
-        request: Submitted,
-        done: Callable[[Answer], None],
-        submit_here: SubmitHere,
-    ) -> Cancel | None:
+    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
         """As `call`, without a task where the first answer is final: this replica's, or a peer's to `ForwardedAtOnce`.
 
         `done` gets the answer, unless the call parks and is cancelled before.
@@ -117,7 +111,7 @@ class Forwarder:
         peer = self._forwarding.owner_elsewhere(shard_id)
         if peer is None:
             call = _CallHere(self, request, done)
-            submit_here(shard_id, request, call)
+            self._submit(shard_id, request, call)
             return None if call.is_answered or not parks_for_ms(request) else call.cancel
         do = self._forwarding.route_to(peer, request)
         if isinstance(do, step.AskPeer) and not do.parks and isinstance(request, FORWARDED_AT_ONCE):

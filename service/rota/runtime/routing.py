@@ -51,7 +51,7 @@ class RoutedCoordinator:
 
     def submit(self, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
         """As `call`, see `Forwarder.submit`; `done` gets the answer, unless the call is cancelled before."""
-        return self._forwarder.submit(request, done, self.local.submit_to)
+        return self._forwarder.submit(request, done)
 
     async def watch(
         self, namespace: str, group_id: str, after_revision: int | None = None
