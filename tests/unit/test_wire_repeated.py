@@ -22,12 +22,12 @@ PLACE: dict[str, Any] = {"namespace": "n", "group_id": "g"}
 def a_join(member_id: str, **said: Any) -> pb.JoinGroupRequest:
     protocols = [pb.Protocol(name="range", metadata=b"m")]
     return pb.JoinGroupRequest(
-        **PLACE, **{"member_id": member_id, "protocol_type": "worker", "protocols": protocols, **said}
+        **{**PLACE, "member_id": member_id, "protocol_type": "worker", "protocols": protocols, **said}
     )
 
 
 def a_sync(member_id: str, **said: Any) -> pb.SyncGroupRequest:
-    return pb.SyncGroupRequest(**PLACE, **{"member_id": member_id, "generation_id": 3, **said})
+    return pb.SyncGroupRequest(**{**PLACE, "member_id": member_id, "generation_id": 3, **said})
 
 
 def read_all(messages: list[tuple[Rpc, Any]]) -> tuple[list[Any], int]:
@@ -61,6 +61,8 @@ def given_to(rpc: Rpc) -> dict[str, str]:
 SAID = st.fixed_dictionaries(
     {},
     optional={
+        "namespace": st.sampled_from(["n", "m", "", "a b"]),
+        "group_id": st.sampled_from(["g", "h", "", "a b"]),
         "group_instance_id": st.sampled_from(["i1", "i2", ""]),
         "protocol_type": st.sampled_from(["worker", "leader", ""]),
         "wait_ms": st.sampled_from([0, 50_000, -1]),
@@ -87,7 +89,7 @@ def test_each_request_is_read_as_it_would_be_alone(messages: list[tuple[Rpc, Any
 
 @pytest.mark.parametrize(("rpc", "say"), [(JOIN, a_join), (SYNC, a_sync)])
 def test_members_that_say_the_same_are_decoded_once(rpc: Rpc, say: Any) -> None:
-    messages = [(rpc, say(f"m{n}")) for n in range(5)]
+    messages = [(rpc, say(f"m{n}", group_id=f"g{n // 2}")) for n in range(5)]
 
     assert read_all(messages)[1] == 4
 

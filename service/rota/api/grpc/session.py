@@ -161,9 +161,14 @@ class Session:
         try:
             with self._calls.admission.hold(self._admit_again, self._reject):
                 try:
-                    # No local: the last message would stay in memory for as long as this waits for the next one.
-                    while self._receives and self._begin_each(await self._messages.next()):
-                        pass
+                    while self._receives:
+                        data = await self._messages.next()
+                        if not isinstance(data, bytes):
+                            break
+                        if not self._messages.turns.may_begin(len(data)):
+                            await self._messages.turns.wait(len(data))
+                        self._begin_each(data)
+                        del data  # It would stay in memory for as long as this waits for the next one.
                 except asyncio.CancelledError:
                     if self._task is None or self._receives or self._task.uncancel():
                         raise  # The client is gone.
@@ -275,15 +280,13 @@ class Session:
 
     # --- reading ------------------------------------------------------------------------------------
 
-    def _begin_each(self, data: object) -> bool:
-        """Begin all calls of a message; False where it is the end of the stream."""
-        if not isinstance(data, bytes):
-            return False
+    def _begin_each(self, data: bytes) -> None:
+        """Begin all calls of a message."""
         reader = self._heartbeats
         repeated = reader.repeated(data) if reader is not None else None
         if repeated is not None and self._may_heartbeat():
             self._answer_heartbeats(*repeated)
-            return True
+            return
         requests = _requests_in(data)
         repeated_requests = Repeated() if len(requests) > 1 else None
         for request in requests:
@@ -292,7 +295,6 @@ class Session:
             self._begin(request, repeated_requests)
         if self._heartbeats is not None:
             self._heartbeats.remember(data)
-        return True
 
     def _begin(self, message: Any, repeated: Repeated | None) -> None:
         call: int = message.call
@@ -327,7 +329,9 @@ class Session:
             return
         try:
             request = repeated.find(kind.rpc, message) if repeated is not None else None
-            if request is None:
+            if request is not None:
+                self._calls.admission.admit_unread(kind.rpc.request, request.namespace, request.group_id)
+            else:
                 self._calls.admit_unread(kind.rpc, message)
                 request = kind.rpc.read_request(message, self._calls.limits, **self._unsaid(kind))
                 if repeated is not None:
