@@ -16,6 +16,7 @@ from rota.api.grpc.receiving import SessionMessages
 from rota.api.grpc.server import GrpcServer
 from rota.api.grpc.session import MAX_UNREAD, NOT_READ, Session
 from rota.api.grpc.submitted import SubmittedCall
+from rota.api.grpc.turns import Turns
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import DescribeGroup, DescribeReply, LeaveGroup, LeavingMember
 from rota.runtime.coordinator import LocalCoordinator
@@ -81,6 +82,7 @@ class AJoin:
 
     def __init__(self) -> None:
         self._messages = iter([pb.SessionRequest(call=1, join=a_join("i0")).SerializeToString()])
+        self.turns = Turns()
 
     async def next(self) -> bytes:
         for message in self._messages:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -81,6 +81,7 @@ class ShardHost:
         replica_id: str,
         lease_until_ms: int,
         set_timer: Callable[[Timer, Callable[[Timer], None]], None],
+        give: Callable[[Iterable[tuple[Call, Answer]]], None],
         want_commit: Callable[[ShardHost], None],
         give_up: Callable[[ShardHost, str], None],
         on_events: Callable[[int, list[JournalEvent]], None],
@@ -95,6 +96,8 @@ class ShardHost:
         """Set once it is dropped."""
         self._wall_ms, self._monotonic_ms = clock.now_ms, clock.monotonic_ms
         self._set_timer = set_timer
+        self._give = give
+        """See `Answers.give`."""
         self._want_commit = want_commit
         self._give_up = give_up
         self._on_events = on_events
@@ -342,7 +345,7 @@ class ShardHost:
             self._assign(self, ready.assigns)
 
     def _answer(self, replies: Sequence[tuple[int, Answer]]) -> None:
-        answered = []
+        answered: list[tuple[Call, Answer]] = []
         for number, answer in replies:
             call = self._calls.pop(number, None)
             if call is not None:
@@ -351,9 +354,7 @@ class ShardHost:
                 answered.append((call, answer))
         if not self._calls:
             self._calls.clear()  # which frees its table
-        if answered:
-            # Not here: an error of a caller's is none of the shard.
-            asyncio.get_running_loop().call_soon(_hand_out, answered)
+        self._give(answered)
 
     def _set_timers(self, timers: Sequence[Timer]) -> None:
         for timer in timers:
@@ -368,16 +369,6 @@ class ShardHost:
         for event in events:
             for queue in self.watchers.get((event.namespace, event.group_id), ()):
                 queue.put_nowait(event)
-
-
-def _hand_out(answered: Sequence[tuple[Call, Answer]]) -> None:
-    """Each answer to its caller, whatever becomes of the others."""
-    for call, answer in answered:
-        try:
-            call.answered(answer)
-        except Exception as error:
-            context = {"message": "a caller failed at its answer", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(context)
 
 
 def _described(result: Result) -> dict[str, str | int | bool]:

@@ -19,6 +19,7 @@ from rota.replica.leases import RETRY_MS, Leases
 from rota.replica.owned_shard import Now, OwnedShard
 from rota.replica.ports import Floor, JournalEvent, Replica, ShardClaim, ShardOwner, ShardStore, StoreUnavailable
 from rota.replica.steps import Do, Steps
+from rota.runtime.answers import Answers
 from rota.runtime.clock import Clock, TimerTask
 from rota.runtime.committer import Committer
 from rota.runtime.directory import Directory
@@ -76,6 +77,7 @@ class Ownership:
         self._limits = limits
         self._telemetry = telemetry
         self._timers = timers
+        self._answers = Answers()
         self._on_events = on_events
         self._notify = notify
         self._sessions = sessions
@@ -317,6 +319,7 @@ class Ownership:
                 replica_id=self.leases.replica.replica_id,
                 lease_until_ms=lease_until_ms,
                 set_timer=self._timers.set,
+                give=self._answers.give,
                 want_commit=self.committer.want,
                 give_up=self.give_up,
                 on_events=self._on_events,

@@ -15,6 +15,7 @@ from rota.api.access.guard import Admission, Guard
 from rota.api.access.identity import ORIGIN
 from rota.api.grpc.calls import Context, client_of
 from rota.api.grpc.failures import Failure, abort, failure_of
+from rota.api.grpc.turns import Turns
 from rota.api.grpc.unfinished import Unfinished
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
@@ -31,6 +32,8 @@ class Receiver:
     def __init__(self, budgets: Budgets, guard: Guard | None, proxies: Proxies, metrics: Metrics) -> None:
         self._guard = guard
         self._proxies = proxies
+        self.turns = Turns()
+        """In which the messages of sessions begin."""
         self._proven = Unfinished(
             budgets.unfinished_messages, budgets.waiting_rpcs, lambda: metrics.over_budget("unfinished_messages")
         )
@@ -118,6 +121,11 @@ class SessionMessages:
         self._admission = admission
         self._is_free: bool | None = None
         """Whether messages are received past the budget; None until the first one was asked for."""
+
+    @property
+    def turns(self) -> Turns:
+        """In which the messages begin."""
+        return self._receiver.turns
 
     def next(self) -> Awaitable[object]:
         """The next message; anything but bytes after the last one. Raises `RejectedRequest`."""

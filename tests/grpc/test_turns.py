@@ -1,0 +1,113 @@
+"""The turns of the event loop in which messages of session streams begin."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from rota.api.grpc.calls import Context
+from rota.api.grpc.receiving import SessionMessages
+from rota.api.grpc.server import GrpcServer
+from rota.api.grpc.session import Session
+from rota.api.grpc.turns import BYTES_OF_A_TURN, Turns
+from rota.v1 import coordinator_pb2 as pb
+from tests.grpc.clients import a_join
+from tests.grpc.test_session import ACaller
+
+HALF = BYTES_OF_A_TURN // 2
+
+
+async def turn_of_each(turns: Turns, sizes: list[int]) -> list[int]:
+    """In which turn of the event loop each message begins, if all of them arrive in turn 0."""
+    turn, began = 0, [-1] * len(sizes)
+
+    async def arrive(number: int, size: int) -> None:
+        if not turns.may_begin(size):
+            await turns.wait(size)
+        began[number] = turn
+
+    arrivals = [asyncio.ensure_future(arrive(number, size)) for number, size in enumerate(sizes)]
+    while not all(each.done() for each in arrivals):
+        await asyncio.sleep(0)
+        turn += 1
+    return began
+
+
+async def test_messages_of_a_turn_share_its_bytes() -> None:
+    began = await turn_of_each(Turns(), [HALF] * 7)
+
+    assert began == sorted(began), "in the order of their arrival"
+    assert max(began.count(turn) for turn in began) == 2
+
+
+async def test_a_message_that_is_larger_has_a_turn_by_itself() -> None:
+    began = await turn_of_each(Turns(), [3 * BYTES_OF_A_TURN] * 3)
+
+    assert len(set(began)) == 3
+
+
+async def test_small_messages_wait_for_nothing() -> None:
+    assert await turn_of_each(Turns(), [100] * 100) == [0] * 100
+
+
+async def test_messages_of_ended_streams_hold_up_no_others() -> None:
+    turns = Turns()
+    assert turns.may_begin(BYTES_OF_A_TURN)
+    gone = [asyncio.ensure_future(turns.wait(BYTES_OF_A_TURN)) for _ in range(50)]
+    stays = asyncio.ensure_future(turns.wait(1))
+    await asyncio.sleep(0)
+    for each in gone:
+        each.cancel()
+
+    async with asyncio.timeout(5):
+        await stays
+
+    assert turns.may_begin(1)
+
+
+class Messages:
+    """Those of one session: all of them are there at once, and no more come until the call is ended."""
+
+    def __init__(self, turns: Turns, messages: list[bytes]) -> None:
+        self.turns = turns
+        self.left = messages
+
+    async def next(self) -> bytes:
+        if not self.left:
+            await asyncio.Event().wait()
+        return self.left.pop()
+
+
+async def test_the_loop_goes_round_while_streams_join(server: GrpcServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 messages of 400 joins arrive in one turn of the event loop. A renewal of the leases needs some turns more."""
+    joins = [pb.SessionRequest(call=n + 1, join=a_join(None, client_id="x" * 100)) for n in range(400)]
+    batch = pb.SessionRequest(batch=joins).SerializeToString()
+    begun_in_turn = [0]
+    begin = Session._begin_each
+
+    def counted(session: Session, data: bytes) -> None:
+        begun_in_turn[-1] += 1
+        begin(session, data)
+
+    monkeypatch.setattr(Session, "_begin_each", counted)
+    turns, caller = Turns(), ACaller()
+    caller.reads.set()
+    sessions = [
+        Session(
+            server._calls, server._roster, cast(Context, caller), cast(SessionMessages, Messages(turns, [batch, batch]))
+        )
+        for _ in range(20)
+    ]
+    running = [asyncio.ensure_future(session.run()) for session in sessions]
+
+    async with asyncio.timeout(30):
+        while sum(begun_in_turn) < 40:
+            await asyncio.sleep(0)
+            begun_in_turn.append(0)
+
+    for each in running:
+        each.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    assert max(begun_in_turn) == -(-BYTES_OF_A_TURN // len(batch))
