@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,31 +22,61 @@ DEADLINE_S = 60.0
 METADATA, SHARE = bytes(60), bytes(40)
 
 OnAnswer = Callable[[pb.SessionEvent], None]
+OnShare = Callable[["StreamMember"], None]
 
 
-class MemberStream:
+class MemberCalls:
+    """The calls of one stream's members, by number. A subclass sends requests, and hands over the events that come."""
+
+    def __init__(self) -> None:
+        self._answers: dict[int, OnAnswer] = {}
+        self._calls = 0
+        self.members: dict[str, StreamMember] = {}
+
+    def send(self, on_answer: OnAnswer, **request: Any) -> None:
+        """Send it soon; its answer is for `on_answer`."""
+        self._calls += 1
+        self._answers[self._calls] = on_answer
+        self.put(pb.SessionRequest(call=self._calls, **request))
+
+    @abstractmethod
+    def put(self, request: pb.SessionRequest) -> None:
+        """Send it soon."""
+
+    @abstractmethod
+    async def until_over(self) -> None:
+        """Return or raise when the stream has ended, which should not happen."""
+
+    def take(self, event: pb.SessionEvent) -> None:
+        """Call what waits for this answer, or the members that this event is for."""
+        if event.call:
+            self._answers.pop(event.call)(event)
+        elif event.HasField("rebalance"):
+            for member_id in event.rebalance.member_ids:
+                self.members[member_id].join()
+        elif event.HasField("election"):
+            for share in event.election.members:
+                self.members[share.member_id].enter(event.election)
+
+
+class MemberStream(MemberCalls):
     """One stream on a connection of its own."""
 
     def __init__(self, port: int, *, path: str = SESSION, leave_after_ms: int | None = None) -> None:
+        super().__init__()
         own_connection = [("grpc.use_local_subchannel_pool", 1)]
         self._channel = grpc.aio.insecure_channel(f"{HOST}:{port}", options=own_connection)
         self._stream: grpc.aio.StreamStreamCall[bytes, bytes] = self._channel.stream_stream(path)()
         self._unsent: deque[pb.SessionRequest] = deque()
         self._wake = asyncio.Event()
         self._batching = False
-        self._answers: dict[int, OnAnswer] = {}
-        self._calls = 0
-        self.members: dict[str, StreamMember] = {}
         self._tasks = [asyncio.create_task(self._write()), asyncio.create_task(self._read())]
         if path == SESSION:
             options = pb.SessionOptions(leave_after_ms=leave_after_ms, batching=True, elections=True)
             self.send(self._on_options, options=options)
 
-    def send(self, on_answer: OnAnswer, **request: Any) -> None:
-        """Send it soon; its answer is for `on_answer`."""
-        self._calls += 1
-        self._answers[self._calls] = on_answer
-        self._unsent.append(pb.SessionRequest(call=self._calls, **request))
+    def put(self, request: pb.SessionRequest) -> None:
+        self._unsent.append(request)
         self._wake.set()
 
     async def echo(self, payload: bytes, times: int) -> None:
@@ -79,7 +110,6 @@ class MemberStream:
             await self._wake.wait()
 
     async def until_over(self) -> None:
-        """Return or raise when the stream has ended, which should not happen."""
         await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in self._tasks:
             if task.done():
@@ -88,17 +118,7 @@ class MemberStream:
     async def _read(self) -> None:
         while isinstance(data := await self._stream.read(), bytes):
             for event in split_batch(pb.SessionEvent.FromString(data)):
-                self._take(event)
-
-    def _take(self, event: pb.SessionEvent) -> None:
-        if event.call:
-            self._answers.pop(event.call)(event)
-        elif event.HasField("rebalance"):
-            for member_id in event.rebalance.member_ids:
-                self.members[member_id].join()
-        elif event.HasField("election"):
-            for share in event.election.members:
-                self.members[share.member_id].enter(event.election)
+                self.take(event)
 
     def _on_options(self, answer: pb.SessionEvent) -> None:
         self._batching = answer.options.batching
@@ -110,12 +130,15 @@ class StreamCrowd:
     def __init__(
         self,
         group_id: str,
-        streams: Sequence[MemberStream],
+        streams: Sequence[MemberCalls],
         *,
         is_election: bool = False,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        on_share: OnShare = lambda _: None,
     ) -> None:
+        """`on_share` is called with each member that has its share, by the callback of the event that brings it."""
         self.group_id = group_id
+        self.on_share = on_share
         self.protocol_type, self.protocol_name = ("leader", "single") if is_election else ("worker", "range")
         self.session_timeout_ms = session_timeout_ms
         self.members: list[StreamMember] = []
@@ -168,7 +191,7 @@ class StreamCrowd:
 class StreamMember:
     """Joins when it is told to, syncs when it has joined. `generation_id` is 0 until it holds a share."""
 
-    def __init__(self, crowd: StreamCrowd, stream: MemberStream) -> None:
+    def __init__(self, crowd: StreamCrowd, stream: MemberCalls) -> None:
         self.member_id = ""
         self.generation_id = 0
         self.leads = False
@@ -248,6 +271,7 @@ class StreamMember:
     def _hold(self, generation_id: int) -> None:
         former, self.generation_id = self.generation_id, generation_id
         self._crowd.moved(former, generation_id)
+        self._crowd.on_share(self)
 
 
 def _expect_no_error(event: pb.SessionEvent) -> None:

@@ -16,7 +16,7 @@ from bench.race.peer import TTL_S, Batch, Candidate, Group, Peer, Session, Write
 from bench.race.wire import Grpc, Http, Refused, message_frame
 from bench.servers import Server, rota_server
 from bench.setting import HOST, NAMESPACE
-from bench.stream_members import SESSION, MemberStream, StreamCrowd, StreamMember
+from bench.stream_members import SESSION, MemberCalls, MemberStream, StreamCrowd, StreamMember
 from rota.storage import upgrade
 from rota.v1 import coordinator_pb2 as pb
 from tests.support.postgres import PostgresServer
@@ -113,7 +113,7 @@ class RotaStreams(RotaHttp):
         return _StreamGroup(name, self.rota)
 
     async def candidate(self, name: str) -> Candidate:
-        return _Candidate(name, self.rota)
+        return _Candidate(name, await Grpc.open(self.rota.grpc_port))
 
 
 async def stable_members(server: Server, wanted: int) -> list[tuple[Crowd, CrowdMember]]:
@@ -255,23 +255,51 @@ class _StreamGroup:
             await stream.close()
 
 
+class _WireStream(MemberCalls):
+    """Members' calls as bytes on the race's own wire, whose callback takes each event."""
+
+    def __init__(self, wire: Grpc, options: pb.SessionOptions) -> None:
+        super().__init__()
+        self._wire = wire
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stream = wire.begin(SESSION, self._on_message)
+        self.send(lambda _: None, options=options)
+
+    def put(self, request: pb.SessionRequest) -> None:
+        self._wire.send(self._stream, request.SerializeToString())
+
+    async def until_over(self) -> None:
+        await self._over
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def _on_message(self, message: bytes | Exception) -> None:
+        if isinstance(message, bytes):
+            self.take(pb.SessionEvent.FromString(message))
+        elif not self._over.done():
+            self._over.set_result(None)
+
+
 class _Candidate(Candidate):
     """A member with a stream that counts as its life: if that ends, it has left."""
 
-    def __init__(self, name: str, server: Server) -> None:
+    def __init__(self, name: str, wire: Grpc) -> None:
         self.leads = asyncio.Event()
-        self._stream = MemberStream(server.grpc_port, leave_after_ms=0)
-        self._crowd = StreamCrowd(name, [self._stream], is_election=True, session_timeout_ms=TTL_S * 1_000)
-        self._life = asyncio.create_task(self._live())
-
-    async def _live(self) -> None:
+        self._stream = _WireStream(wire, pb.SessionOptions(leave_after_ms=0, elections=True))
+        self._crowd = StreamCrowd(
+            name,
+            [self._stream],
+            is_election=True,
+            session_timeout_ms=TTL_S * 1_000,
+            on_share=self._on_share,
+        )
         self._crowd.grow(1)
         self._member = self._crowd.members[0]
-        while True:
-            await self._crowd.all_hold_one_generation()
-            self._crowd.expect_news()
-            if self._member.leads:
-                self.leads.set()
+
+    def _on_share(self, member: StreamMember) -> None:
+        if member.leads:
+            self.leads.set()
 
     async def keep_alive(self) -> None:
         answered = asyncio.Event()
@@ -283,8 +311,7 @@ class _Candidate(Candidate):
         self._member.leave()
 
     def kill(self) -> None:
-        self._life.cancel()
-        self._closing = asyncio.create_task(self._stream.close())
+        self._stream.close()
 
     def close(self) -> None:
         self.kill()
