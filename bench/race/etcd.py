@@ -152,15 +152,14 @@ class _Candidate(Candidate):
     def __init__(self, lease: _Lease, name: str) -> None:
         self.leads = asyncio.Event()
         self._lease = lease
-        self._name = name
         self._leader = b""
-        self._campaign = asyncio.create_task(self._stand())
+        request = message({1: name, 2: lease.lease, 3: "x"})
+        lease.wire.submit_unary("/v3electionpb.Election/Campaign", request, self._on_answer)
 
-    async def _stand(self) -> None:
-        request = message({1: self._name, 2: self._lease.lease, 3: "x"})
-        answer = dict(fields_of(await self._lease.wire.unary("/v3electionpb.Election/Campaign", request)))
-        self._leader = answer[2]  # type: ignore[assignment]
-        self.leads.set()
+    def _on_answer(self, answer: bytes | Exception) -> None:
+        if isinstance(answer, bytes):
+            self._leader = dict(fields_of(answer))[2]  # type: ignore[assignment]
+            self.leads.set()
 
     async def keep_alive(self) -> None:
         await self._lease.keep_alive()
@@ -172,7 +171,6 @@ class _Candidate(Candidate):
         self._lease.close()
 
     def close(self) -> None:
-        self._campaign.cancel()
         self._lease.close()
 
 

@@ -57,7 +57,9 @@ class Nats(Peer):
         return WatchedGroup(open_watcher)
 
     async def candidate(self, name: str) -> Candidate:
-        return _Candidate(await NatsWire.connected(self.port), f"$KV.elections.{name}")
+        candidate = _Candidate(await NatsWire.connected(self.port), f"$KV.elections.{name}")
+        await candidate.stand()
+        return candidate
 
     async def writers(self, count: int) -> list[Writer]:
         return [_Writer(await NatsWire.connected(self.port), f"$KV.fences.f{number}") for number in range(count)]
@@ -228,44 +230,40 @@ class _Candidate(Candidate):
         self.leads = asyncio.Event()
         self._wire, self._subject = wire, subject
         self._sequence = 0
-        self._standing = asyncio.create_task(self._stand())
 
-    async def _stand(self) -> None:
-        free: asyncio.Queue[int] = asyncio.Queue()
-        free.put_nowait(0)
-
-        def on_event(_subject: bytes, headers: bytes, sequence: int) -> None:
-            if _is_end(headers):
-                free.put_nowait(sequence)
-
-        self._wire.on_event = on_event
+    async def stand(self) -> None:
+        self._wire.on_event = self._on_event
         await self._wire.watch("elections", self._subject)
-        while not self.leads.is_set():
-            self._sequence = await free.get()
-            try:
-                await self._put()
-                self.leads.set()
-            except Refused:
-                continue
+        self._take_at(0)
 
-    async def _put(self, **more: str) -> None:
-        headers: dict[str, str | int] = {"Nats-Expected-Last-Subject-Sequence": self._sequence}
-        headers |= more or {"Nats-TTL": f"{TTL_S}s"}
-        answer = await self._wire.call(self._wire.put(self._subject, b"", headers))
-        self._sequence = json.loads(answer)["seq"]
+    def _on_event(self, _subject: bytes, headers: bytes, sequence: int) -> None:
+        if _is_end(headers) and not self.leads.is_set():
+            self._take_at(sequence)
+
+    def _take_at(self, sequence: int) -> None:
+        self._wire.submit(self._put(sequence, "Nats-TTL", f"{TTL_S}s"), self._on_answer)
+
+    def _on_answer(self, answer: bytes | Exception) -> None:
+        if isinstance(answer, bytes):
+            self._sequence = json.loads(answer)["seq"]
+            self.leads.set()
+
+    def _put(self, sequence: int, name: str, value: str) -> bytes:
+        headers: dict[str, str | int] = {"Nats-Expected-Last-Subject-Sequence": sequence, name: value}
+        return self._wire.put(self._subject, b"", headers)
 
     async def keep_alive(self) -> None:
         if self.leads.is_set():
-            await self._put()
+            answer = await self._wire.call(self._put(self._sequence, "Nats-TTL", f"{TTL_S}s"))
+            self._sequence = json.loads(answer)["seq"]
 
     async def resign(self) -> None:
-        await self._put(**{"KV-Operation": "DEL"})
+        await self._wire.call(self._put(self._sequence, "KV-Operation", "DEL"))
 
     def kill(self) -> None:
         self._wire.close()
 
     def close(self) -> None:
-        self._standing.cancel()
         self._wire.close()
 
 

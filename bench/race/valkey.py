@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from itertools import count
 from typing import ClassVar
 
@@ -53,7 +54,9 @@ class Valkey(Peer):
     async def candidate(self, name: str) -> Candidate:
         calls, news = await Resp.open(self.port), await Resp.open(self.port)
         await news.call(command("SUBSCRIBE", name, "__keyevent@0__:expired"), 2)
-        return _Candidate(calls, news, name, str(next(_tokens)))
+        candidate = _Candidate(calls, news, name, str(next(_tokens)))
+        await candidate.stand()
+        return candidate
 
     async def writers(self, count: int) -> list[Writer]:
         writers: list[Writer] = []
@@ -72,7 +75,7 @@ class Resp(Wire):
 
     def __init__(self) -> None:
         super().__init__()
-        self.on_message: asyncio.Event = asyncio.Event()
+        self.on_message: Callable[[], None] = lambda: None
 
     def split(self, data: bytes) -> tuple[list[bytes], bytes]:
         frames, at = [], 0
@@ -83,7 +86,7 @@ class Resp(Wire):
 
     def take(self, frame: bytes) -> None:
         if frame.startswith(b"*3\r\n$7\r\nmessage\r\n"):
-            self.on_message.set()
+            self.on_message()
         else:
             self.answered(Refused(frame.decode()) if frame.startswith(b"-") else frame)
 
@@ -161,6 +164,8 @@ class _Member:
         self._calls, self._news, self._views, self._group = calls, news, views, group
         self._name = str(number)
         self._watching: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        news.on_message = self._changed.set
 
     async def enter(self) -> None:
         await self._news.call(command("SUBSCRIBE", self._group))
@@ -182,8 +187,8 @@ class _Member:
 
     async def _watch(self) -> None:
         while True:
-            await self._news.on_message.wait()
-            self._news.on_message.clear()
+            await self._changed.wait()
+            self._changed.clear()
             names = await self._calls.call(command("SMEMBERS", self._group))
             self._views.saw(self, int(names[1 : names.index(b"\r\n")]))
 
@@ -195,19 +200,21 @@ class _Candidate(Candidate):
         self.leads = asyncio.Event()
         self._calls, self._news, self._key, self._token = calls, news, key, token
         self._extend = self._release = b""
-        self._standing = asyncio.create_task(self._stand())
 
-    async def _stand(self) -> None:
+    async def stand(self) -> None:
         extend, release = await self._calls.load(_EXTEND), await self._calls.load(_RELEASE)
         self._extend = command("EVALSHA", extend, 1, self._key, self._token, TTL_S * 1_000)
         self._release = command("EVALSHA", release, 1, self._key, self._token)
-        while True:
-            self._news.on_message.clear()
-            taken = await self._calls.call(command("SET", self._key, self._token, "NX", "PX", TTL_S * 1_000))
-            if taken == b"+OK\r\n":
-                self.leads.set()
-                return
-            await self._news.on_message.wait()
+        self._news.on_message = self._take
+        self._take()
+
+    def _take(self) -> None:
+        if not self.leads.is_set():
+            self._calls.submit(command("SET", self._key, self._token, "NX", "PX", TTL_S * 1_000), self._on_answer)
+
+    def _on_answer(self, answer: bytes | Exception) -> None:
+        if answer == b"+OK\r\n":
+            self.leads.set()
 
     async def keep_alive(self) -> None:
         if self.leads.is_set():
@@ -221,5 +228,4 @@ class _Candidate(Candidate):
         self._news.close()
 
     def close(self) -> None:
-        self._standing.cancel()
         self.kill()

@@ -7,6 +7,8 @@ import struct
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Self, cast
 
 from bench.setting import HOST
@@ -26,9 +28,19 @@ DEADLINE_S = 60.0
 _LARGEST_WINDOW = 2**31 - 1
 _FIRST_WINDOW = 65_535
 
+OnAnswer = Callable[[bytes | Exception], None]
+
 
 class Refused(RuntimeError):
     """The server answered with an error."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A caller, and how many answers are still to come."""
+
+    answers: int
+    on_answer: OnAnswer
 
 
 class Wire(asyncio.Protocol):
@@ -36,7 +48,7 @@ class Wire(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._buffer = b""
-        self._waiting: deque[list[object]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self.transport: asyncio.Transport
 
     @classmethod
@@ -44,11 +56,15 @@ class Wire(asyncio.Protocol):
         _, wire = await asyncio.get_running_loop().create_connection(cls, HOST, port)
         return wire
 
+    def submit(self, request: bytes, on_answer: OnAnswer, answers: int = 1) -> None:
+        """Send; the last of so many answers, or an error, is for `on_answer`."""
+        self._waiting.append(_Waiting(answers, on_answer))
+        self.transport.write(request)
+
     def call(self, request: bytes, answers: int = 1) -> asyncio.Future[bytes]:
         """Send; the future holds the last of so many answers."""
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._waiting.append([answers, future])
-        self.transport.write(request)
+        self.submit(request, partial(_settle, future), answers)
         return future
 
     def close(self) -> None:
@@ -68,16 +84,10 @@ class Wire(asyncio.Protocol):
             # The connection ended, and nothing was asked.
             return
         first = self._waiting[0]
-        first[0] = cast("int", first[0]) - 1
-        future = cast("asyncio.Future[bytes]", first[1])
-        if isinstance(frame, Exception):
+        first.answers -= 1
+        if isinstance(frame, Exception) or first.answers == 0:
             self._waiting.popleft()
-            if not future.done():
-                future.set_exception(frame)
-        elif first[0] == 0:
-            self._waiting.popleft()
-            if not future.done():
-                future.set_result(frame)
+            first.on_answer(frame)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -90,6 +100,15 @@ class Wire(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         while self._waiting:
             self.answered(exc or ConnectionResetError("the connection ended"))
+
+
+def _settle(future: asyncio.Future[bytes], answer: bytes | Exception) -> None:
+    if future.done():
+        return
+    if isinstance(answer, Exception):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
 
 
 class LengthPrefixed(Wire):
@@ -135,7 +154,7 @@ class Grpc(Wire):
     def __init__(self) -> None:
         super().__init__()
         self._next_stream = 1
-        self._readers: dict[int, Callable[[bytes | Exception], None]] = {}
+        self._readers: dict[int, OnAnswer] = {}
         self._parts: dict[int, bytes] = {}
         self._spoken: set[int] = set()
 
@@ -145,7 +164,7 @@ class Grpc(Wire):
         grown = struct.pack(">I", _LARGEST_WINDOW - _FIRST_WINDOW)
         self.transport.write(PREFACE + _frame(SETTINGS, 0, 0, window) + _frame(WINDOW_UPDATE, 0, 0, grown))
 
-    def begin(self, path: str, on_message: Callable[[bytes | Exception], None]) -> int:
+    def begin(self, path: str, on_message: OnAnswer) -> int:
         """Begin an rpc; its messages, and an error that ends it, are for `on_message`."""
         stream, self._next_stream = self._next_stream, self._next_stream + 2
         self._readers[stream], self._parts[stream] = on_message, b""
@@ -160,17 +179,12 @@ class Grpc(Wire):
 
     async def unary(self, path: str, message: bytes) -> bytes:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-        def on_message(answer: bytes | Exception) -> None:
-            if future.done():
-                return
-            if isinstance(answer, Exception):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
-
-        self.send(self.begin(path, on_message), message, is_last=True)
+        self.submit_unary(path, message, partial(_settle, future))
         return await future
+
+    def submit_unary(self, path: str, message: bytes, on_answer: OnAnswer) -> None:
+        """A call whose answer, or an error, is for `on_answer`."""
+        self.send(self.begin(path, on_answer), message, is_last=True)
 
     def answer_calls_with(self, path: str) -> int:
         """Begin a stream of messages that answer `call`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from bench.race.install import java_command
@@ -70,7 +70,9 @@ class ZooKeeper(Peer):
     async def candidate(self, name: str) -> Candidate:
         wire = await ZooKeeperWire.session(self.port, TTL_S)
         await wire.create(f"/elections/{name}", b"", 0)
-        return _Candidate(wire, f"/elections/{name}")
+        candidate = _Candidate(wire, f"/elections/{name}")
+        await candidate.stand()
+        return candidate
 
     async def writers(self, count: int) -> list[Writer]:
         writers: list[Writer] = []
@@ -98,7 +100,7 @@ class ZooKeeperWire(LengthPrefixed):
         super().__init__()
         self._ping = prefixed(struct.pack(">ii", _PING_XID, _PING))
         self._is_connected = False
-        self.on_event: asyncio.Event = asyncio.Event()
+        self.on_event: Callable[[], None] = lambda: None
 
     @classmethod
     async def session(cls, port: int, timeout_s: float) -> ZooKeeperWire:
@@ -116,14 +118,13 @@ class ZooKeeperWire(LengthPrefixed):
         if not self._is_connected:
             self._is_connected = True
         elif int.from_bytes(frame[:4], "big", signed=True) == _EVENT_XID:
-            self.on_event.set()
+            self.on_event()
             return
         self.answered(frame)
 
     async def request(self, kind: int, payload: bytes) -> tuple[int, bytes]:
         """The error and the answer."""
-        answer = await self.call(prefixed(struct.pack(">ii", 1, kind) + payload))
-        return struct.unpack_from(">i", answer, 12)[0], answer[16:]
+        return _error_and_rest(await self.call(_request(kind, payload)))
 
     async def create(self, path: str, data: bytes, flags: int) -> str:
         everyone = struct.pack(">ii", 1, 31) + _text("world") + _text("anyone")
@@ -139,13 +140,7 @@ class ZooKeeperWire(LengthPrefixed):
         error, answer = await self.request(_CHILDREN, _text(path) + bytes([watch]))
         if error:
             raise Refused(f"{path}: {error}")
-        (number,) = struct.unpack_from(">i", answer)
-        names, at = [], 4
-        for _ in range(number):
-            length = int.from_bytes(answer[at : at + 4], "big")
-            names.append(answer[at + 4 : at + 4 + length].decode())
-            at += 4 + length
-        return names
+        return _names_in(answer)
 
     async def delete(self, path: str) -> None:
         await self.request(_DELETE, _text(path) + struct.pack(">i", -1))
@@ -158,6 +153,8 @@ class _Member:
         self._wire, self._views, self._parent = wire, views, parent
         self._path = f"{parent}/{number}"
         self._watching: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        wire.on_event = self._changed.set
 
     async def enter(self) -> None:
         await self._wire.create(self._path, bytes(60), _EPHEMERAL)
@@ -177,12 +174,12 @@ class _Member:
             self._watching.cancel()
 
     async def _look(self) -> None:
-        self._wire.on_event.clear()
+        self._changed.clear()
         self._views.saw(self, len(await self._wire.children(self._parent, watch=True)))
 
     async def _watch(self) -> None:
         while True:
-            await self._wire.on_event.wait()
+            await self._changed.wait()
             await self._look()
 
 
@@ -193,20 +190,30 @@ class _Candidate(Candidate):
         self.leads = asyncio.Event()
         self._wire, self._parent = wire, parent
         self._path = ""
-        self._standing = asyncio.create_task(self._stand())
+        wire.on_event = self._look
 
-    async def _stand(self) -> None:
+    async def stand(self) -> None:
         self._path = await self._wire.create(f"{self._parent}/c", b"", _EPHEMERAL | _SEQUENTIAL)
+        self._look()
+
+    def _look(self) -> None:
+        self._wire.submit(_request(_CHILDREN, _text(self._parent) + bytes([False])), self._on_names)
+
+    def _on_names(self, answer: bytes | Exception) -> None:
+        if isinstance(answer, Exception):
+            return
+        _, names = _error_and_rest(answer)
         mine = self._path.rpartition("/")[2]
-        while True:
-            before = [name for name in sorted(await self._wire.children(self._parent, watch=False)) if name < mine]
-            if not before:
-                self.leads.set()
-                return
-            self._wire.on_event.clear()
-            error, _ = await self._wire.request(_EXISTS, _text(f"{self._parent}/{before[-1]}") + b"\x01")
-            if error != _NO_NODE:
-                await self._wire.on_event.wait()
+        before = [name for name in _names_in(names) if name < mine]
+        if before:
+            exists = _request(_EXISTS, _text(f"{self._parent}/{max(before)}") + bytes([True]))
+            self._wire.submit(exists, self._on_watched)
+        else:
+            self.leads.set()
+
+    def _on_watched(self, answer: bytes | Exception) -> None:
+        if isinstance(answer, bytes) and _error_and_rest(answer)[0] == _NO_NODE:
+            self._look()
 
     async def keep_alive(self) -> None:
         await self._wire.keep_alive()
@@ -218,7 +225,6 @@ class _Candidate(Candidate):
         self._wire.close()
 
     def close(self) -> None:
-        self._standing.cancel()
         self._wire.close()
 
 
@@ -238,6 +244,24 @@ class _Writer:
 
     def close(self) -> None:
         self._wire.close()
+
+
+def _request(kind: int, payload: bytes) -> bytes:
+    return prefixed(struct.pack(">ii", 1, kind) + payload)
+
+
+def _error_and_rest(answer: bytes) -> tuple[int, bytes]:
+    return struct.unpack_from(">i", answer, 12)[0], answer[16:]
+
+
+def _names_in(answer: bytes) -> list[str]:
+    (number,) = struct.unpack_from(">i", answer)
+    names, at = [], 4
+    for _ in range(number):
+        length = int.from_bytes(answer[at : at + 4], "big")
+        names.append(answer[at + 4 : at + 4 + length].decode())
+        at += 4 + length
+    return names
 
 
 def _text(value: str) -> bytes:
