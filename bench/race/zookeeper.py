@@ -19,6 +19,7 @@ _CREATE, _DELETE, _EXISTS, _SET_DATA, _PING, _CHILDREN, _CLOSE = 1, 2, 3, 5, 11,
 _PING_XID, _EVENT_XID = -2, -1
 _NO_NODE, _EXISTS_ALREADY = -101, -110
 _EPHEMERAL, _SEQUENTIAL = 1, 2
+_ANSWER_S = 1.0
 _TICK_MS = 500
 """The shortest session is two of these, and sessions end at multiples of one."""
 
@@ -86,7 +87,9 @@ class ZooKeeper(Peer):
 async def _open_when_listening(process: Process, port: int) -> ZooKeeperWire:
     while True:
         try:
-            return await ZooKeeperWire.session(port, 60)
+            # What comes while it starts may never be answered.
+            async with asyncio.timeout(_ANSWER_S):
+                return await ZooKeeperWire.session(port, 60)
         except OSError:
             if not process.running:
                 raise Refused(process.output()) from None
