@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,12 +53,19 @@ def _cpu_ms(pid: int) -> float:
 
 
 @contextmanager
-def rota_server(directory: Path, store_url: str, *options: str) -> Iterator[Server]:
-    """`rota serve` on a store that is there, ready to answer over HTTP and gRPC."""
+def rota_server(
+    directory: Path, store_url: str, *options: str, limits: Mapping[str, int] | None = None
+) -> Iterator[Server]:
+    """`rota serve` on a store that is there, ready to answer over HTTP and gRPC.
+
+    `limits` are fields of `rota.protocol.limits.Limits` that differ from its defaults.
+    """
     port, grpc_port = free_port(), free_port()
     where = ["--store", store_url, "--http", f"{HOST}:{port}", "--grpc", f"{HOST}:{grpc_port}"]
     command: list[str | Path] = [rota_command(), "serve", *where, "--log-level", "warning", *options]
-    env = {**os.environ, "PYTHONPATH": os.environ[SERVICE]} if SERVICE in os.environ else None
+    env = os.environ | {f"ROTA_LIMITS__{name.upper()}": str(limit) for name, limit in (limits or {}).items()}
+    if SERVICE in os.environ:
+        env["PYTHONPATH"] = os.environ[SERVICE]
     with Process(command, directory / f"rota-{port}.log", cwd=ROOT, env=env) as process:
         process.wait_for_url(f"http://{HOST}:{port}/readyz")
         yield Server(process.pid, port, grpc_port)

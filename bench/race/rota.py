@@ -25,6 +25,8 @@ MEMBERS_OF_A_GROUP = 50
 GROUPS_AT_ONCE = 4
 """That form side by side, before anything is measured."""
 STREAMS = 10
+GROUP_MAX_SIZE = 20_000
+"""The row of 10,000 members has one more, which is one above the default."""
 ON_A_STREAM, IN_A_REQUEST = 1_000, 50
 _groups = count(1)
 
@@ -46,7 +48,8 @@ class RotaHttp(Peer):
         postgres = self.stack.enter_context(PostgresServer())
         url = postgres.create_database("rota")
         await upgrade(url)
-        rota = self.stack.enter_context(rota_server(self.directory, url, *self.options))
+        limits = {"group_max_size": GROUP_MAX_SIZE}
+        rota = self.stack.enter_context(rota_server(self.directory, url, *self.options, limits=limits))
         self.servers = [rota, Server(postgres.process.pid, postgres.port)]
 
     @property
