@@ -31,6 +31,7 @@ BENCHES = (
     "pauses",
     "grpc",
     "streams",
+    "large",
     "replicas",
     "guarded",
     "attacks",

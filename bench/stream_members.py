@@ -6,7 +6,8 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -124,6 +125,16 @@ class MemberStream(MemberCalls):
         self._batching = answer.options.batching
 
 
+@asynccontextmanager
+async def open_streams(port: int, count: int, *, path: str = SESSION) -> AsyncIterator[list[MemberStream]]:
+    streams = [MemberStream(port, path=path) for _ in range(count)]
+    try:
+        yield streams
+    finally:
+        for stream in streams:
+            await stream.close()
+
+
 class StreamCrowd:
     """The members of one group, spread over streams. Knows which generation each of them holds a share of."""
 
@@ -158,17 +169,17 @@ class StreamCrowd:
 
     async def all_hold_one_generation(self) -> None:
         """Return when every member has its share of the same generation; raise what ended a stream."""
-        agreed = asyncio.ensure_future(self._agreed.wait())
-        ends = [asyncio.ensure_future(stream.until_over()) for stream in self._streams]
-        try:
-            await asyncio.wait((agreed, *ends), timeout=DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (agreed, *ends):
-                task.cancel()
-        for ended in await asyncio.gather(*ends, return_exceptions=True):
-            if isinstance(ended, Exception):
-                raise ended
-        assert self._agreed.is_set(), f"they hold {self._holding}"
+        await all_agree([self], self._streams)
+
+    @property
+    def agreed(self) -> bool:
+        return self._agreed.is_set()
+
+    async def until_agreed(self) -> None:
+        await self._agreed.wait()
+
+    def __str__(self) -> str:
+        return f"{self.group_id}: members of each generation: {dict(self._holding)}"
 
     def expect_news(self) -> None:
         """What they hold now does not count any more."""
@@ -186,6 +197,22 @@ class StreamCrowd:
         if generation_id and self._holding[generation_id] == len(self.members):
             self.agreed_s = time.perf_counter()
             self._agreed.set()
+
+
+async def all_agree(crowds: Sequence[StreamCrowd], streams: Sequence[MemberCalls]) -> None:
+    """Return when the members of each crowd hold one generation; raise what ended one of their streams."""
+    ends = [asyncio.ensure_future(stream.until_over()) for stream in streams]
+    waits: list[asyncio.Future[Any]] = [asyncio.gather(*(crowd.until_agreed() for crowd in crowds)), *ends]
+    try:
+        await asyncio.wait(waits, timeout=DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waits:
+            each.cancel()
+    for ended in await asyncio.gather(*ends, return_exceptions=True):
+        if isinstance(ended, Exception):
+            raise ended
+    open_ones = [str(crowd) for crowd in crowds if not crowd.agreed]
+    assert not open_ones, f"{len(open_ones)} do not agree: {open_ones[:3]}"
 
 
 class StreamMember:

@@ -7,8 +7,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 
@@ -19,7 +18,7 @@ from bench.bare_grpc import STREAM
 from bench.figures import Effort, Figure, transposed
 from bench.servers import ROOT, Server, bare_grpc_server, rota_server
 from bench.setting import HOST
-from bench.stream_members import METADATA, SESSION, MemberStream, StreamCrowd
+from bench.stream_members import METADATA, StreamCrowd, open_streams
 from rota.storage import upgrade
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Process
@@ -61,7 +60,7 @@ async def _joins(effort: Effort, ours: Server, bare: Server, what: str) -> list[
         samples = []
         for turn in range(effort.repeats):
             above = await _one_more_joins(f"joins-{size}-{turn}", ours, size)
-            samples.append((above, await _as_many_messages(bare, size)))
+            samples.append((above, await as_many_messages(bare, size + 1, STREAMS)))
         milliseconds, floor = transposed(samples)
         name = f"one more joins {size} members, {what}"
         aim = JOIN_AIM_MS if size == max(SIZES) else None
@@ -71,7 +70,7 @@ async def _joins(effort: Effort, ours: Server, bare: Server, what: str) -> list[
 
 async def _one_more_joins(group_id: str, server: Server, size: int) -> float:
     """From the newcomer's first message until all members hold a share of the same generation."""
-    async with _streams(server, STREAMS) as streams:
+    async with open_streams(server.grpc_port, STREAMS) as streams:
         crowd = StreamCrowd(group_id, streams)
         crowd.grow(size)
         await crowd.all_hold_one_generation()
@@ -79,13 +78,13 @@ async def _one_more_joins(group_id: str, server: Server, size: int) -> float:
         started = time.perf_counter()
         crowd.grow(size + 1)
         await crowd.all_hold_one_generation()
-        return (time.perf_counter() - started) * 1_000
+        return (crowd.agreed_s - started) * 1_000
 
 
-async def _as_many_messages(server: Server, size: int) -> float:
-    """Of the same sizes, over as many streams, to a server that sends them back. All are under way at once."""
-    async with _streams(server, STREAMS, path=STREAM) as streams:
-        share, rest = divmod(MESSAGES_OF_A_MEMBER * (size + 1), STREAMS)
+async def as_many_messages(server: Server, members: int, count: int) -> float:
+    """Milliseconds of what so many members send, over `count` streams, to a server that sends it back at once."""
+    async with open_streams(server.grpc_port, count, path=STREAM) as streams:
+        share, rest = divmod(MESSAGES_OF_A_MEMBER * members, count)
         started = time.perf_counter()
         echoes = [stream.echo(METADATA * 3, share + (n < rest)) for n, stream in enumerate(streams)]
         await asyncio.gather(*echoes)
@@ -117,7 +116,7 @@ async def _leaders(effort: Effort, server: Server, floor_url: str, directory: Pa
 
 async def _hand_overs(group_id: str, server: Server, times: int) -> float:
     """The median of so many, from the leader's message until the other one has its answer as the leader."""
-    async with _streams(server, 2) as streams:
+    async with open_streams(server.grpc_port, 2) as streams:
         crowd = StreamCrowd(group_id, streams, is_election=True)
         taken = []
         for _ in range(times):
@@ -143,7 +142,7 @@ async def _a_crash(group_id: str, server: Server, directory: Path) -> tuple[floa
     command: list[str | Path] = [sys.executable, "-m", "bench.leading", str(server.grpc_port), group_id, str(port)]
     with closing(listener), Process(command, directory / f"{group_id}.log", cwd=ROOT) as leader:
         await asyncio.to_thread(leader.wait_for_line, "leads")
-        async with _streams(server, 1) as streams:
+        async with open_streams(server.grpc_port, 1) as streams:
             crowd = StreamCrowd(group_id, streams, is_election=True)
             crowd.grow(1)
             await crowd.all_hold_one_generation()
@@ -181,13 +180,3 @@ async def _a_commit(url: str) -> float:
         return median(taken)
     finally:
         await connection.close()
-
-
-@asynccontextmanager
-async def _streams(server: Server, count: int, *, path: str = SESSION) -> AsyncIterator[list[MemberStream]]:
-    streams = [MemberStream(server.grpc_port, path=path) for _ in range(count)]
-    try:
-        yield streams
-    finally:
-        for stream in streams:
-            await stream.close()
