@@ -205,6 +205,18 @@ async def test_a_member_whose_place_is_taken_is_fenced(session: SessionClient, c
     assert (list(fenced.member_ids), fenced.code) == ([follower.member_id], "FENCED_INSTANCE_ID")
 
 
+async def test_a_leave_may_name_a_member_twice(session: SessionClient, server: GrpcServer) -> None:
+    """The second time it is no member any more, as in any other call."""
+    member_id = (await session.ask(join=a_join(None))).error.member_id
+    await session.ask(join=a_join(None, member_id=member_id))
+
+    leave = pb.LeaveGroupRequest(**G, members=[pb.LeavingMember(member_id=member_id)] * 2)
+    left = (await session.ask(leave=leave)).left
+
+    assert [member.error for member in left.members] == ["NONE", "UNKNOWN_MEMBER_ID"]
+    assert not server._roster._tables
+
+
 async def test_a_member_that_leaves_on_a_stream_gets_the_answer_alone(session: SessionClient) -> None:
     leader, follower = await a_pair(session)
 

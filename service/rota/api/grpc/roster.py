@@ -112,14 +112,11 @@ class Roster:
         table = self._tables.get(key)
         if table is None:
             return []
-        bound_members = table.bound_members
-        gone = [
-            bound_member
-            for m in member_ids
-            if (bound_member := bound_members.get(m)) is not None and bound_member.stream is stream
-        ]
-        for bound_member in gone:
-            del bound_members[bound_member.member_id]
+        bound_members, gone = table.bound_members, []
+        for member_id in member_ids:  # A client may name one twice.
+            bound_member = bound_members.get(member_id)
+            if bound_member is not None and bound_member.stream is stream:
+                gone.append(bound_members.pop(member_id))
         table.settled.clear()
         if not bound_members:
             del self._tables[key]
