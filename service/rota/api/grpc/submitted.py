@@ -90,11 +90,10 @@ class SubmittedCall:
             unpark(cancel)
 
     def _answered(self, answer: Answer) -> None:
-        code = answer.reply.error
-        if not self._end(code):
-            return
         outcome: SessionEvent | Failure
         try:
+            if not self._end(answer.reply.error):
+                return
             outcome = failure_in(answer) or self._session.event_of(self._kind, self._request, answer)
         except Exception as error:
             outcome = converted(error, self._kind.rpc.name)
