@@ -201,14 +201,14 @@ class StreamCrowd:
 
 async def all_agree(crowds: Sequence[StreamCrowd], streams: Sequence[MemberCalls]) -> None:
     """Return when the members of each crowd hold one generation; raise what ended one of their streams."""
-    ends = [asyncio.ensure_future(stream.until_over()) for stream in streams]
-    waits: list[asyncio.Future[Any]] = [asyncio.gather(*(crowd.until_agreed() for crowd in crowds)), *ends]
+    waits: list[asyncio.Future[Any]] = [asyncio.gather(*(crowd.until_agreed() for crowd in crowds))]
+    waits += [asyncio.ensure_future(stream.until_over()) for stream in streams]
     try:
         await asyncio.wait(waits, timeout=DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for each in waits:
             each.cancel()
-    for ended in await asyncio.gather(*ends, return_exceptions=True):
+    for ended in await asyncio.gather(*waits, return_exceptions=True):
         if isinstance(ended, Exception):
             raise ended
     open_ones = [str(crowd) for crowd in crowds if not crowd.agreed]

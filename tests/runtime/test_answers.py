@@ -6,27 +6,19 @@ import asyncio
 
 from rota.protocol.messages import HeartbeatReply
 from rota.replica.ports import Answer
-from rota.runtime.answers import ANSWERS_OF_A_TURN, Answers
+from rota.runtime.host import ANSWERS_OF_A_TURN, Answers, Call
 
-
-class Waits:
-    """A caller that counts the turn in which it was answered."""
-
-    def __init__(self, turns: list[int], fails: bool = False) -> None:
-        self._turns = turns
-        self._fails = fails
-
-    def answered(self, _answer: Answer) -> None:
-        self._turns[-1] += 1
-        if self._fails:
-            raise RuntimeError("a bug of the caller")
+ANSWER = Answer(HeartbeatReply())
 
 
 async def test_answers_are_given_so_many_in_a_turn() -> None:
     answers, turns = Answers(), [0]
-    answer = Answer(HeartbeatReply())
-    answers.give([(Waits(turns), answer)] * (2 * ANSWERS_OF_A_TURN))
-    answers.give([(Waits(turns), answer)])
+
+    def note_turn(_answer: Answer) -> None:
+        turns[-1] += 1
+
+    answers.give([(Call(note_turn), ANSWER)] * (2 * ANSWERS_OF_A_TURN))
+    answers.give([(Call(note_turn), ANSWER)])
 
     while sum(turns) <= 2 * ANSWERS_OF_A_TURN:
         turns.append(0)
@@ -38,10 +30,13 @@ async def test_answers_are_given_so_many_in_a_turn() -> None:
 async def test_a_caller_that_fails_harms_no_other() -> None:
     reported: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reported.append(context["message"]))
-    answers, turns = Answers(), [0]
+    answers, got = Answers(), list[Answer]()
 
-    answers.give([(Waits(turns, fails=True), Answer(HeartbeatReply())), (Waits(turns), Answer(HeartbeatReply()))])
+    def fail(_answer: Answer) -> None:
+        raise RuntimeError("a bug of the caller")
+
+    answers.give([(Call(fail), ANSWER), (Call(got.append), ANSWER)])
     await asyncio.sleep(0)
 
-    assert turns == [2]
+    assert got == [ANSWER]
     assert reported == ["a caller failed at its answer"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -38,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 MOST_LINKS = 100
 """As many spans as a commit names; a batch may hold thousands of calls."""
+ANSWERS_OF_A_TURN = 1_000
+"""Some 15 ms' worth. With all answers of a busy moment in one turn, a renewal of the leases would come too late."""
 
 
 Done = Callable[[Answer], None]
@@ -66,6 +69,40 @@ class Call:
         """Its client is gone."""
         if self.host is not None:
             self.host.cancel(self)
+
+
+class Answers:
+    """Gives the answers of all shards of a replica to the callers, in the order in which they became known.
+
+    In turns of the event loop of their own, so many in each: an error of a caller's is none of a shard.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Call, Answer]] = deque()
+        self._is_due = False
+        """Whether a turn comes in which some of them are given."""
+
+    def give(self, answered: Iterable[tuple[Call, Answer]]) -> None:
+        """Soon, behind those that were given before."""
+        self._waiting.extend(answered)
+        self._look_soon()
+
+    def _give_some(self) -> None:
+        """Each answer to its caller, whatever becomes of the others."""
+        self._is_due = False
+        for _ in range(min(len(self._waiting), ANSWERS_OF_A_TURN)):
+            call, answer = self._waiting.popleft()
+            try:
+                call.answered(answer)
+            except Exception as error:
+                context = {"message": "a caller failed at its answer", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
+        self._look_soon()
+
+    def _look_soon(self) -> None:
+        if self._waiting and not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._give_some)
 
 
 class ShardHost:

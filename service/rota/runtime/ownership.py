@@ -19,11 +19,10 @@ from rota.replica.leases import RETRY_MS, Leases
 from rota.replica.owned_shard import Now, OwnedShard
 from rota.replica.ports import Floor, JournalEvent, Replica, ShardClaim, ShardOwner, ShardStore, StoreUnavailable
 from rota.replica.steps import Do, Steps
-from rota.runtime.answers import Answers
 from rota.runtime.clock import Clock, TimerTask
 from rota.runtime.committer import Committer
 from rota.runtime.directory import Directory
-from rota.runtime.host import ShardHost
+from rota.runtime.host import Answers, ShardHost
 from rota.runtime.sessions import SharedSessions
 from rota.runtime.telemetry import Telemetry
 
