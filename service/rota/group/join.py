@@ -179,13 +179,10 @@ def _add_member(result: Result, group: Group, request: JoinGroup, member_id: str
 
 def _rejoin(result: Result, group: Group, member: Member, request: JoinGroup, call: int, limits: Limits) -> None:
     """A member that is known joins again. What that means is a matter of the state (§8.5, §8.6)."""
-    if group.state is PREPARING_REBALANCE:
-        _update(result, group, member, request, settle=False)
-        _park(result, group, member, call)
-        maybe_complete_join(result, group)
-        return
     changed = member.image.protocols != request.protocols
     match group.state:
+        case GroupState.PREPARING_REBALANCE:
+            cause, reason = Cause.OTHER, ""
         case GroupState.COMPLETING_REBALANCE if changed:
             cause = Cause.METADATA_CHANGED
             reason = f"member {member.member_id} changed its metadata while the assignment was awaited"
@@ -214,7 +211,7 @@ def _rejoin(result: Result, group: Group, member: Member, request: JoinGroup, ca
         return
     _update(result, group, member, request, settle=False)
     _park(result, group, member, call)
-    start_rebalance(result, group, limits, trigger)
+    rebalance_or_complete(result, group, limits, trigger)
 
 
 def _answer_from_memory(

@@ -334,7 +334,8 @@ class Group:
             return bool(protocol_type and protocol_names)
         if self.protocol_type != protocol_type:
             return False
-        return len(self.members) in [self.support.get(name, 0) for name in protocol_names]
+        everybody = len(self.members)
+        return any(self.support.get(name, 0) == everybody for name in protocol_names)
 
     def select_protocol(self) -> str:
         """The protocol that most members prefer among those that all of them list.
