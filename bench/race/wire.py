@@ -57,7 +57,9 @@ class Wire(asyncio.Protocol):
         return wire
 
     def submit(self, request: bytes, on_answer: OnAnswer, answers: int = 1) -> None:
-        """Send; the last of so many answers, or an error, is for `on_answer`."""
+        """Send; the last of so many answers, or an error, is for `on_answer`. Raises `ConnectionResetError`."""
+        if self.transport.is_closing():
+            raise ConnectionResetError("the server closed the connection")
         self._waiting.append(_Waiting(answers, on_answer))
         self.transport.write(request)
 
