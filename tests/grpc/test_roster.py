@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import cast
 
 import pytest
 
-from rota.api.grpc.roster import Roster
+from rota.api.grpc.ports import StreamedCoordinator
+from rota.api.grpc.roster import BYTES_OF_A_LEAVE, Roster
+from rota.api.grpc.turns import BYTES_OF_A_TURN, Turns
 from rota.protocol.messages import (
     DescribeGroup,
     DescribeReply,
@@ -14,6 +18,7 @@ from rota.protocol.messages import (
     HeartbeatMany,
     HeartbeatManyReply,
     JoinReply,
+    LeaveGroup,
     MemberHeartbeat,
     SyncGroup,
 )
@@ -41,7 +46,7 @@ class Deaf:
 async def test_members_that_show_up_elsewhere_within_the_grace_stay(elsewhere: str) -> None:
     async with a_coordinator() as coordinator:
         leaves, stays = await two_members(coordinator)
-        roster, lost, other = Roster(coordinator), Deaf(), Deaf()
+        roster, lost, other = Roster(coordinator, Turns()), Deaf(), Deaf()
         for member in (leaves, stays):
             roster.bound_member(lost, KEY, member.member_id, None)
 
@@ -86,7 +91,7 @@ async def member_ids(coordinator: LocalCoordinator) -> list[str]:
 @in_virtual_time
 async def test_a_stream_that_joins_in_anothers_name_releases_the_place() -> None:
     async with a_coordinator() as coordinator:
-        roster, own, thief = Roster(coordinator), Deaf(), Deaf()
+        roster, own, thief = Roster(coordinator, Turns()), Deaf(), Deaf()
         former = roster.bound_member(own, KEY, "m", "i")
         taken = roster.bound_member(thief, KEY, "m", "i")
 
@@ -97,3 +102,34 @@ async def test_a_stream_that_joins_in_anothers_name_releases_the_place() -> None
         roster.give_back(alone, KEY, None)
         assert list(roster.bound_members(KEY)) == ["m"]
         roster.remove(own, KEY, ["m"])
+
+
+@pytest.mark.parametrize("grace_ms", [0, GRACE_MS])
+@in_virtual_time
+async def test_the_loop_goes_round_while_streams_end(grace_ms: int) -> None:
+    """100 streams with members in 20 groups each are lost at once. A renewal of the leases needs some turns more."""
+    left_in_turn = [0]
+
+    class Coordinator:
+        def subscribe(self, *_: object) -> Callable[[], None]:
+            return lambda: None
+
+        def submit(self, _request: LeaveGroup, _done: object) -> None:
+            left_in_turn[-1] += 1
+
+    roster = Roster(cast(StreamedCoordinator, Coordinator()), Turns())
+    streams, keys = [Deaf() for _ in range(100)], [("default", f"g{n}") for n in range(20)]
+    for number, stream in enumerate(streams):
+        for key in keys:
+            roster.bound_member(stream, key, f"m{number}", None)
+
+    for stream in streams:
+        roster.lose(stream, keys, grace_ms)
+    await asyncio.sleep(grace_ms / 1_000)
+    async with asyncio.timeout(60):
+        while sum(left_in_turn) < 2_000:
+            left_in_turn.append(0)
+            await asyncio.sleep(0)
+
+    # Two turns may pass before this task has its own.
+    assert max(left_in_turn) <= 2 * BYTES_OF_A_TURN // BYTES_OF_A_LEAVE

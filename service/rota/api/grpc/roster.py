@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from rota.api.grpc.elections import Elected, elected_in
 from rota.api.grpc.ports import StreamedCoordinator
+from rota.api.grpc.turns import Turns
 from rota.protocol.causes import MEMBER_ENDS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import HeartbeatError, HeartbeatMany, LeaveGroup, LeavingMember
@@ -24,6 +25,8 @@ from rota.v1.coordinator_pb2 import Fenced, Generation, MemberAssignment, Rebala
 
 GroupKey = tuple[str, str]
 RETRY_LEAVE_S = (0.1, 0.5, 2.0)
+BYTES_OF_A_LEAVE = 512
+"""What the leave of a stream's members from one group counts as in `Turns`: it costs as much as some joins."""
 
 _log = logging.getLogger(__name__)
 
@@ -81,8 +84,10 @@ class _Departure:
 class Roster:
     """All members on the streams of a server."""
 
-    def __init__(self, coordinator: StreamedCoordinator) -> None:
+    def __init__(self, coordinator: StreamedCoordinator, turns: Turns) -> None:
+        """`turns` are those of the streams' messages: members of streams that end at once leave in these, too."""
         self._coordinator = coordinator
+        self._turns = turns
         self._tables: dict[GroupKey, _Table] = {}
         self._leaving: set[asyncio.TimerHandle] = set()
         """Of members that leave after their grace, or that could not leave yet."""
@@ -151,19 +156,11 @@ class Roster:
     def lose(self, stream: Stream, keys: Iterable[GroupKey], leave_after_ms: int | None) -> None:
         """The stream is gone. Its members leave after a grace, if they had asked for that."""
         for key in keys:
-            member_ids = [
-                bound_member.member_id
-                for bound_member in self.bound_members(key).values()
-                if bound_member.stream is stream
-            ]
-            if leave_after_ms is None:
-                self.remove(stream, key, member_ids)
-                continue
-            leave = partial(self._leave, stream, key, member_ids, leave_after_ms, _now_s())
+            leave = partial(self._lose_group, stream, key, leave_after_ms, _now_s())
             if leave_after_ms:
                 self._later(leave_after_ms / 1000, leave)
             else:
-                leave()
+                self._turns.begin(BYTES_OF_A_LEAVE, leave)
 
     def stop(self) -> None:
         """Forget all members on streams and pending leaves: these members expire, if they do not come back."""
@@ -175,11 +172,12 @@ class Roster:
             timer.cancel()
         self._leaving.clear()
 
-    def _leave(
-        self, stream: Stream, key: GroupKey, member_ids: Sequence[str], leave_after_ms: int, lost_s: float
-    ) -> None:
+    def _lose_group(self, stream: Stream, key: GroupKey, leave_after_ms: int | None, lost_s: float) -> None:
+        member_ids = [
+            bound_member.member_id for bound_member in self.bound_members(key).values() if bound_member.stream is stream
+        ]
         bound_members = self.remove(stream, key, member_ids)
-        if bound_members:
+        if bound_members and leave_after_ms is not None:
             self._depart(_Departure(key, bound_members, lost_s, leave_after_ms), RETRY_LEAVE_S)
 
     def _depart(self, departure: _Departure, pauses_s: Sequence[float]) -> None:
@@ -199,7 +197,7 @@ class Roster:
     def _later(self, seconds: float, leave: Callable[[], None]) -> None:
         def fire() -> None:
             self._leaving.discard(timer)
-            leave()
+            self._turns.begin(BYTES_OF_A_LEAVE, leave)
 
         timer = asyncio.get_running_loop().call_later(seconds, fire)
         self._leaving.add(timer)

@@ -106,7 +106,7 @@ class GrpcServer:
         self._receiver = Receiver(budgets, guard, proxies, metrics)
         self._calls = Calls(guarded, limits, metrics, guard or ADMIT_ALL, proxies, self._receiver.message)
         # Follows groups for members that were admitted.
-        self._roster = Roster(coordinator)
+        self._roster = Roster(coordinator, self._receiver.turns)
         self._sessions: set[Session] = set()
         self._drained = asyncio.Event()
         admission = self._calls.admission

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 BYTES_OF_A_TURN = 64 * 1024
 """Some 500 joins, or 15 ms. A larger message has a turn by itself."""
@@ -12,8 +13,9 @@ BYTES_OF_A_TURN = 64 * 1024
 class Turns:
     """Lets messages begin, so many bytes of them in a turn of the event loop, in the order in which they came.
 
-    A message has up to 1,000 calls, and gRPC wakes all streams whose messages have arrived in one turn. If thousands of
-    members rejoin at once, that turn takes seconds; the leases run out, since each step of a renewal needs one more.
+    A message has up to 1,000 calls, and gRPC wakes all streams whose messages have arrived, or that have ended, in one
+    turn. If thousands of members rejoin or leave at once, that turn takes seconds; the leases run out, since each step
+    of a renewal needs one more.
     """
 
     def __init__(self) -> None:
@@ -21,7 +23,7 @@ class Turns:
         """Of the present turn."""
         self._is_due = False
         """Whether `_next_turn` comes."""
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
 
     def may_begin(self, size: int) -> bool:
         """Whether a message of so many bytes begins in this turn: it is counted then. Otherwise `wait`."""
@@ -33,9 +35,24 @@ class Turns:
     async def wait(self, size: int) -> None:
         """Return in the turn in which the message begins."""
         begins = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, begins))
-        self._count(0)
+
+        def start() -> None:
+            if not begins.done():  # else its stream has ended
+                begins.set_result(None)
+
+        self._wait(size, start)
         await begins
+
+    def begin(self, size: int, start: Callable[[], None]) -> None:
+        """Call `start` in a turn with room for so many bytes: at once if there is room."""
+        if self.may_begin(size):
+            start()
+        else:
+            self._wait(size, start)
+
+    def _wait(self, size: int, start: Callable[[], None]) -> None:
+        self._waiting.append((size, start))
+        self._count(0)
 
     def _count(self, size: int) -> None:
         self._left -= size
@@ -46,7 +63,6 @@ class Turns:
     def _next_turn(self) -> None:
         self._left, self._is_due = BYTES_OF_A_TURN, False
         while self._waiting and self._left > 0:
-            size, begins = self._waiting.popleft()
-            if not begins.done():  # else its stream has ended
-                begins.set_result(None)
-                self._count(size)
+            size, start = self._waiting.popleft()
+            self._count(size)
+            start()
