@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
 
 import pytest
 
-from rota.api.grpc.ports import StreamedCoordinator
 from rota.api.grpc.roster import BYTES_OF_A_LEAVE, Roster
 from rota.api.grpc.turns import BYTES_OF_A_TURN, Turns
 from rota.protocol.messages import (
@@ -22,6 +20,7 @@ from rota.protocol.messages import (
     MemberHeartbeat,
     SyncGroup,
 )
+from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
 from rota.v1.coordinator_pb2 import SessionEvent
 from tests.client.stage import a_coordinator
@@ -106,30 +105,30 @@ async def test_a_stream_that_joins_in_anothers_name_releases_the_place() -> None
 
 @pytest.mark.parametrize("grace_ms", [0, GRACE_MS])
 @in_virtual_time
-async def test_the_loop_goes_round_while_streams_end(grace_ms: int) -> None:
+async def test_the_loop_goes_round_while_streams_end(grace_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """100 streams with members in 20 groups each are lost at once. A renewal of the leases needs some turns more."""
     left_in_turn = [0]
+    async with a_coordinator() as coordinator:
+        submit = coordinator.submit
 
-    class Coordinator:
-        def subscribe(self, *_: object) -> Callable[[], None]:
-            return lambda: None
-
-        def submit(self, _request: LeaveGroup, _done: object) -> None:
+        def counted(request: LeaveGroup, done: Callable[[Answer], None]) -> object:
             left_in_turn[-1] += 1
+            return submit(request, done)
 
-    roster = Roster(cast(StreamedCoordinator, Coordinator()), Turns())
-    streams, keys = [Deaf() for _ in range(100)], [("default", f"g{n}") for n in range(20)]
-    for number, stream in enumerate(streams):
-        for key in keys:
-            roster.bound_member(stream, key, f"m{number}", None)
+        monkeypatch.setattr(coordinator, "submit", counted)
+        roster = Roster(coordinator, Turns())
+        streams, keys = [Deaf() for _ in range(100)], [("default", f"g{n}") for n in range(20)]
+        for number, stream in enumerate(streams):
+            for key in keys:
+                roster.bound_member(stream, key, f"m{number}", None)
 
-    for stream in streams:
-        roster.lose(stream, keys, grace_ms)
-    await asyncio.sleep(grace_ms / 1_000)
-    async with asyncio.timeout(60):
-        while sum(left_in_turn) < 2_000:
-            left_in_turn.append(0)
-            await asyncio.sleep(0)
+        for stream in streams:
+            roster.lose(stream, keys, grace_ms)
+        await asyncio.sleep(grace_ms / 1_000)
+        async with asyncio.timeout(60):
+            while sum(left_in_turn) < 2_000:
+                left_in_turn.append(0)
+                await asyncio.sleep(0)
 
     # Two turns may pass before this task has its own.
     assert max(left_in_turn) <= 2 * BYTES_OF_A_TURN // BYTES_OF_A_LEAVE

@@ -24,7 +24,7 @@ async def turn_of_each(turns: Turns, sizes: list[int]) -> list[int]:
     turn, began = 0, [-1] * len(sizes)
 
     async def arrive(number: int, size: int) -> None:
-        if not turns.may_begin(size):
+        if not turns.try_begin(size):
             await turns.wait(size)
         began[number] = turn
 
@@ -54,7 +54,7 @@ async def test_small_messages_wait_for_nothing() -> None:
 
 async def test_messages_of_ended_streams_hold_up_no_others() -> None:
     turns = Turns()
-    assert turns.may_begin(BYTES_OF_A_TURN)
+    assert turns.try_begin(BYTES_OF_A_TURN)
     gone = [asyncio.ensure_future(turns.wait(BYTES_OF_A_TURN)) for _ in range(50)]
     stays = asyncio.ensure_future(turns.wait(1))
     await asyncio.sleep(0)
@@ -64,7 +64,7 @@ async def test_messages_of_ended_streams_hold_up_no_others() -> None:
     async with asyncio.timeout(5):
         await stays
 
-    assert turns.may_begin(1)
+    assert turns.try_begin(1)
 
 
 class Messages:

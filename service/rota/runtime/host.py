@@ -48,7 +48,7 @@ Done = Callable[[Answer], None]
 
 
 class Call:
-    """One request, and its caller, which `done` tells the answer.
+    """One request. `done` gets the answer.
 
     While it waits for its reply, `host` knows it by `number`. While it is parked, it stands in `line`.
     """

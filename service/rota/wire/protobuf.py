@@ -21,7 +21,7 @@ from rota.wire.requests import TopicSelector
 Read = Callable[[Any], Any]
 """The value that a message's field stands for in a document; None where it is absent."""
 Write = Callable[[Any, Any], None]
-"""Put a value of ours, which is not None, into a message. None in its place: it is what the field holds."""
+"""Put a value of ours, which is not None, into a message. None in its place: the field takes the value as it is."""
 
 
 class Shape:

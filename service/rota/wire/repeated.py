@@ -44,8 +44,9 @@ class Repeated:
         """None until the first request that says this is read."""
 
     def find(self, rpc: Rpc, message: Any) -> Any:
-        """The request that `rpc.read_request` would return, if the last one has said the same in its group, or another
-        one, and for any member; else None.
+        """The request that `rpc.read_request` would return, if the last one differs in group and member at most.
+
+        None otherwise.
         """
         copy = _COPYING.get(rpc.request)
         if copy is None:

@@ -10,7 +10,7 @@ IS_NO_MEMBER = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
 
 
 class BoundCall:
-    """A join or a sync of a member on this stream, from its beginning until `end`: no push repeats what it answers."""
+    """A join or a sync of a member on this stream. Until `end` the member gets no push that repeats its answer."""
 
     __slots__ = ("_former", "_is_join", "_key", "_member", "_roster")
 

@@ -165,7 +165,7 @@ class Session:
                         data = await self._messages.next()
                         if not isinstance(data, bytes):
                             break
-                        if not self._messages.turns.may_begin(len(data)):
+                        if not self._messages.turns.try_begin(len(data)):
                             await self._messages.turns.wait(len(data))
                         self._begin_each(data)
                         del data  # It would stay in memory for as long as this waits for the next one.

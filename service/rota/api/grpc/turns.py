@@ -25,8 +25,8 @@ class Turns:
         """Whether `_next_turn` comes."""
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
 
-    def may_begin(self, size: int) -> bool:
-        """Whether a message of so many bytes begins in this turn: it is counted then. Otherwise `wait`."""
+    def try_begin(self, size: int) -> bool:
+        """Begin a message of so many bytes in this turn; False where there is no room: then `wait`."""
         if self._waiting or self._left <= 0:
             return False
         self._count(size)
@@ -45,7 +45,7 @@ class Turns:
 
     def begin(self, size: int, start: Callable[[], None]) -> None:
         """Call `start` in a turn with room for so many bytes: at once if there is room."""
-        if self.may_begin(size):
+        if self.try_begin(size):
             start()
         else:
             self._wait(size, start)
