@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import grpc
 import pytest
 
+from rota.client.errors import CoordinatorUnreachable
 from rota.client.transports.rpc import Channels
 from rota.client.transports.session_stream import SessionStream
 from rota.client.transports.stream import StreamTransport
@@ -92,3 +93,20 @@ async def test_calls_of_one_moment_share_a_message_where_possible(takes_batches:
 
     await server.stop(None)
     assert len(recorder.messages) - before == (1 if takes_batches else 20)
+
+
+async def test_calls_fail_once_none_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug in what writes them leaves the stream open; its callers must not wait for an answer."""
+    server, port = await a_server(Recorder(takes_batches=True).session)
+    channels = Channels([f"grpc://127.0.0.1:{port}"], None)
+    stream = SessionStream(channels, channels.url, lambda _: None, None)
+    await stream.call(heartbeat=HeartbeatManyRequest())
+    monkeypatch.setattr("rota.client.transports.session_stream.dump_next", lambda _: 1 / 0)
+
+    async with asyncio.timeout(10):
+        with pytest.raises(CoordinatorUnreachable):
+            await stream.call(heartbeat=HeartbeatManyRequest())
+
+    await stream.close()
+    await channels.close()
+    await server.stop(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from rota.wire.batching import dump_next, split_batch
 from rota.wire.rpcs import COORDINATOR
 
 _PATH = f"/{COORDINATOR}/Session"
+_log = logging.getLogger(__name__)
 _NEWS = ("rebalance", "election", "generation", "fenced", "drain")
 
 
@@ -115,9 +117,10 @@ class SessionStream:
                     await self._stream.write(data)
                 self._wake.clear()
                 await self._wake.wait()
-        except Exception:
-            # The reader learns why.
-            return
+        except Exception as error:
+            # As a rule the stream has ended, and the reader has found its reason. Otherwise no call would ever be sent.
+            self._stream.cancel()
+            _log.debug("the stream to %s takes no more calls", self._url, exc_info=error)
 
     async def _read(self) -> None:
         failure = broken(self._url, "the server ended the stream")
