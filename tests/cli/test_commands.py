@@ -214,7 +214,11 @@ def test_topics_are_put_shown_listed_and_deleted(rota: Rota) -> None:
                     1,
                     "more than one worker needs a store in Postgres",
                 ),
-                (("serve", "--store", "mysql://user:secret@x/y"), 1, "not mysql://…"),
+                (
+                    ("serve", "--store", "mysql://user:secret@x/y", "--http", "127.0.0.1:0"),
+                    1,
+                    "not mysql://…",
+                ),
             )
         ),
         (("db", "verify", "--store", "sqlite:////nowhere/rota.db"), 1, "there is no store at /nowhere/rota.db"),
