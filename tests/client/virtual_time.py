@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec
 
+from rota.runtime.clock import Clock
 from rota.testing.virtual_time import VirtualTimeLoop, stand_still
 
 __all__ = ["LoopClock", "VirtualTimeLoop", "in_virtual_time", "stand_still"]
@@ -18,7 +19,7 @@ LIMIT_S = 24 * 3_600
 """The longest that a test may take, in its own time."""
 
 
-class LoopClock:
+class LoopClock(Clock):
     """The event loop's time, so that the coordinator lives in virtual time, too."""
 
     def monotonic_ms(self) -> int:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from rota.group.result import Timer, TimerKind
-from rota.runtime.clock import BATCH, STALL_MS, TimerQueue
+from rota.runtime.clock import BATCH, STALL_MS, Clock, SystemClock, TimerQueue
 
 
-class HandClock:
+class HandClock(Clock):
     """Time moves when a test moves it."""
 
     def __init__(self) -> None:
@@ -108,3 +112,17 @@ def test_a_process_asleep_in_a_backlog_holds_the_rest_back() -> None:
     queue.fire_due()
 
     assert (len(fired), late) == (BATCH, [500])
+
+
+def test_both_clocks_of_the_machine_are_read_at_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown_ns = [5_000_000]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: shown_ns[0])
+    monkeypatch.setattr(time, "time_ns", lambda: 1_005_000_000)
+    clock = SystemClock()
+
+    seen = []
+    for shown_ns[0] in (5_000_000, 5_999_999, 6_000_000, 9_000_000):
+        seen.append(clock.now())
+        assert seen[-1] == (clock.now_ms(), clock.monotonic_ms())
+
+    assert seen == [(1_005, 5), (1_005, 5), (1_006, 6), (1_009, 9)]

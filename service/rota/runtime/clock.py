@@ -13,6 +13,7 @@ from itertools import count
 from typing import Protocol
 
 from rota.group.result import Timer
+from rota.replica.owned_shard import Now
 
 STALL_MS = 100
 """Later than this and the process, not the member, was asleep."""
@@ -37,18 +38,31 @@ class Clock(Protocol):
     def monotonic_ms(self) -> int:
         """Milliseconds of the monotonic clock, for leases and waits."""
 
+    def now(self) -> Now:
+        """Both at one moment."""
+        return Now(self.now_ms(), self.monotonic_ms())
 
-class SystemClock:
+
+class SystemClock(Clock):
     """The machine's clocks."""
 
     def __init__(self) -> None:
-        self._offset_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
+        monotonic_ms = self.monotonic_ms()
+        self._offset_ms = time.time_ns() // 1_000_000 - monotonic_ms
+        self._last = Now(monotonic_ms + self._offset_ms, monotonic_ms)
+        """The last moment: dozens of heartbeats come in one millisecond."""
 
     def now_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000 + self._offset_ms
 
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
+
+    def now(self) -> Now:
+        now, monotonic_ms = self._last, time.monotonic_ns() // 1_000_000
+        if now[1] != monotonic_ms:
+            now = self._last = Now(monotonic_ms + self._offset_ms, monotonic_ms)
+        return now
 
 
 class TimerQueue:

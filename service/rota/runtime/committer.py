@@ -10,7 +10,7 @@ from itertools import groupby
 from rota.group.journal import payload_of, reason_of
 from rota.observability import tracing
 from rota.replica.group_commit import Append, GroupCommit, Landed, ReadSideCommits
-from rota.replica.owned_shard import Batch, Now, OwnedShard
+from rota.replica.owned_shard import Batch, OwnedShard
 from rota.replica.ports import JournalEvent, ShardBatch, ShardStore, StoreUnavailable
 from rota.runtime.clock import Clock
 from rota.runtime.host import ShardHost
@@ -89,7 +89,7 @@ class Committer:
             self._carry_out(self._group.outcome_unknown(str(error)), {})
             return
         seconds = time.perf_counter() - started
-        landed = self._group.landed(refused, Now(self._clock.now_ms(), self._clock.monotonic_ms()))
+        landed = self._group.landed(refused, self._clock.now())
         self._carry_out(landed, dict(zip(to_do.batches, batches, strict=True)))
         self._telemetry.on_commit(len(batches), sum(len(batch.events) for batch in batches), seconds)
 

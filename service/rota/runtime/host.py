@@ -131,7 +131,7 @@ class ShardHost:
     ) -> None:
         self.gone = asyncio.Event()
         """Set once it is dropped."""
-        self._wall_ms, self._monotonic_ms = clock.now_ms, clock.monotonic_ms
+        self._now = clock.now
         self._set_timer = set_timer
         self._give = give
         """See `Answers.give`."""
@@ -239,7 +239,7 @@ class ShardHost:
             return None
         number, self._next_call = self._next_call, self._next_call + 1
         try:
-            answer = self.owned.try_heartbeat(number, request, Now(self._wall_ms(), self._monotonic_ms()))
+            answer = self.owned.try_heartbeat(number, request, self._now())
         except Exception as error:
             self._broke(error)
             return None
@@ -326,9 +326,6 @@ class ShardHost:
                 queue.put_nowait(None)
 
     # --- inside ----------------------------------------------------------------------------------
-
-    def _now(self) -> Now:
-        return Now(self._wall_ms(), self._monotonic_ms())
 
     def _step(self, step: Callable[[Now], Ready | None]) -> Ready | None:
         """Let the shard decide. A broken invariant costs the shard's memory, not the process: it is loaded again."""

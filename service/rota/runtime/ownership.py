@@ -16,7 +16,7 @@ from rota.protocol.limits import Limits
 from rota.replica import steps as step
 from rota.replica.going_back import LostFact, Setback
 from rota.replica.leases import RETRY_MS, Leases
-from rota.replica.owned_shard import Now, OwnedShard
+from rota.replica.owned_shard import OwnedShard
 from rota.replica.ports import Floor, JournalEvent, Replica, ShardClaim, ShardOwner, ShardStore, StoreUnavailable
 from rota.replica.steps import Do, Steps
 from rota.runtime.clock import Clock, TimerTask
@@ -106,13 +106,13 @@ class Ownership:
             while not self.leases.is_leaving:
                 began_ms, has_failed = self._clock.monotonic_ms(), False
                 try:
-                    await self._carry_out(self.leases.round(self._now()))
+                    await self._carry_out(self.leases.round(self._clock.now()))
                     self.store_trouble = ""
                 except StoreUnavailable as error:
                     has_failed, self.store_trouble = True, str(error)
                     self._telemetry.on_store_failed("leases")
                     logger.warning("the store does not answer", extra={"error": str(error)})
-                next_ms = self.leases.next_round_ms(began_ms, self._now(), has_failed=has_failed)
+                next_ms = self.leases.next_round_ms(began_ms, self._clock.now(), has_failed=has_failed)
                 await self._pause(max(0, next_ms - self._clock.monotonic_ms()))
         finally:
             self._left_rounds.set()
@@ -176,7 +176,7 @@ class Ownership:
                 except StoreUnavailable as error:
                     do = steps.throw(error)
                 else:
-                    do = steps.send((answer, self._now()))
+                    do = steps.send((answer, self._clock.now()))
                 self._note_completeness()
         except StopIteration:
             self._note_completeness()
@@ -346,9 +346,6 @@ class Ownership:
         self.leases.remove(host.owned)
         self._note_completeness()
         return True
-
-    def _now(self) -> Now:
-        return Now(self._clock.now_ms(), self._clock.monotonic_ms())
 
     def _note_completeness(self) -> None:
         if self.leases.is_complete:

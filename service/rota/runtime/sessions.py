@@ -11,7 +11,7 @@ from rota.group.result import Timer
 from rota.group.sessions import MemberName
 from rota.protocol.messages import Heartbeat, HeartbeatMany
 from rota.replica import shared_liveness as step
-from rota.replica.owned_shard import PUBLISH_MS, Now
+from rota.replica.owned_shard import PUBLISH_MS
 from rota.replica.ports import Answer, Liveness, LivenessUnavailable, SeenMembers
 from rota.replica.shared_liveness import UNAVAILABLE, Found, SharedLiveness, Step, Steps
 from rota.runtime.clock import Clock
@@ -44,7 +44,7 @@ class SharedSessions:
 
     async def read(self, shard_id: int) -> SeenMembers:
         """See `SharedLiveness.read`."""
-        return await self._carry_out(self._shared.read(shard_id, self._now()))
+        return await self._carry_out(self._shared.read(shard_id, self._clock.now()))
 
     async def record(self, shard_id: int, request: Heartbeat | HeartbeatMany) -> Answer | None:
         """See `SharedLiveness.record`."""
@@ -64,7 +64,7 @@ class SharedSessions:
     async def _keep_publishing(self) -> None:
         while True:
             await asyncio.sleep(PUBLISH_MS / 1000)
-            await self._carry_out(self._shared.publish([host.owned for host in self._hosts()], self._now()))
+            await self._carry_out(self._shared.publish([host.owned for host in self._hosts()], self._clock.now()))
 
     async def _keep_asking(self) -> None:
         while True:
@@ -83,7 +83,7 @@ class SharedSessions:
             do = next(steps)
             while True:
                 answer = await self._ask_store(do)
-                do = steps.send((answer, self._now()))
+                do = steps.send((answer, self._clock.now()))
         except StopIteration as end:
             found: Found = end.value
             return found
@@ -122,9 +122,6 @@ class SharedSessions:
                 "the liveness store does not answer; this replica uses only the heartbeats that it receives itself",
                 extra={"operation": operation, "error": str(error)},
             )
-
-    def _now(self) -> Now:
-        return Now(self._clock.now_ms(), self._clock.monotonic_ms())
 
 
 _OPERATIONS: dict[type[Step], str] = {

@@ -25,6 +25,7 @@ from rota.protocol.messages import (
 from rota.replica.forwarding import Submitted
 from rota.replica.going_back import Setback, StoreMemory
 from rota.replica.ports import Answer, Cancel, JournalEvent
+from rota.runtime.clock import Clock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.host import ShardHost
 from rota.runtime.routing import RoutedCoordinator
@@ -54,7 +55,7 @@ class Served(NamedTuple):
     epoch: int
 
 
-class ReplicaClock:
+class ReplicaClock(Clock):
     """The two clocks of a process. Its wall clock is wrong by a constant of its own."""
 
     def __init__(self, loop: ProcessLoop, world: RuntimeWorld, offset_ms: int) -> None:
