@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -34,33 +35,29 @@ _REBALANCE_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.
 _LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
+class Count:
+    """A number that the event loop alone changes. The library's take a lock, which costs more than a microsecond."""
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number = 0
+
+
 class _Counts(Collector):
-    """A counter of the event loop alone: without the library's lock, which costs more than the rest of it."""
+    """A counter of such numbers, by the values of its labels. Those who count often keep the number itself."""
 
     def __init__(self, name: str, documentation: str, labels: tuple[str, ...], registry: CollectorRegistry) -> None:
         self._described = (name, documentation, labels)
-        self.counts: dict[tuple[str, ...], int] = {}
+        self.of: defaultdict[tuple[str, ...], Count] = defaultdict(Count)
         registry.register(self)
-
-    def add(self, labels: tuple[str, ...], count: int = 1) -> None:
-        """What each heartbeat and each call counts is written out instead: a call of this takes as long again."""
-        self.counts[labels] = self.counts.get(labels, 0) + count
 
     def collect(self) -> Iterator[Metric]:
         name, documentation, labels = self._described
         family = CounterMetricFamily(name, documentation, labels=labels)
-        for values, count in self.counts.items():
-            family.add_metric(values, count)
+        for values, count in self.of.items():
+            family.add_metric(values, count.number)
         yield family
-
-
-class Waiters:
-    """Calls of one operation that are parked now. A number: a gauge takes a lock and more than a microsecond."""
-
-    __slots__ = ("count",)
-
-    def __init__(self) -> None:
-        self.count = 0
 
 
 class Metrics:
@@ -94,7 +91,7 @@ class Metrics:
             registry=self.registry,
         )
         self._waiters = Gauge("rota_waiters", "Calls that are parked now.", ["operation"], registry=self.registry)
-        self._waiters_of: dict[str, Waiters] = {}
+        self._waiters_of: dict[str, Count] = {}
         """Looking the label up costs as much as counting."""
         streams = Gauge("rota_event_streams", "Event streams that are open now.", registry=self.registry)
         self._streaming: AbstractContextManager[None] = streams.track_inprogress()
@@ -215,20 +212,17 @@ class Metrics:
 
     def request_answered(self, operation: str, code: str) -> None:
         """`code` is the error code's name, NONE where all went well."""
-        counts, labels = self._requests.counts, (operation, code)
-        counts[labels] = counts.get(labels, 0) + 1
+        self._requests.of[operation, code].number += 1
 
     def heartbeat_answered(self, result: str, members: int = 1) -> None:
         """Heartbeats of so many members; `result` is the error code's name."""
-        counts, labels = self._heartbeats.counts, (result,)
-        counts[labels] = counts.get(labels, 0) + members
+        self._heartbeats.of[(result,)].number += members
 
-    def heartbeat_request_answered(self, operation: str, code: str) -> None:
-        """A request that was one member's heartbeat, in one call: it is the most frequent of all."""
-        counts, labels = self._requests.counts, (operation, code)
-        counts[labels] = counts.get(labels, 0) + 1
-        beats, results = self._heartbeats.counts, (code,)
-        beats[results] = beats.get(results, 0) + 1
+    def heartbeat_requests(self, operation: str, code: str) -> tuple[Count, Count]:
+        """What a request that is one member's heartbeat counts: requests, and heartbeats. It is the most frequent one,
+        so its callers keep both.
+        """
+        return self._requests.of[operation, code], self._heartbeats.of[(code,)]
 
     def browser_refused(self, reason: str) -> None:
         """`reason` is malformed_host, foreign_host or foreign_page."""
@@ -246,18 +240,18 @@ class Metrics:
     def parked(self, operation: str) -> Iterator[None]:
         """Count a call as parked for as long as the block runs."""
         waiters = self.waiters(operation)
-        waiters.count += 1
+        waiters.number += 1
         try:
             yield
         finally:
-            waiters.count -= 1
+            waiters.number -= 1
 
-    def waiters(self, operation: str) -> Waiters:
+    def waiters(self, operation: str) -> Count:
         """The parked calls of an operation. For the event loop alone."""
         waiters = self._waiters_of.get(operation)
         if waiters is None:
-            waiters = self._waiters_of[operation] = Waiters()
-            self._waiters.labels(operation).set_function(lambda: waiters.count)
+            waiters = self._waiters_of[operation] = Count()
+            self._waiters.labels(operation).set_function(lambda: waiters.number)
         return waiters
 
     def streaming(self) -> AbstractContextManager[None]:
@@ -289,7 +283,7 @@ class Metrics:
 
     def events_written(self, kind: str, count: int) -> None:
         """So many journal lines; the kinds are a fixed set of words."""
-        self._events.add((kind,), count)
+        self._events.of[(kind,)].number += count
 
     def journal_counted(self, lines: int) -> None:
         """The journal of the whole store has so many lines."""
@@ -334,8 +328,7 @@ class Metrics:
 
     def forwarded(self, code: str) -> None:
         """`code` is the error code's name that the peer answered with, UNREACHABLE where it did not."""
-        counts, labels = self._forwarded.counts, (code,)
-        counts[labels] = counts.get(labels, 0) + 1
+        self._forwarded.of[(code,)].number += 1
 
     def connection_handed_over(self) -> None:
         """A client's connection went to a worker beside this one."""

@@ -15,6 +15,8 @@ from rota.api.http.rendered import Rendered
 from rota.protocol.errors import ErrorCode
 from rota.server.http_protocol import GuardedHttpProtocol, ServerConfig
 
+_NOTHING = Part.NOTHING
+"""To read it from its class takes as long as a call of a function."""
 SERVED_BEFORE = 1
 """Requests of a connection before the one that decides: to move it for a single one costs more than to forward that."""
 
@@ -75,7 +77,7 @@ class FastHttpProtocol(GuardedHttpProtocol):
         if self._stays_for is not None and self._has_gone(data):
             return
         fast = self._fast
-        if fast is None or self._part is not Part.NOTHING or len(data) > PIECE_BYTES:
+        if fast is None or self._part is not _NOTHING or len(data) > PIECE_BYTES:
             super().data_received(data)
             return
         if not self._head_bytes and self._is_free() and self._take_known(fast, data):
@@ -122,13 +124,14 @@ class FastHttpProtocol(GuardedHttpProtocol):
         known, default_headers = fast.known.get(data), self.server_state.default_headers
         answer: bytes | OwedAnswer | None
         if known is not None:
-            answer = fast.repeat(known, default_headers)
+            answer = fast.ask(known, default_headers)
         else:
             answer = fast.answer_behind_head(data, default_headers)
         if isinstance(answer, OwedAnswer):
             self._owe(answer)
         elif answer is not None:
-            self._write(answer, 1)
+            self.transport.write(answer)
+            self._note_written(1)
         return answer is not None
 
     def _parse(self, data: bytes) -> None:
@@ -189,7 +192,7 @@ class FastHttpProtocol(GuardedHttpProtocol):
             super().on_body(self._body)
             super().on_message_complete()
             return
-        self._part, self._has_ended = Part.NOTHING, True
+        self._part, self._has_ended = _NOTHING, True
         self._taken += 1
         if isinstance(answer, OwedAnswer):
             self._owe(answer)
@@ -200,7 +203,7 @@ class FastHttpProtocol(GuardedHttpProtocol):
 
     def _is_between(self) -> bool:
         """Whether the parser is between two requests, and has seen no byte of the next one."""
-        return self._part is Part.NOTHING and not self._head_bytes
+        return self._part is _NOTHING and not self._head_bytes
 
     def _owes(self) -> bool:
         """Whether an answer of the fast path is under way, and no request waits behind it."""
@@ -239,7 +242,8 @@ class FastHttpProtocol(GuardedHttpProtocol):
         """Write what was answered of the bytes that were parsed."""
         if self._answers:
             answers, self._answers = self._answers, []
-            self._write(b"".join(answers), len(answers))
+            self.transport.write(b"".join(answers))
+            self._note_written(len(answers))
 
     def _owe(self, answer: OwedAnswer) -> None:
         """Write the answer when it has become known."""
@@ -259,15 +263,11 @@ class FastHttpProtocol(GuardedHttpProtocol):
         else:
             self._note_written(1)
 
-    def _write(self, data: bytes, answers: int) -> None:
-        """Write so many answers, and begin the time of keep-alive anew."""
-        self._note_written(answers)
-        self.transport.write(data)
-
     def _note_written(self, answers: int) -> None:
+        """So many answers were written: the time of keep-alive begins anew."""
         self.server_state.total_requests += answers
         self._answered_at = self.loop.time()
-        if self.timeout_keep_alive_task is None and self._part is Part.NOTHING and self._has_answered():
+        if self.timeout_keep_alive_task is None and self._part is _NOTHING and self._has_answered():
             self._wait_for_next(self.timeout_keep_alive)
 
     def _wait_for_next(self, seconds: float) -> None:

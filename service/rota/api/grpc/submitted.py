@@ -8,7 +8,7 @@ from typing import Protocol
 from rota.api.grpc.bound_calls import BoundCall
 from rota.api.grpc.calls import Calls, Context, within_deadline
 from rota.api.grpc.failures import Failure, converted, failure_in
-from rota.observability.metrics import Waiters
+from rota.observability.metrics import Count
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, JoinGroup, LeaveGroup, SyncGroup, parks_for_ms
 from rota.replica.ports import Answer, Cancel, unpark
@@ -63,7 +63,7 @@ class SubmittedCall:
         self._request = request
         self._is_open = True
         self._bound: BoundCall | None = None
-        self._waiters: Waiters | None = None
+        self._waiters: Count | None = None
         """Where the call is counted while it is parked."""
         self._cancel: Cancel | None = None
         """None from its end on: the coordinator's call knows this one, and both would wait for the collector."""
@@ -75,7 +75,7 @@ class SubmittedCall:
             self._bound = self._session.begin_bound(request)
             if parks_for_ms(request):
                 self._waiters = calls.metrics.waiters(self._kind.rpc.name)
-                self._waiters.count += 1
+                self._waiters.number += 1
             cancel = calls.coordinator.submit(request, self._answered)
             if self._is_open:
                 self._cancel = cancel
@@ -106,7 +106,7 @@ class SubmittedCall:
         self._is_open, self._cancel = False, None
         self._session.close(self._call)
         if self._waiters is not None:
-            self._waiters.count -= 1
+            self._waiters.number -= 1
         if self._bound is not None:
             self._bound.end(code)
         return True

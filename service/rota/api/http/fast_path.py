@@ -36,7 +36,7 @@ from rota.api.http.rendered import (
 )
 from rota.api.ports import ServedCoordinator
 from rota.observability import tracing
-from rota.observability.metrics import Metrics, Waiters
+from rota.observability.metrics import Count, Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
 from rota.protocol.limits import Limits
@@ -181,11 +181,14 @@ class Known:
 class _Beat:
     """An answer to heartbeats, and what its bytes are while the headers that all answers share stay the same."""
 
-    __slots__ = ("answer", "data", "default_headers", "rendered")
+    __slots__ = ("answer", "beats", "data", "default_headers", "rendered", "requests")
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, requests: Count, beats: Count) -> None:
+        """`requests` and `beats` count this answer, see `Metrics.heartbeat_requests`."""
         self.answer = answer
         self.rendered = render_answer(answer)
+        self.requests = requests
+        self.beats = beats
         self.data = b""
         self.default_headers: Sequence[Header] | None = None
 
@@ -223,18 +226,21 @@ class FastPath:
         until something happens in it."""
         self._last_refusal: tuple[Rendered, Sequence[Header], bytes] | None = None
 
-    def waiters(self, call: FastCall) -> Waiters:
+    def waiters(self, call: FastCall) -> Count:
         """Parked calls of this kind, as `call_while_there` counts them."""
         return self.metrics.waiters(OPERATION if call is Heartbeat else self.operations[call])
 
     def render_heartbeat(self, answer: Answer) -> Rendered:
-        """One member's, which is counted by its result."""
-        self.metrics.heartbeat_answered(answer.reply.error)
-        return (self._beats.get(id(answer)) or self._keep(answer)).rendered
-
-    def bytes_of_beat(self, answer: Answer, default_headers: Sequence[Header]) -> bytes:
-        """One member's, as it goes over the wire."""
+        """One member's, which is counted by its result. Its request is not."""
         beat = self._beats.get(id(answer)) or self._keep(answer)
+        beat.beats.number += 1
+        return beat.rendered
+
+    def answer_heartbeat(self, answer: Answer, default_headers: Sequence[Header]) -> bytes:
+        """One member's, as it goes over the wire: it and its request are counted."""
+        beat = self._beats.get(id(answer)) or self._keep(answer)
+        beat.requests.number += 1
+        beat.beats.number += 1
         if beat.default_headers is not default_headers:
             beat.data, beat.default_headers = self.bytes_of(beat.rendered, default_headers), default_headers
         return beat.data
@@ -242,7 +248,8 @@ class FastPath:
     def _keep(self, answer: Answer) -> _Beat:
         if len(self._beats) >= BEATS_KEPT:
             self._beats.clear()
-        beat = self._beats[id(answer)] = _Beat(answer)
+        counts = self.metrics.heartbeat_requests(self.operations[Heartbeat], answer.reply.error)
+        beat = self._beats[id(answer)] = _Beat(answer, *counts)
         return beat
 
     def bytes_of(self, rendered: Rendered, default_headers: Sequence[Header], *, closes: bool = False) -> bytes:
@@ -365,14 +372,37 @@ class FastConnection:
             render = self._path.render_heartbeat if isinstance(request, Heartbeat) else render_answer
             return self._submit(submit, head.call, render, default_headers, parks=parks_for_ms(request) > 0)
         known = Known(head, request)
-        answered = self._ask(known, default_headers)
+        answered = self.ask(known, default_headers)
         if answered is not None:
             self._latest = known
         return answered
 
-    def repeat(self, known: Known, default_headers: Sequence[Header]) -> bytes | OwedAnswer | None:
-        """The same for one of `known`, whose bytes have arrived between two requests."""
-        return None if tracing.spans is not None else self._ask(known, default_headers)
+    def ask(self, known: Known, default_headers: Sequence[Header]) -> bytes | OwedAnswer | None:
+        """The same for a request that is read: one of `known`, whose bytes have arrived between two requests."""
+        if tracing.spans is not None:
+            return None
+        path, request, beat, now_s = self._path, known.request, known.beat, 0.0
+        answer: Answer | None = None
+        if path.guarded is None:
+            if beat is None:
+                answer = self._read_now(known)
+            elif not known.is_owed:
+                answer = path.coordinator.try_heartbeat(beat.request)
+        elif beat is None or (now_s := time.monotonic()) >= beat.fresh_until:
+            answer = self._ask_guard(path.guarded, known)
+        elif not known.is_owed:
+            answer = path.guarded.try_repeated(beat, now_s)
+        if answer is None:
+            return self._submit_heartbeat(known, beat, now_s, default_headers) if beat is not None else None
+        metrics, reply = path.metrics, answer.reply
+        if beat is None:
+            metrics.request_answered(path.operations[known.head.call], reply.error)
+            return path.bytes_of(render_answer(answer), default_headers)
+        if isinstance(request, HeartbeatMany):
+            path.heartbeats.count_batch(request, answer)
+            metrics.request_answered(path.operations[Heartbeat], ErrorCode.NONE)
+            return path.ok(batch_document(known.lines, request, answer), default_headers)
+        return path.answer_heartbeat(answer, default_headers)
 
     def answer_behind_head(self, data: bytes, default_headers: Sequence[Header]) -> bytes | OwedAnswer | None:
         """As `answer`, for the bytes of a whole request behind a head that is known; None for any other bytes."""
@@ -477,31 +507,6 @@ class FastConnection:
         owed = OwedAnswer(path.metrics, path.operations[call], render)
         owed.submit(submit, path.waiters(call) if parks else None)
         return owed if owed.rendered is None else path.bytes_of(owed.rendered, default_headers)
-
-    def _ask(self, known: Known, default_headers: Sequence[Header]) -> bytes | OwedAnswer | None:
-        path, request, beat, now_s = self._path, known.request, known.beat, 0.0
-        answer: Answer | None = None
-        if path.guarded is None:
-            if beat is None:
-                answer = self._read_now(known)
-            elif not known.is_owed:
-                answer = path.coordinator.try_heartbeat(beat.request)
-        elif beat is None or (now_s := time.monotonic()) >= beat.fresh_until:
-            answer = self._ask_guard(path.guarded, known)
-        elif not known.is_owed:
-            answer = path.guarded.try_repeated(beat, now_s)
-        if answer is None:
-            return self._submit_heartbeat(known, beat, now_s, default_headers) if beat is not None else None
-        metrics, reply = path.metrics, answer.reply
-        if beat is None:
-            metrics.request_answered(path.operations[known.head.call], reply.error)
-            return path.bytes_of(render_answer(answer), default_headers)
-        if isinstance(request, HeartbeatMany):
-            path.heartbeats.count_batch(request, answer)
-            metrics.request_answered(path.operations[Heartbeat], ErrorCode.NONE)
-            return path.ok(batch_document(known.lines, request, answer), default_headers)
-        metrics.heartbeat_request_answered(path.operations[Heartbeat], reply.error)
-        return path.bytes_of_beat(answer, default_headers)
 
     def _submit_heartbeat(
         self, known: Known, beat: RepeatedHeartbeat, now_s: float, default_headers: Sequence[Header]

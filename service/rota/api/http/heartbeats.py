@@ -66,8 +66,9 @@ class HeartbeatEndpoint:
         answer = self._coordinator.try_heartbeat(request) or await call_while_there(
             self._coordinator, request, receive, self._metrics, OPERATION
         )
+        rendered = render_answer(answer)
         self._metrics.heartbeat_answered(answer.reply.error)
-        return render_answer(answer)
+        return rendered
 
     def count_batch(self, request: HeartbeatMany, answer: Answer) -> None:
         """Count one heartbeat for each member, by its result."""

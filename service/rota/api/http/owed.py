@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from rota.api.http.rendered import CALLER_GONE, Rendered, render_failure
-from rota.observability.metrics import Metrics, Waiters
+from rota.observability.metrics import Count, Metrics
 from rota.replica.ports import Answer, Cancel, unpark
 
 
@@ -27,7 +27,7 @@ class OwedAnswer:
     rendered: Rendered | None = None
     write: Callable[[OwedAnswer, Rendered], None] | None = None
     """Set by the connection where the answer is not known at once."""
-    _waiters: Waiters | None = None
+    _waiters: Count | None = None
     """Where the call counts while it is parked."""
     _cancel: Cancel | None = None
 
@@ -36,7 +36,7 @@ class OwedAnswer:
         self._operation = operation
         self._render = render
 
-    def submit(self, submit: Callable[[Callable[[Answer], None]], Cancel | None], waiters: Waiters | None) -> None:
+    def submit(self, submit: Callable[[Callable[[Answer], None]], Cancel | None], waiters: Count | None) -> None:
         """Begin the call. One that may park counts among `waiters`, and is cancelled when its client is gone."""
         try:
             cancel = submit(self._answered)
@@ -45,7 +45,7 @@ class OwedAnswer:
             return
         if waiters is not None and self.rendered is None:
             self._waiters, self._cancel = waiters, cancel
-            waiters.count += 1
+            waiters.number += 1
 
     def hang_up(self) -> None:
         """The connection has ended. A call that does not park goes on, since it may have changed something."""
@@ -77,6 +77,6 @@ class OwedAnswer:
 
     def _unpark(self) -> None:
         assert self._waiters is not None
-        self._waiters.count -= 1
+        self._waiters.number -= 1
         # The call knows its answer as well: the two would live until the collector comes.
         self._cancel = None
