@@ -100,6 +100,34 @@ async def test_a_database_that_answers_early_has_to_wait(postgres_server: Postgr
     await store.close()
 
 
+async def test_a_warm_store_plans_no_usual_append_anew(store: SqlStore) -> None:
+    claim = await claim_one(store)
+    await store.warm_up()
+    plans = text("SELECT count(*), sum(custom_plans) FROM pg_prepared_statements WHERE statement LIKE 'WITH %'")
+    async with store._connections.appending() as connection:
+        before = (await connection.execute(plans)).one()
+
+    assert await store.append([a_batch(claim, rows=RowChanges(groups=[a_group()]))]) == []
+    assert await store.append([a_batch(claim, after=1, rows=RowChanges(offsets=[an_offset()]))]) == []
+
+    async with store._connections.appending() as connection:
+        assert (await connection.execute(plans)).one() == before == (9, 0)
+
+
+async def test_a_warm_up_writes_nothing_and_may_fail(store: SqlStore, postgres_url: str) -> None:
+    other = SqlStore(postgres_url, write_timeout_ms=200)
+    await other.open(SHARD_COUNT)
+    async with store._writing() as connection:
+        await connection.execute(text("LOCK TABLE rota.group_events IN ACCESS EXCLUSIVE MODE"))
+        async with asyncio.timeout(EVENTUALLY_S):
+            await other.warm_up()
+    await other.warm_up()
+    await other.close()
+
+    for table in ("group_events", "groups", "members", "offsets"):
+        assert await scalars(store, f"SELECT shard_id FROM rota.{table}") == []
+
+
 async def test_an_append_that_waits_for_a_lock_ends_and_never_lands(store: SqlStore, postgres_url: str) -> None:
     claim = await claim_one(store)
     other = SqlStore(postgres_url, write_timeout_ms=10_000)

@@ -11,18 +11,20 @@ statement of its own for that, without arrays but for these lines: it takes Post
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import CTE, ColumnElement, Dialect, Table, cast, func, select
+from sqlalchemy import CTE, ColumnElement, Dialect, Integer, LargeBinary, Table, cast, func, select
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import asyncpg
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.types import JSON
+from sqlalchemy.types import JSON, TypeEngine
 
 from rota.replica.ports import ShardBatch
-from rota.storage.append import Statement, advance, changes_of, compiled, delete_given, ends_of, given_ends, or_replace
+from rota.storage.append import advance, changes_of, compiled, delete_given, ends_of, given_ends, or_replace
 from rota.storage.bulk import GivenRows, Row, given_keys, given_rows, sent_type
 from rota.storage.engine import driver_of
 from rota.storage.schema import (
@@ -31,7 +33,9 @@ from rota.storage.schema import (
     WallClockMs,
     group_events,
     groups,
+    members,
     metadata,
+    offsets,
     side_commits,
 )
 
@@ -47,17 +51,38 @@ class PostgresAppender:
     async def append(self, connection: AsyncConnection, batches: Sequence[ShardBatch]) -> set[int]:
         changes = [(change.table, change.gone_for_good(), change.rows) for change in changes_of(batches)]
         is_small = len(batches) == 1 and all(map(_is_small, changes))
-        given = _given_ends(is_small).bind(ends_of(batches))
+        values = [*_given_ends(is_small).values(ends_of(batches))]
         shape = []
         for table, gone, rows in changes:
             if gone:
-                given |= _given_gone(table, is_small).bind(gone)
+                values += _given_gone(table, is_small).values(gone)
             if rows:
-                given |= _given_new(table, is_small).bind(rows)
+                values += _given_new(table, is_small).values(rows)
             if gone or rows:
                 shape.append((table.name, bool(gone), bool(rows)))
         statement = _statement(tuple(shape), is_small)
-        return {row[0] for row in await driver_of(connection).fetch(statement.sql, *statement.arguments(given))}
+        return {row[0] for row in await driver_of(connection).fetch(statement.sql, *statement.arguments(values))}
+
+    async def warm_up(self, connection: AsyncConnection) -> None:
+        """Run the usual statements for a shard that there is not.
+
+        For the first use of a statement, SQLAlchemy takes some 5 ms to put it together and Postgres 3 to plan it.
+        """
+        for shape, is_small in _USUAL:
+            statement = _statement(shape, is_small)
+            values: list[Any] = []
+            for given in _given(shape, is_small):
+                values += given.values([[_no_value(type_) for type_ in given.parameters.values()]])
+            await driver_of(connection).fetch(statement.sql, *statement.arguments(values))
+
+
+async def plan_once(driver: Any) -> None:
+    """Set a connection up for appends.
+
+    All of their statements look rows up by their keys, so one plan does for all values. Postgres would plan the first
+    five runs of each anew, 0.5 ms each, and might plan a walk through a table that is small when it does.
+    """
+    await driver.execute("SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off")
 
 
 _DIALECT: Dialect = asyncpg.dialect()  # type: ignore[no-untyped-call]
@@ -75,8 +100,21 @@ def _is_small(change: Change) -> bool:
     return len(gone) <= 1 and (len(rows) <= 1 or table is group_events)
 
 
+@dataclass(frozen=True, slots=True)
+class _AppendStatement:
+    """SQL for the driver, which takes its arguments by their position."""
+
+    sql: str
+    constants: Sequence[Any]
+    pick: Callable[[Sequence[Any]], Sequence[Any]]
+    """Takes the values of all given rows, one after the other as `_given` names them, and then the constants."""
+
+    def arguments(self, values: Sequence[Any]) -> Sequence[Any]:
+        return self.pick([*values, *self.constants])
+
+
 @cache
-def _statement(shape: Shape, is_small: bool) -> Statement:
+def _statement(shape: Shape, is_small: bool) -> _AppendStatement:
     """`is_small`: for one batch, with one row at most that goes and one that comes in each table of today's state."""
     takes_over = (side_commits.name, True, False) in shape
     taken = _given_gone(side_commits, is_small) if takes_over else None
@@ -89,7 +127,26 @@ def _statement(shape: Shape, is_small: bool) -> Statement:
         if has_new:
             # A change of a group waits for the transactions that are committing under its fence (ADR 0015).
             parts.append(_insert(table, _given_new(table, is_small), _gate(moved) if table is groups else moved))
-    return compiled(select(moved.c.shard_id).add_cte(*parts), _DIALECT)
+    built = compiled(select(moved.c.shard_id).add_cte(*parts), _DIALECT)
+    given = [name for each in _given(shape, is_small) for name in each.parameters]
+    constants = [name for name in dict.fromkeys(built.names) if name not in given]
+    places = {name: place for place, name in enumerate([*given, *constants])}
+    return _AppendStatement(
+        built.sql,
+        [built.constants[name] for name in constants],
+        itemgetter(*(places[name] for name in built.names)),
+    )
+
+
+def _given(shape: Shape, is_small: bool) -> Iterator[GivenRows]:
+    """What is given to a statement, in the order in which `PostgresAppender.append` gives it."""
+    yield _given_ends(is_small)
+    for name, has_gone, has_new in shape:
+        table = metadata.tables[f"{POSTGRES_SCHEMA}.{name}"]
+        if has_gone:
+            yield _given_gone(table, is_small)
+        if has_new:
+            yield _given_new(table, is_small)
 
 
 def _gate(moved: CTE) -> CTE:
@@ -99,9 +156,10 @@ def _gate(moved: CTE) -> CTE:
 
 
 def _insert(table: Table, new: GivenRows, moved: CTE) -> CTE:
-    rows = select(*(_stored(table, new, name) for name in new.columns))
+    columns = [given.name for given in new.table.c]
+    rows = select(*(_stored(table, new, name) for name in columns))
     passed = rows.join_from(new.table, moved, moved.c.shard_id == new.table.c.shard_id)
-    insert = postgresql.insert(table).from_select(list(new.columns), passed)
+    insert = postgresql.insert(table).from_select(columns, passed)
     return or_replace(insert, table).cte(f"{table.name}_written")
 
 
@@ -117,6 +175,32 @@ def _stored(table: Table, new: GivenRows, name: str) -> ColumnElement[Any]:
     if isinstance(type_, WallClockMs):
         return func.to_timestamp(sent / 1000.0)
     return cast(sent, type_) if isinstance(type_, JSON) else sent
+
+
+_NOWHERE = -2
+"""No shard has this number, and none has this epoch."""
+
+
+def _no_value(type_: TypeEngine[Any]) -> Any:
+    """A value of this type, for a row that is written nowhere. As a text it is JSON, too."""
+    if isinstance(type_, Integer):
+        return _NOWHERE
+    return b"" if isinstance(type_, LargeBinary) else "null"
+
+
+_EVENTS = (group_events.name, False, True)
+_GROUP, _OFFSETS = (groups.name, False, True), (offsets.name, False, True)
+_USUAL: tuple[tuple[Shape, bool], ...] = (
+    # Joins that wait for others; then the end of a join phase, and shares.
+    *(((_EVENTS,), is_small) for is_small in (True, False)),
+    *(((_EVENTS, _GROUP, (members.name, False, True)), is_small) for is_small in (True, False)),
+    ((_EVENTS, _GROUP), True),
+    # A member leaves, and the last one does; then the leader of an election.
+    ((_EVENTS, _GROUP, (members.name, True, False)), True),
+    ((_EVENTS, _GROUP, (members.name, True, True)), True),
+    # Commits.
+    *(((_EVENTS, _OFFSETS), is_small) for is_small in (True, False)),
+)
 
 
 @cache

@@ -49,18 +49,21 @@ class GivenRows:
     """Rows that a statement reads as a table: write it against `table.c`, run it with `bind(rows)`."""
 
     table: FromClause
-    name: str
-    columns: Mapping[str, TypeEngine[Any]]
     form: Form
+    parameters: Mapping[str, TypeEngine[Any]]
+    """The statement's, with the types of the columns that they are for; in the form JSON, the only one is all rows."""
 
     def bind(self, rows: Sequence[Row]) -> dict[str, Any]:
+        return dict(zip(self.parameters, self.values(rows), strict=True))
+
+    def values(self, rows: Sequence[Row]) -> Sequence[Any]:
+        """Of the parameters, in their order."""
         if self.form is Form.JSON:
-            return {self.name: json.dumps([list(row) for row in rows])}
+            return [json.dumps([list(row) for row in rows])]
         if self.form is Form.VALUES:
             (row,) = rows
-            return {f"{self.name}_{name}": value for name, value in zip(self.columns, row, strict=True)}
-        columns = zip(self.columns.items(), zip(*rows, strict=True), strict=True)
-        return {f"{self.name}_{name}": array_text(type_, values) for (name, type_), values in columns}
+            return row
+        return list(map(array_text, self.parameters.values(), zip(*rows, strict=True)))
 
 
 def given_rows(dialect: str, name: str, columns: Mapping[str, TypeEngine[Any]], *, is_one: bool = False) -> GivenRows:
@@ -69,10 +72,11 @@ def given_rows(dialect: str, name: str, columns: Mapping[str, TypeEngine[Any]], 
     `is_one`: there is one row alone, which is cheaper on Postgres.
     """
     if dialect != "postgresql":
-        return GivenRows(_read_from_json(name, columns), name, columns, Form.JSON)
+        return GivenRows(_read_from_json(name, columns), Form.JSON, {name: Text()})
+    parameters = {f"{name}_{key}": type_ for key, type_ in columns.items()}
     if is_one:
-        return GivenRows(_parameters(name, columns), name, columns, Form.VALUES)
-    return GivenRows(_unnested(name, columns), name, columns, Form.ARRAYS)
+        return GivenRows(_parameters(name, columns), Form.VALUES, parameters)
+    return GivenRows(_unnested(name, columns), Form.ARRAYS, parameters)
 
 
 def _parameters(name: str, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:

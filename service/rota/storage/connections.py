@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rota.replica.ports import StoreUnavailable
 from rota.storage.append import Appender
-from rota.storage.append_postgres import PostgresAppender
+from rota.storage.append_postgres import PostgresAppender, plan_once
 from rota.storage.append_sqlite import SqliteAppender
 from rota.storage.engine import (
     KeptConnection,
@@ -42,7 +42,9 @@ class Connections(Protocol):
     """Connections to one store. What the drivers raise comes through as it is."""
 
     dialect: str
-    appender: Appender
+
+    @property
+    def appender(self) -> Appender: ...
 
     async def open(self) -> None: ...
 
@@ -69,6 +71,9 @@ class Connections(Protocol):
 
         Where it is not `isolated`, each statement may see a later snapshot than the one before it.
         """
+
+    async def warm_up(self) -> None:
+        """Have the first append take no longer than the later ones; it changes nothing."""
 
     async def maintain(self) -> None:
         """Upkeep that is due every few hours."""
@@ -134,6 +139,9 @@ class SqliteConnections:
     def reading(self, *, isolated: bool = True) -> AbstractAsyncContextManager[AsyncConnection]:  # noqa: ARG002
         return self._readers.begin()
 
+    async def warm_up(self) -> None:
+        """There is next to nothing to gain."""
+
     async def maintain(self) -> None:
         """Note how the store stands. SQLite moves its log into the file by itself."""
         async with self.writing() as connection:
@@ -146,7 +154,7 @@ class PostgresConnections:
     """A pool on Postgres, directly or through a pooler in transaction mode."""
 
     dialect = "postgresql"
-    appender: Appender = PostgresAppender()
+    appender = PostgresAppender()
 
     def __init__(
         self,
@@ -161,6 +169,7 @@ class PostgresConnections:
         self._read_timeout_ms = read_timeout_ms
         self._engine: AsyncEngine | None = None
         self._appending: KeptConnection | None = None
+        self._single: KeptConnection | None = None
         self._gate = Gate(self.writing, on_terminated)
 
     async def open(self) -> None:
@@ -172,7 +181,10 @@ class PostgresConnections:
             session_timeout_ms=self._write_timeout_ms if is_direct else None,
             explicit_transactions=True,
         )
-        self._appending = KeptConnection(self._engine) if is_direct else None
+        if is_direct:
+            # Each has its own: statements are planned once for each connection.
+            self._appending = KeptConnection(self._engine, plan_once)
+            self._single = KeptConnection(self._engine)
 
     async def _find_out_whether_direct(self) -> bool:
         probe = postgres_engine(self._location, explicit_transactions=True)
@@ -188,8 +200,9 @@ class PostgresConnections:
 
     async def close(self) -> None:
         await self._gate.close()
-        if self._appending is not None:
-            await self._appending.close()
+        for kept in (self._appending, self._single):
+            if kept is not None:
+                await kept.close()
         if self._engine is not None:
             await self._engine.dispose()
             self._engine = None
@@ -202,11 +215,17 @@ class PostgresConnections:
     @asynccontextmanager
     async def appending(self) -> AsyncIterator[AsyncConnection]:
         with self._gate.watched():
-            async with self.single() as connection:
+            async with self._appending.use() if self._appending is not None else self.writing() as connection:
                 yield connection
 
     def single(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        return self._appending.use() if self._appending is not None else self.writing()
+        return self._single.use() if self._single is not None else self.writing()
+
+    async def warm_up(self) -> None:
+        """A pooler would not let what is planned here last."""
+        if self._appending is not None:
+            async with self._appending.use() as connection:
+                await self.appender.warm_up(connection)
 
     def reading(self, *, isolated: bool = True) -> AbstractAsyncContextManager[AsyncConnection]:
         mode = f"ISOLATION LEVEL {'REPEATABLE READ' if isolated else 'READ COMMITTED'} READ ONLY"

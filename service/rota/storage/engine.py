@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -163,7 +163,8 @@ async def asyncpg_connect(location: PostgresLocation, session_timeout_ms: int | 
         return await connect(server_settings=settings, statement_cache_size=0)
     settings |= {"default_transaction_isolation": "read committed", "default_transaction_read_only": "off"}
     settings |= {name: str(session_timeout_ms) for name in _TIMEOUTS}
-    connection = await connect(server_settings=settings)
+    # The driver would forget each statement 5 minutes after its first use, and Postgres would plan it anew.
+    connection = await connect(server_settings=settings, max_cached_statement_lifetime=0)
     await connection.execute(_durable(of_transaction=False))
     return connection
 
@@ -207,11 +208,12 @@ class KeptConnection:
     """A connection on which each statement is a transaction: committed, and durable, once it is answered.
 
     It goes back to the pool only in the end, because its way there and back costs nearly as much as an append. Who
-    asks while it is in use gets another one.
+    asks while it is in use gets another one. `set_up` is called with the driver's connection before its first use.
     """
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, set_up: Callable[[Any], Awaitable[None]] | None = None) -> None:
         self._engine = engine
+        self._set_up = set_up
         self._kept: list[AsyncConnection] = []
         """One, or none while it is in use."""
 
@@ -219,8 +221,11 @@ class KeptConnection:
     async def use(self) -> AsyncIterator[AsyncConnection]:
         if self._kept and (driver := driver_of(self._kept[0])).is_closed():
             await _throw_away(self._kept.pop(), driver)
-        connection = self._kept.pop() if self._kept else await self._engine.connect()
+        is_new = not self._kept
+        connection = await self._engine.connect() if is_new else self._kept.pop()
         async with _thrown_away_on_error(connection):
+            if is_new and self._set_up is not None:
+                await self._set_up(driver_of(connection))
             yield connection
         if self._kept:
             await connection.close()

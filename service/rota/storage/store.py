@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -24,6 +24,7 @@ from rota.replica.ports import (
     ShardClaim,
     ShardOwner,
     StoreRefused,
+    StoreUnavailable,
     check_batches,
 )
 from rota.storage.connections import connections_to
@@ -101,6 +102,12 @@ class SqlStore:
 
     async def close(self) -> None:
         await self._connections.close()
+
+    async def warm_up(self) -> None:
+        """Have the first append take no longer than the later ones; it changes nothing. Without it they are right."""
+        with suppress(StoreUnavailable), store_errors(is_in_use=True):
+            async with asyncio.timeout(self._read_timeout_s):
+                await self._connections.warm_up()
 
     async def maintain(self) -> None:
         """Upkeep, to be called every few hours: makes the journal's partitions of the next days, or notes its end."""
