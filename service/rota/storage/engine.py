@@ -214,27 +214,39 @@ class KeptConnection:
     def __init__(self, engine: AsyncEngine, set_up: Callable[[Any], Awaitable[None]] | None = None) -> None:
         self._engine = engine
         self._set_up = set_up
-        self._kept: list[AsyncConnection] = []
-        """One, or none while it is in use."""
+        self._kept: list[tuple[AsyncConnection, Any]] = []
+        """One and its driver's, or none while it is in use."""
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[AsyncConnection]:
-        if self._kept and (driver := driver_of(self._kept[0])).is_closed():
-            await _throw_away(self._kept.pop(), driver)
-        is_new = not self._kept
-        connection = await self._engine.connect() if is_new else self._kept.pop()
-        async with _thrown_away_on_error(connection):
-            if is_new and self._set_up is not None:
-                await self._set_up(driver_of(connection))
+        connection, driver = await self._take()
+        try:
             yield connection
+        except BaseException:
+            await _throw_away(connection, driver)
+            raise
         if self._kept:
             await connection.close()
         else:
-            self._kept.append(connection)
+            self._kept.append((connection, driver))
 
     async def close(self) -> None:
         while self._kept:
-            await self._kept.pop().close()
+            connection, _ = self._kept.pop()
+            await connection.close()
+
+    async def _take(self) -> tuple[AsyncConnection, Any]:
+        if self._kept:
+            connection, driver = self._kept.pop()
+            if not driver.is_closed():
+                return connection, driver
+            await _throw_away(connection, driver)
+        connection = await self._engine.connect()
+        driver = driver_of(connection)
+        if self._set_up is not None:
+            async with _thrown_away_on_error(connection):
+                await self._set_up(driver)
+        return connection, driver
 
 
 @asynccontextmanager

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 from sqlalchemy import Row, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -65,16 +64,9 @@ class Gate:
         self._on_terminated = on_terminated
         self._tasks: set[asyncio.Task[None]] = set()
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
+    def watched(self) -> _Append:
         """The block appends."""
-        append = _Append()
-        timer = asyncio.get_running_loop().call_later(PATIENCE_S, self._begin, append)
-        try:
-            yield
-        finally:
-            append.is_under_way = False
-            timer.cancel()
+        return _Append(self._begin)
 
     async def close(self) -> None:
         """Wait for transactions in progress: they end by their timeout."""
@@ -117,6 +109,18 @@ class Gate:
             self._on_terminated(holder.role)
 
 
-@dataclass(slots=True)
 class _Append:
-    is_under_way: bool = True
+    """A context that is one object: a small append is made of few."""
+
+    __slots__ = ("_on_late", "_timer", "is_under_way")
+
+    def __init__(self, on_late: Callable[[_Append], None]) -> None:
+        self._on_late = on_late
+        self.is_under_way = True
+
+    def __enter__(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self._on_late, self)
+
+    def __exit__(self, *_: object) -> None:
+        self.is_under_way = False
+        self._timer.cancel()

@@ -193,8 +193,10 @@ class SqlStore:
         check_batches(batches)
         if not batches:
             return []
-        async with self._writing(self._connections.appending()) as connection:
-            written = await self._connections.appender.append(connection, batches)
+        # As `_writing` does, whose context would cost as much as the arguments of a small append.
+        with store_errors(is_in_use=self._is_in_use):
+            async with asyncio.timeout(self._write_timeout_s), self._connections.appending() as connection:
+                written = await self._connections.appender.append(connection, batches)
         return [batch.shard_id for batch in batches if batch.shard_id not in written]
 
     async def side_commits(self, shard_ids: Sequence[int]) -> list[SideCommit]:
