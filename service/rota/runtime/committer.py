@@ -91,7 +91,9 @@ class Committer:
         seconds = time.perf_counter() - started
         landed = self._group.landed(refused, self._clock.now())
         self._carry_out(landed, dict(zip(to_do.batches, batches, strict=True)))
-        self._telemetry.on_commit(len(batches), sum(len(batch.events) for batch in batches), seconds)
+        # Behind what has just been pushed.
+        events = sum(len(batch.events) for batch in batches)
+        asyncio.get_running_loop().call_soon(self._telemetry.on_commit, len(batches), events, seconds)
 
     def _carry_out(self, landed: Landed, batches: dict[OwnedShard, ShardBatch]) -> None:
         for owned, reason in landed.lost.items():
