@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ARRAY,
@@ -120,8 +120,7 @@ def _read_from_json(name: str, columns: Mapping[str, TypeEngine[Any]]) -> FromCl
     return select(*picked).subquery(name)
 
 
-@dataclass(frozen=True, slots=True)
-class TableChange:
+class TableChange(NamedTuple):
     """What a transaction does to one table: `gone` names rows to delete, then `rows` are written.
 
     Rows hold the table's columns in order, JSON as text; keys those of its primary key. A row with a key that is

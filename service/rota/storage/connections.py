@@ -212,11 +212,8 @@ class PostgresConnections:
         mode = "ISOLATION LEVEL READ COMMITTED READ WRITE"
         return postgres_transaction(self._opened(), self._write_timeout_ms, mode=mode)
 
-    @asynccontextmanager
-    async def appending(self) -> AsyncIterator[AsyncConnection]:
-        with self._gate.watched():
-            async with self._appending.use() if self._appending is not None else self.writing() as connection:
-                yield connection
+    def appending(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        return self._gate.watched(self._appending.use() if self._appending is not None else self.writing())
 
     def single(self) -> AbstractAsyncContextManager[AsyncConnection]:
         return self._single.use() if self._single is not None else self.writing()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -217,25 +217,16 @@ class KeptConnection:
         self._kept: list[tuple[AsyncConnection, Any]] = []
         """One and its driver's, or none while it is in use."""
 
-    @asynccontextmanager
-    async def use(self) -> AsyncIterator[AsyncConnection]:
-        connection, driver = await self._take()
-        try:
-            yield connection
-        except BaseException:
-            await _throw_away(connection, driver)
-            raise
-        if self._kept:
-            await connection.close()
-        else:
-            self._kept.append((connection, driver))
+    def use(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        return _Use(self)
 
     async def close(self) -> None:
         while self._kept:
             connection, _ = self._kept.pop()
             await connection.close()
 
-    async def _take(self) -> tuple[AsyncConnection, Any]:
+    async def take(self) -> tuple[AsyncConnection, Any]:
+        """For `give_back`, or to be thrown away."""
         if self._kept:
             connection, driver = self._kept.pop()
             if not driver.is_closed():
@@ -247,6 +238,31 @@ class KeptConnection:
             async with _thrown_away_on_error(connection):
                 await self._set_up(driver)
         return connection, driver
+
+    async def give_back(self, connection: AsyncConnection, driver: Any) -> None:
+        if self._kept:
+            await connection.close()
+        else:
+            self._kept.append((connection, driver))
+
+
+class _Use:
+    """What a generator would be, but for the loop's note of each: an append is made of little else before its SQL."""
+
+    __slots__ = ("_kept", "_taken")
+
+    def __init__(self, kept: KeptConnection) -> None:
+        self._kept = kept
+
+    async def __aenter__(self) -> AsyncConnection:
+        self._taken = await self._kept.take()
+        return self._taken[0]
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await self._kept.give_back(*self._taken)
+        else:
+            await _throw_away(*self._taken)
 
 
 @asynccontextmanager

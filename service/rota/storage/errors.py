@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -30,23 +30,35 @@ _SCHEMA_STATES = ("3F000", "42P01", "42703", "42883")
 """No such schema, table, column, function."""
 
 
-@contextmanager
-def store_errors(*, is_in_use: bool = False) -> Iterator[None]:
+class store_errors:
     """Run a piece of work of the store; whatever the drivers raise in it becomes an exception of the port.
 
     A store that `is_in_use` fitted when it was opened: a login, a database or a table that it refuses later is a
     failover, a rotated password or a restore under way. Its users wait for the end of that, and do not give up.
     """
-    try:
-        yield
-    except (TimeoutError, PoolTimeoutError) as error:
-        raise StoreUnavailable("the store did not answer in time") from error
-    except _DRIVER_ERRORS as error:
-        meaning = as_store_error(error)
-        raise (StoreUnavailable(str(meaning)) if is_in_use else meaning) from error
-    except (UnicodeError, OverflowError) as error:
-        # Text or a number that the engine cannot hold; the transaction was rolled back.
-        raise StoreUnavailable(f"the store cannot hold a value: {error}") from error
+
+    __slots__ = ("_is_in_use",)
+
+    def __init__(self, *, is_in_use: bool = False) -> None:
+        self._is_in_use = is_in_use
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        match error:
+            case None:
+                pass
+            case TimeoutError() | PoolTimeoutError():
+                raise StoreUnavailable("the store did not answer in time") from error
+            case _ if isinstance(error, _DRIVER_ERRORS):
+                meaning = as_store_error(error)
+                raise (StoreUnavailable(str(meaning)) if self._is_in_use else meaning) from error
+            case UnicodeError() | OverflowError():
+                # Text or a number that the engine cannot hold; the transaction was rolled back.
+                raise StoreUnavailable(f"the store cannot hold a value: {error}") from error
+            case _:
+                pass
 
 
 def as_store_error(error: BaseException) -> StoreRefused | StoreUnavailable:

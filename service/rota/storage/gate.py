@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 from sqlalchemy import Row, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -64,9 +65,9 @@ class Gate:
         self._on_terminated = on_terminated
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def watched(self) -> _Append:
-        """The block appends."""
-        return _Append(self._begin)
+    def watched(self, transaction: AbstractAsyncContextManager[AsyncConnection]) -> _Append:
+        """The transaction of an append."""
+        return _Append(transaction, self._begin)
 
     async def close(self) -> None:
         """Wait for transactions in progress: they end by their timeout."""
@@ -110,17 +111,31 @@ class Gate:
 
 
 class _Append:
-    """A context that is one object: a small append is made of few."""
+    """A transaction, and what is called when that takes longer than `PATIENCE_S`."""
 
-    __slots__ = ("_on_late", "_timer", "is_under_way")
+    __slots__ = ("_on_late", "_timer", "_transaction", "is_under_way")
 
-    def __init__(self, on_late: Callable[[_Append], None]) -> None:
+    def __init__(
+        self, transaction: AbstractAsyncContextManager[AsyncConnection], on_late: Callable[[_Append], None]
+    ) -> None:
+        self._transaction = transaction
         self._on_late = on_late
         self.is_under_way = True
 
-    def __enter__(self) -> None:
+    async def __aenter__(self) -> AsyncConnection:
         self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self._on_late, self)
+        try:
+            return await self._transaction.__aenter__()
+        except BaseException:
+            self._end()
+            raise
 
-    def __exit__(self, *_: object) -> None:
+    async def __aexit__(self, *raised: Any) -> bool | None:
+        try:
+            return await self._transaction.__aexit__(*raised)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
         self.is_under_way = False
         self._timer.cancel()

@@ -29,8 +29,11 @@ from rota.protocol.messages import Protocol
 from rota.replica.ports import ShardBatch
 from rota.storage.bulk import Row, TableChange
 from rota.storage.schema import groups, members, offsets, shards, side_commits, topics, topics_revisions
+from rota.wire.documents import json_writer
 
 Read = TypeVar("Read")
+
+_dump = json_writer(compact=False, ascii_only=True)
 
 _OF_SHARDS = bindparam("of_shards", type_=Integer(), expanding=True)
 # Rows come in an order of their own, so that two stores with the same rows load the same image.
@@ -204,7 +207,7 @@ def _member_values(shard_id: int, row: MemberRow) -> Row:
         image.host,
         image.session_timeout_ms,
         image.rebalance_timeout_ms,
-        json.dumps([[each.name, b64encode(each.metadata).decode()] for each in image.protocols]),
+        _dump([[each.name, b64encode(each.metadata).decode()] for each in image.protocols]),
         row.assignment,
         row.takeover,
         image.subject,
