@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import ClassVar
 
 from bench.race.install import program
-from bench.race.peer import TTL_S, Batch, Candidate, Group, Peer, Session, Views, WatchedGroup, Watcher, Writer, opened
+from bench.race.peer import (
+    TTL_S,
+    Batch,
+    Candidate,
+    Group,
+    Leading,
+    Peer,
+    Session,
+    Views,
+    WatchedGroup,
+    Watcher,
+    Writer,
+    opened,
+)
 from bench.race.wire import Grpc, Refused, fields_of, message, message_frame
 from bench.servers import Server
 from bench.setting import HOST
@@ -150,7 +162,7 @@ class _Candidate(Candidate):
     """Campaigns at the Election service, which has it wait for the key before its own."""
 
     def __init__(self, lease: _Lease, name: str) -> None:
-        self.leads = asyncio.Event()
+        self.leads = Leading()
         self._lease = lease
         self._leader = b""
         request = message({1: name, 2: lease.lease, 3: "x"})

@@ -11,7 +11,7 @@ from itertools import count
 from typing import ClassVar
 
 from bench.race.install import java_command
-from bench.race.peer import DEADLINE_S, TTL_S, Candidate, Group, Peer, Session, Writer, opened
+from bench.race.peer import DEADLINE_S, TTL_S, Candidate, Group, Leading, Peer, Session, Writer, opened
 from bench.race.wire import LengthPrefixed, Refused, prefixed
 from bench.servers import Server
 from bench.setting import HOST
@@ -260,7 +260,7 @@ class _Candidate(Candidate):
     """Leads when it is the group's leader."""
 
     def __init__(self, member: KafkaMember) -> None:
-        self.leads = asyncio.Event()
+        self.leads = Leading()
         self._member = member
         self._life = asyncio.create_task(self._live())
 

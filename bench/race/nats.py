@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from bench.race.install import program
-from bench.race.peer import TTL_S, Batch, Candidate, Group, Peer, Session, Views, WatchedGroup, Watcher, Writer
+from bench.race.peer import TTL_S, Batch, Candidate, Group, Leading, Peer, Session, Views, WatchedGroup, Watcher, Writer
 from bench.race.wire import Refused, Wire
 from bench.servers import Server
 from bench.setting import HOST
@@ -227,7 +227,7 @@ class _Candidate(Candidate):
     """Puts the key where it is free: at the sequence of its end, of which its watch reports."""
 
     def __init__(self, wire: NatsWire, subject: str) -> None:
-        self.leads = asyncio.Event()
+        self.leads = Leading()
         self._wire, self._subject = wire, subject
         self._sequence = 0
 

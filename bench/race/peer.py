@@ -6,6 +6,7 @@ A system that has no such thing leaves the method out; `lacks` says why, and the
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -39,10 +40,22 @@ class Batch(Protocol):
     def close(self) -> None: ...
 
 
+class Leading(asyncio.Event):
+    """Notes when it is set: what a candidate does next, and the turn of who waits for it, are not measured."""
+
+    since_s = 0.0
+    """By `time.perf_counter`."""
+
+    def set(self) -> None:
+        if not self.is_set():
+            self.since_s = time.perf_counter()
+        super().set()
+
+
 class Candidate(Protocol):
     """Stands for election when it is made; `leads` is set when it leads."""
 
-    leads: asyncio.Event
+    leads: Leading
 
     async def keep_alive(self) -> None: ...
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import asyncpg
 
-from bench.race.peer import Batch, Candidate, Group, Peer, Session, Views, WatchedGroup, Watcher, Writer
+from bench.race.peer import Batch, Candidate, Group, Leading, Peer, Session, Views, WatchedGroup, Watcher, Writer
 from bench.race.wire import Refused
 from bench.servers import Server
 from tests.support.postgres import PostgresServer
@@ -143,7 +143,7 @@ class _Candidate(Candidate):
     """Waits for the lock."""
 
     def __init__(self, connection: Any, name: str) -> None:
-        self.leads = asyncio.Event()
+        self.leads = Leading()
         self._connection, self._name = connection, name
         self._standing = asyncio.create_task(self._stand())
 

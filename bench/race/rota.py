@@ -12,7 +12,7 @@ import grpc
 from bench.connection import request_bytes
 from bench.members import Crowd, CrowdMember
 from bench.over_grpc import on_a_stream
-from bench.race.peer import TTL_S, Batch, Candidate, Group, Peer, Session, Writer, opened
+from bench.race.peer import TTL_S, Batch, Candidate, Group, Leading, Peer, Session, Writer, opened
 from bench.race.wire import Grpc, Http, Refused, message_frame
 from bench.servers import Server, rota_server
 from bench.setting import HOST, NAMESPACE
@@ -288,7 +288,7 @@ class _Candidate(Candidate):
     """A member with a stream that counts as its life: if that ends, it has left."""
 
     def __init__(self, name: str, wire: Grpc) -> None:
-        self.leads = asyncio.Event()
+        self.leads = Leading()
         self._stream = _WireStream(wire, pb.SessionOptions(leave_after_ms=0, elections=True))
         self._crowd = StreamCrowd(
             name,

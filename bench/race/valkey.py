@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import ClassVar
 
-from bench.race.peer import TTL_S, Batch, Candidate, Group, Peer, Session, Views, WatchedGroup, Watcher, Writer
+from bench.race.peer import TTL_S, Batch, Candidate, Group, Leading, Peer, Session, Views, WatchedGroup, Watcher, Writer
 from bench.race.wire import Refused, Wire
 from bench.servers import Server
 from tests.support.valkey import ValkeyServer
@@ -197,7 +197,7 @@ class _Candidate(Candidate):
     """Takes the lock when it is published as free, or when its key has expired."""
 
     def __init__(self, calls: Resp, news: Resp, key: str, token: str) -> None:
-        self.leads = asyncio.Event()
+        self.leads = Leading()
         self._calls, self._news, self._key, self._token = calls, news, key, token
         self._extend = self._release = b""
 

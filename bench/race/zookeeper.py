@@ -8,7 +8,19 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from bench.race.install import java_command
-from bench.race.peer import TTL_S, Candidate, Group, Peer, Session, Views, WatchedGroup, Watcher, Writer, opened
+from bench.race.peer import (
+    TTL_S,
+    Candidate,
+    Group,
+    Leading,
+    Peer,
+    Session,
+    Views,
+    WatchedGroup,
+    Watcher,
+    Writer,
+    opened,
+)
 from bench.race.wire import LengthPrefixed, Refused, prefixed
 from bench.servers import Server
 from bench.setting import HOST
@@ -190,7 +202,7 @@ class _Candidate(Candidate):
     """A sequential node that waits for the end of the one before it: the usual recipe."""
 
     def __init__(self, wire: ZooKeeperWire, parent: str) -> None:
-        self.leads = asyncio.Event()
+        self.leads = Leading()
         self._wire, self._parent = wire, parent
         self._path = ""
         wire.on_event = self._look
