@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import pytest
@@ -132,3 +133,26 @@ async def test_the_loop_goes_round_while_streams_end(grace_ms: int, monkeypatch:
 
     # Two turns may pass before this task has its own.
     assert max(left_in_turn) <= 2 * BYTES_OF_A_TURN // BYTES_OF_A_LEAVE
+
+
+@in_virtual_time
+async def test_a_lost_stream_looks_at_its_own_members_alone() -> None:
+    async with a_coordinator() as coordinator:
+        alone, among_many = (seconds_to_lose_one(Roster(coordinator, Turns()), others) for others in (1, 20_000))
+
+    assert among_many < 10 * alone, "it takes longer, the more members of the group are on other streams"
+
+
+def seconds_to_lose_one(roster: Roster, others: int) -> float:
+    """The shortest of 20 times in which a stream with one member of a group is lost."""
+    for number in range(others):
+        roster.bound_member(Deaf(), KEY, f"m{number}", None)
+    took_s = []
+    for _ in range(20):
+        lost = Deaf()
+        roster.bound_member(lost, KEY, "lost", None)
+        began_s = time.perf_counter()
+        roster.lose(lost, [KEY], None)
+        took_s.append(time.perf_counter() - began_s)
+        assert "lost" not in roster.bound_members(KEY)
+    return min(took_s)

@@ -56,11 +56,32 @@ class StreamMember:
 class _Table:
     """The members of one group that are bound to streams, by member id, and how to stop listening to it."""
 
-    bound_members: dict[str, StreamMember]
     stop_listening: Callable[[], None]
+    bound_members: dict[str, StreamMember] = field(default_factory=dict)
+    by_stream: dict[Stream, dict[str, StreamMember]] = field(default_factory=dict)
+    """The same members. A stream that ends finds its own without a look at all others'."""
     settled: dict[Stream, HeartbeatMany] = field(default_factory=dict)
     """Heartbeats of which each member is bound to the stream that they came by, until any member is bound or removed.
     """
+
+    def bind(self, bound_member: StreamMember) -> None:
+        """Put a member on its stream; it leaves the one that it was on before."""
+        member_id = bound_member.member_id
+        if member_id in self.bound_members:
+            self.unbind(member_id)
+        self.bound_members[member_id] = bound_member
+        self.by_stream.setdefault(bound_member.stream, {})[member_id] = bound_member
+        self.settled.clear()
+
+    def unbind(self, member_id: str) -> StreamMember:
+        """Take a member off its stream."""
+        bound_member = self.bound_members.pop(member_id)
+        of_stream = self.by_stream[bound_member.stream]
+        del of_stream[member_id]
+        if not of_stream:
+            del self.by_stream[bound_member.stream]
+        self.settled.clear()
+        return bound_member
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +119,11 @@ class Roster:
         table = self._tables.get(key)
         return table.bound_members if table is not None else {}
 
+    def members_of(self, stream: Stream, key: GroupKey) -> list[str]:
+        """The ids of the group's members on this stream."""
+        table = self._tables.get(key)
+        return list(table.by_stream.get(stream, ())) if table is not None else []
+
     def bound_member(
         self, stream: Stream, key: GroupKey, member_id: str, group_instance_id: str | None
     ) -> StreamMember:
@@ -105,11 +131,11 @@ class Roster:
         table = self._tables.get(key)
         if table is None:
             stop_listening = self._coordinator.subscribe(*key, lambda lines: self._on_lines(key, lines))
-            table = self._tables[key] = _Table({}, stop_listening)
+            table = self._tables[key] = _Table(stop_listening)
         bound_member = table.bound_members.get(member_id)
         if bound_member is None or bound_member.stream is not stream:
-            bound_member = table.bound_members[member_id] = StreamMember(stream, member_id, group_instance_id)
-            table.settled.clear()
+            bound_member = StreamMember(stream, member_id, group_instance_id)
+            table.bind(bound_member)
         return bound_member
 
     def remove(self, stream: Stream, key: GroupKey, member_ids: Iterable[str]) -> list[StreamMember]:
@@ -117,13 +143,10 @@ class Roster:
         table = self._tables.get(key)
         if table is None:
             return []
-        bound_members, gone = table.bound_members, []
-        for member_id in member_ids:  # A client may name one twice.
-            bound_member = bound_members.get(member_id)
-            if bound_member is not None and bound_member.stream is stream:
-                gone.append(bound_members.pop(member_id))
-        table.settled.clear()
-        if not bound_members:
+        of_stream = table.by_stream.get(stream, {})
+        # A client may name one twice.
+        gone = [table.unbind(member_id) for member_id in member_ids if member_id in of_stream]
+        if not table.bound_members:
             del self._tables[key]
             table.stop_listening()
         return gone
@@ -173,10 +196,7 @@ class Roster:
         self._leaving.clear()
 
     def _lose_group(self, stream: Stream, key: GroupKey, leave_after_ms: int | None, lost_s: float) -> None:
-        member_ids = [
-            bound_member.member_id for bound_member in self.bound_members(key).values() if bound_member.stream is stream
-        ]
-        bound_members = self.remove(stream, key, member_ids)
+        bound_members = self.remove(stream, key, self.members_of(stream, key))
         if bound_members and leave_after_ms is not None:
             self._depart(_Departure(key, bound_members, lost_s, leave_after_ms), RETRY_LEAVE_S)
 
@@ -263,11 +283,10 @@ class Roster:
             fenced = Fenced(**_place(key, event), member_ids=[member_id], code=code.value, reason=event.reason)
             bound_member.stream.push(SessionEvent(fenced=fenced))
 
-    def _by_stream(self, key: GroupKey) -> Iterable[tuple[Stream, list[StreamMember]]]:
-        streams: dict[Stream, list[StreamMember]] = {}
-        for bound_member in self.bound_members(key).values():
-            streams.setdefault(bound_member.stream, []).append(bound_member)
-        return streams.items()
+    def _by_stream(self, key: GroupKey) -> Iterable[tuple[Stream, Collection[StreamMember]]]:
+        table = self._tables.get(key)
+        by_stream = table.by_stream if table is not None else {}
+        return ((stream, bound_members.values()) for stream, bound_members in by_stream.items())
 
 
 def _place(key: GroupKey, event: JournalEvent) -> dict[str, Any]:

@@ -236,10 +236,7 @@ class Session:
             except RejectedRequest as rejected:
                 refused = rejected
                 self._groups.discard(key)
-                bound_members = self._roster.bound_members(key).values()
-                self._roster.remove(
-                    self, key, [bound_member.member_id for bound_member in bound_members if bound_member.stream is self]
-                )
+                self._roster.remove(self, key, self._roster.members_of(self, key))
         if refused is not None and not self._groups:
             raise refused
         self._calls.admission.admit_undecoded(HeartbeatMany)
