@@ -13,8 +13,8 @@ from rota.api.grpc.server import GrpcServer
 from rota.api.grpc.session import Session
 from rota.api.grpc.turns import BYTES_OF_A_TURN, Turns
 from rota.v1 import coordinator_pb2 as pb
-from tests.grpc.clients import a_join
-from tests.grpc.test_session import ACaller
+from tests.grpc.clients import Channel, SessionClient, a_join, a_stable_member
+from tests.grpc.test_session import ACaller, beats
 
 HALF = BYTES_OF_A_TURN // 2
 
@@ -71,8 +71,11 @@ class Messages:
     """Those of one session: all of them are there at once, and no more come until the call is ended."""
 
     def __init__(self, turns: Turns, messages: list[bytes]) -> None:
-        self.turns = turns
+        self._turns = turns
         self.left = messages
+
+    def turns_of(self, _data: bytes) -> Turns:
+        return self._turns
 
     async def next(self) -> bytes:
         if not self.left:
@@ -111,3 +114,16 @@ async def test_the_loop_goes_round_while_streams_join(server: GrpcServer, monkey
         each.cancel()
     await asyncio.gather(*running, return_exceptions=True)
     assert max(begun_in_turn) == -(-BYTES_OF_A_TURN // len(batch))
+
+
+async def test_a_heartbeat_waits_behind_no_joins(server: GrpcServer, channel: Channel) -> None:
+    member, session, turns = await a_stable_member(channel), SessionClient(channel), server._receiver.turns
+    for _ in range(1_000_000):
+        turns.begin(BYTES_OF_A_TURN, lambda: None)
+
+    answer = await session.ask(heartbeat=beats(member))
+
+    assert answer.heartbeat.groups[0].error == "NONE"
+    assert turns._waiting, "it came after those that had come before it"
+    turns._waiting.clear()
+    await session.close()

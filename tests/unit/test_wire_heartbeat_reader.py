@@ -7,8 +7,8 @@ import pytest
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import HeartbeatMany, MemberHeartbeat
-from rota.v1.coordinator_pb2 import HeartbeatManyRequest, SessionRequest
-from rota.wire.heartbeats import MAX_REMEMBERED_BYTES, HeartbeatReader, write_many
+from rota.v1.coordinator_pb2 import HeartbeatManyRequest, JoinGroupRequest, SessionRequest
+from rota.wire.heartbeats import MAX_REMEMBERED_BYTES, HeartbeatReader, are_heartbeats, write_many
 
 LIMITS = Limits(group_max_size=3)
 
@@ -134,3 +134,14 @@ def test_a_large_message_is_not_remembered() -> None:
     reader, _ = a_reader_of(data, Limits(group_max_size=len(members)))
 
     assert reader.repeated(data) is None
+
+
+def test_a_message_has_heartbeats_alone_or_is_like_others() -> None:
+    beats, joins = a_message(7, a_group("g")), SessionRequest(call=7, join=JoinGroupRequest(group_id="g"))
+
+    assert are_heartbeats(beats)
+    assert not are_heartbeats(joins.SerializeToString())
+    assert not are_heartbeats(SessionRequest(batch=[joins]).SerializeToString())
+    assert not are_heartbeats(beats + joins.SerializeToString())
+    assert not are_heartbeats(beats[:-1])
+    assert not are_heartbeats(b"")

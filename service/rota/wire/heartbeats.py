@@ -112,8 +112,8 @@ class HeartbeatReader:
     def remember(self, data: bytes) -> None:
         """The bytes of the `SessionRequest` that the last `read` was of, or of any other message of the stream."""
         latest, self._latest = self._latest, None
-        if latest is not None and len(data) <= MAX_REMEMBERED_BYTES and (rest := _heartbeats_of(data)):
-            self._last, self._last_read = rest, latest
+        if latest is not None and len(data) <= MAX_REMEMBERED_BYTES and (begin := _begin_of_heartbeats(data)):
+            self._last, self._last_read = data[begin:], latest
 
     def repeated(self, data: bytes) -> tuple[int, list[HeartbeatMany]] | None:
         """The call of a `SessionRequest` and what `read` has returned for these heartbeats; None for any other bytes.
@@ -134,6 +134,11 @@ class HeartbeatReader:
         request = _read_group(group)
         self._said[key] = (said, request)
         return request
+
+
+def are_heartbeats(data: bytes) -> bool:
+    """Whether a `SessionRequest` has heartbeats and nothing else, as clients write it. It is not parsed."""
+    return _begin_of_heartbeats(data) > 0
 
 
 def write_many(requests: Iterable[HeartbeatMany]) -> HeartbeatManyRequest:
@@ -191,13 +196,13 @@ def _call_of(data: bytes) -> tuple[int, int]:
     return _varint(data, 1) if data[:1] == _TAG_OF_CALL else (0, 0)
 
 
-def _heartbeats_of(data: bytes) -> bytes:
-    """A `SessionRequest` without its call, if it has heartbeats behind it and nothing else; empty otherwise."""
+def _begin_of_heartbeats(data: bytes) -> int:
+    """Where a `SessionRequest` goes on behind its call, if it has heartbeats there and nothing else; 0 otherwise."""
     call, begin = _call_of(data)
     if not call or data[begin : begin + 1] != _TAG_OF_HEARTBEATS:
-        return b""
+        return 0
     length, at = _varint(data, begin + 1)
-    return data[begin:] if length and at + length == len(data) else b""
+    return begin if length and at + length == len(data) else 0
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from rota.api.grpc.unfinished import Unfinished
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import Heartbeat
+from rota.wire.heartbeats import are_heartbeats
 
 
 class Receiver:
@@ -33,7 +34,9 @@ class Receiver:
         self._guard = guard
         self._proxies = proxies
         self.turns = Turns()
-        """In which the messages of sessions begin."""
+        """In which the messages of sessions begin, but for heartbeats."""
+        self.turns_of_heartbeats = Turns()
+        """Behind joins a heartbeat would wait for seconds, and its member would expire."""
         self._proven = Unfinished(
             budgets.unfinished_messages, budgets.waiting_rpcs, lambda: metrics.over_budget("unfinished_messages")
         )
@@ -122,10 +125,9 @@ class SessionMessages:
         self._is_free: bool | None = None
         """Whether messages are received past the budget; None until the first one was asked for."""
 
-    @property
-    def turns(self) -> Turns:
-        """In which the messages begin."""
-        return self._receiver.turns
+    def turns_of(self, data: bytes) -> Turns:
+        """In which this message begins."""
+        return self._receiver.turns_of_heartbeats if are_heartbeats(data) else self._receiver.turns
 
     def next(self) -> Awaitable[object]:
         """The next message; anything but bytes after the last one. Raises `RejectedRequest`."""

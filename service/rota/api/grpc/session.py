@@ -165,8 +165,9 @@ class Session:
                         data = await self._messages.next()
                         if not isinstance(data, bytes):
                             break
-                        if not self._messages.turns.try_begin(len(data)):
-                            await self._messages.turns.wait(len(data))
+                        turns = self._messages.turns_of(data)
+                        if not turns.try_begin(len(data)):
+                            await turns.wait(len(data))
                         self._begin_each(data)
                         del data  # It would stay in memory for as long as this waits for the next one.
                 except asyncio.CancelledError:
