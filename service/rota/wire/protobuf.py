@@ -30,14 +30,14 @@ class Shape:
     def __init__(self, record: ObjectShape, descriptor: Descriptor, *, lists_may_be_absent: bool = False) -> None:
         fields = descriptor.fields_by_name
         self._readers: list[tuple[str, Read]] = []
-        self._writers: list[tuple[str, str, Write | None, bool]] = []
-        """Attribute, field, how it is written, and whether an empty value is written there, as it is not an absent one.
-        """
+        self._writers: list[tuple[str, str, Write | None, Any]] = []
+        """Attribute, field, how it is written, and the value that an absent field has; None where absence is told."""
         for entry in record.entries:
             field = fields[entry.name if entry.name in fields else entry.attribute_name]
             read, write = _codec(entry.field, field, lists_may_be_absent=lists_may_be_absent)
             self._readers.append((entry.name, read))
-            self._writers.append((entry.attribute_name, field.name, write, field.has_presence))
+            absent = None if field.has_presence else () if field.is_repeated else field.default_value
+            self._writers.append((entry.attribute_name, field.name, write, absent))
 
     def document(self, message: Any) -> dict[str, Any]:
         """What `Record.decode` takes: the same names as in JSON, with bytes as they are."""
@@ -45,9 +45,9 @@ class Shape:
 
     def fill(self, message: Any, value: Any) -> None:
         """Write a message of ours; ValueError or TypeError for what protobuf cannot hold."""
-        for attribute, name, write, says_empty in self._writers:
+        for attribute, name, write, absent in self._writers:
             given = getattr(value, attribute)
-            if given or (says_empty and given is not None):
+            if given is not None and given != absent:
                 if write is None:
                     setattr(message, name, given)
                 else:
