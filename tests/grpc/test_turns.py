@@ -121,6 +121,7 @@ async def test_a_heartbeat_waits_behind_no_joins(server: GrpcServer, channel: Ch
     for _ in range(1_000_000):
         turns.begin(BYTES_OF_A_TURN, lambda: None)
 
+    await session.ask(options=pb.SessionOptions(leave_after_ms=1_800_000, batching=True, elections=True))
     answer = await session.ask(heartbeat=beats(member))
 
     assert answer.heartbeat.groups[0].error == "NONE"

@@ -22,6 +22,9 @@ from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import Heartbeat
 from rota.wire.heartbeats import are_heartbeats
 
+SMALL_BYTES = 32
+"""The options of a stream, or the cancellation of a call, but no join."""
+
 
 class Receiver:
     """Receives messages for all services of a server.
@@ -34,9 +37,11 @@ class Receiver:
         self._guard = guard
         self._proxies = proxies
         self.turns = Turns()
-        """In which the messages of sessions begin, but for heartbeats."""
+        """In which most messages of sessions begin."""
         self.turns_of_heartbeats = Turns()
-        """Behind joins a heartbeat would wait for seconds, and its member would expire."""
+        """For those that have heartbeats alone: behind joins they would wait for seconds, and their members expire. For
+        small messages, too: heartbeats of the same stream wait behind them.
+        """
         self._proven = Unfinished(
             budgets.unfinished_messages, budgets.waiting_rpcs, lambda: metrics.over_budget("unfinished_messages")
         )
@@ -127,7 +132,8 @@ class SessionMessages:
 
     def turns_of(self, data: bytes) -> Turns:
         """In which this message begins."""
-        return self._receiver.turns_of_heartbeats if are_heartbeats(data) else self._receiver.turns
+        waits_for_no_joins = len(data) <= SMALL_BYTES or are_heartbeats(data)
+        return self._receiver.turns_of_heartbeats if waits_for_no_joins else self._receiver.turns
 
     def next(self) -> Awaitable[object]:
         """The next message; anything but bytes after the last one. Raises `RejectedRequest`."""
