@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
+import grpc
 import pytest
 
 from rota.api.grpc.calls import Context
@@ -128,3 +129,26 @@ async def test_a_heartbeat_waits_behind_no_joins(server: GrpcServer, channel: Ch
     assert turns._waiting, "it came after those that had come before it"
     turns._waiting.clear()
     await session.close()
+
+
+async def test_a_drain_answers_calls_that_wait_for_their_turn(
+    server: GrpcServer, channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, may_begin = asyncio.Event(), asyncio.Event()
+
+    async def wait(_size: int) -> None:
+        waits.set()
+        await may_begin.wait()
+
+    monkeypatch.setattr(server._receiver.turns, "try_begin", lambda _size: False)
+    monkeypatch.setattr(server._receiver.turns, "wait", wait)
+    session = SessionClient(channel)
+    call = await session.send(join=a_join("i1"))
+    await waits.wait()
+
+    await server.drain()
+    await session.next_news("drain")
+    may_begin.set()
+
+    assert (await session.answer_to(call)).HasField("joined")
+    assert await session.until_ended() is grpc.StatusCode.OK

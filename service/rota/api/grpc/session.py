@@ -94,6 +94,7 @@ class Session:
         "_draining",
         "_failure",
         "_groups",
+        "_has_received",
         "_heartbeats",
         "_host",
         "_last_answers",
@@ -139,6 +140,8 @@ class Session:
         """The rpc's own, once `run` waits for the next message in it. A task beside it takes 0.8 kB."""
         self._receives = True
         """Whether more messages are received."""
+        self._has_received = False
+        """Whether a message waits for its turn: a drain does not end the stream before its calls are answered."""
         self._waiting: asyncio.Future[None] | None = None
         """Set while `run` waits for the end of open calls."""
         self._leave_after_ms: int | None = None
@@ -167,9 +170,13 @@ class Session:
                             break
                         turns = self._messages.turns_of(data)
                         if not turns.try_begin(len(data)):
+                            self._has_received = True
                             await turns.wait(len(data))
+                            self._has_received = False
                         self._begin_each(data)
                         del data  # It would stay in memory for as long as this waits for the next one.
+                        if self._draining:
+                            self._look()
                 except asyncio.CancelledError:
                     if self._task is None or self._receives or self._task.uncancel():
                         raise  # The client is gone.
@@ -220,7 +227,7 @@ class Session:
 
     def _is_over(self) -> bool:
         """Whether the server ends the stream, rather than its client."""
-        is_drained = self._draining and not self._open and self._writing is None
+        is_drained = self._draining and not (self._has_received or self._open) and self._writing is None
         return is_drained or self._broken or self._failure is not None or self._rejection is not None
 
     # --- the caller ---------------------------------------------------------------------------------
