@@ -41,7 +41,7 @@ class Batch(Protocol):
 
 
 class Leading(asyncio.Event):
-    """Notes when it is set: what a candidate does next, and the turn of the task that waits for it, are not measured."""
+    """Notes when it is set: neither what a candidate does next nor the turn of the task that waits is measured."""
 
     since_s = 0.0
     """By `time.perf_counter`."""

@@ -429,9 +429,7 @@ async def test_losing_the_stream_alone_takes_nobody_along(
     await until(lambda: len(server._sessions) == 1)
 
     assert await member_ids(coordinator) == [leader.member_id, follower.member_id]
-    assert [bound_member.member_id for bound_member in server._roster.bound_members(("default", "g")).values()] == [
-        follower.member_id
-    ]
+    assert list(server._roster.streams(("default", "g"))) == [follower.member_id]
 
 
 async def test_a_loss_reported_twice_still_takes_its_members_along(
@@ -441,14 +439,14 @@ async def test_a_loss_reported_twice_still_takes_its_members_along(
     caller = ACaller()
     session = Session(server._calls, server._roster, cast(Context, caller), cast(SessionMessages, AJoin()))
     running = asyncio.create_task(session.run())
-    await until(lambda: len(server._roster.bound_members(("default", "g"))) == 1)
+    await until(lambda: len(server._roster.streams(("default", "g"))) == 1)
 
     running.cancel()
     await caller.ended.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
-    assert not server._roster.bound_members(("default", "g"))
+    assert not server._roster.streams(("default", "g"))
     server._roster.stop()
 
 
@@ -456,7 +454,7 @@ async def test_a_client_that_does_not_read_its_events_is_cut_off(server: GrpcSer
     caller = ACaller()
     session = Session(server._calls, server._roster, cast(Context, caller), cast(SessionMessages, AJoin()))
     running = asyncio.create_task(session.run())
-    await until(lambda: len(server._roster.bound_members(("default", "g"))) == 1)
+    await until(lambda: len(server._roster.streams(("default", "g"))) == 1)
 
     for _ in range(MAX_UNREAD + 1):
         session.push(pb.SessionEvent())
@@ -472,14 +470,14 @@ async def test_a_client_may_go_while_the_server_ends_its_stream(server: GrpcServ
     caller.reads.set()
     session = Session(server._calls, server._roster, cast(Context, caller), cast(SessionMessages, AJoin()))
     running = asyncio.create_task(session.run())
-    await until(lambda: len(server._roster.bound_members(("default", "g"))) == 1)
+    await until(lambda: len(server._roster.streams(("default", "g"))) == 1)
 
     session._reject(RejectedRequest(ErrorCode.GROUP_AUTHORIZATION_FAILED, "the rules have changed"))
     running.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert not server._roster.bound_members(("default", "g"))
+    assert not server._roster.streams(("default", "g"))
 
 
 async def test_a_stream_whose_writes_fail_ends(server: GrpcServer) -> None:
@@ -490,7 +488,7 @@ async def test_a_stream_whose_writes_fail_ends(server: GrpcServer) -> None:
     with pytest.raises(ConnectionError):
         await session.run()
 
-    assert not server._roster.bound_members(("default", "g"))
+    assert not server._roster.streams(("default", "g"))
 
 
 async def test_a_member_whose_join_is_parked_leaves_with_its_stream(

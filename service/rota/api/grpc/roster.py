@@ -42,46 +42,47 @@ class Stream(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class StreamMember:
-    """A member on a stream. While it joins there it gets no push to join, nor of its own sync's result."""
+class MemberCalls:
+    """Calls of a member that are under way on its stream. While it joins there it gets no push to join, nor of its own
+    sync's result.
+    """
 
-    stream: Stream
-    member_id: str
-    group_instance_id: str | None
     joins: int = 0
     syncs: int = 0
 
 
 @dataclass(slots=True)
 class _Table:
-    """The members of one group that are bound to streams, by member id, and how to stop listening to it."""
+    """The members of one group that are bound to streams, and how to stop listening to it."""
 
     stop_listening: Callable[[], None]
-    bound_members: dict[str, StreamMember] = field(default_factory=dict)
-    by_stream: dict[Stream, dict[str, StreamMember]] = field(default_factory=dict)
-    """The same members. A stream that ends finds its own without a look at all others'."""
+    streams: dict[str, Stream] = field(default_factory=dict)
+    """By member id. A member that is silent takes no more than its places here and below."""
+    members: dict[Stream, dict[str, None]] = field(default_factory=dict)
+    """The same by stream: one that ends finds its own members without a look at all others."""
+    calls: dict[str, MemberCalls] = field(default_factory=dict)
+    """By member id, of those with calls under way."""
     settled: dict[Stream, HeartbeatMany] = field(default_factory=dict)
     """Heartbeats of which each member is bound to the stream that they came by, until any member is bound or removed.
     """
 
-    def bind(self, bound_member: StreamMember) -> None:
-        """Put a member on its stream; it leaves the one that it was on before."""
-        member_id = bound_member.member_id
-        if member_id in self.bound_members:
+    def bind(self, stream: Stream, member_id: str) -> None:
+        """Put a member on a stream; it leaves the one that it was on before."""
+        if member_id in self.streams:
             self.unbind(member_id)
-        self.bound_members[member_id] = bound_member
-        self.by_stream.setdefault(bound_member.stream, {})[member_id] = bound_member
+        self.streams[member_id] = stream
+        self.members.setdefault(stream, {})[member_id] = None
         self.settled.clear()
 
-    def unbind(self, member_id: str) -> StreamMember:
+    def unbind(self, member_id: str) -> None:
         """Take a member off its stream."""
-        bound_member = self.bound_members.pop(member_id)
-        of_stream = self.by_stream[bound_member.stream]
-        del of_stream[member_id]
-        if not of_stream:
-            del self.by_stream[bound_member.stream]
+        stream = self.streams.pop(member_id)
+        on_stream = self.members[stream]
+        del on_stream[member_id]
+        if not on_stream:
+            del self.members[stream]
+        self.calls.pop(member_id, None)
         self.settled.clear()
-        return bound_member
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class _Departure:
     """Members whose stream was lost at that time of the event loop, and that are on no other one."""
 
     key: GroupKey
-    bound_members: Sequence[StreamMember]
+    member_ids: Sequence[str]
     lost_s: float
     leave_after_ms: int
 
@@ -98,7 +99,7 @@ class _Departure:
         # Not the grace: this loop may be late, and early heartbeats in it would count for nothing.
         silent_ms = int((_now_s() - self.lost_s) * 1000)
         reason = f"its stream was lost {self.leave_after_ms} ms ago"
-        leaving = (LeavingMember(m.member_id, m.group_instance_id, reason, silent_ms) for m in self.bound_members)
+        leaving = (LeavingMember(member_id, None, reason, silent_ms) for member_id in self.member_ids)
         return LeaveGroup(*self.key, tuple(leaving))
 
 
@@ -114,50 +115,57 @@ class Roster:
         """Of members that leave after their grace, or that could not leave yet."""
         self._has_stopped = False
 
-    def bound_members(self, key: GroupKey) -> Mapping[str, StreamMember]:
-        """The members of the group on streams, by member id; not to be kept."""
+    def streams(self, key: GroupKey) -> Mapping[str, Stream]:
+        """The stream of each member of the group that is on one, by member id; not to be kept."""
         table = self._tables.get(key)
-        return table.bound_members if table is not None else {}
+        return table.streams if table is not None else {}
 
-    def members_of(self, stream: Stream, key: GroupKey) -> list[str]:
-        """The ids of the group's members on this stream."""
+    def members_on(self, stream: Stream, key: GroupKey) -> list[str]:
+        """The members of the group on this stream."""
         table = self._tables.get(key)
-        return list(table.by_stream.get(stream, ())) if table is not None else []
+        return list(table.members.get(stream, ())) if table is not None else []
 
-    def bound_member(
-        self, stream: Stream, key: GroupKey, member_id: str, group_instance_id: str | None
-    ) -> StreamMember:
+    def bind(self, stream: Stream, key: GroupKey, member_id: str) -> None:
         """Bind the member to this stream; it leaves the one that it was on before."""
         table = self._tables.get(key)
         if table is None:
             stop_listening = self._coordinator.subscribe(*key, lambda lines: self._on_lines(key, lines))
             table = self._tables[key] = _Table(stop_listening)
-        bound_member = table.bound_members.get(member_id)
-        if bound_member is None or bound_member.stream is not stream:
-            bound_member = StreamMember(stream, member_id, group_instance_id)
-            table.bind(bound_member)
-        return bound_member
+        if table.streams.get(member_id) is not stream:
+            table.bind(stream, member_id)
 
-    def remove(self, stream: Stream, key: GroupKey, member_ids: Iterable[str]) -> list[StreamMember]:
+    def calls_of(self, key: GroupKey, member_id: str) -> MemberCalls:
+        """Where calls of a member that is bound are counted, for as long as any of them is under way."""
+        return self._tables[key].calls.setdefault(member_id, MemberCalls())
+
+    def end_call(self, key: GroupKey, member_id: str, calls: MemberCalls) -> None:
+        """A call that was counted in `calls` is over."""
+        table = self._tables.get(key)
+        if table is not None and not (calls.joins or calls.syncs) and table.calls.get(member_id) is calls:
+            del table.calls[member_id]
+
+    def remove(self, stream: Stream, key: GroupKey, member_ids: Iterable[str]) -> list[str]:
         """Take members off this stream; returns those that were on it."""
         table = self._tables.get(key)
         if table is None:
             return []
-        of_stream = table.by_stream.get(stream, {})
+        of_stream = table.members.get(stream, {})
         # A client may name one twice.
-        gone = [table.unbind(member_id) for member_id in member_ids if member_id in of_stream]
-        if not table.bound_members:
+        gone = [member_id for member_id in dict.fromkeys(member_ids) if member_id in of_stream]
+        for member_id in gone:
+            table.unbind(member_id)
+        if not table.streams:
             del self._tables[key]
             table.stop_listening()
         return gone
 
-    def give_back(self, bound_member: StreamMember, key: GroupKey, former: StreamMember | None) -> None:
+    def give_back(self, stream: Stream, key: GroupKey, member_id: str, former: Stream | None) -> None:
         """The member turned out to be another caller's: its own stream has it again, this one does not."""
-        if former is not None and former.stream is bound_member.stream:
+        if former is stream:
             return
-        self.remove(bound_member.stream, key, [bound_member.member_id])
+        self.remove(stream, key, [member_id])
         if former is not None:
-            self.bound_member(former.stream, key, former.member_id, former.group_instance_id)
+            self.bind(former, key, member_id)
 
     def on_heartbeat(self, stream: Stream, request: HeartbeatMany, errors: Collection[HeartbeatError]) -> None:
         """Bind all members with a heartbeat to the stream, except those that were removed."""
@@ -165,14 +173,13 @@ class Roster:
         table = self._tables.get(key)
         if not errors and table is not None and table.settled.get(stream) is request:
             return
-        bound_members = self.bound_members(key)
+        streams = self.streams(key)
         gone = {each.member_id for each in errors if each.error is not ErrorCode.REBALANCE_IN_PROGRESS}
         if gone:
             self.remove(stream, key, gone)
         for beat in request.members:
-            bound_member = bound_members.get(beat.member_id)
-            if (bound_member is None or bound_member.stream is not stream) and beat.member_id not in gone:
-                self.bound_member(stream, key, beat.member_id, beat.group_instance_id)
+            if streams.get(beat.member_id) is not stream and beat.member_id not in gone:
+                self.bind(stream, key, beat.member_id)
         if not errors and (table := self._tables.get(key)) is not None:
             table.settled[stream] = request
 
@@ -196,9 +203,9 @@ class Roster:
         self._leaving.clear()
 
     def _lose_group(self, stream: Stream, key: GroupKey, leave_after_ms: int | None, lost_s: float) -> None:
-        bound_members = self.remove(stream, key, self.members_of(stream, key))
-        if bound_members and leave_after_ms is not None:
-            self._depart(_Departure(key, bound_members, lost_s, leave_after_ms), RETRY_LEAVE_S)
+        member_ids = self.remove(stream, key, self.members_on(stream, key))
+        if member_ids and leave_after_ms is not None:
+            self._depart(_Departure(key, member_ids, lost_s, leave_after_ms), RETRY_LEAVE_S)
 
     def _depart(self, departure: _Departure, pauses_s: Sequence[float]) -> None:
         """Have these members leave; again after each of the pauses while the coordinator is not available."""
@@ -209,7 +216,7 @@ class Roster:
             if pauses_s:
                 self._later(pauses_s[0], partial(self._depart, departure, pauses_s[1:]))
                 return
-            details = {"group_id": departure.key[1], "members": len(departure.bound_members)}
+            details = {"group_id": departure.key[1], "members": len(departure.member_ids)}
             _log.warning("members of a lost stream could not leave", extra=details)
 
         self._coordinator.submit(departure.request(), answered)
@@ -239,8 +246,9 @@ class Roster:
 
     def _notify_rebalance(self, key: GroupKey, event: JournalEvent, elected: Elected | None) -> None:
         """Where the next generation is there already, its members are led into it, if their clients understand that."""
-        for stream, bound_members in self._by_stream(key):
-            notified = [bound_member.member_id for bound_member in bound_members if not bound_member.joins]
+        joining = self._joining(key)
+        for stream, member_ids in self._by_stream(key):
+            notified = [member_id for member_id in member_ids if member_id not in joining]
             if elected is not None and stream.takes_elections:
                 taken_along = [member_id for member_id in notified if member_id in elected.member_ids]
                 notified = [member_id for member_id in notified if member_id not in elected.member_ids]
@@ -263,13 +271,14 @@ class Roster:
     def _notify_generation(self, key: GroupKey, event: JournalEvent) -> None:
         """A leader that opened it gets it as its answer; where the server assigns, the leader did not open it."""
         leader_id, shares = event.payload["leader_id"], dict(event.payload["assignments"])
-        for stream, bound_members in self._by_stream(key):
+        informed = self._joining(key)
+        if (calls := self._calls(key).get(leader_id)) is not None and calls.syncs:
+            informed.add(leader_id)
+        for stream, member_ids in self._by_stream(key):
             notified = [
-                MemberAssignment(
-                    member_id=bound_member.member_id, assignment=b64decode(shares.get(bound_member.member_id, ""))
-                )
-                for bound_member in bound_members
-                if not bound_member.joins and not (bound_member.syncs and bound_member.member_id == leader_id)
+                MemberAssignment(member_id=member_id, assignment=b64decode(shares.get(member_id, "")))
+                for member_id in member_ids
+                if member_id not in informed
             ]
             if notified:
                 generation = Generation(**_place(key, event), generation_id=event.generation_id, members=notified)
@@ -277,16 +286,23 @@ class Roster:
 
     def _notify_fenced(self, key: GroupKey, event: JournalEvent, code: ErrorCode) -> None:
         member_id = event.payload["member_id"]
-        bound_member = self.bound_members(key).get(member_id)
-        if bound_member is not None:
-            self.remove(bound_member.stream, key, [member_id])
+        stream = self.streams(key).get(member_id)
+        if stream is not None:
+            self.remove(stream, key, [member_id])
             fenced = Fenced(**_place(key, event), member_ids=[member_id], code=code.value, reason=event.reason)
-            bound_member.stream.push(SessionEvent(fenced=fenced))
+            stream.push(SessionEvent(fenced=fenced))
 
-    def _by_stream(self, key: GroupKey) -> Iterable[tuple[Stream, Collection[StreamMember]]]:
+    def _calls(self, key: GroupKey) -> Mapping[str, MemberCalls]:
         table = self._tables.get(key)
-        by_stream = table.by_stream if table is not None else {}
-        return ((stream, bound_members.values()) for stream, bound_members in by_stream.items())
+        return table.calls if table is not None else {}
+
+    def _joining(self, key: GroupKey) -> set[str]:
+        """The members whose joins are under way on their streams."""
+        return {member_id for member_id, calls in self._calls(key).items() if calls.joins}
+
+    def _by_stream(self, key: GroupKey) -> list[tuple[Stream, list[str]]]:
+        table = self._tables.get(key)
+        return [(stream, list(member_ids)) for stream, member_ids in table.members.items()] if table is not None else []
 
 
 def _place(key: GroupKey, event: JournalEvent) -> dict[str, Any]:

@@ -13,8 +13,8 @@ which it was queued.
 
 A client therefore needs no order between them: a push names its generation, and a member with another one ignores it.
 Pushes that a member's own call brought about are left out, since the answer says the same: a member that is joining
-gets no push to join (`StreamMember.joins`), and a leader that opened a generation by its sync has its share in the
-answer (`StreamMember.syncs`). A push may be left out that would have been needed, where a rebalance begins in the turns
+gets no push to join (`MemberCalls.joins`), and a leader that opened a generation by its sync has its share in the
+answer (`MemberCalls.syncs`). A push may be left out that would have been needed, where a rebalance begins in the turns
 between an answer and its event. That costs time and nothing else: the next heartbeat is answered with
 REBALANCE_IN_PROGRESS. Pushes make members quick; heartbeats make them right.
 
@@ -244,7 +244,7 @@ class Session:
             except RejectedRequest as rejected:
                 refused = rejected
                 self._groups.discard(key)
-                self._roster.remove(self, key, self._roster.members_of(self, key))
+                self._roster.remove(self, key, self._roster.members_on(self, key))
         if refused is not None and not self._groups:
             raise refused
         self._calls.admission.admit_undecoded(HeartbeatMany)
@@ -441,7 +441,7 @@ class Session:
         if isinstance(request, JoinGroup | SyncGroup):
             member_id = reply.member_id if isinstance(reply, JoinReply) else request.member_id
             key = (request.namespace, request.group_id)
-            self._roster.bound_member(self, key, member_id, request.group_instance_id)
+            self._roster.bind(self, key, member_id)
         event = SessionEvent()
         kind.rpc.fill_answer(getattr(event, kind.answer), reply, answer.revision, answer.epoch)
         return event
