@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sys import intern
+from typing import TypeVar
 
 from rota.group.apply import record
 from rota.group.assignment import ask_for_assignment, concerns_all, mark_synced, renew_assignment
@@ -28,9 +29,11 @@ from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import LAST_TAKEOVER
 from rota.protocol.limits import Limits
-from rota.protocol.messages import JoinGroup, JoinReply, Protocol
+from rota.protocol.messages import JoinGroup, JoinReply
 from rota.protocol.texts import is_of_topics
 from rota.types import why_not_assigned
+
+Said = TypeVar("Said")
 
 MOST_GENERATIONS_AHEAD = 10_000
 """By so much a member may be ahead of its group: a store is seldom taken back over more generations than that."""
@@ -335,23 +338,27 @@ def _park(result: Result, group: Group, member: Member, call: int) -> None:
 def _image(
     group: Group, request: JoinGroup, member_id: str, group_instance_id: str | None, former_subject: str = ""
 ) -> MemberImage:
-    """What the member now is. An administrator that joins in its name does not become its caller."""
+    """What the member now is. An administrator that joins in its name does not become its caller.
+
+    What it says as the oldest member does, as a rule nearly all, is in memory once.
+    """
+    oldest = next(iter(group.members.values()), None)
+    said = request if oldest is None else oldest.image
     return MemberImage(
         member_id=member_id,
         group_instance_id=group_instance_id,
-        client_id=request.client_id,
+        client_id=_shared(request.client_id, said.client_id),
         host=intern(request.host),  # thousands of equal ones take memory
-        session_timeout_ms=request.session_timeout_ms,
-        rebalance_timeout_ms=request.rebalance_timeout_ms,
-        protocols=_shared(group, request.protocols),
+        session_timeout_ms=_shared(request.session_timeout_ms, said.session_timeout_ms),
+        rebalance_timeout_ms=_shared(request.rebalance_timeout_ms, said.rebalance_timeout_ms),
+        protocols=_shared(request.protocols, said.protocols),
         subject=request.subject or former_subject,
     )
 
 
-def _shared(group: Group, protocols: tuple[Protocol, ...]) -> tuple[Protocol, ...]:
-    """The same protocols of the oldest member, where it offers these, as a rule: they are in memory once."""
-    oldest = next(iter(group.members.values()), None)
-    return oldest.image.protocols if oldest is not None and oldest.image.protocols == protocols else protocols
+def _shared(value: Said, others: Said) -> Said:
+    """The value, as the other one's object where they are equal."""
+    return others if others == value else value
 
 
 def _trigger(cause: Cause, reason: str, request: JoinGroup, member_id: str) -> Trigger:
