@@ -23,7 +23,7 @@ from rota.group.records import (
     RebalanceStarted,
 )
 from rota.group.result import Result, TimerKind
-from rota.group.sessions import start_session
+from rota.group.sessions import start_session, start_sessions
 from rota.group.state import (
     COMPLETING_REBALANCE,
     EMPTY,
@@ -373,5 +373,4 @@ def _answer_joins(result: Result, group: Group) -> None:
         if member.join_call is not None:
             result.reply(member.join_call, join_reply(group, member, is_served=is_served))
             member.join_call = None
-        if member.taken_along_from is None:
-            start_session(result, group, member)
+    start_sessions(result, group, [member for member in group.members.values() if member.taken_along_from is None])

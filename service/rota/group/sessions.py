@@ -31,8 +31,9 @@ def renew_sessions(result: Result, group: Group, members: Iterable[Member]) -> N
     While a call of its is parked, that call shows it. This is the hottest path of all, so it is written out.
     """
     now_ms, seen = result.now_ms, result.seen
-    # Members that share a message were last seen together as a rule, so their gaps are of one class.
-    last_gap_ms, number = 0, 0
+    # Members that share a message were last seen together as a rule: their gaps are of one class, and one deadline in
+    # memory does for all of them.
+    last_gap_ms, number, last_timeout_ms, until_ms = 0, 0, 0, 0
     for member in members:
         deadline_ms = member.session_deadline_ms
         if deadline_ms is None:
@@ -47,19 +48,30 @@ def renew_sessions(result: Result, group: Group, members: Iterable[Member]) -> N
         classes[number] = classes.get(number, 0) + 1
         if gap_ms > gaps.longest_ms:  # noqa: PLR1730 - max() takes longer
             gaps.longest_ms = gap_ms
-        member.session_deadline_ms = deadline_ms = now_ms + timeout_ms
+        if timeout_ms != last_timeout_ms:
+            last_timeout_ms, until_ms = timeout_ms, now_ms + timeout_ms
+        member.session_deadline_ms = until_ms
         armed_ms = member.session_armed_ms
-        if armed_ms is None or armed_ms > deadline_ms:
-            _arm(result, group, member, deadline_ms)
+        if armed_ms is None or armed_ms > until_ms:
+            _arm(result, group, member, until_ms)
         if seen is not None:
             seen[member] = group
 
 
 def start_session(result: Result, group: Group, member: Member) -> None:
-    """Start the session afresh where that is the coordinator's doing, and says nothing of the member's regularity."""
-    set_session_deadline(result, group, member, result.now_ms + member.image.session_timeout_ms)
-    if result.seen is not None:
-        result.seen[member] = group
+    """`start_sessions` of one member."""
+    start_sessions(result, group, (member,))
+
+
+def start_sessions(result: Result, group: Group, members: Iterable[Member]) -> None:
+    """Start sessions afresh where that is the coordinator's doing, and says nothing of the members' regularity."""
+    deadlines: dict[int, int] = {}  # by timeout: a deadline of thousands of members is in memory once
+    for member in members:
+        timeout_ms = member.image.session_timeout_ms
+        deadline_ms = deadlines.setdefault(timeout_ms, result.now_ms + timeout_ms)
+        set_session_deadline(result, group, member, deadline_ms)
+        if result.seen is not None:
+            result.seen[member] = group
 
 
 def stop_session(result: Result, group: Group, member: Member) -> None:

@@ -37,7 +37,7 @@ from rota.group.sessions import (
     report_gaps,
     session_is_over,
     shorten_sessions,
-    start_session,
+    start_sessions,
 )
 from rota.group.shard_state import ShardState
 from rota.group.snapshot import snapshot_group
@@ -544,8 +544,7 @@ def _unpark(result: Result, group: Group, member: Member, call: int, *, answer: 
 
 def _resume(result: Result, group: Group) -> None:
     """Set a loaded group going again: sessions afresh, and the phase it was in gets its whole time."""
-    for member in group.members.values():
-        start_session(result, group, member)
+    start_sessions(result, group, group.members.values())
     group.loaded_ms = result.now_ms
     watch_freeze(result, group, is_loaded=True)
     watch_quarantine(result, group)

@@ -24,7 +24,7 @@ from rota.group.mismatch import sync_mismatch
 from rota.group.rebalance import REBALANCE_IN_PROGRESS, start_rebalance
 from rota.group.records import AssignmentFailed, AssignmentSynced
 from rota.group.result import Result
-from rota.group.sessions import start_session, stop_session
+from rota.group.sessions import start_session, start_sessions, stop_session
 from rota.group.state import Group, GroupState, Member
 from rota.group.succession import note_fetched, watch_candidates
 from rota.group.suspects import clear_handed_over, leave_out
@@ -122,12 +122,14 @@ def _store_assignment(result: Result, group: Group, request: SyncGroup) -> None:
 
 def answer_syncs(result: Result, group: Group) -> None:
     """All waiting members get their shares."""
+    answered = []
     for member in group.members.values():
         if member.sync_call is not None:
             result.reply(member.sync_call, sync_reply(group, member))
             member.sync_call = None
             member.has_fetched, member.taken_along_from = True, None
-            start_session(result, group, member)
+            answered.append(member)
+    start_sessions(result, group, answered)
 
 
 def _fail_assignment(result: Result, group: Group, leader: Member, error: str, call: int, limits: Limits) -> None:
