@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from random import Random
 
 import pytest
 
 from rota.group.result import Timer, TimerKind
-from rota.runtime.clock import BATCH, STALL_MS, Clock, SystemClock, TimerQueue
+from rota.runtime.clock import BATCH, SPAN_MS, STALL_MS, Clock, SystemClock, TimerQueue
 
 
 class HandClock(Clock):
@@ -112,6 +113,62 @@ def test_a_process_asleep_in_a_backlog_holds_the_rest_back() -> None:
     queue.fire_due()
 
     assert (len(fired), late) == (BATCH, [500])
+
+
+def test_timers_of_one_moment_fire_in_the_order_of_setting() -> None:
+    clock, fired = HandClock(), list[str]()
+    queue = TimerQueue(clock, lambda _: None)
+    at_ms = clock.ms + 2 * SPAN_MS
+    for name in ("m2", "m0", "m1"):
+        queue.set(Timer(TimerKind.SESSION, "default", "g", name, at_ms), lambda timer: fired.append(timer.member_id))
+
+    clock.ms = at_ms - 1
+    queue.fire_due()
+    queue.set(Timer(TimerKind.SESSION, "default", "g", "late", at_ms), lambda timer: fired.append(timer.member_id))
+    clock.ms = at_ms
+    queue.fire_due()
+
+    assert fired == ["m2", "m0", "m1", "late"]
+
+
+def test_any_timers_fire_when_they_are_due() -> None:
+    """As one who looks at every millisecond sees it: each in its own, the ones of a millisecond as they were set."""
+    drawn = Random(0)
+    clock, fired = HandClock(), list[tuple[int, Timer]]()
+    queue = TimerQueue(clock, lambda _: None)
+    timers: list[Timer] = []
+
+    while clock.ms < 6_000:
+        if clock.ms < 4_000 and drawn.random() < 0.2:
+            timer = a_timer(clock.ms + drawn.choice((1, 20, 90, 700, 1_900)))
+            timers.append(timer)
+            next_ms = queue.next_at_ms()
+            assert queue.set(timer, lambda timer: fired.append((clock.ms, timer))) or (
+                next_ms is not None and next_ms <= timer.at_ms
+            )
+        clock.ms += 1
+        if (next_ms := queue.next_at_ms()) is not None and next_ms <= clock.ms:
+            queue.fire_due()
+
+    assert fired == [(timer.at_ms, timer) for timer in sorted(timers, key=lambda timer: timer.at_ms)]
+    assert queue.next_at_ms() is None
+
+
+def test_a_stall_holds_back_timers_of_later_spans_too() -> None:
+    clock, fired, late = HandClock(), list[Timer](), list[int]()
+    queue = TimerQueue(clock, late.append)
+    for at_ms in (1_010, 1_010 + 900, 1_010 + 3_000):
+        queue.set(a_timer(at_ms), fired.append)
+
+    clock.ms = 1_010 + 700
+    queue.fire_due()
+    clock.ms = 1_010 + 900
+    queue.fire_due()
+
+    assert (fired, late, queue.next_at_ms()) == ([], [700], 1_010 + 1_400)
+    clock.ms = 1_010 + 1_400
+    queue.fire_due()
+    assert [timer.at_ms for timer in fired] == [1_010, 1_010 + 900]
 
 
 def test_both_clocks_of_the_machine_are_read_at_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
