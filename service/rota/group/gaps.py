@@ -9,14 +9,37 @@ CLASSES = 96
 
 
 class GapCount:
-    """The gaps of one member since `since_ms`: how many by class. `sessions.renew_sessions` counts them."""
+    """The gaps of one member since `since_ms`: how many by class. `sessions.renew_sessions` counts them.
 
-    __slots__ = ("classes", "longest_ms", "since_ms")
+    Nearly all gaps of a member are of one class: a dictionary for that would take three times as much as all the rest.
+    """
 
-    def __init__(self, since_ms: int) -> None:
+    __slots__ = ("_others", "in_a_row", "longest_ms", "number", "since_ms")
+
+    def __init__(self, since_ms: int, number: int) -> None:
+        """`number` is the class of the first gap, which is not counted yet."""
         self.since_ms = since_ms
         self.longest_ms = 0
-        self.classes: dict[int, int] = {}
+        self.number = number
+        """The class of the last gap."""
+        self.in_a_row = 0
+        """How many of that class came one after the other."""
+        self._others: dict[int, int] | None = None
+        """Those before them."""
+
+    def begin_row(self, number: int) -> None:
+        """Count a gap that is of another class than the last one."""
+        if self._others is None:
+            self._others = {}
+        self._others[self.number] = self._others.get(self.number, 0) + self.in_a_row
+        self.number, self.in_a_row = number, 1
+
+    @property
+    def classes(self) -> dict[int, int]:
+        """How many gaps there were of each class."""
+        classes = dict(self._others or {})
+        classes[self.number] = classes.get(self.number, 0) + self.in_a_row
+        return classes
 
 
 @lru_cache(maxsize=10_000)

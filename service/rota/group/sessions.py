@@ -39,15 +39,17 @@ def renew_sessions(result: Result, group: Group, members: Iterable[Member]) -> N
         if deadline_ms is None:
             continue
         timeout_ms, gaps = member.image.session_timeout_ms, member.gaps
-        if gaps is None:
-            gaps = member.gaps = GapCount(now_ms)
         gap_ms = now_ms - deadline_ms + timeout_ms
         if gap_ms != last_gap_ms:
             last_gap_ms, number = gap_ms, gap_class(gap_ms)
-        classes = gaps.classes
-        classes[number] = classes.get(number, 0) + 1
-        if gap_ms > gaps.longest_ms:  # noqa: PLR1730 - max() takes longer
-            gaps.longest_ms = gap_ms
+        if gaps is None:
+            gaps = member.gaps = GapCount(now_ms, number)
+        if number == gaps.number:
+            gaps.in_a_row += 1
+        else:
+            gaps.begin_row(number)
+        if last_gap_ms > gaps.longest_ms:  # noqa: PLR1730 - max() takes longer
+            gaps.longest_ms = last_gap_ms
         if timeout_ms != last_timeout_ms:
             last_timeout_ms, until_ms = timeout_ms, now_ms + timeout_ms
         member.session_deadline_ms = until_ms
