@@ -71,6 +71,20 @@ async def test_every_kind_of_row_is_loaded_as_it_was_written(store: ShardStore, 
     )
 
 
+async def test_what_members_say_alike_is_loaded_into_memory_once(store: ShardStore) -> None:
+    if not isinstance(store, SqlStore):
+        return
+    claim = await claim_one(store)
+    rows = RowChanges(groups=[a_group("g")], members=[a_member("m-1", position=0), a_member("m-2", position=1)])
+    await store.append([a_batch(claim, rows=rows)])
+
+    first, second = (member.image for member in (await image_of(store, 0)).members)
+
+    assert first.protocols is second.protocols
+    assert (first.client_id is second.client_id, first.host is second.host) == (True, True)
+    assert first.session_timeout_ms is second.session_timeout_ms
+
+
 async def test_large_values_come_back_whole(store: ShardStore) -> None:
     claim = await claim_one(store)
     member = a_member(

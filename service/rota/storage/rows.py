@@ -81,7 +81,7 @@ async def load_images(connection: AsyncConnection, shard_ids: Sequence[int]) -> 
     """All rows of these shards. What makes them one snapshot is the transaction they are read in."""
     last_seqs = await _read(connection, _LAST_SEQS, shard_ids, lambda row: row[1])
     groups = await _read(connection, _GROUPS, shard_ids, _group_row)
-    members = await _read(connection, _MEMBERS, shard_ids, _member_row)
+    members = await _read(connection, _MEMBERS, shard_ids, _Members().row)
     offsets = await _read(connection, _OFFSETS, shard_ids, _offset_row)
     topics = await _read(connection, _TOPICS, shard_ids, _topic_row)
     revisions = await _read(connection, _TOPICS_REVISIONS, shard_ids, _topics_revision_row)
@@ -214,12 +214,33 @@ def _member_values(shard_id: int, row: MemberRow) -> Row:
     )
 
 
-def _member_row(values: Sequence[Any]) -> MemberRow:
-    _, namespace, group_id, member_id, position, instance_id, client_id, host, session_ms, rebalance_ms, *rest = values
-    protocols, assignment, takeover, subject = rest
-    offered = tuple(Protocol(name, b64decode(metadata)) for name, metadata in protocols)
-    image = MemberImage(member_id, instance_id, client_id, host, session_ms, rebalance_ms, offered, subject)
-    return MemberRow(namespace, group_id, position, image, assignment, takeover)
+class _Members:
+    """Reads rows of members. What several of them say, as most of a group do, is in memory once."""
+
+    def __init__(self) -> None:
+        self._said: dict[Any, Any] = {}
+
+    def row(self, values: Sequence[Any]) -> MemberRow:
+        _, namespace, group_id, member_id, position, instance_id, *said = values
+        client_id, host, session_ms, rebalance_ms, protocols, assignment, takeover, subject = said
+        once = self._said.setdefault
+        image = MemberImage(
+            member_id=member_id,
+            group_instance_id=instance_id,
+            client_id=once(client_id, client_id),
+            host=once(host, host),
+            session_timeout_ms=once(session_ms, session_ms),
+            rebalance_timeout_ms=once(rebalance_ms, rebalance_ms),
+            protocols=self._protocols(tuple(map(tuple, protocols))),
+            subject=once(subject, subject),
+        )
+        return MemberRow(namespace, group_id, position, image, assignment, takeover)
+
+    def _protocols(self, said: tuple[tuple[str, str], ...]) -> tuple[Protocol, ...]:
+        offered: tuple[Protocol, ...] | None = self._said.get(said)
+        if offered is None:
+            offered = self._said[said] = tuple(Protocol(name, b64decode(metadata)) for name, metadata in said)
+        return offered
 
 
 def _offset_values(shard_id: int, row: OffsetRow) -> Row:
