@@ -52,6 +52,17 @@ def test_members_that_offer_the_same_share_it_in_memory() -> None:
     assert first is third
 
 
+def test_members_that_say_the_same_share_their_numbers() -> None:
+    core = an_empty_shard()
+    for number, session_ms in enumerate(("12000", "13000", "12000")):
+        core.send(a_join(new=f"m{number}", instance=f"i{number}", session_ms=int(session_ms)))
+
+    first, second, third = (each.image for each in core.group.members.values())
+
+    assert (first.session_timeout_ms, second.session_timeout_ms) == (12_000, 13_000)
+    assert first.session_timeout_ms is third.session_timeout_ms
+
+
 def test_first_generation_begins_when_the_initial_delay_is_over() -> None:
     core = a_group_in_its_initial_delay(members=1)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import HeartbeatMany, MemberHeartbeat
 from tests.unit.group.driver import (
+    KEY,
     SESSION_MS,
     a_commit,
     a_group_awaiting_its_assignment,
@@ -33,6 +35,24 @@ def test_a_silent_member_expires_exactly_at_its_sessions_end() -> None:
 
     assert list(core.group.members) == ["m0"]
     assert core.group.rebalance_reason == "member m1 expired: no heartbeat within its session timeout of 10000 ms"
+
+
+def test_sessions_that_begin_together_have_deadlines_of_their_own() -> None:
+    core = an_empty_shard()
+    timeouts_ms = {"m0": 10_000, "m1": 10_000, "m2": 20_000, "m3": 10_000}
+    for number, (member_id, session_ms) in enumerate(timeouts_ms.items()):
+        core.send(a_join(new=member_id, instance=f"i{number}", session_ms=session_ms))
+    core.let_the_join_phase_end()
+
+    def left_ms() -> dict[str, int]:
+        return {member_id: (core.deadline_ms(member_id) or 0) - core.now_ms for member_id in timeouts_ms}
+
+    assert left_ms() == timeouts_ms
+    core.advance(1_000)
+    core.ask(HeartbeatMany(*KEY, tuple(MemberHeartbeat(member_id, 1) for member_id in timeouts_ms)))
+
+    assert left_ms() == timeouts_ms
+    assert core.deadline_ms("m0") is core.deadline_ms("m1"), "it is in memory once"
 
 
 def test_heartbeat_renews_the_session() -> None:
