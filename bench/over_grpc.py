@@ -36,7 +36,7 @@ ALONE, AMONG_MANY = (100, 1), (2, 500)
 """Streams that are opened at once, and members on each."""
 WAVES, WARM_UP_WAVES = 9, 2
 """What the first ones use for a while is there for those after them. A connection has up to 1,000 streams in all."""
-ALONE_AIM_KB, AMONG_MANY_AIM_KB = 9.0, 3.0
+ALONE_AIM_KB, AMONG_MANY_AIM_KB = 9.0, 1.2
 
 Load = Callable[[int], Awaitable[int]]
 """Loads the server at this port until the time is over; returns how many messages were answered."""
