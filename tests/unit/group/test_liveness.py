@@ -37,7 +37,7 @@ def test_a_silent_member_expires_exactly_at_its_sessions_end() -> None:
     assert core.group.rebalance_reason == "member m1 expired: no heartbeat within its session timeout of 10000 ms"
 
 
-def test_sessions_that_begin_together_have_deadlines_of_their_own() -> None:
+def test_sessions_that_begin_together_have_their_own_deadlines() -> None:
     core = an_empty_shard()
     timeouts_ms = {"m0": 10_000, "m1": 10_000, "m2": 20_000, "m3": 10_000}
     for number, (member_id, session_ms) in enumerate(timeouts_ms.items()):
