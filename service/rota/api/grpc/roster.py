@@ -143,6 +143,8 @@ class Roster:
         table = self._tables.get(key)
         if table is not None and not (calls.joins or calls.syncs) and table.calls.get(member_id) is calls:
             del table.calls[member_id]
+            if not table.calls:
+                table.calls.clear()  # which frees its table
 
     def remove(self, stream: Stream, key: GroupKey, member_ids: Iterable[str]) -> list[str]:
         """Take members off this stream; returns those that were on it."""
