@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -112,6 +112,18 @@ async def test_a_warm_store_plans_no_usual_append_anew(store: SqlStore) -> None:
 
     async with store._connections.appending() as connection:
         assert (await connection.execute(plans)).one() == before == (9, 0)
+
+
+async def test_no_other_caller_gets_a_connection_for_appends(store: SqlStore) -> None:
+    shown = []
+    async with store._connections.appending(), store._connections.appending() as second:
+        shown.append(await second.scalar(text("SHOW enable_seqscan")))
+    async with AsyncExitStack() as opened:
+        for _ in range(3):
+            connection = await opened.enter_async_context(store._writing())
+            shown.append(await connection.scalar(text("SHOW enable_seqscan")))
+
+    assert shown == ["off", "on", "on", "on"]
 
 
 async def test_a_warm_up_writes_nothing_and_may_fail(store: SqlStore, postgres_url: str) -> None:

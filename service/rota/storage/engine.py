@@ -207,8 +207,9 @@ async def postgres_transaction(
 class KeptConnection:
     """A connection on which each statement is a transaction: committed, and durable, once it is answered.
 
-    It goes back to the pool only in the end, because its way there and back costs nearly as much as an append. Who
-    asks while it is in use gets another one. `set_up` is called with the driver's connection before its first use.
+    It goes back to the pool only in the end, because its way there and back costs nearly as much as an append. A
+    caller that asks while it is in use gets another one. `set_up` is called with
+    the driver's connection before its first use.
     """
 
     def __init__(self, engine: AsyncEngine, set_up: Callable[[Any], Awaitable[None]] | None = None) -> None:
@@ -240,10 +241,12 @@ class KeptConnection:
         return connection, driver
 
     async def give_back(self, connection: AsyncConnection, driver: Any) -> None:
-        if self._kept:
-            await connection.close()
-        else:
+        if not self._kept:
             self._kept.append((connection, driver))
+        elif self._set_up is None:
+            await connection.close()
+        else:  # The pool's are for callers that did not ask for such a connection.
+            await _throw_away(connection, driver)
 
 
 class _Use:
