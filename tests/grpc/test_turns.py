@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -14,6 +14,7 @@ from rota.api.grpc.server import GrpcServer
 from rota.api.grpc.session import Session
 from rota.api.grpc.turns import BYTES_OF_A_TURN, Turns
 from rota.v1 import coordinator_pb2 as pb
+from rota.wire.repeated import Repeated
 from tests.grpc.clients import Channel, SessionClient, a_join, a_stable_member
 from tests.grpc.test_session import ACaller, beats
 
@@ -85,17 +86,18 @@ class Messages:
 
 
 async def test_the_loop_goes_round_while_streams_join(server: GrpcServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """40 messages of 400 joins arrive in one turn of the event loop. A renewal of the leases needs some turns more."""
-    joins = [pb.SessionRequest(call=n + 1, join=a_join(None, client_id="x" * 100)) for n in range(400)]
+    """40 messages of 1,000 joins arrive in one turn of the event loop. A renewal of the leases needs more turns."""
+    joins = [pb.SessionRequest(call=n + 1, join=a_join(None, client_id="x" * 100)) for n in range(1_000)]
     batch = pb.SessionRequest(batch=joins).SerializeToString()
-    begun_in_turn = [0]
-    begin = Session._begin_each
+    begun_in_turn, begun = [0], dict[Session, list[int]]()
+    begin = Session._begin
 
-    def counted(session: Session, data: bytes) -> None:
+    def counted(session: Session, message: Any, repeated: Repeated | None) -> None:
         begun_in_turn[-1] += 1
-        begin(session, data)
+        begun.setdefault(session, []).append(message.call)
+        begin(session, message, repeated)
 
-    monkeypatch.setattr(Session, "_begin_each", counted)
+    monkeypatch.setattr(Session, "_begin", counted)
     turns, caller = Turns(), ACaller()
     caller.reads.set()
     sessions = [
@@ -107,14 +109,15 @@ async def test_the_loop_goes_round_while_streams_join(server: GrpcServer, monkey
     running = [asyncio.ensure_future(session.run()) for session in sessions]
 
     async with asyncio.timeout(30):
-        while sum(begun_in_turn) < 40:
+        while sum(begun_in_turn) < 40_000:
             await asyncio.sleep(0)
             begun_in_turn.append(0)
 
     for each in running:
         each.cancel()
     await asyncio.gather(*running, return_exceptions=True)
-    assert max(begun_in_turn) == -(-BYTES_OF_A_TURN // len(batch))
+    assert max(begun_in_turn) <= BYTES_OF_A_TURN * len(joins) // len(batch)
+    assert list(begun.values()) == [2 * [*range(1, 1_001)]] * 20, "in the order of the message"
 
 
 async def test_a_heartbeat_waits_behind_no_joins(server: GrpcServer, channel: Channel) -> None:

@@ -39,8 +39,8 @@ logger = logging.getLogger(__name__)
 
 MOST_LINKS = 100
 """As many spans as a commit names; a batch may hold thousands of calls."""
-ANSWERS_OF_A_TURN = 1_000
-"""Some 15 ms' worth. With all answers of a busy moment in one turn, a renewal of the leases would come too late."""
+ANSWERS_OF_A_TURN = 500
+"""Some 8 ms' worth. With all answers of a busy moment in one turn, a renewal of the leases would come too late."""
 
 
 Done = Callable[[Answer], None]

@@ -37,6 +37,7 @@ from rota.api.grpc.failures import CallFailed, Failure, converted, failure_of, o
 from rota.api.grpc.receiving import SessionMessages
 from rota.api.grpc.roster import GroupKey, Roster
 from rota.api.grpc.submitted import CALL_KINDS, CallKind, MemberRequest, SubmittedCall
+from rota.api.grpc.turns import BYTES_OF_A_TURN, Turns
 from rota.api.heartbeats import answers_to
 from rota.api.large import is_large, read_large
 from rota.observability import tracing
@@ -168,12 +169,7 @@ class Session:
                         data = await self._messages.next()
                         if not isinstance(data, bytes):
                             break
-                        turns = self._messages.turns_of(data)
-                        if not turns.try_begin(len(data)):
-                            self._has_received = True
-                            await turns.wait(len(data))
-                            self._has_received = False
-                        self._begin_each(data)
+                        await self._begin_each(data)
                         del data  # It would stay in memory for as long as this waits for the next one.
                         if self._draining:
                             self._look()
@@ -285,8 +281,10 @@ class Session:
 
     # --- reading ------------------------------------------------------------------------------------
 
-    def _begin_each(self, data: bytes) -> None:
-        """Begin all calls of a message."""
+    async def _begin_each(self, data: bytes) -> None:
+        """Begin all calls of a message, as many in each turn of the event loop as go into a turn's bytes."""
+        turns = self._messages.turns_of(data)
+        await self._until_turn(turns, min(len(data), BYTES_OF_A_TURN))
         reader = self._heartbeats
         repeated = reader.repeated(data) if reader is not None else None
         if repeated is not None and self._may_heartbeat():
@@ -294,12 +292,22 @@ class Session:
             return
         requests = _requests_in(data)
         repeated_requests = Repeated() if len(requests) > 1 else None
-        for request in requests:
+        in_a_turn = max(1, len(requests) * BYTES_OF_A_TURN // max(1, len(data)))
+        for number, request in enumerate(requests):
+            if number and number % in_a_turn == 0:
+                await self._until_turn(turns, BYTES_OF_A_TURN)
             if request.call < 1:
                 raise invalid("call must be at least 1")
             self._begin(request, repeated_requests)
         if self._heartbeats is not None:
             self._heartbeats.remember(data)
+
+    async def _until_turn(self, turns: Turns, size: int) -> None:
+        """Return in a turn in which so many bytes of a message begin."""
+        if not turns.try_begin(size):
+            self._has_received = True
+            await turns.wait(size)
+            self._has_received = False
 
     def _begin(self, message: Any, repeated: Repeated | None) -> None:
         call: int = message.call
