@@ -11,12 +11,13 @@ from statistics import median
 class Effort:
     """How hard a bench tries: `repeats` samples of each figure, with `scale` times the usual work in each.
 
-    `attacks` names those that the bench of attacks plays; all where it is empty.
+    `attacks` names those that the bench of attacks plays, `rows` those of the race; all where it is empty.
     """
 
     repeats: int = 5
     scale: float = 1.0
     attacks: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
 
     def times(self, usual: int) -> int:
         """The work of one sample, where `usual` is that at scale 1."""

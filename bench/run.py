@@ -48,7 +48,7 @@ MODULES = {name: f"bench.{name}" for name in BENCHES} | {"http": "bench.over_htt
 
 def main() -> None:
     options = _options()
-    effort = Effort(options.repeats, options.scale, tuple(options.attack))
+    effort = Effort(options.repeats, options.scale, tuple(options.attack), tuple(options.row))
     # As in the server: what the collector takes of a second is part of every figure.
     _spare_the_collector()
     where = report.environment(f"python -m bench.run {' '.join(sys.argv[1:])}".strip())
@@ -76,6 +76,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5, help="samples of each figure (5)")
     parser.add_argument("--scale", type=float, default=1.0, help="how much work a sample is, against the usual (1)")
     parser.add_argument("--attack", action="append", default=[], metavar="NAME", help="of `attacks`; all")
+    parser.add_argument("--row", action="append", default=[], metavar="KEY", help="of `race`, as 'one by one'; all")
     parser.add_argument("--out", type=Path, default=Path("build/bench"), help="where figures.json and .md go")
     parser.add_argument("--publish", type=Path, help="a page to put the table in, such as docs/benchmarks.md")
     return parser.parse_args()

@@ -33,6 +33,9 @@ FOLDER = Path("build/bench")
 
 def run(effort: Effort) -> list[Figure]:
     """All systems take turns at each row. A system that cannot is named, with the reason."""
+    rows = rows_of(effort)
+    if unknown := set(effort.rows).difference(row.key for row in rows):
+        raise SystemExit(f"no such row: {', '.join(unknown)}; there are {', '.join({row.key: None for row in rows})}")
     result = Result(environment(f"python -m bench.run {' '.join(sys.argv[1:])}"))
     with (
         tempfile.TemporaryDirectory(prefix="rota-race-") as name,
@@ -40,10 +43,12 @@ def run(effort: Effort) -> list[Figure]:
         ExitStack() as stack,
     ):
         peers = runner.run(_start(Path(name), stack, result))
-        for row in rows_of(effort):
+        for row in rows:
+            if effort.rows and row.key not in effort.rows:
+                continue
             runner.run(_race(row, peers, effort, result))
             # Now already, for the next row may fail.
-            save(FOLDER, result)
+            save(FOLDER, "race-rows" if effort.rows else "race", result)
     return result.figures()
 
 

@@ -82,12 +82,12 @@ class Result:
         return self.quantities[-1]
 
 
-def save(folder: Path, result: Result) -> None:
-    """`race.json`, `race.md` and `race.svg`."""
+def save(folder: Path, name: str, result: Result) -> None:
+    """Three files of that name: `.json`, `.md` and `.svg`."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "race.json").write_text(json.dumps(asdict(result), indent=1))
-    (folder / "race.md").write_text(table(result))
-    (folder / "race.svg").write_text(picture(result))
+    (folder / f"{name}.json").write_text(json.dumps(asdict(result), indent=1))
+    (folder / f"{name}.md").write_text(table(result))
+    (folder / f"{name}.svg").write_text(picture(result))
 
 
 def load(file: Path) -> Result:

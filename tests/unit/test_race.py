@@ -99,6 +99,6 @@ def test_the_longest_bar_is_that_of_the_largest_figure() -> None:
 
 
 def test_a_saved_result_is_read_again_as_it_was(tmp_path: Path) -> None:
-    save(tmp_path, _a_result())
+    save(tmp_path, "race", _a_result())
 
     assert load(tmp_path / "race.json") == _a_result()
