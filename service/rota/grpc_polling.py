@@ -16,6 +16,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 from weakref import WeakSet
 
 import grpc
@@ -36,8 +37,10 @@ def keep_polling() -> None:
     _prepared.add(loop)
     add_reader = loop.add_reader
 
-    def add_reader_of_all(read_end: socket.socket, handle: Callable[[], None]) -> None:
-        add_reader(read_end, partial(_handle_all, read_end, handle))
+    def add_reader_of_all(read_end: Any, handle: Callable[[], None]) -> None:
+        if isinstance(read_end, socket.socket):  # A later grpcio may wake the loop in another way.
+            handle = partial(_handle_all, read_end, handle)
+        add_reader(read_end, handle)
 
     loop.add_reader = add_reader_of_all  # type: ignore[assignment, method-assign]
     try:
