@@ -86,13 +86,15 @@ def start_rebalance(
 
 
 def _take_along(group: Group) -> None:
-    """Let all members count as joined; a static one that missed the last join phase may be gone, so it does not."""
+    """Let all members count as joined; a static one that missed the last join phase may be gone, so it does not.
+
+    The join phase ends right after this: nothing reads `joined_count` before that is 0 again.
+    """
     for member in group.members.values():
         if not member.missed_phase:
             member.joined = True
             if member.taken_along_from is None:
                 member.taken_along_from = group.join_generation_id
-            group.joined_count += 1
 
 
 def _release_those_taken_along(result: Result, group: Group) -> None:
