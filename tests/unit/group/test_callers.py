@@ -121,8 +121,12 @@ def test_an_administrator_in_a_members_name_is_not_its_caller() -> None:
     core = a_group_of(MINE)
 
     core.send(a_join("m0", instance="i0"))
+    core.ask(a_sync("m0", 2, "i0"))
+    assert "member_updated" not in core.kinds(), "it says the same as the member"
+    core.send(a_join("m0", instance="i0", session_ms=12_000))
 
-    assert core.group.members["m0"].image.subject == MINE
+    image = core.group.members["m0"].image
+    assert (image.subject, image.session_timeout_ms) == (MINE, 12_000)
 
 
 def test_the_next_owner_knows_the_callers_of_members() -> None:

@@ -10,7 +10,15 @@ import pytest
 from rota.membership import Membership, MembershipRequest, MembershipSettings
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import fencing_token
-from rota.protocol.messages import HeartbeatMany, JoinGroup, MemberHeartbeat, Protocol, Request
+from rota.protocol.messages import (
+    HeartbeatError,
+    HeartbeatMany,
+    JoinGroup,
+    MemberHeartbeat,
+    Protocol,
+    RebalanceGroup,
+    Request,
+)
 from rota.types.leader import Candidate, decode_election, encode_candidate
 from tests.unit.group.driver import (
     KEY,
@@ -28,6 +36,7 @@ from tests.unit.group.driver import (
 from tests.unit.group.served import Listed, candidates, end_join_phase, join
 
 SAID: Listed = (("single", encode_candidate(Candidate("http://here"))),)
+HOLDING: Listed = (("single", encode_candidate(Candidate("http://here", holding=True))),)
 AT_ONCE = ["rebalance_started", "generation_completed", "leader_changed", "assignment_synced"]
 IN_PROGRESS = ErrorCode.REBALANCE_IN_PROGRESS
 
@@ -46,6 +55,19 @@ def a_candidate_away() -> Core:
     join(core, "m0", SAID, "leader")
     end_join_phase(core)
     assert core.group.members["i-1"].missed_phase
+    return core
+
+
+def a_hand_over_after_an_election() -> Core:
+    """`m1` and `m2` were taken along into generation 2; `m1`, which leads, is asked to hand over in generation 3."""
+    core = an_empty_shard()
+    for member_id in ("m0", "m1", "m2"):
+        join(core, member_id, HOLDING, "leader")
+    end_join_phase(core)
+    core.ask(a_leave("m0"))
+    core.ask(a_heartbeat("m1", 2))
+    core.ask(RebalanceGroup(*KEY, step_down=True))
+    assert (core.leader_id, core.generation_id, core.group.state) == ("m1", 3, "Stable")
     return core
 
 
@@ -185,9 +207,9 @@ def test_heartbeats_together_ask_members_taken_along_to_join() -> None:
     rejoin(core, "m1")
 
     beats = (MemberHeartbeat("m1", 2), MemberHeartbeat("m2", 1))
-    errors = {each.member_id: each.error for each in core.ask(HeartbeatMany(*KEY, beats)).errors}
+    errors = core.ask(HeartbeatMany(*KEY, beats)).errors
 
-    assert errors == {"m2": IN_PROGRESS}
+    assert errors == (HeartbeatError("m2", IN_PROGRESS, "m0 left"),)
     assert core.deadline_ms("m2") == core.deadline_ms("m1"), "its session is not renewed"
 
 
@@ -215,11 +237,27 @@ def test_heartbeats_of_the_former_generation_show_nothing() -> None:
     assert core.last("member_expired").reason == "did not sync within the rebalance timeout"
 
 
+def test_heartbeats_of_before_a_hand_over_show_nothing() -> None:
+    core = a_hand_over_after_an_election()
+
+    core.ask(HeartbeatMany(*KEY, (MemberHeartbeat("m2", 2),)))
+
+    assert core.ask(a_heartbeat("m2", 1)).error is IN_PROGRESS, "it may still hold the first generation"
+
+
+def test_a_sync_of_before_a_hand_over_is_of_an_old_generation() -> None:
+    core = a_hand_over_after_an_election()
+
+    assert core.ask(a_sync("m2", 1)).error is IN_PROGRESS
+    assert core.ask(a_sync("m2", 2)).error is ErrorCode.ILLEGAL_GENERATION
+
+
 def test_the_former_generation_is_over_for_syncs_and_commits() -> None:
     core = candidates()
     core.ask(a_leave("m0"))
 
-    assert core.ask(a_sync("m1", 1)).error is IN_PROGRESS
+    reply = core.ask(a_sync("m1", 1))
+    assert (reply.error, reply.detail) == (IN_PROGRESS, "m0 left")
     assert "request_fenced" not in core.kinds(), "it is no zombie"
     assert core.ask(a_commit("m1", 1)).error is ErrorCode.ILLEGAL_GENERATION
 

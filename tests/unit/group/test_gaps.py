@@ -109,3 +109,15 @@ def test_a_heartbeat_counts_the_time_since_the_last_one() -> None:
     gaps = core.group.members["m0"].gaps
     assert gaps is not None
     assert (gaps.longest_ms, gaps.classes[gap_class(3_000)]) == (3_000, 1)
+
+
+def test_the_longest_of_gaps_of_no_time_is_none() -> None:
+    core = a_stable_group(members=1)
+    core.ask(a_heartbeat("m0", 1))
+    forget_gaps(core, "m0")
+
+    core.ask(a_heartbeat("m0", 1))
+
+    gaps = core.group.members["m0"].gaps
+    assert gaps is not None
+    assert (gaps.longest_ms, gaps.classes) == (0, {0: 1})

@@ -227,6 +227,7 @@ def test_an_unchanged_follower_rejoins_the_current_generation() -> None:
     reply = core.ask(a_join("m1"))
 
     assert (reply.generation_id, core.group.state) == (1, "Stable")
+    assert reply.assignment is None, "it fetches its share by a sync, where the leader assigns"
 
 
 def test_a_follower_with_other_metadata_starts_a_rebalance() -> None:

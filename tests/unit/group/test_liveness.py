@@ -7,7 +7,9 @@ from dataclasses import replace
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import HeartbeatMany, MemberHeartbeat
 from tests.unit.group.driver import (
+    DELAY_MS,
     KEY,
+    LIMITS,
     SESSION_MS,
     a_commit,
     a_group_awaiting_its_assignment,
@@ -55,6 +57,16 @@ def test_sessions_that_begin_together_have_their_own_deadlines() -> None:
     assert core.deadline_ms("m0") is core.deadline_ms("m1"), "it is in memory once"
 
 
+def test_heartbeat_renews_a_session_of_a_millisecond() -> None:
+    core = an_empty_shard(replace(LIMITS, min_session_timeout_ms=1))
+    core.send(a_join(new="m0", instance="i0", session_ms=1))
+    core.advance(DELAY_MS)
+
+    core.ask(a_heartbeat("m0", 1))
+
+    assert core.deadline_ms("m0") == core.now_ms + 1
+
+
 def test_heartbeat_renews_the_session() -> None:
     core = a_stable_group(members=1)
 
@@ -63,6 +75,23 @@ def test_heartbeat_renews_the_session() -> None:
         assert core.ask(a_heartbeat("m0", 1)).error is ErrorCode.NONE
 
     assert list(core.group.members) == ["m0"]
+
+
+def test_heartbeats_set_no_timer_while_one_is_set() -> None:
+    core = a_stable_group(members=1)
+
+    for later_ms in (0, 1_000):
+        core.advance(later_ms)
+        assert core.shard.handle(a_heartbeat("m0", 1), 1_000, core.now_ms).timers == []
+
+
+def test_heartbeats_together_pass_over_a_member_that_waits() -> None:
+    core = a_group_in_a_join_phase(members=2)
+    core.advance(1_000)
+
+    core.ask(HeartbeatMany(*KEY, (MemberHeartbeat("m1", 1), MemberHeartbeat("m0", 1))))
+
+    assert (core.deadline_ms("m1"), core.deadline_ms("m0")) == (None, core.now_ms + SESSION_MS)
 
 
 def test_heartbeat_answered_with_rejoin_renews_the_session_too() -> None:
@@ -140,7 +169,7 @@ def test_a_parked_heartbeat_renews_when_its_time_is_over() -> None:
 
     core.wait_is_over(call)
 
-    assert core.answer(call).error is ErrorCode.NONE
+    assert (core.answer(call).error, core.answer(call).generation_id) == (ErrorCode.NONE, 1)
     assert core.deadline_ms("m0") == core.now_ms + SESSION_MS
 
 
@@ -150,7 +179,7 @@ def test_later_heartbeat_takes_the_place_of_the_parked_one() -> None:
 
     second = core.send(a_heartbeat("m0", 1, wait_ms=3_000))
 
-    assert core.answer(first).error is ErrorCode.NONE
+    assert (core.answer(first).error, core.answer(first).generation_id) == (ErrorCode.NONE, 1)
     assert core.is_parked(second)
 
 

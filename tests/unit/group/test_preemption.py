@@ -439,6 +439,15 @@ def test_a_leader_hands_over_only_when_its_work_has_ended() -> None:
     assert core.leader_id == "m1"
 
 
+def test_a_leader_of_before_a_failover_hands_over_at_once() -> None:
+    core = a_race(0, 0)
+    core.restart()
+
+    core.ask(RebalanceGroup(NAMESPACE, GROUP_ID, step_down=True))
+
+    assert election(core, "m0").successor_id == "m1"
+
+
 def test_the_best_candidate_follows_a_leader_that_steps_down() -> None:
     core = a_race(0, 1, 5)
 

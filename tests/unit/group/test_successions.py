@@ -11,7 +11,7 @@ from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import RebalanceGroup
 from rota.types import Generation, JoinedWith, ProtocolType, ServerSide, Succession, registry
 from tests.unit.group.driver import KEY, Core, a_join, a_leave, a_sync, an_empty_shard
-from tests.unit.group.served import Listed, a_served_group, end_join_phase, join
+from tests.unit.group.served import Listed, a_served_group, end_join_phase, hand_in, join
 
 TYPE, NAME = "crown", "server:crown"
 METADATA = b"7"
@@ -44,7 +44,8 @@ def crown(monkeypatch: pytest.MonkeyPatch) -> Crown:
             "successor": bytes.decode,
             "holding": bool,
         }
-        side = ServerSide(NAME.__eq__, assign, succession=Succession(**(harmless | functions)))
+        assigns = functions.pop("assign", assign)
+        side = ServerSide(NAME.__eq__, assigns, succession=Succession(**(harmless | functions)))
         monkeypatch.setitem(registry._TYPES, TYPE, ProtocolType(TYPE, fail, fail, server=side))
         return assigned
 
@@ -65,6 +66,7 @@ def test_the_earliest_member_leads_where_an_election_fails(crown: Crown, elect: 
     assert core.leader_id == "m0"
 
     core.ask(a_leave("m0"))
+    assert core.group.state == "PreparingRebalance", "followers of this type may hold something"
     for member_id in ("m1", "m2"):
         join(core, member_id, PROTOCOLS, TYPE)
 
@@ -140,6 +142,19 @@ def test_a_leader_that_was_asked_is_not_asked_again(crown: Crown) -> None:
     core = a_group()
 
     core.advance(0)
+
+    assert (core.generation_id, core.group.members["m0"].assignment) == (2, b"m1")
+
+
+def test_a_leader_whose_sync_has_waited_hands_over_at_once(crown: Crown) -> None:
+    crown(assign=fail)
+    core = a_served_group(PROTOCOLS, 2, TYPE)
+    call = core.send(a_sync("m0", 1))
+    crown()
+    hand_in(core, {"m0": b"", "m1": b""})
+    assert core.answer(call).generation_id == 1
+
+    core.ask(RebalanceGroup(*KEY, step_down=True))
 
     assert (core.generation_id, core.group.members["m0"].assignment) == (2, b"m1")
 
