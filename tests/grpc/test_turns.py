@@ -11,12 +11,14 @@ import pytest
 from rota.api.grpc.calls import Context
 from rota.api.grpc.receiving import SessionMessages
 from rota.api.grpc.server import GrpcServer
-from rota.api.grpc.session import Session
+from rota.api.grpc.session import WRITES_OF_A_TURN, Session
 from rota.api.grpc.turns import BYTES_OF_A_TURN, Turns
 from rota.v1 import coordinator_pb2 as pb
+from rota.wire.batching import split_batch
 from rota.wire.repeated import Repeated
 from tests.grpc.clients import Channel, SessionClient, a_join, a_stable_member
 from tests.grpc.test_session import ACaller, beats
+from tests.runtime.conftest import until
 
 HALF = BYTES_OF_A_TURN // 2
 
@@ -74,6 +76,7 @@ class Messages:
 
     def __init__(self, turns: Turns, messages: list[bytes]) -> None:
         self._turns = turns
+        self.turns_of_answers = Turns()
         self.left = messages
 
     def turns_of(self, _data: bytes) -> Turns:
@@ -118,6 +121,46 @@ async def test_the_loop_goes_round_while_streams_join(server: GrpcServer, monkey
     await asyncio.gather(*running, return_exceptions=True)
     assert max(begun_in_turn) <= BYTES_OF_A_TURN * len(joins) // len(batch)
     assert list(begun.values()) == [2 * [*range(1, 1_001)]] * 20, "in the order of the message"
+
+
+class AReader(ACaller):
+    """Reads all that a session writes, and notes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[list[pb.SessionEvent]] = []
+
+    async def write(self, data: bytes) -> None:
+        self.messages.append(list(split_batch(pb.SessionEvent.FromString(data))))
+
+
+async def test_answers_go_out_together_while_many_streams_write(server: GrpcServer) -> None:
+    """40 streams get an answer in each of 20 turns of the event loop; another one gets the answer to a heartbeat."""
+    readers, turns = [AReader() for _ in range(41)], Turns()
+    batching = pb.SessionRequest(call=1, options=pb.SessionOptions(batching=True)).SerializeToString()
+    sessions = []
+    for reader in readers:
+        messages = Messages(turns, [batching])
+        messages.turns_of_answers = turns
+        sessions.append(Session(server._calls, server._roster, cast(Context, reader), cast(SessionMessages, messages)))
+    running = [asyncio.ensure_future(session.run()) for session in sessions]
+    async with asyncio.timeout(30):
+        await until(lambda: all(reader.messages for reader in readers))
+        for call in range(2, 22):
+            for session in sessions[:-1]:
+                session.push(pb.SessionEvent(call=call, joined=pb.JoinGroupResponse()))
+            await asyncio.sleep(0)
+        sessions[-1].push(pb.SessionEvent(call=2, heartbeat=pb.HeartbeatManyResponse()))
+        await asyncio.sleep(0)
+        assert readers[-1].messages[1:], "it does not wait behind the others"
+
+        await until(lambda: sum(len(events) for reader in readers for events in reader.messages) == 41 + 20 * 40 + 1)
+    for each in running:
+        each.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    calls = [[event.call for events in reader.messages for event in events] for reader in readers[:-1]]
+    assert calls == [[*range(1, 22)]] * 40
+    assert sum(len(reader.messages) - 1 for reader in readers[:-1]) <= WRITES_OF_A_TURN * 20 + 40
 
 
 async def test_a_heartbeat_waits_behind_no_joins(server: GrpcServer, channel: Channel) -> None:

@@ -42,6 +42,10 @@ class Receiver:
         """For those that have heartbeats alone: behind joins they would wait for seconds, and their members expire. For
         small messages, too: heartbeats of the same stream wait behind them.
         """
+        self.turns_of_answers = Turns()
+        """In which streams write what comes for many members at once. More of it comes while a stream waits, and goes
+        out in the same message: a message costs as much as 20 answers.
+        """
         self._proven = Unfinished(
             budgets.unfinished_messages, budgets.waiting_rpcs, lambda: metrics.over_budget("unfinished_messages")
         )
@@ -134,6 +138,11 @@ class SessionMessages:
         """In which this message begins."""
         waits_for_no_joins = len(data) <= SMALL_BYTES or are_heartbeats(data)
         return self._receiver.turns_of_heartbeats if waits_for_no_joins else self._receiver.turns
+
+    @property
+    def turns_of_answers(self) -> Turns:
+        """In which answers are written."""
+        return self._receiver.turns_of_answers
 
     def next(self) -> Awaitable[object]:
         """The next message; anything but bytes after the last one. Raises `RejectedRequest`."""

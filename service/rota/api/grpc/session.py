@@ -73,6 +73,10 @@ MAX_CALLS = 20_000
 MAX_UNREAD = 20_000
 """Events that a client has not taken yet. One that falls further behind is cut off."""
 MAX_LEAVE_AFTER_MS = 1_800_000
+COME_TOGETHER = ("joined", "synced", "rebalance", "generation")
+"""Events that thousands of members get at once. The answer to a heartbeat and the news of an election do not wait."""
+WRITES_OF_A_TURN = 4
+"""Streams that write such events in one turn of the event loop. More events come while the others wait."""
 DRAINING = "this replica is stopping; go on at another one"
 NOT_READ = Failure(ErrorCode.THROTTLED, "the stream's events are not read fast enough")
 
@@ -257,7 +261,7 @@ class Session:
         None once the caller is rejected: unread events may be about groups that the caller may not see.
         """
         try:
-            while unread and self._rejection is None:
+            while await self._may_write(unread):
                 data = dump_next(unread) if self._batching else dump(unread.popleft())
                 await self._context.write(data)
             self._unread = self._writing = None
@@ -266,6 +270,16 @@ class Session:
             raise
         finally:
             self._look()
+
+    async def _may_write(self, unread: deque[SessionEvent]) -> bool:
+        """Whether there are events to write; answers to joins and syncs wait for a turn in which not too many streams
+        write.
+        """
+        if self._batching and unread and unread[0].WhichOneof("event") in COME_TOGETHER:
+            turns, size = self._messages.turns_of_answers, BYTES_OF_A_TURN // WRITES_OF_A_TURN
+            if not turns.try_begin(size):
+                await turns.wait(size)
+        return bool(unread) and self._rejection is None
 
     async def _finish(self) -> Failure | None:
         """Write the unread events and the answers to open calls, unless the stream is to end with a failure."""
