@@ -32,7 +32,7 @@ def test_the_last_channel_does_not_end_the_polling() -> None:
     assert "_poll_wrapper" in ended.stdout, ended.stderr
 
 
-async def test_a_loop_with_long_turns_hears_of_all_events(server: GrpcServer, channel: Channel) -> None:
+async def test_a_loop_with_long_turns_handles_all_events(server: GrpcServer, channel: Channel) -> None:
     """The handler of gRPC would leave a byte for each event but one in a turn, until its thread can write no more."""
     selector: Any = vars(asyncio.get_running_loop())["_selector"]
     (woken,) = [key.fileobj for key in selector.get_map().values() if isinstance(key.fileobj, socket.socket)]
