@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from statistics import median
 from typing import Any
 
 from rota.api.grpc.server import GrpcServer
@@ -44,4 +45,5 @@ async def test_a_loop_with_long_turns_handles_all_events(server: GrpcServer, cha
             left.append(len(woken.recv(4096, socket.MSG_PEEK)))
         time.sleep(0.003)  # noqa: ASYNC251 - the loop is busy
 
-    assert max(left) < 15
+    # Not the most: this task may be stopped between the handler and its look.
+    assert median(left) < 6
