@@ -1,4 +1,4 @@
-"""gRPC's polling thread: it lives as long as the process, and an event loop takes in all that it has to say at once.
+"""gRPC's polling thread: it lives as long as the process, and an event loop reads all of its wake-ups at once.
 
 grpcio counts the channels, servers and calls that exist, and joins its polling thread when the last of them is
 deallocated. Where the garbage collector deallocates it, the thread of the event loop waits inside of the collection for

@@ -132,7 +132,7 @@ def test_timers_of_one_moment_fire_in_the_order_of_setting() -> None:
 
 
 def test_any_timers_fire_when_they_are_due() -> None:
-    """As one who looks at every millisecond sees it: each in its own, the ones of a millisecond as they were set."""
+    """Each fires in its millisecond; timers of one millisecond fire in the order in which they were set."""
     drawn = Random(0)
     clock, fired = HandClock(), list[tuple[int, Timer]]()
     queue = TimerQueue(clock, lambda _: None)

@@ -1,4 +1,4 @@
-"""What protobuf cannot hold is refused, also where it is empty; what it can hold comes back."""
+"""`Shape.fill` refuses values of a wrong type, also empty ones; all others come back as they were."""
 
 from __future__ import annotations
 

@@ -340,7 +340,7 @@ def _image(
 ) -> MemberImage:
     """What the member now is. An administrator that joins in its name does not become its caller.
 
-    What it says as the oldest member does, as a rule nearly all, is in memory once.
+    Values that equal the oldest member's, as nearly all do, are stored once.
     """
     oldest = next(iter(group.members.values()), None)
     said = request if oldest is None else oldest.image

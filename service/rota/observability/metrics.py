@@ -45,7 +45,7 @@ class Count:
 
 
 class _Counts(Collector):
-    """A counter of such numbers, by the values of its labels. Those who count often keep the number itself."""
+    """A counter of such numbers, by the values of its labels. Callers that count often keep the number itself."""
 
     def __init__(self, name: str, documentation: str, labels: tuple[str, ...], registry: CollectorRegistry) -> None:
         self._described = (name, documentation, labels)

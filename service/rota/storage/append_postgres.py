@@ -139,7 +139,7 @@ def _statement(shape: Shape, is_small: bool) -> _AppendStatement:
 
 
 def _given(shape: Shape, is_small: bool) -> Iterator[GivenRows]:
-    """What is given to a statement, in the order in which `PostgresAppender.append` gives it."""
+    """The rows of a statement, in the order in which `PostgresAppender.append` passes them."""
     yield _given_ends(is_small)
     for name, has_gone, has_new in shape:
         table = metadata.tables[f"{POSTGRES_SCHEMA}.{name}"]

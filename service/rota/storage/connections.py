@@ -219,7 +219,7 @@ class PostgresConnections:
         return self._single.use() if self._single is not None else self.writing()
 
     async def warm_up(self) -> None:
-        """A pooler would not let what is planned here last."""
+        """Not behind a pooler: the next transaction may have another session, without these plans."""
         if self._appending is not None:
             async with self._appending.use() as connection:
                 await self.appender.warm_up(connection)

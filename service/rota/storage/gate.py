@@ -111,7 +111,7 @@ class Gate:
 
 
 class _Append:
-    """A transaction, and what is called when that takes longer than `PATIENCE_S`."""
+    """A transaction that calls a function if it takes longer than `PATIENCE_S`."""
 
     __slots__ = ("_on_late", "_timer", "_transaction", "is_under_way")
 

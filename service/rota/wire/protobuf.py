@@ -31,7 +31,7 @@ class Shape:
         fields = descriptor.fields_by_name
         self._readers: list[tuple[str, Read]] = []
         self._writers: list[tuple[str, str, Write | None, Any]] = []
-        """Attribute, field, how it is written, and the value that an absent field has; None where absence is told."""
+        """Attribute, field, how it is written, and the field's default; None where protobuf knows whether it is set."""
         for entry in record.entries:
             field = fields[entry.name if entry.name in fields else entry.attribute_name]
             read, write = _codec(entry.field, field, lists_may_be_absent=lists_may_be_absent)

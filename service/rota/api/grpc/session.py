@@ -272,9 +272,7 @@ class Session:
             self._look()
 
     async def _may_write(self, unread: deque[SessionEvent]) -> bool:
-        """Whether there are events to write; answers to joins and syncs wait for a turn in which not too many streams
-        write.
-        """
+        """Whether there are events to write. `COME_TOGETHER` wait for a turn in which few streams write."""
         if self._batching and unread and unread[0].WhichOneof("event") in COME_TOGETHER:
             turns, size = self._messages.turns_of_answers, BYTES_OF_A_TURN // WRITES_OF_A_TURN
             if not turns.try_begin(size):
@@ -317,7 +315,7 @@ class Session:
             self._heartbeats.remember(data)
 
     async def _until_turn(self, turns: Turns, size: int) -> None:
-        """Return in a turn in which so many bytes of a message begin."""
+        """Return in a turn with room for so many bytes of a message."""
         if not turns.try_begin(size):
             self._has_received = True
             await turns.wait(size)
