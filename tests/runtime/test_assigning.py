@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -53,7 +53,7 @@ async def synced(replica: LocalCoordinator | RunningReplica, group_id: str, join
 
 
 @pytest.fixture(params=["assign", "assign at once", "wants_topic", "topic"])
-def breaking(request: pytest.FixtureRequest) -> Iterator[None]:
+def breaking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plug-in's type that raises: while it assigns, names the topics that it wants, or judges one topic."""
 
     def fail(*_: object) -> Any:
@@ -61,13 +61,11 @@ def breaking(request: pytest.FixtureRequest) -> Iterator[None]:
 
     wants = {"assign": lambda _: lambda _: True, "wants_topic": fail, "topic": lambda _: fail}
     side = ServerSide(assigns=lambda name: name == "server:luck", assign=fail, wants_topic=wants.get(request.param))
-    registry.register(ProtocolType("gamble", lambda _: {}, lambda _: {}, server=side))
-    yield
-    del registry._TYPES["gamble"]
+    monkeypatch.setitem(registry._TYPES, "gamble", ProtocolType("gamble", lambda _: {}, lambda _: {}, server=side))
 
 
 @pytest.fixture
-def watched() -> Iterator[list[bool]]:
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """A type with a strategy that notes whether it runs in the thread of the event loop."""
     here = threading.get_ident()
     on_loop: list[bool] = []
@@ -79,9 +77,8 @@ def watched() -> Iterator[list[bool]]:
     side = ServerSide(
         assigns=lambda name: name == "server:watched", assign=assign, wants_topic=lambda _: lambda _: True
     )
-    registry.register(ProtocolType("watched", lambda _: {}, lambda _: {}, server=side))
-    yield on_loop
-    del registry._TYPES["watched"]
+    monkeypatch.setitem(registry._TYPES, "watched", ProtocolType("watched", lambda _: {}, lambda _: {}, server=side))
+    return on_loop
 
 
 async def test_topics_of_all_replicas_are_assigned(tables: MemoryTables) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 
 from rota.assignors import ENTRY_POINT_GROUP as STRATEGIES_GROUP
@@ -12,12 +15,41 @@ from rota.assignors import register_entry_points as register_strategies
 from rota.server.http_server import CannotListen
 from rota.types import ENTRY_POINT_GROUP, BrokenPlugin, register_entry_points
 
+FAILURE_EVERY_S = 60.0
+"""So often is a function named that keeps failing: a client's bytes may make it fail as often as the client likes."""
+
 logger = logging.getLogger(__name__)
+
+
+class PluginFailures:
+    """Logs what functions of plug-ins raise; the core goes on without what they would have returned."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` counts seconds."""
+        self._clock = clock
+        self._due: dict[str, float] = {}
+        self._times: Counter[str] = Counter()
+        """How often each has failed since its last line."""
+
+    def report(self, function: str, error: Exception) -> None:
+        """See `rota.types.reporting.Report`."""
+        now_s = self._clock()
+        self._times[function] += 1
+        if now_s < self._due.get(function, now_s):
+            return
+        self._due[function] = now_s + FAILURE_EVERY_S
+        logger.warning(
+            "a plug-in's function raised: %r; its group goes on without it",
+            error,
+            exc_info=error,
+            extra={"function": function, "times": self._times.pop(function)},
+        )
 
 
 def load_plugins() -> None:
     """Register them; raises `CannotListen` for one that is broken: its groups would be served as something else."""
-    _load(ENTRY_POINT_GROUP, register_entry_points, "protocol types of other packages")
+    register = partial(register_entry_points, report=PluginFailures().report)
+    _load(ENTRY_POINT_GROUP, register, "protocol types of other packages")
     _load(STRATEGIES_GROUP, register_strategies, "strategies of other packages")
 
 

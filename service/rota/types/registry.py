@@ -11,6 +11,7 @@ from rota.types.consumer_server import CONSUMER
 from rota.types.leader import LEADER
 from rota.types.permits import PERMITS
 from rota.types.plugin import Generation, ProtocolType, Readable, ServerSide
+from rota.types.reporting import Report, reporting
 from rota.types.wire_format import MalformedMetadata
 from rota.types.worker_server import WORKER
 
@@ -19,30 +20,33 @@ SERVER_PREFIX: Final = "server:"
 MAX_DECODED_BYTES: Final = 256 * 1024
 
 _TYPES: Final[dict[str, ProtocolType]] = {each.name: each for each in (CONSUMER, WORKER, LEADER, PERMITS)}
+_REGISTERED: Final[dict[str, ProtocolType]] = dict(_TYPES)
+"""The same as they were given to `register`."""
 
 
 class BrokenPlugin(Exception):
     """An entry point of `rota.protocol_types` that cannot be used; the message names it."""
 
 
-def register(protocol_type: ProtocolType) -> None:
+def register(protocol_type: ProtocolType, report: Report | None = None) -> None:
     """Make a type known; at the start of the process, for groups that exist already are not looked at again.
 
-    Registering it twice is harmless, another type of the same name is refused.
+    Registering it twice is harmless, another type of the same name is refused. `report` gets what its functions raise.
     """
-    known = _TYPES.setdefault(protocol_type.name, protocol_type)
+    known = _REGISTERED.setdefault(protocol_type.name, protocol_type)
     if known is not protocol_type:
         raise BrokenPlugin(f"there is a protocol type {protocol_type.name!r} already")
+    _TYPES.setdefault(protocol_type.name, protocol_type if report is None else reporting(protocol_type, report))
 
 
-def register_entry_points(found: Iterable[EntryPoint]) -> list[str]:
+def register_entry_points(found: Iterable[EntryPoint], report: Report | None = None) -> list[str]:
     """Register installed plug-ins; returns the names. The process calls it at its start."""
     names = []
     for point in found:
         loaded = point.load()
         if not isinstance(loaded, ProtocolType):
             raise BrokenPlugin(f"{point.value} of entry point {point.name!r} is no ProtocolType")
-        register(loaded)
+        register(loaded, report)
         names.append(loaded.name)
     return names
 
