@@ -27,7 +27,7 @@ def test_every_block_does_what_the_text_says(processes: Processes, tmp_path: Pat
     server.start_and_wait()
 
     putting, sharing, own, following = (
-        _run(language, text, url=server.url) for language, text in BLOCK.findall(PAGE) if language in SHELLS
+        _run(language, text, tmp_path, url=server.url) for language, text in BLOCK.findall(PAGE) if language in SHELLS
     )
 
     assert re.search(r"partitions\W+8", putting)
@@ -46,9 +46,10 @@ def test_it_names_every_strategy() -> None:
     assert set(re.findall(r"`([a-z-]+)[`(]", table)) == set(STRATEGIES)
 
 
-def _run(language: str, text: str, *, url: str) -> str:
+def _run(language: str, text: str, directory: Path, *, url: str) -> str:
     done = subprocess.run(
         [*SHELLS[language], text.replace("http://127.0.0.1:8080", url)],
+        cwd=directory,
         env={**os.environ, "PATH": f"{rota_command().parent}:{os.environ['PATH']}", "ROTA_URL": url},
         capture_output=True,
         text=True,
