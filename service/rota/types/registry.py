@@ -31,7 +31,7 @@ class BrokenPlugin(Exception):
 def register(protocol_type: ProtocolType, report: Report | None = None) -> None:
     """Make a type known; at the start of the process, for groups that exist already are not looked at again.
 
-    Registering it twice is harmless, another type of the same name is refused. `report` gets what its functions raise.
+    Registering it twice is harmless, another type of the same name is refused. `report` gets its functions' exceptions.
     """
     known = _REGISTERED.setdefault(protocol_type.name, protocol_type)
     if known is not protocol_type:

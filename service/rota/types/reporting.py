@@ -1,4 +1,4 @@
-"""Reports what functions of plug-ins raise: the core catches it and does without their answer."""
+"""Reports exceptions of plug-ins' functions: the core catches them and goes on without an answer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rota.types.plugin import ProtocolType, ServerSide, Succession, Units
 from rota.types.wire_format import MalformedMetadata
 
 Report: TypeAlias = Callable[[str, Exception], None]
-"""Gets the name of a function, such as `gamble.takes_away`, and what it raised."""
+"""Gets the name of a function, such as `gamble.takes_away`, and its exception."""
 Part = TypeVar("Part", bound=ProtocolType | ServerSide | Succession | Units)
 
 
 def reporting(protocol_type: ProtocolType, report: Report) -> ProtocolType:
-    """The same type; each of its functions reports what it raises, and raises it.
+    """The same type; each of its functions reports its exceptions, and raises them.
 
     Not `MalformedMetadata`, by which a function says that a client's bytes are wrong.
     """
