@@ -1,8 +1,9 @@
-"""Requests of one message that differ in their member alone: read once, with the same outcome for each."""
+"""Requests of one message that differ in their member alone are read once, and answers of a generation written once."""
 
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -10,9 +11,19 @@ from hypothesis import strategies as st
 
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.limits import Limits
-from rota.protocol.messages import CommitOffsets, JoinGroup, LeaveGroup, SyncGroup
+from rota.protocol.messages import (
+    CommitOffsets,
+    JoinedMember,
+    JoinGroup,
+    JoinReply,
+    LeaveGroup,
+    LeaveReply,
+    Reply,
+    SyncGroup,
+    SyncReply,
+)
 from rota.v1 import coordinator_pb2 as pb
-from rota.wire.repeated import Repeated
+from rota.wire.repeated import Repeated, RepeatedAnswers
 from rota.wire.rpcs import RPCS, Rpc
 
 JOIN, SYNC = RPCS[JoinGroup], RPCS[SyncGroup]
@@ -100,3 +111,70 @@ def test_the_message_is_left_as_it_was() -> None:
     Repeated().find(JOIN, message)
 
     assert message == a_join("m1")
+
+
+REPLIES = st.one_of(
+    st.builds(
+        JoinReply,
+        pending=st.booleans(),
+        member_id=MEMBER_IDS,
+        generation_id=st.sampled_from([1, 2]),
+        protocol_name=st.sampled_from([None, "range"]),
+        members=st.sampled_from([(), (JoinedMember("a", None, b"m"),)]),
+        fencing_token=st.sampled_from([0, 7]),
+        assignment=st.sampled_from([None, b"", b"share"]),
+    ),
+    st.builds(
+        SyncReply,
+        pending=st.booleans(),
+        generation_id=st.sampled_from([1, 2]),
+        assignment=st.sampled_from([b"", b"share", b"other"]),
+        fencing_token=st.sampled_from([0, 7]),
+    ),
+    st.just(LeaveReply()),
+)
+FIELDS = {JoinReply: (JOIN, "joined"), SyncReply: (SYNC, "synced"), LeaveReply: (RPCS[LeaveGroup], "left")}
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(REPLIES, st.sampled_from([0, 1]), st.sampled_from([0, 1])), max_size=12))
+def test_each_answer_is_written_as_it_would_be_alone(answers: list[tuple[Reply, int, int]]) -> None:
+    repeated, events, alone = RepeatedAnswers(), [], []
+    for reply, revision, epoch in answers:
+        rpc, field = FIELDS[type(reply)]
+        events.append(pb.SessionEvent())
+        repeated.fill(rpc, getattr(events[-1], field), reply, revision, epoch)
+        alone.append(pb.SessionEvent())
+        rpc.fill_answer(getattr(alone[-1], field), reply, revision, epoch)
+
+    assert events == alone
+    assert [each.WhichOneof("event") for each in events] == [each.WhichOneof("event") for each in alone]
+
+
+@pytest.mark.parametrize("kind", [JoinReply, SyncReply])
+def test_answers_that_say_the_same_are_written_twice_at_most(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    rpc, field = FIELDS[kind]
+    own = "member_id" if kind is JoinReply else "assignment"
+    fill = Mock(wraps=rpc.fill_answer)
+    monkeypatch.setattr(rpc, "fill_answer", fill)
+
+    repeated = RepeatedAnswers()
+    for n in range(5):
+        value = f"m{n}" if kind is JoinReply else b"%d" % n
+        repeated.fill(rpc, getattr(pb.SessionEvent(), field), kind(generation_id=3, **{own: value}), 1, 1)
+
+    assert fill.call_count == 2
+
+
+def test_nothing_that_may_be_large_is_kept() -> None:
+    repeated = RepeatedAnswers()
+    for _ in range(3):
+        for reply in (
+            JoinReply(members=(JoinedMember("a", None, bytes(10_000)),)),
+            JoinReply(assignment=bytes(10_000)),
+            SyncReply(assignment=bytes(10_000)),
+        ):
+            rpc, field = FIELDS[type(reply)]
+            repeated.fill(rpc, getattr(pb.SessionEvent(), field), reply, 1, 1)
+
+    assert [written.ByteSize() < 100 for _, written in repeated._last.values()] == [True]

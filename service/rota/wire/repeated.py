@@ -1,15 +1,15 @@
-"""Requests in one message of a stream that say the same of one member after another: they are read once."""
+"""Members of a stream say the same, one after another, and get the same: that is read once, and written once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.ids import check_group_id, check_member_id
-from rota.protocol.messages import JoinGroup, SyncGroup
+from rota.protocol.messages import JoinGroup, JoinReply, Reply, SyncGroup, SyncReply
 from rota.wire.rpcs import Rpc
 
 
@@ -72,3 +72,54 @@ class Repeated:
         """`request` was read after `find` has found none."""
         if rpc is self._rpc:
             self._request = request
+
+
+class _Own(NamedTuple):
+    """How the answers to the members of a generation differ."""
+
+    field: str
+    """The one that is each member's own, in the reply as in its message; without presence."""
+    common: Callable[[Any], tuple[Any, ...]]
+    """The values of all other fields."""
+
+
+def _own(reply: type, own: str) -> _Own:
+    return _Own(own, attrgetter(*(field.name for field in fields(reply) if field.name != own)))
+
+
+_OWN: dict[type, _Own] = {JoinReply: _own(JoinReply, "member_id"), SyncReply: _own(SyncReply, "assignment")}
+
+
+class RepeatedAnswers:
+    """The last answer to a join and to a sync: those that differ in the member's own field alone are copied."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: dict[type, tuple[tuple[Any, ...], Any]] = {}
+        """By the kind of reply: what the last one said, and the message of that once it has been said twice."""
+
+    def fill(self, rpc: Rpc, message: Any, reply: Reply, revision: int, epoch: int) -> None:
+        """As `rpc.fill_answer`, of which a copy takes a third."""
+        kind = type(reply)
+        own = _OWN.get(kind)
+        if own is None or (isinstance(reply, JoinReply) and (reply.members or reply.assignment)):
+            rpc.fill_answer(message, reply, revision, epoch)  # Another member's differs, and these may be large.
+            return
+        said = (revision, epoch, *own.common(reply))
+        last_said, written = self._last.get(kind, _NOTHING)
+        if said == last_said and written is not None:
+            message.CopyFrom(written)
+            setattr(message, own.field, getattr(reply, own.field))
+            return
+        rpc.fill_answer(message, reply, revision, epoch)
+        if said == last_said:
+            written = type(message)()
+            written.CopyFrom(message)
+            written.ClearField(own.field)
+        else:
+            written = None
+        self._last[kind] = said, written
+
+
+_NOTHING: tuple[tuple[Any, ...], Any] = ((), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -46,6 +46,7 @@ from rota.wire.heartbeats import (
     write_result,
 )
 from rota.wire.protobuf import parse
+from rota.wire.repeated import RepeatedAnswers
 from rota.wire.routes import decode_path
 from rota.wire.rpcs import COORDINATOR, REMOVE_MEMBERS, RPCS, Rpc
 
@@ -74,6 +75,8 @@ class Calls:
     """Asked before a message is read; the coordinator asks as well, where there is a guard."""
     proxies: Proxies
     receive: Receive
+    answers: RepeatedAnswers = field(default_factory=RepeatedAnswers)
+    """Those of all session streams."""
 
     def behaviours(self) -> dict[str, Behaviour]:
         """By the rpc's path."""

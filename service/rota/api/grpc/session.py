@@ -463,7 +463,7 @@ class Session:
             key = (request.namespace, request.group_id)
             self._roster.bind(self, key, member_id)
         event = SessionEvent()
-        kind.rpc.fill_answer(getattr(event, kind.answer), reply, answer.revision, answer.epoch)
+        self._calls.answers.fill(kind.rpc, getattr(event, kind.answer), reply, answer.revision, answer.epoch)
         return event
 
     def begin_bound(self, request: MemberRequest) -> BoundCall | None:
