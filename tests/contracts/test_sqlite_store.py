@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -335,3 +337,42 @@ async def test_the_files_of_a_new_store_are_for_its_owner_alone(tmp_path: Path) 
 
     assert modes == dict.fromkeys(("rota.db", "rota.db-wal", "rota.db-shm", "rota.db.lock"), 0o600)
     await store.close()
+
+
+async def test_commits_write_over_the_log_of_a_warm_store(store: SqlStore, sqlite_url: str) -> None:
+    claim, log = await claim_one(store), Path(f"{path_of(sqlite_url)}-wal")
+    await store.warm_up()
+    length, blocks = log.stat().st_size, log.stat().st_blocks
+
+    for after in range(100):
+        assert await store.append([a_batch(claim, after=after, rows=RowChanges(groups=[a_group()]))]) == []
+
+    assert (log.stat().st_size, log.stat().st_blocks) == (length, blocks)
+    assert length > 1_000 * 4_096
+
+
+async def test_a_warm_up_changes_nothing_and_may_fail(store: SqlStore, sqlite_url: str, tmp_path: Path) -> None:
+    def state(path: Path) -> list[Any]:
+        with closing(sqlite3.connect(path)) as connection:
+            shown = ("SELECT name, sql FROM sqlite_master", "PRAGMA integrity_check", "SELECT * FROM shards")
+            return [connection.execute(each).fetchall() for each in shown]
+
+    path = path_of(sqlite_url)
+    await claim_one(store)
+    before = state(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        cold = SqlStore(sqlite_url, write_timeout_ms=50, read_timeout_ms=200)
+        await store.close()
+        await cold._connections.open()
+        await cold.warm_up()
+        other.execute("ROLLBACK")
+
+    await cold.warm_up()
+    copy = tmp_path / "copy.db"
+    for suffix in ("", "-wal"):
+        shutil.copy(f"{path}{suffix}", f"{copy}{suffix}")
+    await cold.close()
+
+    assert state(path) == before
+    assert state(copy) == before, "as after a loss of power"

@@ -83,7 +83,7 @@ class SqliteConnections:
     """One connection that writes, and a few that read beside it, on a file that no other service has open."""
 
     dialect = "sqlite"
-    appender: Appender = SqliteAppender()
+    appender = SqliteAppender()
 
     def __init__(self, path: Path, *, write_timeout_ms: int) -> None:
         self._file = StoreFile(path)
@@ -140,7 +140,8 @@ class SqliteConnections:
         return self._readers.begin()
 
     async def warm_up(self) -> None:
-        """There is next to nothing to gain."""
+        async with self._writer.use() as connection:
+            await self.appender.warm_up(connection)
 
     async def maintain(self) -> None:
         """Note how the store stands. SQLite moves its log into the file by itself."""
