@@ -12,6 +12,7 @@ from typing import Any
 
 import aiosqlite
 from sqlalchemy import URL, event, func, select
+from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -142,9 +143,17 @@ def postgres_engine(
     arguments = {"async_creator_fn": asyncpg_connect, "location": location, "session_timeout_ms": session_timeout_ms}
     isolation = "AUTOCOMMIT" if explicit_transactions else "READ COMMITTED"
     try:
-        return create_async_engine("postgresql+asyncpg://", connect_args=arguments, isolation_level=isolation, **pool)
+        engine = create_async_engine("postgresql+asyncpg://", connect_args=arguments, isolation_level=isolation, **pool)
     except ModuleNotFoundError as error:
         raise StoreRefused(_NEEDS_EXTRA) from error
+    event.listen(engine.sync_engine, "checkout", _refuse_closed)
+    return engine
+
+
+def _refuse_closed(connection: Any, *_: Any) -> None:
+    """Have the pool replace a connection that Postgres has ended, instead of handing it to a caller."""
+    if connection.driver_connection.is_closed():
+        raise DisconnectionError("the store has ended the connection")
 
 
 async def asyncpg_connect(location: PostgresLocation, session_timeout_ms: int | None = None) -> Any:

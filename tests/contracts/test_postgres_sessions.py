@@ -1,0 +1,59 @@
+"""Sessions on Postgres: which settings they have, how long they are kept, and what ends them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from sqlalchemy import text
+
+from rota.storage import SqlStore
+from rota.storage.engine import driver_of
+from tests.contracts.builders import a_batch, claim_one
+from tests.contracts.conftest import EVENTUALLY_S, SHARD_COUNT
+from tests.support.postgres import PostgresServer
+
+
+@pytest.fixture
+async def store(postgres_url: str) -> AsyncIterator[SqlStore]:
+    store = SqlStore(postgres_url)
+    await store.open(SHARD_COUNT)
+    yield store
+    await store.close()
+
+
+async def end_sessions(store: SqlStore, server: PostgresServer) -> int:
+    """As a failover or `idle_session_timeout` does; returns how many, once the store has heard of it."""
+    ended = asyncio.Event()
+    async with store._connections.appending() as connection:
+        driver_of(connection).add_termination_listener(lambda _: ended.set())
+    database = f"'{str(store.location).rpartition('/')[2]}'"
+    ends = f"SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity WHERE datname = {database}"
+    count = int(server.execute(ends))
+    async with asyncio.timeout(EVENTUALLY_S):
+        await ended.wait()
+    return count
+
+
+async def test_no_caller_gets_a_connection_that_was_ended(store: SqlStore, postgres_server: PostgresServer) -> None:
+    claim = await claim_one(store)
+    await asyncio.gather(*(store.ping() for _ in range(5)))
+
+    assert await end_sessions(store, postgres_server) == 5
+
+    await asyncio.gather(*(store.ping() for _ in range(5)))
+    assert await store.append([a_batch(claim)]) == []
+
+
+async def test_an_appends_connection_is_set_up_again_when_replaced(
+    store: SqlStore, postgres_server: PostgresServer
+) -> None:
+    async def found() -> tuple[str, ...]:
+        async with store._connections.appending() as connection:
+            names = ("plan_cache_mode", "enable_seqscan", "synchronous_commit", "statement_timeout")
+            return tuple([await connection.scalar(text(f"SHOW {name}")) for name in names])
+
+    await end_sessions(store, postgres_server)
+
+    assert await found() == ("force_generic_plan", "off", "on", "3s")
