@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 from sqlalchemy import text
 
+from rota.group.rows import RowChanges
 from rota.storage import SqlStore
 from rota.storage.engine import driver_of
-from tests.contracts.builders import a_batch, claim_one
+from tests.contracts.builders import a_batch, a_group, a_member, claim_one, image_of
 from tests.contracts.conftest import EVENTUALLY_S, SHARD_COUNT
 from tests.support.postgres import PostgresServer
 
@@ -57,3 +58,38 @@ async def test_an_appends_connection_is_set_up_again_when_replaced(
     await end_sessions(store, postgres_server)
 
     assert await found() == ("force_generic_plan", "off", "on", "3s")
+
+
+@pytest.mark.parametrize("through", ["postgres_url", pytest.param("pooled_url", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "array_nulls = off",
+        "bytea_output = escape",
+        "client_encoding = LATIN1",
+        "default_transaction_isolation = serializable",
+        "default_transaction_read_only = on",
+        "enable_indexscan = off",
+        "lock_timeout = 1",
+        "search_path = ''",
+        "standard_conforming_strings = off",
+        "statement_timeout = 1",
+        "timezone = 'Asia/Kathmandu'",
+    ],
+)
+async def test_a_databases_settings_change_no_value(
+    request: pytest.FixtureRequest, postgres_server: PostgresServer, postgres_url: str, setting: str, through: str
+) -> None:
+    postgres_server.execute(f'ALTER DATABASE "{postgres_url.rpartition("/")[2]}" SET {setting}')
+    store = SqlStore(request.getfixturevalue(through))
+    await store.open(SHARD_COUNT)
+    claim = await claim_one(store)
+    groups = [a_group("a\\b", leader_id=None, frozen_until_ms=None), a_group("c", leader_id="NULL")]
+    members = [a_member("m\\1", assignment=b"\\\x00"), a_member("m-2", position=1, group_instance_id="NULL")]
+
+    refused = await store.append([a_batch(claim, rows=RowChanges(groups=groups, members=members))])
+
+    image = await image_of(store, 0)
+    await store.close()
+    assert (refused, sorted(image.groups, key=lambda each: each.group_id)) == ([], groups)
+    assert sorted(image.members, key=lambda each: each.position) == members

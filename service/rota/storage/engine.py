@@ -171,7 +171,7 @@ async def asyncpg_connect(location: PostgresLocation, session_timeout_ms: int | 
         # Without a cache of its own it names no statement, and parses each before it is bound.
         return await connect(server_settings=settings, statement_cache_size=0)
     settings |= {"default_transaction_isolation": "read committed", "default_transaction_read_only": "off"}
-    settings |= {name: str(session_timeout_ms) for name in _TIMEOUTS}
+    settings |= {name: str(session_timeout_ms) for name in _TIMEOUTS} | _MEANING
     # The driver would forget each statement 5 minutes after its first use, and Postgres would plan it anew.
     connection = await connect(server_settings=settings, max_cached_statement_lifetime=0)
     await connection.execute(_durable(of_transaction=False))
@@ -204,10 +204,11 @@ async def postgres_transaction(
     land much later, and a sender that was paused in mid-transaction must not keep its row locks from
     the next owner of the shard. A database that is set to answer before it is durable is made to wait.
     """
-    limits = "".join(f"SET LOCAL {setting} = {timeout_ms};" for setting in _TIMEOUTS)
+    settings = {setting: str(timeout_ms) for setting in _TIMEOUTS} | _MEANING
+    local = "".join(f"SET LOCAL {setting} = {value};" for setting, value in settings.items())
     async with engine.connect() as connection, _thrown_away_on_error(connection):
         driver = driver_of(connection)
-        await driver.execute(f"BEGIN {mode};{limits}{_durable(of_transaction=True)}")
+        await driver.execute(f"BEGIN {mode};{local}{_durable(of_transaction=True)}")
         yield connection
         ended = await driver.execute("COMMIT")
         assert ended == "COMMIT", "a statement of this transaction had failed without an error"
@@ -295,6 +296,8 @@ async def _throw_away(connection: AsyncConnection, driver: Any) -> None:
 
 
 _TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+_MEANING = {"array_nulls": "on"}
+"""Where a database or a role has this off, NULL in the text of an array is the word and no null."""
 
 
 def _durable(*, of_transaction: bool) -> str:
