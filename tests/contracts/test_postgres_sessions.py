@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -58,6 +59,16 @@ async def test_an_appends_connection_is_set_up_again_when_replaced(
     await end_sessions(store, postgres_server)
 
     assert await found() == ("force_generic_plan", "off", "on", "3s")
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_KEEPIDLE"), reason="this system has another name for it")
+async def test_idle_connections_are_kept_alive(store: SqlStore) -> None:
+    """Firewalls forget a connection that is silent for minutes, and notify nobody."""
+    for opened in (store._connections.appending(), store._connections.reading()):
+        async with opened as connection:
+            channel = driver_of(connection)._transport.get_extra_info("socket")
+            assert channel.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert channel.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 60
 
 
 @pytest.mark.parametrize("through", ["postgres_url", pytest.param("pooled_url", marks=pytest.mark.slow)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -169,13 +170,34 @@ async def asyncpg_connect(location: PostgresLocation, session_timeout_ms: int | 
     settings = {"application_name": "rota"}
     if session_timeout_ms is None:
         # Without a cache of its own it names no statement, and parses each before it is bound.
-        return await connect(server_settings=settings, statement_cache_size=0)
-    settings |= {"default_transaction_isolation": "read committed", "default_transaction_read_only": "off"}
-    settings |= {name: str(session_timeout_ms) for name in _TIMEOUTS} | _MEANING
-    # The driver would forget each statement 5 minutes after its first use, and Postgres would plan it anew.
-    connection = await connect(server_settings=settings, max_cached_statement_lifetime=0)
-    await connection.execute(_durable(of_transaction=False))
+        connection = await connect(server_settings=settings, statement_cache_size=0)
+    else:
+        settings |= {"default_transaction_isolation": "read committed", "default_transaction_read_only": "off"}
+        settings |= {name: str(session_timeout_ms) for name in _TIMEOUTS} | _MEANING
+        # The driver would forget each statement 5 minutes after its first use, and Postgres would plan it anew.
+        connection = await connect(server_settings=settings, max_cached_statement_lifetime=0)
+    try:
+        if session_timeout_ms is not None:
+            await connection.execute(_durable(of_transaction=False))
+        _keep_alive(connection)
+    except BaseException:
+        connection.terminate()
+        raise
     return connection
+
+
+def _keep_alive(connection: Any) -> None:
+    """Have the kernel send something over an idle connection.
+
+    Firewalls and load balancers forget connections that are idle for minutes, and notify neither side. The next append
+    would wait for its timeout, and lose its shards.
+    """
+    channel = connection._transport.get_extra_info("socket")
+    channel.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if channel.family in (socket.AF_INET, socket.AF_INET6):
+        for name, value in _KEEPALIVE.items():
+            if (option := getattr(socket, name, None)) is not None:
+                channel.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def driver_of(connection: AsyncConnection) -> Any:
@@ -298,6 +320,8 @@ async def _throw_away(connection: AsyncConnection, driver: Any) -> None:
 _TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 _MEANING = {"array_nulls": "on"}
 """Where a database or a role has this off, NULL in the text of an array is the word and no null."""
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""Seconds, and how many probes may go without an answer. macOS has TCP_KEEPALIVE for TCP_KEEPIDLE."""
 
 
 def _durable(*, of_transaction: bool) -> str:
