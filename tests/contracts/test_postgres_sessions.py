@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from sqlalchemy import text
 
 from rota.group.rows import RowChanges
+from rota.replica.ports import StoreUnavailable
 from rota.storage import SqlStore
-from rota.storage.engine import driver_of
+from rota.storage.engine import asyncpg_connect, driver_of
+from rota.storage.urls import PostgresLocation
 from tests.contracts.builders import a_batch, a_group, a_member, claim_one, image_of
 from tests.contracts.conftest import EVENTUALLY_S, SHARD_COUNT
+from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresServer
+
+OUR_SETTINGS = (
+    "array_nulls, default_transaction_isolation, default_transaction_read_only,"
+    " statement_timeout, lock_timeout, idle_in_transaction_session_timeout"
+)
 
 
 @pytest.fixture
@@ -81,10 +89,10 @@ async def test_idle_connections_are_kept_alive(store: SqlStore) -> None:
         "default_transaction_isolation = serializable",
         "default_transaction_read_only = on",
         "enable_indexscan = off",
-        "lock_timeout = 1",
+        "lock_timeout = 100",
         "search_path = ''",
         "standard_conforming_strings = off",
-        "statement_timeout = 1",
+        "statement_timeout = 100",
         "timezone = 'Asia/Kathmandu'",
     ],
 )
@@ -104,3 +112,26 @@ async def test_a_databases_settings_change_no_value(
     await store.close()
     assert (refused, sorted(image.groups, key=lambda each: each.group_id)) == ([], groups)
     assert sorted(image.members, key=lambda each: each.position) == members
+
+
+@pytest.fixture
+def lax_pooler(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
+    """A pooler that lets our settings pass, and ignores them."""
+    with PgBouncer(postgres_server, pool_size=1, settings={"ignore_startup_parameters": OUR_SETTINGS}) as pooler:
+        yield pooler
+
+
+@pytest.mark.parametrize("pooler", ["pgbouncer", "lax_pooler"])
+async def test_a_pooler_that_comes_later_is_found_at_the_login(
+    request: pytest.FixtureRequest, pooler: str, postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    """An address of Postgres may lead to a pooler one day; what a server sets in its own sessions is not for others."""
+    postgres_server.execute(f'ALTER DATABASE "{postgres_url.rpartition("/")[2]}" SET synchronous_commit = off')
+    location = PostgresLocation(request.getfixturevalue(pooler).through(postgres_url))
+
+    with pytest.raises(StoreUnavailable, match="a pooler is in front of Postgres now"):
+        await asyncpg_connect(location, 3_000)
+
+    stranger = await asyncpg_connect(location)
+    assert await stranger.fetchval("SHOW synchronous_commit") == "off"
+    await stranger.close()

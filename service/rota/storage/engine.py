@@ -18,12 +18,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from rota.passwords import read_password
-from rota.replica.ports import StoreRefused
+from rota.replica.ports import StoreRefused, StoreUnavailable
 from rota.storage.schema import POSTGRES_SCHEMA
 from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation
 
 _CONNECT_TIMEOUT_S = 5.0
 _JOIN_TIMEOUT_S = 5.0
+_NEW_POOLER = "a pooler is in front of Postgres now, and was not when this server started: restart this server"
 _NEEDS_EXTRA = "a store on Postgres needs the extra: pip install 'rota[postgres]'"
 
 
@@ -175,15 +176,30 @@ async def asyncpg_connect(location: PostgresLocation, session_timeout_ms: int | 
         settings |= {"default_transaction_isolation": "read committed", "default_transaction_read_only": "off"}
         settings |= {name: str(session_timeout_ms) for name in _TIMEOUTS} | _MEANING
         # The driver would forget each statement 5 minutes after its first use, and Postgres would plan it anew.
-        connection = await connect(server_settings=settings, max_cached_statement_lifetime=0)
+        connect = partial(connect, server_settings=settings, max_cached_statement_lifetime=0)
+        try:
+            connection = await connect()
+        except asyncpg.ProtocolViolationError as error:  # So PgBouncer says that it knows no such setting.
+            raise StoreUnavailable(f"{_NEW_POOLER} ({error})") from error
     try:
         if session_timeout_ms is not None:
-            await connection.execute(_durable(of_transaction=False))
+            await _make_durable(connection)
         _keep_alive(connection)
     except BaseException:
         connection.terminate()
         raise
     return connection
+
+
+async def _make_durable(connection: Any) -> None:
+    """Have each commit of this session wait for the disk.
+
+    Raises:
+        StoreUnavailable: The session is a pooler's. Other clients use it as well, and nothing was set.
+    """
+    only_ours = f"WHERE pg_backend_pid() = {connection.get_server_pid()}"
+    if await connection.execute(f"{_durable(of_transaction=False)} {only_ours}") != "SELECT 1":
+        raise StoreUnavailable(_NEW_POOLER)
 
 
 def _keep_alive(connection: Any) -> None:
