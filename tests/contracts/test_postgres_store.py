@@ -126,13 +126,16 @@ async def test_no_other_caller_gets_a_connection_for_appends(store: SqlStore) ->
     assert shown == ["off", "on", "on", "on"]
 
 
-async def test_a_warm_up_writes_nothing_and_may_fail(store: SqlStore, postgres_url: str) -> None:
+async def test_a_warm_up_writes_nothing_and_may_fail(
+    store: SqlStore, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     other = SqlStore(postgres_url, write_timeout_ms=200)
     await other.open(SHARD_COUNT)
     async with store._writing() as connection:
         await connection.execute(text("LOCK TABLE rota.group_events IN ACCESS EXCLUSIVE MODE"))
         async with asyncio.timeout(EVENTUALLY_S):
             await other.warm_up()
+    assert "the first writes may take longer" in caplog.text
     await other.warm_up()
     await other.close()
 
@@ -420,6 +423,23 @@ async def test_a_restricted_login_serves_without_making_partitions(
     assert "rota db upgrade" in caplog.text
     await servant.close()
     postgres_server.execute("DROP OWNED BY servant; DROP ROLE servant", database=name)
+
+
+async def test_a_login_that_may_not_append_is_refused_at_the_start(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    """Else the server would be ready, and each commit would cost it the shard."""
+    host, _, name = postgres_url.rpartition("/")
+    for statement in (*TENANT, "REVOKE INSERT ON rota.offsets FROM tenant"):
+        postgres_server.execute(statement, database=name)
+    store = SqlStore(f"{host.replace('postgres@', 'tenant@')}/{name}")
+    await store.open(SHARD_COUNT)
+
+    with pytest.raises(StoreRefused, match="permission denied for table offsets"):
+        await store.warm_up()
+
+    await store.close()
+    postgres_server.execute("DROP OWNED BY tenant; DROP ROLE tenant", database=name)
 
 
 async def test_a_login_without_rights_is_refused(postgres_server: PostgresServer, postgres_url: str) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -42,6 +43,8 @@ from rota.storage.stored import read_stored
 from rota.storage.token_trail import read_acts
 from rota.storage.tokens import add_token, forget_token, note_uses, read_tokens, revoke_token
 from rota.storage.urls import parse_store_url
+
+_log = logging.getLogger(__name__)
 
 
 class SqlStore:
@@ -104,10 +107,19 @@ class SqlStore:
         await self._connections.close()
 
     async def warm_up(self) -> None:
-        """Have the first append take no longer than the later ones; it changes nothing. Without it they are right."""
-        with suppress(StoreUnavailable), store_errors(is_in_use=True):
-            async with asyncio.timeout(self._read_timeout_s):
-                await self._connections.warm_up()
+        """Have the first append take no longer than the later ones; it changes nothing. Without it they are right.
+
+        A store that does not answer is used without.
+
+        Raises:
+            StoreRefused: The login lacks a right that appends need.
+        """
+        try:
+            with store_errors():
+                async with asyncio.timeout(self._read_timeout_s):
+                    await self._connections.warm_up()
+        except StoreUnavailable as error:
+            _log.warning("the first writes may take longer: the store did not plan them", extra={"error": str(error)})
 
     async def maintain(self) -> None:
         """Upkeep, to be called every few hours: makes the journal's partitions of the next days, or notes its end."""
