@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 
+import asyncpg
 import pytest
 from sqlalchemy import text
 
@@ -13,6 +14,7 @@ from rota.group.rows import RowChanges
 from rota.replica.ports import StoreUnavailable
 from rota.storage import SqlStore
 from rota.storage.engine import asyncpg_connect, driver_of
+from rota.storage.errors import as_store_error
 from rota.storage.urls import PostgresLocation
 from tests.contracts.builders import a_batch, a_group, a_member, claim_one, image_of
 from tests.contracts.conftest import EVENTUALLY_S, SHARD_COUNT
@@ -54,6 +56,13 @@ async def test_no_caller_gets_a_connection_that_was_ended(store: SqlStore, postg
 
     await asyncio.gather(*(store.ping() for _ in range(5)))
     assert await store.append([a_batch(claim)]) == []
+
+
+def test_a_session_that_is_being_ended_is_named_in_plain_words() -> None:
+    """Between the last words of Postgres and the end of the connection, asyncpg speaks of its own states."""
+    error = asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress")
+
+    assert str(as_store_error(error)) == "the store has ended the connection"
 
 
 async def test_an_appends_connection_is_set_up_again_when_replaced(

@@ -12,11 +12,14 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from rota.replica.ports import StoreRefused, StoreUnavailable
 
 _DRIVER_ERRORS: tuple[type[Exception], ...] = (DBAPIError, sqlite3.Error, OSError)
+_ENDED: tuple[type[Exception], ...] = ()
+"""What asyncpg raises between the last message of a session that Postgres ends and the end of the connection."""
 with suppress(ModuleNotFoundError):
     # Statements that run on the driver itself raise its own errors; it may not be installed without Postgres.
     from asyncpg import InterfaceError, InternalClientError, PostgresError
 
     _DRIVER_ERRORS += (InterfaceError, InternalClientError, PostgresError)
+    _ENDED += (InternalClientError,)
 
 UPGRADE_HINT = "run `rota db upgrade`"
 
@@ -69,6 +72,8 @@ def as_store_error(error: BaseException) -> StoreRefused | StoreUnavailable:
             return _from_sqlstate(state, _said(cause))
         if isinstance(cause, sqlite3.Error):
             return _from_sqlite(cause)
+        if isinstance(cause, _ENDED) and "cannot switch to state" in str(cause):
+            return StoreUnavailable("the store has ended the connection")
     return StoreUnavailable(f"the store cannot be reached: {_said(error)}")
 
 
