@@ -17,7 +17,7 @@ from functools import cache
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import CTE, ColumnElement, Dialect, Integer, LargeBinary, Table, cast, func, select
+from sqlalchemy import CTE, ColumnElement, Dialect, Integer, LargeBinary, Table, any_, cast, delete, func, select
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import asyncpg
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -25,7 +25,7 @@ from sqlalchemy.types import JSON, TypeEngine
 
 from rota.replica.ports import ShardBatch
 from rota.storage.append import advance, changes_of, compiled, delete_given, ends_of, given_ends, or_replace
-from rota.storage.bulk import GivenRows, Row, given_keys, given_rows, sent_type
+from rota.storage.bulk import Form, GivenRows, Row, given_keys, given_rows, sent_type
 from rota.storage.engine import driver_of
 from rota.storage.schema import (
     FENCE_GATE,
@@ -164,8 +164,19 @@ def _insert(table: Table, new: GivenRows, moved: CTE) -> CTE:
 
 
 def _delete(table: Table, gone: GivenRows, moved: CTE) -> CTE:
-    passed = table.c.shard_id.in_(select(moved.c.shard_id))
-    return delete_given(table, gone).where(passed).cte(f"{table.name}_deleted")
+    """Each row is looked up by its key, however small the table was when the statement was planned.
+
+    With `=` alone, Postgres would plan a walk through the index of a small table, compare each of its rows with all of
+    `gone`, and keep that plan while the table grows. It walks through an index only where its order is of use, and a
+    comparison of the first column with an array makes no use of it. `plan_once` forbids walks through the table itself.
+    """
+    name = f"{table.name}_deleted"
+    if gone.form is Form.VALUES:
+        return delete_given(table, gone).where(table.c.shard_id.in_(select(moved.c.shard_id))).cte(name)
+    shard_id, *others = table.primary_key
+    is_of_shard = shard_id == any_(postgresql.array([gone.table.c.shard_id]))
+    is_it = (is_of_shard, *(key == gone.table.c[key.name] for key in others))
+    return delete(table).where(*is_it, gone.table.c.shard_id == moved.c.shard_id).cte(name)
 
 
 def _stored(table: Table, new: GivenRows, name: str) -> ColumnElement[Any]:
