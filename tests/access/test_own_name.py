@@ -18,7 +18,10 @@ from rota.fencing.signer import Signer
 from rota.fencing.tokens import verify
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
+from rota.v1 import coordinator_pb2 as pb
 from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service
+from tests.grpc.clients import SessionClient
+from tests.runtime.conftest import until
 
 E = ErrorCode
 OPERATIONS: dict[str, Callable[[tuple[str, str], m.JoinReply], Any]] = {
@@ -138,6 +141,29 @@ async def test_a_batch_is_rejected_member_by_member(tmp_path: Path, key_pairs: K
             answers[caller] = answer.json()["members"][0]["error"]
 
     assert answers == {"own": "NONE", "other": "GROUP_AUTHORIZATION_FAILED", "administrator": "NONE"}
+
+
+@pytest.mark.parametrize(("caller", "leaves"), [("own", True), ("other", False), ("administrator", True)])
+async def test_a_lost_stream_takes_no_other_callers_member_along(
+    tmp_path: Path, key_pairs: KeyRing, caller: str, leaves: bool
+) -> None:
+    """It joined in the member's name, and is lost before the owner of the group has refused that."""
+    key = (NAMESPACE, "g")
+    async with served(tmp_path, key_pairs) as (service, callers):
+        async with calling(service, "http", callers["own"]) as own:
+            me = await own(a_join(key))
+            stream = SessionClient(service.channel, tuple(callers[caller].headers().items()))
+            await stream.ask(options=pb.SessionOptions(leave_after_ms=0))
+            [session] = service.server._sessions
+            session._groups.add(key)
+            service.server._roster.bind(session, key, me.member_id)
+
+            await stream.close()
+            await until(lambda: not service.server._roster._tables)
+
+            beat = await own(m.Heartbeat(*key, me.member_id, me.generation_id))
+
+    assert beat.error is (E.UNKNOWN_MEMBER_ID if leaves else E.NONE)
 
 
 async def test_with_the_switch_off_callers_are_not_compared(tmp_path: Path, key_pairs: KeyRing) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from rota.api.grpc.roster import BYTES_OF_A_LEAVE, Roster, Stream
+from rota.api.grpc.bound_calls import BoundCall, begin_bound
+from rota.api.grpc.roster import BYTES_OF_A_LEAVE, Loss, Roster, Stream
 from rota.api.grpc.turns import BYTES_OF_A_TURN, Turns
+from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     DescribeGroup,
     DescribeReply,
@@ -36,8 +40,16 @@ class Deaf:
 
     takes_elections = False
 
+    def __init__(self) -> None:
+        self.loss: Loss | None = None
+
     def push(self, news: SessionEvent) -> None:
         pass
+
+
+def a_loss(leave_after_ms: int | None, subject: str = "") -> Loss:
+    """Of a stream of this caller, now."""
+    return Loss(asyncio.get_running_loop().time(), leave_after_ms, lambda leave: replace(leave, subject=subject))
 
 
 @pytest.mark.parametrize("elsewhere", ["stream", "unary"])
@@ -49,7 +61,7 @@ async def test_members_that_show_up_elsewhere_within_the_grace_stay(elsewhere: s
         for member in (leaves, stays):
             roster.bind(lost, KEY, member.member_id)
 
-        roster.lose(lost, [KEY], GRACE_MS)
+        roster.lose(lost, [KEY], a_loss(GRACE_MS))
         await asyncio.sleep(GRACE_MS / 2_000)
         if elsewhere == "stream":
             await beat_on(other, roster, coordinator, stays)
@@ -103,6 +115,98 @@ async def test_a_stream_that_joins_in_anothers_name_releases_the_place() -> None
         roster.remove(own, KEY, ["m"])
 
 
+def joins_in_its_name(roster: Roster, stream: Deaf, member_id: str) -> BoundCall:
+    """A join on this stream, which waits for the answer of another replica."""
+    call = begin_bound(roster, stream, replace(a_join(), member_id=member_id))
+    assert call is not None
+    return call
+
+
+@pytest.mark.parametrize("answered_after_ms", [GRACE_MS // 2, 2 * GRACE_MS])
+@pytest.mark.parametrize("leave_after_ms", [None, GRACE_MS])
+@in_virtual_time
+async def test_a_member_that_a_lost_stream_has_back_leaves(leave_after_ms: int | None, answered_after_ms: int) -> None:
+    """Its stream is lost while a join in its name is under way, which is refused in the grace or after it."""
+    async with a_coordinator() as coordinator:
+        member, other = await two_members(coordinator)
+        roster, lost, thief = Roster(coordinator, Turns()), Deaf(), Deaf()
+        roster.bind(lost, KEY, member.member_id)
+        join = joins_in_its_name(roster, thief, member.member_id)
+
+        roster.lose(lost, [KEY], a_loss(leave_after_ms))
+        await asyncio.sleep(answered_after_ms / 1000)
+        join.end(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        await until(lambda: not roster._leaving)
+
+        assert not roster._tables
+        stays = [member.member_id] if leave_after_ms is None else []
+        assert await member_ids(coordinator) == [*stays, other.member_id]
+
+
+@pytest.mark.parametrize("where", ["on another stream", "gone"])
+@in_virtual_time
+async def test_a_member_that_went_on_is_not_given_back(where: str) -> None:
+    async with a_coordinator() as coordinator:
+        roster, former, thief, its_next = Roster(coordinator, Turns()), Deaf(), Deaf(), Deaf()
+        roster.bind(former, KEY, "m")
+        join = joins_in_its_name(roster, thief, "m")
+
+        if where == "gone":
+            roster.remove(thief, KEY, ["m"])
+        else:
+            roster.bind(its_next, KEY, "m")
+        join.end(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+
+        assert dict(roster.streams(KEY)) == ({} if where == "gone" else {"m": its_next})
+        roster.stop()
+
+
+@pytest.mark.parametrize(("subject", "leaves"), [("own", True), ("other", False)])
+@in_virtual_time
+async def test_members_leave_in_the_name_of_their_streams_caller(subject: str, leaves: bool) -> None:
+    """A stream may join in the name of another caller's member, and be lost before the refusal comes."""
+    async with a_coordinator() as coordinator:
+        member = (await coordinator.call(replace(a_join(), subject="own"))).reply
+        assert isinstance(member, JoinReply)
+        roster, stream = Roster(coordinator, Turns()), Deaf()
+        join = joins_in_its_name(roster, stream, member.member_id)
+
+        join.end(None)
+        await asyncio.sleep(0.1)
+        roster.lose(stream, [KEY], a_loss(0, subject))
+        await asyncio.sleep(0.1)
+
+        assert not roster._tables
+        assert await member_ids(coordinator) == ([] if leaves else [member.member_id])
+
+
+@pytest.mark.parametrize("grace_ms", [0, GRACE_MS])
+@in_virtual_time
+async def test_a_group_that_fails_costs_no_other_its_leaves(
+    grace_ms: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with a_coordinator() as coordinator:
+        asked: list[str] = []
+
+        def submit(request: Any, _done: Callable[[Answer], None]) -> None:
+            asked.append(request.group_id)
+            if request.group_id == "g1":
+                raise RuntimeError("a bug")
+
+        monkeypatch.setattr(coordinator, "submit", submit)
+        roster, lost = Roster(coordinator, Turns()), Deaf()
+        keys = [("default", f"g{number}") for number in range(4)]
+        for key in keys:
+            roster.bind(lost, key, "m")
+
+        roster.lose(lost, keys, a_loss(grace_ms))
+        await until(lambda: not roster._leaving and len(asked) == len(keys))
+
+        assert sorted(asked) == [group_id for _, group_id in keys]
+        assert [each.__dict__["group_id"] for each in caplog.records] == ["g1"]
+        assert not roster._tables
+
+
 @pytest.mark.parametrize("grace_ms", [0, GRACE_MS])
 @in_virtual_time
 async def test_the_loop_goes_round_while_streams_end(grace_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +227,7 @@ async def test_the_loop_goes_round_while_streams_end(grace_ms: int, monkeypatch:
                 roster.bind(stream, key, f"m{number}")
 
         for stream in streams:
-            roster.lose(stream, keys, grace_ms)
+            roster.lose(stream, keys, a_loss(grace_ms))
         await asyncio.sleep(grace_ms / 1_000)
         async with asyncio.timeout(60):
             while sum(left_in_turn) < 2_000:
@@ -151,6 +255,6 @@ async def test_a_lost_stream_looks_at_its_own_members_alone() -> None:
             roster.bind(stream, KEY, member_id)
         roster._tables[KEY].streams = Unwalked(roster.streams(KEY))
 
-        roster.lose(lost, [KEY], None)
+        roster.lose(lost, [KEY], a_loss(None))
 
         assert [member_id in roster.streams(KEY) for member_id in ("first", "lost", "last")] == [True, False, True]

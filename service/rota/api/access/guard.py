@@ -55,9 +55,10 @@ from rota.replica.ports import Answer, Cancel, JournalEvent, ShardOwner, unpark
 
 
 class Admission(Protocol):
-    """What a transport asks before it reads a request, and once it has: each raises `RejectedRequest`.
+    """What a transport asks before it reads a request, and once it has: `admit*` raise `RejectedRequest`.
 
-    `hold` has open work checked again and again: see `rota.api.access.open_work`.
+    `hold` has open work checked again and again: see `rota.api.access.open_work`. `in_name_of_caller` is for requests
+    that a transport makes for a caller that is gone.
     """
 
     def admit_undecoded(self, request: type[Request], /) -> None: ...
@@ -67,6 +68,8 @@ class Admission(Protocol):
     def admit_unread(self, request: type[Request], namespace: str, name: str, /) -> None: ...
 
     def admit(self, request: Request, /) -> None: ...
+
+    def in_name_of_caller(self, request: Request, /) -> Request: ...
 
     def hold(self, check: Check, end: End, /) -> AbstractContextManager[None]: ...
 
@@ -89,6 +92,9 @@ class AdmitAll:
 
     def admit(self, _request: Request, /) -> None:
         return
+
+    def in_name_of_caller(self, request: Request, /) -> Request:
+        return request
 
     def hold(self, _check: Check, _end: End, /) -> AbstractContextManager[None]:
         return _NOTHING_HELD

@@ -31,8 +31,23 @@ BYTES_OF_A_LEAVE = 512
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """How a stream was lost, and what becomes of its members."""
+
+    at_s: float
+    """By the event loop's time."""
+    leave_after_ms: int | None
+    """They leave so long after that; None where they do not leave."""
+    in_name_of_caller: Callable[[LeaveGroup], Any]
+    """A leave in the name of the stream's caller: it may have named others' members, and be gone before the answer."""
+
+
 class Stream(Protocol):
     """Where news goes. After the stream is lost, it goes nowhere."""
+
+    loss: Loss | None
+    """None until the roster has noted its loss."""
 
     @property
     def takes_elections(self) -> bool:
@@ -87,20 +102,19 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class _Departure:
-    """Members whose stream was lost at that time of the event loop, and that are on no other one."""
+    """Members whose stream was lost, and that are on no other one."""
 
     key: GroupKey
     member_ids: Sequence[str]
-    lost_s: float
-    leave_after_ms: int
+    loss: Loss
 
-    def request(self) -> LeaveGroup:
+    def request(self) -> Any:
         """Only the coordinator knows whether they sent heartbeats elsewhere since the loss, so it decides."""
         # Not the grace: this loop may be late, and early heartbeats in it would count for nothing.
-        silent_ms = int((_now_s() - self.lost_s) * 1000)
-        reason = f"its stream was lost {self.leave_after_ms} ms ago"
+        silent_ms = int((_now_s() - self.loss.at_s) * 1000)
+        reason = f"its stream was lost {self.loss.leave_after_ms} ms ago"
         leaving = (LeavingMember(member_id, None, reason, silent_ms) for member_id in self.member_ids)
-        return LeaveGroup(*self.key, tuple(leaving))
+        return self.loss.in_name_of_caller(LeaveGroup(*self.key, tuple(leaving)))
 
 
 class Roster:
@@ -162,12 +176,15 @@ class Roster:
         return gone
 
     def give_back(self, stream: Stream, key: GroupKey, member_id: str, former: Stream | None) -> None:
-        """The member turned out to be another caller's: its own stream has it again, this one does not."""
-        if former is stream:
+        """The member turned out to be another caller's: the stream that it was on has it again, this one does not.
+
+        Unless it has moved on, or is no member any more. Where that stream is lost the member leaves as the others did.
+        """
+        if former is stream or not self.remove(stream, key, [member_id]) or former is None:
             return
-        self.remove(stream, key, [member_id])
-        if former is not None:
-            self.bind(former, key, member_id)
+        self.bind(former, key, member_id)
+        if former.loss is not None:
+            self._lose_group_in_time(former, key, former.loss)
 
     def on_heartbeat(self, stream: Stream, request: HeartbeatMany, errors: Collection[HeartbeatError]) -> None:
         """Bind all members with a heartbeat to the stream, except those that were removed."""
@@ -185,14 +202,11 @@ class Roster:
         if not errors and (table := self._tables.get(key)) is not None:
             table.settled[stream] = request
 
-    def lose(self, stream: Stream, keys: Iterable[GroupKey], leave_after_ms: int | None) -> None:
+    def lose(self, stream: Stream, keys: Iterable[GroupKey], loss: Loss) -> None:
         """The stream is gone. Its members leave after a grace, if they had asked for that."""
+        stream.loss = loss
         for key in keys:
-            leave = partial(self._lose_group, stream, key, leave_after_ms, _now_s())
-            if leave_after_ms:
-                self._later(leave_after_ms / 1000, leave)
-            else:
-                self._turns.begin(BYTES_OF_A_LEAVE, leave)
+            self._lose_group_in_time(stream, key, loss)
 
     def stop(self) -> None:
         """Forget all members on streams and pending leaves: these members expire, if they do not come back."""
@@ -204,10 +218,14 @@ class Roster:
             timer.cancel()
         self._leaving.clear()
 
-    def _lose_group(self, stream: Stream, key: GroupKey, leave_after_ms: int | None, lost_s: float) -> None:
+    def _lose_group_in_time(self, stream: Stream, key: GroupKey, loss: Loss) -> None:
+        grace_s = (loss.leave_after_ms or 0) / 1000
+        self._after(loss.at_s + grace_s - _now_s(), key, partial(self._lose_group, stream, key, loss))
+
+    def _lose_group(self, stream: Stream, key: GroupKey, loss: Loss) -> None:
         member_ids = self.remove(stream, key, self.members_on(stream, key))
-        if member_ids and leave_after_ms is not None:
-            self._depart(_Departure(key, member_ids, lost_s, leave_after_ms), RETRY_LEAVE_S)
+        if member_ids and loss.leave_after_ms is not None:
+            self._depart(_Departure(key, member_ids, loss), RETRY_LEAVE_S)
 
     def _depart(self, departure: _Departure, pauses_s: Sequence[float]) -> None:
         """Have these members leave; again after each of the pauses while the coordinator is not available."""
@@ -216,20 +234,31 @@ class Roster:
             if not _is_for_later(answer.reply.error) or self._has_stopped:
                 return
             if pauses_s:
-                self._later(pauses_s[0], partial(self._depart, departure, pauses_s[1:]))
+                self._after(pauses_s[0], departure.key, partial(self._depart, departure, pauses_s[1:]))
                 return
             details = {"group_id": departure.key[1], "members": len(departure.member_ids)}
             _log.warning("members of a lost stream could not leave", extra=details)
 
         self._coordinator.submit(departure.request(), answered)
 
-    def _later(self, seconds: float, leave: Callable[[], None]) -> None:
+    def _after(self, seconds: float, key: GroupKey, leave: Callable[[], None]) -> None:
+        """Have members leave this group in a turn that comes then, or now. What it raises concerns no other group."""
+
+        def leave_or_log() -> None:
+            try:
+                leave()
+            except Exception:
+                _log.exception("members of a lost stream could not leave", extra={"group_id": key[1]})
+
         def fire() -> None:
             self._leaving.discard(timer)
-            self._turns.begin(BYTES_OF_A_LEAVE, leave)
+            self._turns.begin(BYTES_OF_A_LEAVE, leave_or_log)
 
-        timer = asyncio.get_running_loop().call_later(seconds, fire)
-        self._leaving.add(timer)
+        if seconds <= 0:
+            self._turns.begin(BYTES_OF_A_LEAVE, leave_or_log)
+        else:
+            timer = asyncio.get_running_loop().call_later(seconds, fire)
+            self._leaving.add(timer)
 
     # --- what groups do ------------------------------------------------------------------------------
 

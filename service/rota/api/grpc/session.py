@@ -27,6 +27,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import copy_context
 from functools import partial
 from sys import intern
 from typing import Any
@@ -35,7 +36,7 @@ from rota.api.grpc.bound_calls import BoundCall, begin_bound
 from rota.api.grpc.calls import Calls, Context, client_of, dump
 from rota.api.grpc.failures import CallFailed, Failure, converted, failure_of, outcome_of
 from rota.api.grpc.receiving import SessionMessages
-from rota.api.grpc.roster import GroupKey, Roster
+from rota.api.grpc.roster import GroupKey, Loss, Roster
 from rota.api.grpc.submitted import CALL_KINDS, CallKind, MemberRequest, SubmittedCall
 from rota.api.grpc.turns import BYTES_OF_A_TURN, Turns
 from rota.api.heartbeats import answers_to
@@ -115,6 +116,7 @@ class Session:
         "_unread",
         "_waiting",
         "_writing",
+        "loss",
         "takes_elections",
     )
 
@@ -152,7 +154,8 @@ class Session:
         self._leave_after_ms: int | None = None
         self._batching = False
         self.takes_elections = False
-        """See `roster.Stream`."""
+        self.loss: Loss | None = None
+        """See `roster.Stream` about both."""
         self._draining = False
         self._closed = False
         self._failure: Failure | None = None
@@ -193,8 +196,7 @@ class Session:
             try:
                 await asyncio.gather(*tasks, return_exceptions=True)
             finally:  # the end of its messages may be seen first, and the stream's own end while the tasks end
-                stays = self._draining or self._rejection is not None
-                self._roster.lose(self, self._groups, None if stays else self._leave_after_ms)
+                self._roster.lose(self, self._groups, self._lost())
 
     def push(self, event: SessionEvent) -> None:
         """Queue news or an answer."""
@@ -229,6 +231,16 @@ class Session:
         """Whether the server ends the stream, rather than its client."""
         is_drained = self._draining and not (self._has_received or self._open) and self._writing is None
         return is_drained or self._broken or self._failure is not None or self._rejection is not None
+
+    def _lost(self) -> Loss:
+        """That it is lost now."""
+        stays = self._draining or self._rejection is not None
+        context, admission = copy_context(), self._calls.admission
+        return Loss(
+            at_s=asyncio.get_running_loop().time(),
+            leave_after_ms=None if stays else self._leave_after_ms,
+            in_name_of_caller=lambda leave: context.run(admission.in_name_of_caller, leave),
+        )
 
     # --- the caller ---------------------------------------------------------------------------------
 
@@ -461,6 +473,7 @@ class Session:
         if isinstance(request, JoinGroup | SyncGroup):
             member_id = reply.member_id if isinstance(reply, JoinReply) else request.member_id
             key = (request.namespace, request.group_id)
+            self._groups.add(key)  # `_admit_again` may have removed it while the call was under way.
             self._roster.bind(self, key, member_id)
         event = SessionEvent()
         self._calls.answers.fill(kind.rpc, getattr(event, kind.answer), reply, answer.revision, answer.epoch)
