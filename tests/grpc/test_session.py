@@ -347,6 +347,47 @@ async def test_requests_of_a_message_are_batched_only_if_asked_for(
     assert session.messages - came == (1 if batching else 50)
 
 
+async def test_calls_of_other_groups_end_where_one_cannot_be_cancelled(
+    channel: Channel, server: GrpcServer, coordinator: LocalCoordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = SessionClient(channel)
+    for group in ("g", "h"):
+        await stub(channel).JoinGroup(a_join("i0", group_id=group))
+    calls = [await session.send(join=a_join("i1", group_id=group)) for group in ("g", "h")]
+    await until(lambda: coordinator.parked() == 2)
+
+    def fails() -> None:
+        raise RuntimeError("a bug")
+
+    [at_server] = server._sessions
+    first = at_server._open[calls[0]]
+    assert isinstance(first, SubmittedCall)
+    first._cancel = fails
+    await session.close()
+    await until(lambda: not server._sessions)
+
+    assert coordinator.parked() == 1
+    assert "a request failed" in caplog.text
+
+
+async def test_a_call_that_succeeds_has_its_group_looked_at_again(
+    channel: Channel, server: GrpcServer, coordinator: LocalCoordinator
+) -> None:
+    """The caller's rights to the group were gone for a moment, in which the stream took it for one without members."""
+    session, alone = SessionClient(channel), await stub(channel).JoinGroup(a_join("i0"))
+    call = await session.send(join=a_join("i1"))
+    await until(lambda: coordinator.parked() == 1)
+    [at_server] = server._sessions
+    at_server._groups.clear()
+
+    await stub(channel).JoinGroup(a_join("i0", member_id=alone.member_id))
+    await session.answer_to(call)
+
+    assert at_server._groups == {("default", "g")}
+    await session.close()
+    await until(lambda: not server._roster._tables)
+
+
 async def test_a_call_behind_a_heartbeat_that_waits_begins_after_it(session: SessionClient) -> None:
     """The heartbeat waits for the commit before it; the leave behind it would end its member."""
     member = (await session.ask(join=a_join("i0"))).joined

@@ -86,8 +86,11 @@ class SubmittedCall:
     def cancel(self) -> None:
         """No answer is wanted. A call that does not park goes on all the same."""
         cancel = self._cancel
-        if self._end(None):
-            unpark(cancel)
+        try:
+            if self._end(None):
+                unpark(cancel)
+        except Exception as error:  # It concerns no other call of the stream.
+            converted(error, self._kind.rpc.name)
 
     def _answered(self, answer: Answer) -> None:
         outcome: SessionEvent | Failure
