@@ -95,10 +95,10 @@ async def test_the_loop_goes_round_while_streams_join(server: GrpcServer, monkey
     begun_in_turn, begun = [0], dict[Session, list[int]]()
     begin = Session._begin
 
-    def counted(session: Session, message: Any, repeated: Repeated | None) -> None:
+    def counted(session: Session, message: Any, data: bytes, repeated: Repeated | None) -> None:
         begun_in_turn[-1] += 1
         begun.setdefault(session, []).append(message.call)
-        begin(session, message, repeated)
+        begin(session, message, data, repeated)
 
     monkeypatch.setattr(Session, "_begin", counted)
     turns, caller = Turns(), ACaller()

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from rota.protocol.errors import RejectedRequest
+
 ON_THE_LOOP_BYTES = 256 * 1024
 """What the event loop parses itself: some milliseconds' worth."""
 _parsing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rota-large-messages")
@@ -24,7 +26,20 @@ async def read_large(size: int, read: Callable[[], Read]) -> Read:
     """What `read` returns or raises, for a message of `size` bytes. A small one is read here and now.
 
     `read` must be Python code: an extension that does not release the interpreter's lock would stop the loop as well.
+    It keeps the message's bytes while others are read before it. What is parsed may be 40 times as large.
     """
-    if not is_large(size):
+    return await begin_reading(read) if is_large(size) else read()
+
+
+def begin_reading(read: Callable[[], Read]) -> asyncio.Future[Read]:
+    """The same for a message that is large: it is read after those that are on their way to the thread already."""
+    return asyncio.get_running_loop().run_in_executor(_parsing, _without_frames, read)
+
+
+def _without_frames(read: Callable[[], Read]) -> Read:
+    """The frames that a refusal was raised in have what was parsed, until its caller has a turn of the event loop."""
+    try:
         return read()
-    return await asyncio.get_running_loop().run_in_executor(_parsing, read)
+    except RejectedRequest as rejected:
+        rejected.__context__ = None
+        raise rejected.with_traceback(None) from None

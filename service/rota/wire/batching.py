@@ -41,6 +41,36 @@ def split_batch(message: Any) -> Sequence[Any]:
     return message.batch or (message,)
 
 
+def places_in_batch(message_type: Any, data: bytes) -> list[slice] | None:
+    """Where each message of a batch is, which is not parsed. None if the bytes do not begin with a batch.
+
+    Raises ValueError where they go on with anything else, and where there are more than `MAX_BATCH`.
+    """
+    tag, end = _varint(message_type.BATCH_FIELD_NUMBER << 3 | _LENGTH_DELIMITED), 0
+    places: list[slice] = []
+    if not data.startswith(tag):
+        return None
+    while end < len(data):
+        size, begin = read_varint(data, end + len(tag))
+        if not data.startswith(tag, end) or begin == end + len(tag) or begin + size > len(data):
+            raise ValueError("this is no batch alone")
+        if len(places) == MAX_BATCH:
+            raise ValueError("there are too many messages")
+        end = begin + size
+        places.append(slice(begin, end))
+    return places
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number there, as protobuf writes it, and where it ends; 0 and `at` where it is none of up to four bytes."""
+    number = 0
+    for index, byte in enumerate(data[at : at + 4]):
+        number |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return number, at + index + 1
+    return 0, at
+
+
 def _varint(number: int) -> bytes:
     """A number that is not negative, as protobuf writes it: seven bits in each byte, the lowest first."""
     if number < 0x80:

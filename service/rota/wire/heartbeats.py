@@ -27,6 +27,7 @@ from rota.v1.coordinator_pb2 import (
     HeartbeatResponse,
     SessionRequest,
 )
+from rota.wire.batching import read_varint
 from rota.wire.fields import invalid, too_large
 from rota.wire.protobuf import parse
 from rota.wire.replies import MalformedReply, Received
@@ -193,7 +194,7 @@ def _read_result(result: Any) -> HeartbeatManyReply:
 
 def _call_of(data: bytes) -> tuple[int, int]:
     """The call at the beginning of a `SessionRequest`, and where it ends; 0 where another field, or a long one, is."""
-    return _varint(data, 1) if data[:1] == _TAG_OF_CALL else (0, 0)
+    return read_varint(data, 1) if data[:1] == _TAG_OF_CALL else (0, 0)
 
 
 def _begin_of_heartbeats(data: bytes) -> int:
@@ -201,18 +202,8 @@ def _begin_of_heartbeats(data: bytes) -> int:
     call, begin = _call_of(data)
     if not call or data[begin : begin + 1] != _TAG_OF_HEARTBEATS:
         return 0
-    length, at = _varint(data, begin + 1)
+    length, at = read_varint(data, begin + 1)
     return begin if length and at + length == len(data) else 0
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number there and where it ends; 0 where it is none of up to four bytes."""
-    number = 0
-    for index, byte in enumerate(data[at : at + 4]):
-        number |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return number, at + index + 1
-    return 0, at
 
 
 def _read_group(group: GroupHeartbeat) -> HeartbeatMany:

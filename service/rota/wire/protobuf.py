@@ -13,12 +13,13 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from rota.protocol.limits import Limits
 from rota.protocol.messages import TopicPartitions
-from rota.wire.fields import AnyObject, Boolean, Field, Integer, Octets, Text, TextMap, Wait, invalid
+from rota.wire.fields import AnyObject, Boolean, Bound, Field, Integer, Octets, Text, TextMap, Wait, invalid, resolve
 from rota.wire.records import ListOf, ObjectShape, Pair
 from rota.wire.requests import TopicSelector
 
-Read = Callable[[Any], Any]
+Read = Callable[[Any, Limits], Any]
 """The value that a message's field stands for in a document; None where it is absent."""
 Write = Callable[[Any, Any], None]
 """Put a value of ours, which is not None, into a message. None in its place: the field takes the value as it is."""
@@ -39,9 +40,12 @@ class Shape:
             absent = None if field.has_presence else () if field.is_repeated else field.default_value
             self._writers.append((entry.attribute_name, field.name, write, absent))
 
-    def document(self, message: Any) -> dict[str, Any]:
-        """What `Record.decode` takes: the same names as in JSON, with bytes as they are."""
-        return {name: read(message) for name, read in self._readers}
+    def document(self, message: Any, limits: Limits) -> dict[str, Any]:
+        """What `Record.decode` takes: the same names as in JSON, with bytes as they are.
+
+        A list that is too long has no items: `decode` refuses it for its length.
+        """
+        return {name: read(message, limits) for name, read in self._readers}
 
     def fill(self, message: Any, value: Any) -> None:
         """Write a message of ours; ValueError or TypeError for what protobuf cannot hold."""
@@ -60,7 +64,7 @@ class _PairShape:
     def __init__(self, pair: Pair) -> None:
         self._first, self._second = pair.names
 
-    def document(self, message: Any) -> dict[str, Any]:
+    def document(self, message: Any, _limits: Limits) -> dict[str, Any]:
         return {self._first: getattr(message, self._first), self._second: getattr(message, self._second)}
 
     def fill(self, message: Any, value: tuple[Any, Any]) -> None:
@@ -71,7 +75,7 @@ class _PairShape:
 class _SelectorShape:
     """Partitions of a topic, which a query string writes as `orders/0,1,2`."""
 
-    def document(self, message: Any) -> str:
+    def document(self, message: Any, _limits: Limits) -> str:
         return f"{message.topic}/{','.join(map(str, message.partitions))}"
 
     def fill(self, message: Any, value: TopicPartitions) -> None:
@@ -90,9 +94,10 @@ def parse(message_type: type[Message], data: bytes) -> Any:
 def _codec(kind: Field, field: FieldDescriptor, *, lists_may_be_absent: bool) -> tuple[Read, Write | None]:
     match kind:
         case ListOf(item=ObjectShape() | Pair() | TopicSelector() as item):
-            return _messages(_item_shape(item, field), field.name, empty=None if lists_may_be_absent else [])
+            shape = _item_shape(item, field)
+            return _messages(shape, field.name, kind.max_items, empty=None if lists_may_be_absent else [])
         case ListOf(item=item):
-            return _scalars(item, field.name, empty=None if lists_may_be_absent else [])
+            return _scalars(item, field.name, kind.max_items, empty=None if lists_may_be_absent else [])
         case TextMap():
             return _map(field.name)
         case Octets() | Text() | Integer() | Boolean() | Wait():
@@ -115,10 +120,10 @@ def _item_shape(
 def _reader(field: FieldDescriptor) -> Read:
     name = field.name
 
-    def read(message: Any) -> Any:
+    def read(message: Any, _limits: Limits) -> Any:
         return getattr(message, name)
 
-    def read_if_present(message: Any) -> Any:
+    def read_if_present(message: Any, _limits: Limits) -> Any:
         return getattr(message, name) if message.HasField(name) else None
 
     return read_if_present if field.has_presence else read
@@ -134,7 +139,7 @@ def _encoder(name: str, encode: Callable[[Any], Any]) -> Write:
 def _object(name: str) -> tuple[Read, Write]:
     """A JSON object, which travels as its text."""
 
-    def read(message: Any) -> Any:
+    def read(message: Any, _limits: Limits) -> Any:
         return json.loads(getattr(message, name)) if message.HasField(name) else None
 
     def write(message: Any, value: dict[str, Any]) -> None:
@@ -143,9 +148,12 @@ def _object(name: str) -> tuple[Read, Write]:
     return read, write
 
 
-def _messages(shape: Shape | _PairShape | _SelectorShape, name: str, *, empty: Any) -> tuple[Read, Write]:
-    def read(message: Any) -> Any:
-        return [shape.document(item) for item in getattr(message, name)] or empty
+def _messages(shape: Shape | _PairShape | _SelectorShape, name: str, most: Bound, *, empty: Any) -> tuple[Read, Write]:
+    def read(message: Any, limits: Limits) -> Any:
+        items = getattr(message, name)
+        if len(items) > resolve(most, limits):
+            return _without_items(most, limits)
+        return [shape.document(item, limits) for item in items] or empty
 
     def write(message: Any, value: Any) -> None:
         add = getattr(message, name).add
@@ -155,9 +163,12 @@ def _messages(shape: Shape | _PairShape | _SelectorShape, name: str, *, empty: A
     return read, write
 
 
-def _scalars(item: Field, name: str, *, empty: Any) -> tuple[Read, Write]:
-    def read(message: Any) -> Any:
-        return list(getattr(message, name)) or empty
+def _scalars(item: Field, name: str, most: Bound, *, empty: Any) -> tuple[Read, Write]:
+    def read(message: Any, limits: Limits) -> Any:
+        items = getattr(message, name)
+        if len(items) > resolve(most, limits):
+            return _without_items(most, limits)
+        return list(items) or empty
 
     def write(message: Any, value: Any) -> None:
         getattr(message, name).extend(item.encode(each) for each in value)
@@ -165,8 +176,13 @@ def _scalars(item: Field, name: str, *, empty: Any) -> tuple[Read, Write]:
     return read, write
 
 
+def _without_items(most: Bound, limits: Limits) -> list[None]:
+    """A list that is too long. A message of 8 MiB may have four million items: to read them takes seconds."""
+    return [None] * (resolve(most, limits) + 1)
+
+
 def _map(name: str) -> tuple[Read, Write]:
-    def read(message: Any) -> dict[str, str]:
+    def read(message: Any, _limits: Limits) -> dict[str, str]:
         return dict(getattr(message, name))
 
     def write(message: Any, value: tuple[tuple[str, str], ...] | Mapping[str, str]) -> None:

@@ -50,7 +50,7 @@ class Rpc:
     def read_request(self, message: Any, limits: Limits, **given: Any) -> Any:
         """The checked request, with what the message does not say; `RejectedRequest` as over HTTP."""
         path = {name: getattr(message, name) for name in self._path}
-        return decode_request(self._route, path, self._request_shape.document(message), limits, **given)
+        return decode_request(self._route, path, self._request_shape.document(message, limits), limits, **given)
 
     def parse_request(self, data: bytes, limits: Limits, **given: Any) -> Any:
         return self.read_request(parse(self.request_message, data), limits, **given)
@@ -94,7 +94,8 @@ class Rpc:
         if self.request is m.SyncGroup and message.pending:
             return m.SyncReply(pending=True)
         try:
-            reply: Reply = self._reply_record.decode(self._reply_shape.document(message), Limits())
+            limits = Limits()
+            reply: Reply = self._reply_record.decode(self._reply_shape.document(message, limits), limits)
         except RejectedRequest as rejected:
             raise MalformedReply(rejected.detail) from None
         if isinstance(reply, (m.ListReply, m.ListTopicsReply)):

@@ -15,7 +15,7 @@ from rota.access.proxies import FORWARDED_FOR, Proxies
 from rota.api.access.guard import Admission
 from rota.api.grpc.failures import Failure, abort, checked, outcome_of
 from rota.api.heartbeats import answers_to
-from rota.api.large import read_large
+from rota.api.large import begin_reading, is_large
 from rota.api.ports import ServedCoordinator
 from rota.observability import tracing
 from rota.observability.metrics import Metrics
@@ -146,7 +146,11 @@ class Calls:
         data = await self.receive(context)
         message, unsaid = parse(rpc.request_message, data), self._unsaid(rpc, context)
         self.admit_unread(rpc, message)
-        request = await read_large(len(data), lambda: rpc.read_request(message, self.limits, **unsaid))
+        if is_large(len(data)):
+            del message  # It may be 40 times as large as its bytes, and others are read before it.
+            request = await begin_reading(lambda: rpc.parse_request(data, self.limits, **unsaid))
+        else:
+            request = rpc.read_request(message, self.limits, **unsaid)
         answer = await self.ask(rpc, request, context)
         return dump(rpc.write_answer(answer.reply, answer.revision, answer.epoch))
 
@@ -183,7 +187,11 @@ class Calls:
         message = parse(HeartbeatManyRequest, data)
         if self.refuse_heartbeats(message, response):
             return dump(response)
-        requests = await read_large(len(data), lambda: read_many(message, self.limits))
+        if is_large(len(data)):
+            del message
+            requests = await begin_reading(lambda: read_many(parse(HeartbeatManyRequest, data), self.limits))
+        else:
+            requests = read_many(message, self.limits)
         for request, answer in zip(requests, await answers_to(self.coordinator, requests), strict=True):
             assert isinstance(answer.reply, HeartbeatManyReply)
             self.count(request, answer.reply)

@@ -13,6 +13,7 @@ from rota.observability import tracing
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import JoinReply
 from rota.replica.ports import Answer, StoreUnavailable
+from rota.v1.coordinator_pb2 import SessionError, SessionEvent
 from rota.wire.rpc_status import DETAILS_KEY, rpc_status
 from rota.wire.status import STATUS
 
@@ -111,6 +112,21 @@ def converted(error: Exception, operation: str) -> Failure:
             # A bug of ours. What came of the request is unknown, which is what this code means to a client.
             _log.exception("a request failed", extra={"operation": operation})
             return Failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, "an internal error; see the log")
+
+
+def error_event(call: int, failure: Failure) -> SessionEvent:
+    """The answer on a session stream to a call that has failed."""
+    retry_after_s = STATUS[failure.code].retry_after_s
+    error = SessionError(
+        code=failure.code.value,
+        detail=failure.detail or STATUS[failure.code].title,
+        member_id=failure.member_id,
+        owner=failure.owner,
+        retry_after_ms=None if retry_after_s is None else retry_after_s * 1000,
+        revision=failure.revision,
+        epoch=failure.epoch,
+    )
+    return SessionEvent(call=call, error=error)
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], failure: Failure) -> NoReturn:

@@ -55,7 +55,8 @@ class Inquiries:
 
     async def _can_i(self, context: Context) -> bytes:
         message = parse(CanIRequest, await self.calls.receive(context))
-        question = CAN_I_QUERY.decode(_QUESTION.document(message), self.calls.limits)
+        limits = self.calls.limits
+        question = CAN_I_QUERY.decode(_QUESTION.document(message, limits), limits)
         response = CanIResponse()
         _DECISION.fill(response, answer_to(question, self.guard))
         return dump(response)

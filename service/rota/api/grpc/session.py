@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from functools import partial
 from sys import intern
@@ -34,13 +34,14 @@ from typing import Any
 
 from rota.api.grpc.bound_calls import BoundCall, begin_bound
 from rota.api.grpc.calls import Calls, Context, client_of, dump
-from rota.api.grpc.failures import CallFailed, Failure, converted, failure_of, outcome_of
+from rota.api.grpc.failures import CallFailed, Failure, converted, error_event, failure_of, outcome_of
 from rota.api.grpc.receiving import SessionMessages
+from rota.api.grpc.requests import requests_in
 from rota.api.grpc.roster import GroupKey, Loss, Roster
 from rota.api.grpc.submitted import CALL_KINDS, CallKind, MemberRequest, SubmittedCall
 from rota.api.grpc.turns import BYTES_OF_A_TURN, Turns
 from rota.api.heartbeats import answers_to
-from rota.api.large import is_large, read_large
+from rota.api.large import begin_reading, is_large
 from rota.observability import tracing
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import (
@@ -55,17 +56,15 @@ from rota.replica.ports import Answer
 from rota.v1.coordinator_pb2 import (
     Drain,
     HeartbeatManyResponse,
-    SessionError,
     SessionEvent,
     SessionOptions,
     SessionRequest,
 )
-from rota.wire.batching import MAX_BATCH, dump_next, split_batch
+from rota.wire.batching import dump_next
 from rota.wire.fields import invalid
 from rota.wire.heartbeats import HeartbeatReader, write_result
 from rota.wire.protobuf import parse
 from rota.wire.repeated import Repeated
-from rota.wire.status import STATUS
 
 OPERATION = "Session"
 HEARTBEAT = "HeartbeatMany"
@@ -108,6 +107,7 @@ class Session:
         "_leave_after_ms",
         "_messages",
         "_open",
+        "_reading",
         "_receives",
         "_rejection",
         "_roster",
@@ -149,6 +149,8 @@ class Session:
         """Whether more messages are received."""
         self._has_received = False
         """Whether a message waits for its turn: a drain does not end the stream before its calls are answered."""
+        self._reading: asyncio.Future[Any] | None = None
+        """The last large call that is not read yet."""
         self._waiting: asyncio.Future[None] | None = None
         """Set while `run` waits for the end of open calls."""
         self._leave_after_ms: int | None = None
@@ -307,6 +309,8 @@ class Session:
 
     async def _begin_each(self, data: bytes) -> None:
         """Begin all calls of a message, as many in each turn of the event loop as go into a turn's bytes."""
+        if is_large(len(data)):
+            await self._until_read()
         turns = self._messages.turns_of(data)
         await self._until_turn(turns, min(len(data), BYTES_OF_A_TURN))
         reader = self._heartbeats
@@ -314,26 +318,40 @@ class Session:
         if repeated is not None and self._may_heartbeat():
             self._answer_heartbeats(*repeated)
             return
-        requests = _requests_in(data)
-        repeated_requests = Repeated() if len(requests) > 1 else None
-        in_a_turn = max(1, len(requests) * BYTES_OF_A_TURN // max(1, len(data)))
-        for number, request in enumerate(requests):
+        size, requests = requests_in(data)
+        repeated_requests = Repeated() if size > 1 else None
+        in_a_turn = max(1, size * BYTES_OF_A_TURN // max(1, len(data)))
+        request: Any = None
+        for number in range(size):
             if number and number % in_a_turn == 0:
+                request = None  # It would stay in memory for as long as this waits for the next turn.
                 await self._until_turn(turns, BYTES_OF_A_TURN)
+            request, its_bytes = next(requests)
             if request.call < 1:
                 raise invalid("call must be at least 1")
-            self._begin(request, repeated_requests)
+            self._begin(request, its_bytes, repeated_requests)
         if self._heartbeats is not None:
             self._heartbeats.remember(data)
 
     async def _until_turn(self, turns: Turns, size: int) -> None:
-        """Return in a turn with room for so many bytes of a message."""
+        """Return in a turn with room for so many bytes of a message.
+
+        Raises `RejectedRequest` where it would wait and its caller may be a member nowhere: it would take memory.
+        """
         if not turns.try_begin(size):
+            self._calls.admission.admit_undecoded(HeartbeatMany)
             self._has_received = True
             await turns.wait(size)
             self._has_received = False
 
-    def _begin(self, message: Any, repeated: Repeated | None) -> None:
+    async def _until_read(self) -> None:
+        """Return when the last large call is read: so one message of the stream waits for that, and one behind it."""
+        while self._reading is not None:
+            self._has_received = True
+            await asyncio.wait((self._reading,))
+            self._has_received = False
+
+    def _begin(self, message: Any, data: bytes, repeated: Repeated | None) -> None:
         call: int = message.call
         match message.WhichOneof("request"):
             case "heartbeat":
@@ -346,8 +364,10 @@ class Session:
                 self._start(call, self._refuse_unknown, OPERATION)
             case name:
                 kind, message = CALL_KINDS[name], getattr(message, name)
-                if self._unbegun or tracing.spans is not None or is_large(message.ByteSize()):
-                    self._start(call, partial(self._call, kind, message), kind.rpc.name)
+                if is_large(len(data)):
+                    self._begin_large(call, name, message, data)
+                elif self._unbegun or tracing.spans is not None:
+                    self._start(call, partial(self._read_and_call, kind, message), kind.rpc.name)
                 else:
                     self._submit(call, kind, message, repeated)
 
@@ -380,6 +400,31 @@ class Session:
         submitted = self._open[call] = SubmittedCall(self, call, kind, request)
         submitted.begin(self._calls, self._context)
 
+    def _begin_large(self, call: int, name: str, message: Any, data: bytes) -> None:
+        """Have it read on the thread of large messages. Until then it is bytes: parsed it may be 40 times as large."""
+        if not self._may_open(call):
+            return
+        kind, limits = CALL_KINDS[name], self._calls.limits
+        try:
+            self._calls.admit_unread(kind.rpc, message)
+        except RejectedRequest as rejected:
+            self.answer(call, failure_of(rejected), kind.rpc.name)
+            return
+        unsaid = self._unsaid(kind)
+
+        def read() -> Any:
+            return kind.rpc.read_request(getattr(parse(SessionRequest, data), name), limits, **unsaid)
+
+        reading = self._reading = begin_reading(read)
+        reading.add_done_callback(self._note_read)
+        self._start(call, partial(self._call, kind, reading), kind.rpc.name)
+
+    def _note_read(self, reading: asyncio.Future[Any]) -> None:
+        if not reading.cancelled():
+            reading.exception()  # Its call may be cancelled before it looks.
+        if self._reading is reading:
+            self._reading = None
+
     def _note_begun(self) -> None:
         self._unbegun -= 1
 
@@ -388,7 +433,7 @@ class Session:
         if len(self._open) < MAX_CALLS and call not in self._open:
             return True
         detail = f"a stream has at most {MAX_CALLS} open calls, each with a number of its own"
-        self.push(_error_event(call, Failure(ErrorCode.INVALID_REQUEST, detail)))
+        self.push(error_event(call, Failure(ErrorCode.INVALID_REQUEST, detail)))
         return False
 
     def close(self, call: int) -> None:
@@ -410,7 +455,7 @@ class Session:
         """Queue the answer to a call."""
         if isinstance(outcome, Failure):
             self._calls.metrics.request_answered(operation, outcome.code)
-            self.push(_error_event(call, outcome))
+            self.push(error_event(call, outcome))
         else:
             self._calls.metrics.request_answered(operation, ErrorCode.NONE)
             outcome.call = call
@@ -433,11 +478,19 @@ class Session:
     async def _refuse_unknown(self) -> SessionEvent:
         raise invalid("the call asks for nothing that this server knows")
 
-    async def _call(self, kind: CallKind, message: Any) -> SessionEvent:
-        unsaid = self._unsaid(kind)
+    async def _read_and_call(self, kind: CallKind, message: Any) -> SessionEvent:
         self._calls.admit_unread(kind.rpc, message)
-        limits = self._calls.limits
-        read = await read_large(message.ByteSize(), lambda: kind.rpc.read_request(message, limits, **unsaid))
+        request = kind.rpc.read_request(message, self._calls.limits, **self._unsaid(kind))
+        return await self._ask(kind, request)
+
+    async def _call(self, kind: CallKind, reading: Awaitable[Any]) -> SessionEvent:
+        try:
+            request = await reading
+        finally:
+            del reading  # Its error has this frame: both would wait for the collector, with the message's bytes.
+        return await self._ask(kind, request)
+
+    async def _ask(self, kind: CallKind, read: Any) -> SessionEvent:
         request = self._admitted(read)
         bound, code = self.begin_bound(request), None
         try:
@@ -498,7 +551,7 @@ class Session:
             requests = self._heartbeats.read(message)
         except RejectedRequest as rejected:
             self._calls.metrics.request_answered(HEARTBEAT, rejected.code)
-            self.push(_error_event(call, Failure(rejected.code, rejected.detail)))
+            self.push(error_event(call, Failure(rejected.code, rejected.detail)))
             return
         self._answer_heartbeats(call, requests)
 
@@ -544,27 +597,3 @@ def _reply_of(answer: Answer) -> HeartbeatManyReply:
     reply = answer.reply
     assert isinstance(reply, HeartbeatManyReply)
     return reply
-
-
-def _requests_in(data: bytes) -> Sequence[SessionRequest]:
-    message: SessionRequest = parse(SessionRequest, data)
-    requests: Sequence[SessionRequest] = split_batch(message)
-    if len(requests) > MAX_BATCH:
-        raise invalid(f"at most {MAX_BATCH} requests go into one message")
-    if message.batch and (message.call or any(request.batch for request in requests)):
-        raise invalid("a message with more requests holds nothing else, and none of them more")
-    return requests
-
-
-def _error_event(call: int, failure: Failure) -> SessionEvent:
-    retry_after_s = STATUS[failure.code].retry_after_s
-    error = SessionError(
-        code=failure.code.value,
-        detail=failure.detail or STATUS[failure.code].title,
-        member_id=failure.member_id,
-        owner=failure.owner,
-        retry_after_ms=None if retry_after_s is None else retry_after_s * 1000,
-        revision=failure.revision,
-        epoch=failure.epoch,
-    )
-    return SessionEvent(call=call, error=error)

@@ -1,0 +1,44 @@
+"""The requests in one message of a session stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import repeat
+
+from rota.api.large import is_large
+from rota.v1.coordinator_pb2 import SessionRequest
+from rota.wire.batching import MAX_BATCH, places_in_batch, split_batch
+from rota.wire.fields import invalid
+from rota.wire.protobuf import parse
+
+RULES = f"a message with more requests has at most {MAX_BATCH}, holds nothing else, and none of them more"
+
+
+def requests_in(data: bytes) -> tuple[int, Iterator[tuple[SessionRequest, bytes]]]:
+    """How many there are, and each of them, with its bytes where the message is large; otherwise these are empty.
+
+    Raises `RejectedRequest` where the message breaks the rules, also on the way. The requests of a large one are parsed
+    one after another: it waits for many turns of the event loop, and all of them parsed may be 40 times as large.
+    """
+    places = None
+    if is_large(len(data)):
+        try:
+            places = places_in_batch(SessionRequest, data)
+        except ValueError:
+            raise invalid(RULES) from None
+    if places is not None:
+        return len(places), (_parsed(data[place]) for place in places)
+    message: SessionRequest = parse(SessionRequest, data)
+    requests = split_batch(message)
+    if len(requests) > MAX_BATCH:
+        raise invalid(RULES)
+    if message.batch and (message.call or is_large(len(data)) or any(request.batch for request in requests)):
+        raise invalid(RULES)
+    return len(requests), zip(requests, repeat(data if is_large(len(data)) else b""))
+
+
+def _parsed(data: bytes) -> tuple[SessionRequest, bytes]:
+    request = parse(SessionRequest, data)
+    if request.batch:
+        raise invalid(RULES)
+    return request, data
