@@ -10,6 +10,7 @@ import pytest
 
 from rota.api.grpc.calls import Context
 from rota.api.grpc.receiving import SessionMessages
+from rota.api.grpc.requests import requests_in
 from rota.api.grpc.server import GrpcServer
 from rota.api.grpc.session import WRITES_OF_A_TURN, Session
 from rota.api.grpc.turns import BYTES_OF_A_TURN, Turns
@@ -174,6 +175,59 @@ async def test_a_heartbeat_waits_behind_no_joins(server: GrpcServer, channel: Ch
     assert answer.heartbeat.groups[0].error == "NONE"
     assert turns._waiting, "it came after those that had come before it"
     turns._waiting.clear()
+    await session.close()
+
+
+def test_heartbeats_go_before_calls_of_other_groups() -> None:
+    """In one message, whose calls begin in many turns. Behind one of the same group they may be of the same member."""
+
+    def heartbeat(*groups: str) -> pb.SessionRequest:
+        of_groups = [pb.GroupHeartbeat(namespace="default", group_id=group) for group in groups]
+        return pb.SessionRequest(heartbeat=pb.HeartbeatManyRequest(groups=of_groups))
+
+    batch = [
+        pb.SessionRequest(join=a_join(group_id="a")),
+        heartbeat("b", "c"),
+        heartbeat("c", "a"),
+        pb.SessionRequest(cancel=1),
+        pb.SessionRequest(commit=pb.CommitOffsetsRequest(namespace="other", group_id="c")),
+        heartbeat("c"),
+        pb.SessionRequest(leave=pb.LeaveGroupRequest(namespace="default", group_id="b")),
+        heartbeat("b"),
+        heartbeat("d"),
+    ]
+    for number, request in enumerate(batch):
+        request.call = number + 1
+
+    size, requests = requests_in(pb.SessionRequest(batch=batch).SerializeToString())
+
+    assert size == len(batch)
+    assert [request.call for request, _ in requests] == [2, 6, 9, 1, 3, 4, 5, 7, 8]
+
+
+async def test_heartbeats_of_a_message_with_joins_are_answered_first(
+    server: GrpcServer, channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member, session = await a_stable_member(channel), SessionClient(channel)
+    await session.ask(options=pb.SessionOptions(batching=True))
+    waited, begin = list[int](), asyncio.Event()
+
+    async def wait(size: int) -> None:
+        waited.append(size)
+        if len(waited) > 1:
+            await begin.wait()
+
+    monkeypatch.setattr(server._receiver.turns, "try_begin", lambda _size: False)
+    monkeypatch.setattr(server._receiver.turns, "wait", wait)
+    joins = [pb.SessionRequest(call=n, join=a_join(f"i{n}", group_id=f"h{n}")) for n in range(2, 1_000)]
+    await session.stream.write(
+        pb.SessionRequest(batch=[*joins, pb.SessionRequest(call=1_000, heartbeat=beats(member))])
+    )
+
+    assert (await session.answer_to(1_000)).heartbeat.groups[0].error == "NONE"
+    assert len(waited) == 2
+    begin.set()
+    assert (await session.answer_to(999)).HasField("joined")
     await session.close()
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import repeat
+from operator import methodcaller
 
+from rota.api.grpc.submitted import CALL_KINDS
 from rota.api.large import is_large
 from rota.v1.coordinator_pb2 import SessionRequest
 from rota.wire.batching import MAX_BATCH, places_in_batch, split_batch
 from rota.wire.fields import invalid
 from rota.wire.protobuf import parse
 
+_has_heartbeats = methodcaller("HasField", "heartbeat")
 RULES = f"a message with more requests has at most {MAX_BATCH}, holds nothing else, and none of them more"
 
 
@@ -34,7 +37,29 @@ def requests_in(data: bytes) -> tuple[int, Iterator[tuple[SessionRequest, bytes]
         raise invalid(RULES)
     if message.batch and (message.call or is_large(len(data)) or any(request.batch for request in requests)):
         raise invalid(RULES)
-    return len(requests), zip(requests, repeat(data if is_large(len(data)) else b""))
+    return len(requests), zip(_heartbeats_first(requests), repeat(data if is_large(len(data)) else b""))
+
+
+def _heartbeats_first(requests: Sequence[SessionRequest]) -> Sequence[SessionRequest]:
+    """Heartbeats before calls of other groups: the calls of one message begin in many turns, which may take seconds.
+
+    One that follows a call of the same group stays behind it: they may be of one member.
+    """
+    if not any(map(_has_heartbeats, requests)):
+        return requests
+    first, others, named = list[SessionRequest](), list[SessionRequest](), set[tuple[str, str]]()
+    for request in requests:
+        kind = request.WhichOneof("request")
+        if kind == "heartbeat" and not any(
+            (each.namespace, each.group_id) in named for each in request.heartbeat.groups
+        ):
+            first.append(request)
+            continue
+        others.append(request)
+        if kind in CALL_KINDS:
+            call = getattr(request, kind)
+            named.add((call.namespace, call.group_id))
+    return first + others
 
 
 def _parsed(data: bytes) -> tuple[SessionRequest, bytes]:
