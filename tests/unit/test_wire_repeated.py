@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rota.protocol.errors import RejectedRequest
@@ -137,6 +137,7 @@ FIELDS = {JoinReply: (JOIN, "joined"), SyncReply: (SYNC, "synced"), LeaveReply: 
 
 
 @settings(max_examples=300)
+@example([(SyncReply(pending=True, assignment=share), 0, 0) for share in (b"a", b"b", b"c")])
 @given(st.lists(st.tuples(REPLIES, st.sampled_from([0, 1]), st.sampled_from([0, 1])), max_size=12))
 def test_each_answer_is_written_as_it_would_be_alone(answers: list[tuple[Reply, int, int]]) -> None:
     repeated, events, alone = RepeatedAnswers(), [], []

@@ -103,8 +103,8 @@ class RepeatedAnswers:
         """As `rpc.fill_answer`, of which a copy takes a third."""
         kind = type(reply)
         own = _OWN.get(kind)
-        if own is None or (isinstance(reply, JoinReply) and (reply.members or reply.assignment)):
-            rpc.fill_answer(message, reply, revision, epoch)  # Another member's differs, and these may be large.
+        if own is None or not _may_repeat(reply):
+            rpc.fill_answer(message, reply, revision, epoch)
             return
         said = (revision, epoch, *own.common(reply))
         last_said, written = self._last.get(kind, _NOTHING)
@@ -120,6 +120,13 @@ class RepeatedAnswers:
         else:
             written = None
         self._last[kind] = said, written
+
+
+def _may_repeat(reply: Reply) -> bool:
+    """Whether other members may get the same. Not the leader's list of members, which may be large, nor a share."""
+    if isinstance(reply, JoinReply):
+        return not (reply.pending or reply.members or reply.assignment)
+    return isinstance(reply, SyncReply) and not reply.pending
 
 
 _NOTHING: tuple[tuple[Any, ...], Any] = ((), None)
