@@ -196,6 +196,14 @@ def test_an_invalid_store_url_is_rejected_without_quoting_it(url: str) -> None:
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("url", "says"), [("sqlite:///a%00b.db", "zero byte"), ("sqlite:///~no-such-user/a.db", "does not know")]
+)
+def test_a_name_that_no_file_can_have_is_refused(url: str, says: str) -> None:
+    with pytest.raises(StoreRefused, match=says):
+        SqlStore(url)
+
+
 def test_urls_name_files_and_databases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 

@@ -47,7 +47,13 @@ def parse_store_url(url: str) -> StoreLocation:
     if scheme in _POSTGRES_SCHEMES and rest:
         return PostgresLocation(*split_password_file(_checked(f"postgresql://{rest}")))
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
-        path = Path(unquote(rest[1:])).expanduser().absolute()
+        name = unquote(rest[1:])
+        try:
+            path = Path(name).expanduser().absolute()
+        except RuntimeError as error:
+            raise StoreRefused(f"{name} is in the home of a user that this machine does not know") from error
+        if "\0" in name:
+            raise StoreRefused("the name of a file cannot hold a zero byte (%00)")
         if path.is_dir():
             raise StoreRefused(f"{path} is a folder; a SQLite store is a file")
         return SqliteLocation(path)
