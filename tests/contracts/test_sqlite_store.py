@@ -270,6 +270,28 @@ async def test_a_store_that_was_deleted_is_missed_at_the_next_start(store: SqlSt
     assert (await upgrade(sqlite_url)).up_to_date
 
 
+async def test_a_store_that_was_emptied_is_missed_at_the_next_start(store: SqlStore, sqlite_url: str) -> None:
+    path = path_of(sqlite_url)
+    await store.close()
+    path.write_bytes(b"")
+
+    with pytest.raises(StoreRefused, match=rf"there was a store at {path} \(incarnation \w+\), and its file is empty"):
+        await upgrade(sqlite_url)
+    assert path.stat().st_size == 0
+
+
+async def test_a_damaged_value_is_said_without_quoting_it(store: SqlStore, sqlite_url: str) -> None:
+    await store.append([a_batch(await claim_one(store))])
+    for column, value in (("payload", "X'7B22'"), ("kind", "CAST(X'736563FF' AS TEXT)")):
+        with closing(sqlite3.connect(path_of(sqlite_url))) as other:
+            other.execute(f"UPDATE group_events SET {column} = {value}")
+            other.commit()
+
+        with pytest.raises(StoreUnavailable, match="the store is damaged, restore a backup") as failed:
+            await store.read_events(0, 0, 10)
+        assert "sec" not in str(failed.value)
+
+
 async def test_a_lock_that_a_cleaner_deleted_is_made_again(
     store: SqlStore, sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

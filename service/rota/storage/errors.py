@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import suppress
+from json import JSONDecodeError
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -29,6 +30,8 @@ UPGRADE_HINT = "run `rota db upgrade`"
 _REFUSED_STATES = ("28", "3D", "3F", "42")
 # The same for SQLite. SQLITE_ERROR is its code for a statement that it cannot compile.
 _REFUSED_NAMES = ("SQLITE_ERROR", "SQLITE_AUTH", "SQLITE_CANTOPEN", "SQLITE_NOTADB", "SQLITE_PERM", "SQLITE_READONLY")
+_BEFORE_VALUE = " with text "
+"""Between the words of Python's driver and a value, users' data, that cannot be decoded."""
 _SCHEMA_STATES = ("3F000", "42P01", "42703", "42883")
 """No such schema, table, column, function."""
 
@@ -57,6 +60,9 @@ class store_errors:
             case _ if isinstance(error, _DRIVER_ERRORS):
                 meaning = as_store_error(error)
                 raise (StoreUnavailable(str(meaning)) if self._is_in_use else meaning) from error
+            case UnicodeDecodeError() | JSONDecodeError():
+                # What was written can be read: it has changed since.
+                raise StoreUnavailable(_damaged(str(error))) from error
             case UnicodeError() | OverflowError():
                 # Text or a number that the engine cannot hold; the transaction was rolled back.
                 raise StoreUnavailable(f"the store cannot hold a value: {error}") from error
@@ -109,4 +115,11 @@ def _from_sqlite(cause: sqlite3.Error) -> StoreRefused | StoreUnavailable:
     name = getattr(cause, "sqlite_errorname", "")
     if name.startswith(_REFUSED_NAMES):
         return StoreRefused(f"the store's file is not ours to use: {cause}")
-    return StoreUnavailable(f"the store did not do it: {cause}")
+    said, _, value = str(cause).partition(_BEFORE_VALUE)
+    if value or name.startswith("SQLITE_CORRUPT"):
+        return StoreUnavailable(_damaged(said))
+    return StoreUnavailable(f"the store did not do it: {said}")
+
+
+def _damaged(said: str) -> str:
+    return f"the store is damaged, restore a backup with `rota db restore`: {said}"

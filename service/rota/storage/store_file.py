@@ -205,14 +205,15 @@ def make_file(path: Path, lock: FileLock) -> None:
     """Make the file of a new store, for its owner alone. SQLite gives its other files the same rights.
 
     Raises:
-        StoreRefused: There was a store, which is gone.
+        StoreRefused: There was a store, whose file is gone or empty.
     """
-    if path.exists():
+    if path.exists() and path.stat().st_size:
         return
     note = read_note(lock)
     if note is not None:
+        stands = "empty" if path.exists() else "gone"
         raise StoreRefused(
-            f"there was a store at {path} (incarnation {note.incarnation}), and its file is gone. Restore it with "
+            f"there was a store at {path} (incarnation {note.incarnation}), and its file is {stands}. Restore it with "
             f"`rota db restore`; or, to begin with an empty store, delete {lock.path}"
         )
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, _OWNER_ONLY))
