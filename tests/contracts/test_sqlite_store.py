@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sqlite3
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
@@ -406,3 +408,44 @@ async def test_a_warm_up_changes_nothing_and_may_fail(store: SqlStore, sqlite_ur
 
     assert state(path) == before
     assert state(copy) == before, "as after a loss of power"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are text in UTF-8")
+async def test_any_name_of_a_store_can_be_warmed_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = Path(os.fsdecode(bytes(tmp_path) + b"/caf\xe9's %41?mode=ro#.db"))
+    url = f"sqlite:///{path}".replace("%", "%25")
+    await upgrade(url)
+    store = SqlStore(url)
+    await store.open(SHARD_COUNT)
+
+    await store.warm_up()
+
+    assert caplog.text == ""
+    assert Path(f"{path}-wal").stat().st_size > 1_000 * 4_096
+    await store.close()
+
+
+async def test_a_table_of_users_does_not_stop_the_start(store: SqlStore, sqlite_url: str) -> None:
+    with closing(sqlite3.connect(path_of(sqlite_url))) as other:
+        other.execute("CREATE TABLE filler (x)")
+
+    await store.warm_up()
+
+
+async def test_the_log_is_short_again_after_a_long_read(store: SqlStore, sqlite_url: str) -> None:
+    path = path_of(sqlite_url)
+    log, value = Path(f"{path}-wal"), "x" * 4_000_000
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader, closing(sqlite3.connect(path)) as other:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM shards").fetchall()
+        for _ in range(8):
+            other.execute("CREATE TABLE IF NOT EXISTS big (bytes)")
+            other.execute("INSERT INTO big VALUES (?)", (value,))
+            other.commit()
+        assert log.stat().st_size > 30_000_000
+        reader.execute("ROLLBACK")
+
+        claim = await claim_one(store)
+        await store.append([a_batch(claim)])
+
+        assert log.stat().st_size <= 16 * 1_048_576

@@ -77,13 +77,14 @@ def _lengthen_log(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA cache_size = 10")
     try:
         connection.execute("BEGIN IMMEDIATE")
-        connection.execute("CREATE TABLE filler (bytes BLOB)")
-        connection.execute("INSERT INTO filler VALUES (zeroblob(?))", (pages * page_bytes,))
+        connection.execute("CREATE TABLE rota_log_filler (bytes BLOB)")
+        connection.execute("INSERT INTO rota_log_filler VALUES (zeroblob(?))", (pages * page_bytes,))
     finally:
         connection.rollback()
         connection.execute(f"PRAGMA cache_size = {cache}")
-    # Or the first commit would wait for all of it.
-    with open(f"{connection.execute('PRAGMA database_list').fetchone()[2]}-wal", "rb+") as log:
+    # Or the first commit would wait for all of it. A path need not be text in UTF-8.
+    path = connection.execute("SELECT CAST(file AS BLOB) FROM pragma_database_list WHERE name = 'main'").fetchone()[0]
+    with open(path + b"-wal", "rb+") as log:
         os.fsync(log.fileno())
 
 

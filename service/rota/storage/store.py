@@ -119,7 +119,7 @@ class SqlStore:
                 async with asyncio.timeout(self._read_timeout_s):
                     await self._connections.warm_up()
         except StoreUnavailable as error:
-            _log.warning("the first writes may take longer than the later ones", extra={"error": str(error)})
+            _log.warning("the first writes may take longer: they were not prepared", extra={"error": str(error)})
 
     async def maintain(self) -> None:
         """Upkeep, to be called every few hours: makes the journal's partitions of the next days, or notes its end."""
