@@ -19,6 +19,7 @@ from sqlalchemy import text
 from rota.group.rows import RowChanges
 from rota.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailable
 from rota.storage import SqlStore, check, default_store_url, upgrade
+from rota.storage.connections import SqliteConnections
 from rota.storage.store_file import FileLock
 from rota.storage.urls import PostgresLocation, SqliteLocation, parse_store_url
 from tests.contracts.builders import a_batch, a_group, an_event, an_offset, image_of
@@ -257,6 +258,39 @@ async def test_a_write_while_the_file_is_deleted_is_not_accepted(store: SqlStore
 
     with pytest.raises(StoreUnavailable, match="was deleted or replaced"):
         await write()
+
+
+async def test_nothing_is_accepted_without_the_log_which_a_stop_saves(store: SqlStore, sqlite_url: str) -> None:
+    claim = await claim_one(store)
+    assert await store.append([a_batch(claim)]) == []
+    Path(f"{path_of(sqlite_url)}-wal").unlink()
+
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match=r"-wal was deleted or replaced.*with SIGTERM"):
+            await store.append([a_batch(claim, after=1)])
+    await store.close()
+
+    again = SqlStore(sqlite_url)
+    await again.open(SHARD_COUNT)
+    assert (await image_of(again, 0)).last_seq == 1
+    assert not again.went_back
+    await again.close()
+
+
+async def test_the_log_is_the_same_file_whatever_connections_end(store: SqlStore, sqlite_url: str) -> None:
+    await claim_one(store)
+    connections = store._connections
+    assert isinstance(connections, SqliteConnections)
+
+    with Path(f"{path_of(sqlite_url)}-wal").open() as log:
+        await connections._writer.close()
+        for engine in (connections._readers, connections._writers):
+            async with engine.connect() as connection:
+                await connection.invalidate()
+        await asyncio.sleep(0.1)
+
+        await claim_one(store)
+        assert os.fstat(log.fileno()).st_nlink == 1
 
 
 async def test_a_store_that_was_deleted_is_missed_at_the_next_start(store: SqlStore, sqlite_url: str) -> None:

@@ -93,16 +93,25 @@ class SqliteConnections:
         common: dict[str, Any] = {"busy_timeout_ms": write_timeout_ms, "threads": self._threads}
         self._writers = sqlite_engine(path, connections=1, writes=True, **common)
         self._writer = OneConnection(self._writers)
-        self._readers = sqlite_engine(path, connections=_SQLITE_READERS, writes=False, **common)
+        # One more, which stays open: SQLite would delete its log with the last connection.
+        self._readers = sqlite_engine(path, connections=_SQLITE_READERS + 1, writes=False, **common)
+        self._lasting: AsyncConnection | None = None
 
     async def open(self) -> None:
         self._file.open(UPGRADE_HINT)
+        self._lasting = await self._readers.connect()
+        async with self._lasting.begin():
+            await self._lasting.exec_driver_sql("SELECT * FROM sqlite_master LIMIT 1")
+        self._file.keep_log()
 
     async def close(self) -> None:
         if self._is_noted:
             with suppress(StoreUnavailable), store_errors(is_in_use=True):
                 await self.maintain()
             self._is_noted = False
+        if self._lasting is not None:
+            await self._lasting.close()
+            self._lasting = None
         await self._readers.dispose()
         await self._writer.close()
         await self._writers.dispose()

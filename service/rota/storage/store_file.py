@@ -143,14 +143,16 @@ def write_note(lock: FileLock, note: Note) -> None:
 class StoreFile:
     """A SQLite file and its lock, from `open` to `close`.
 
-    SQLite goes on writing into a file that was deleted or replaced by another: these writes are lost at the next
-    restart. So a write counts only after a `check`.
+    SQLite goes on writing into a file that was deleted or replaced by another, the log included: these writes are lost
+    at the next restart. So a write counts only after a `check`.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = FileLock(path)
         self._opened: os.stat_result | None = None
+        self._log = f"{path.resolve()}-wal"
+        self._opened_log: os.stat_result | None = None
         self._noted = ""
 
     def open(self, hint: str) -> None:
@@ -169,6 +171,10 @@ class StoreFile:
         if opened.st_mode & _OF_OTHERS:
             _log.warning("other users of this machine can read the store %s: chmod 600 its files", self._path)
 
+    def keep_log(self) -> None:
+        """From now on the log is the one that is there: a connection is open that keeps SQLite from deleting it."""
+        self._opened_log = os.stat(self._log)
+
     @property
     def note(self) -> Note | None:
         """The note of the last service that had the store open, or this one's; None where there was none."""
@@ -181,16 +187,17 @@ class StoreFile:
             self._noted = str(note)
 
     def check(self) -> None:
-        """Raise `StoreUnavailable` where the file is not the one that was opened, or another service may use it."""
+        """Raise `StoreUnavailable` where a file is not the one that was opened, or another service may use it."""
         assert self._opened is not None, "the store is not open"
-        try:
-            is_same = os.path.samestat(self._opened, self._path.stat())
-        except OSError:
-            is_same = False
-        if not is_same:
+        if not _is_at(self._path, self._opened):
             raise StoreUnavailable(
                 f"the file {self._path} was deleted or replaced while this service used it: nothing is accepted any "
                 "more. Put the right file there, and restart this service"
+            )
+        if self._opened_log is not None and not _is_at(self._log, self._opened_log):
+            raise StoreUnavailable(
+                f"the file {self._log} was deleted or replaced while this service used it: nothing is accepted any "
+                "more. Stop this service with SIGTERM, which saves what it wrote, and start it again"
             )
         try:
             self._lock.confirm(self._noted)
@@ -198,7 +205,15 @@ class StoreFile:
             raise StoreUnavailable(str(error)) from error
 
     def close(self) -> None:
+        self._opened_log = None
         self._lock.release()
+
+
+def _is_at(path: str | Path, opened: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(opened, os.stat(path))
+    except OSError:
+        return False
 
 
 def make_file(path: Path, lock: FileLock) -> None:
