@@ -378,6 +378,23 @@ async def test_a_file_with_two_names_is_refused(store: SqlStore, sqlite_url: str
         await SqlStore(f"sqlite:///{tmp_path / 'second.db'}").open(SHARD_COUNT)
 
 
+async def test_a_file_that_is_mounted_alone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "my store.db"
+    url = f"sqlite:///{path}"
+    await upgrade(url)
+    mounts = tmp_path / "mountinfo"
+    escaped = str(path).replace(" ", r"\040")
+    mounts.write_text(f"22 27 0:21 / /proc rw - proc proc rw\n90 27 254:0 /other.db {escaped} rw - ext4 /dev/vda rw\n")
+    monkeypatch.setattr("rota.storage.store_file._MOUNTS", mounts)
+
+    with pytest.raises(StoreRefused, match="is mounted as a single file"):
+        await SqlStore(url).open(SHARD_COUNT)
+    mounts.write_text(f"90 27 254:0 / {escaped.rpartition('/')[0]} rw - ext4 /dev/vda rw\n")
+    opened = SqlStore(url)
+    await opened.open(SHARD_COUNT)
+    await opened.close()
+
+
 async def test_a_store_that_all_users_can_read_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     url, path = f"sqlite:///{tmp_path / 'rota.db'}", tmp_path / "rota.db"
     await upgrade(url)

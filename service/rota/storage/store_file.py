@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,8 @@ _NOTE_BYTES = 160
 _OWNER_ONLY = 0o600
 _OF_OTHERS = 0o006
 """The group is left out: to share the files with one is a decision that was made for this store."""
+_MOUNTS = Path("/proc/self/mountinfo")
+_ESCAPED = re.compile(rb"\\([0-7]{3})")
 _log = logging.getLogger(__name__)
 _NOTHING = Floor(0, 0)
 
@@ -165,6 +168,11 @@ class StoreFile:
                 f"{self._path} has {opened.st_nlink} names (hard links): a service on each of them would not see the "
                 "other one's lock. Delete the other names"
             )
+        if _is_mount(self._path):
+            raise StoreRefused(
+                f"{self._path} is mounted as a single file: its log and its lock stay behind when this mount ends, and "
+                "a service at the file's other name sees neither. Mount its folder"
+            )
         self._lock.acquire()
         self._noted = self._lock.note
         self._opened = opened
@@ -207,6 +215,16 @@ class StoreFile:
     def close(self) -> None:
         self._opened_log = None
         self._lock.release()
+
+
+def _is_mount(path: Path) -> bool:
+    """Whether this very file is the place of a mount, as Linux lists them."""
+    try:
+        mounts = _MOUNTS.read_bytes().splitlines()
+    except OSError:  # Another system.
+        return False
+    places = (_ESCAPED.sub(lambda code: bytes((int(code[1], 8),)), line.split()[4]) for line in mounts)
+    return os.fsencode(path.resolve()) in places
 
 
 def _is_at(path: str | Path, opened: os.stat_result) -> bool:
