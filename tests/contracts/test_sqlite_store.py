@@ -20,6 +20,7 @@ from rota.group.rows import RowChanges
 from rota.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailable
 from rota.storage import SqlStore, check, default_store_url, upgrade
 from rota.storage.connections import SqliteConnections
+from rota.storage.restored import restored
 from rota.storage.store_file import FileLock
 from rota.storage.urls import PostgresLocation, SqliteLocation, parse_store_url
 from tests.contracts.builders import a_batch, a_group, an_event, an_offset, image_of
@@ -353,6 +354,19 @@ async def test_a_lock_that_another_process_held_still_names_the_store(store: Sql
     await claim_one(store)
 
     assert lock.read_text() == note
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root makes files for others")
+async def test_a_lock_that_root_makes_is_the_servers(store: SqlStore, sqlite_url: str) -> None:
+    path = path_of(sqlite_url)
+    await store.close()
+    os.chown(path, 65_534, 65_534)
+    path.with_name("rota.db.lock").unlink()
+
+    await restored(sqlite_url)
+
+    owners = {each.name: each.stat().st_uid for each in path.parent.glob("rota.db*")}
+    assert owners == {"rota.db": 65_534, "rota.db.lock": 65_534}
 
 
 async def test_of_two_services_that_a_deleted_lock_let_in_one_goes_on(store: SqlStore, sqlite_url: str) -> None:

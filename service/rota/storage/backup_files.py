@@ -59,11 +59,11 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def give_to_owner_of(path: Path, like: Path) -> None:
-    """If root runs this, the server may run as another user: give it the files that it must open."""
+def give_to_owner_of(file: Path | int, like: Path) -> None:
+    """If root runs this, the server may run as another user: give it a file, or its descriptor, that it must open."""
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         owner = like.stat()
-        os.chown(path, owner.st_uid, owner.st_gid)
+        os.chown(file, owner.st_uid, owner.st_gid)
 
 
 def _publish(partial: Path, target: Path) -> None:

@@ -9,12 +9,14 @@ import logging
 import os
 import re
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from rota.replica.ports import Floor, StoreRefused, StoreUnavailable
+from rota.storage.backup_files import give_to_owner_of
 
 if sys.platform == "win32":
     import msvcrt
@@ -50,18 +52,29 @@ class FileLock:
 
     def __init__(self, database: Path) -> None:
         # Two names of one file must meet at one lock.
-        self.path = Path(f"{database.resolve()}.lock")
+        self._database = database.resolve()
+        self.path = Path(f"{self._database}.lock")
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
         """Take the lock or raise `StoreRefused`; never waits."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = self._opened()
         try:
             _try_lock(descriptor)
         except OSError as error:
             os.close(descriptor)
             raise StoreRefused(f"another service is using this store (it holds the lock {self.path})") from error
         self._descriptor = descriptor
+
+    def _opened(self) -> int:
+        """A new lock is the database's owner's, as SQLite's own files are; one that is there stays whose it is."""
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
+        except FileExistsError:
+            return os.open(self.path, os.O_RDWR | os.O_CREAT, _OWNER_ONLY)
+        with suppress(OSError):
+            give_to_owner_of(descriptor, self._database)
+        return descriptor
 
     def confirm(self, note: str) -> None:
         """Make sure that the lock is the one of that name: a cleaner of old files may have deleted it.
