@@ -67,6 +67,43 @@ async def test_a_peer_that_does_not_show_the_secret_is_refused(tables: MemoryTab
 
 
 @asynccontextmanager
+async def a_line_to(peer: Replica, passes: asyncio.Event) -> AsyncIterator[Replica]:
+    """Another address of the peer: nothing passes while `passes` is not set, though every byte is acknowledged."""
+    lines: set[asyncio.Task[None]] = set()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            await passes.wait()
+            writer.write(data)
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there_reader, there_writer = await asyncio.open_connection(*peer.peer_address.split(":"))
+        both = (asyncio.create_task(copy(reader, there_writer)), asyncio.create_task(copy(there_reader, writer)))
+        lines.update(both)
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        writer.close()
+        there_writer.close()
+
+    line = await asyncio.start_server(carry, "127.0.0.1", 0)
+    yield Replica(peer.replica_id, peer.address, f"127.0.0.1:{line.sockets[0].getsockname()[1]}")
+    line.close()
+    for each in lines:
+        each.cancel()
+    await asyncio.gather(*lines, return_exceptions=True)
+
+
+async def test_a_silent_peer_is_given_up_before_the_deadline(tables: MemoryTables) -> None:
+    passes = asyncio.Event()
+    passes.set()
+    async with a_peer(tables, SECRET) as peer, peers_that_show(SECRET) as peers, a_line_to(peer, passes) as line:
+        await peers.call(line, ListTopics("default"))
+        passes.clear()  # as a process that is stopped, whose kernel goes on
+
+        with pytest.raises(PeerUnreachable, match="ping timeout"):
+            await peers.call(line, ListTopics("default"))
+
+
+@asynccontextmanager
 async def a_peer_that_answers(method: str, data: bytes) -> AsyncIterator[Replica]:
     """A replica of a later release, whose answers this one cannot read."""
 

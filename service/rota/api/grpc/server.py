@@ -74,6 +74,8 @@ def server_options(limits: Limits, *, shares_port: bool = False, most_connection
         ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
+        # The first bounds what the client's kernel leaves unacknowledged, this one the answer of its process.
+        ("grpc.http2.ping_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
         ("grpc.http2.max_ping_strikes", 0),

@@ -28,6 +28,8 @@ CHANNEL_OPTIONS = (
     # shortest rebalance timeout. Three packets lost in a row are no cut: TCP has sent them again by then.
     ("grpc.keepalive_time_ms", 1_000),
     ("grpc.keepalive_timeout_ms", 1_500),
+    # The first bounds what the other kernel leaves unacknowledged, this one the answer of the process: else a minute.
+    ("grpc.http2.ping_timeout_ms", 1_500),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # A restarted peer is back at once; the default back-off grows to minutes.

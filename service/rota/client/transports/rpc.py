@@ -33,6 +33,8 @@ ELSEWHERE = frozenset(
 _OPTIONS = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    # The first bounds what the server's kernel leaves unacknowledged, this one the answer of its process.
+    ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     # A member list holds the metadata of all: its server bounds it, not we.
     ("grpc.max_receive_message_length", -1),
