@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rota.api.peer import unix
+from rota.api.peer import heartbeats, unix
 from rota.api.peer.answers import packed_line
 from rota.api.peer.client import GrpcPeers
 from rota.api.peer.server import PeerServer
@@ -162,6 +163,40 @@ async def test_a_late_commit_holds_up_no_heartbeat(tmp_path: Path, tables: Memor
     assert isinstance(in_time, bytes)
     reply, *_ = unpack_commit_answer(in_time)
     assert [each.error for each in reply.partitions] == ["NONE"]
+
+
+@pytest.mark.parametrize("beside", [True, False])
+async def test_a_slow_shard_holds_up_no_others_heartbeat(
+    beside: bool, tmp_path: Path, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeats, "_LIMIT_S", 60.0)
+    store = FaultyStore(tables)
+    await store.open(2)
+    elsewhere = next(each for each in ("h", "i", "j") if shard_of("default", each, 2) != shard_of("default", "g", 2))
+    async with LocalCoordinator(store, shard_count=2, limits=NOW) as local:
+        await local.wait_until_ready()
+        server, peers = PeerServer(local, "127.0.0.1"), GrpcPeers(sockets=tmp_path)
+        await server.start()
+        peer = Replica("r", "http://r", f"127.0.0.1:{server.port}")
+        async with a_socket(local, socket_of(tmp_path, peer.peer_address if beside else "none")) as socket:
+            await asked(peers, peer, BEAT)
+            await until(lambda: bool(socket.connections) is beside)
+            member = await a_stable_member(local, "g")
+            store.open_gate.clear()
+            commit = asyncio.create_task(local.call(a_commit(member.generation_id, member.member_id)))
+            await store.waiting.wait()
+
+            alive = Heartbeat("default", "g", member.member_id, member.generation_id)
+            both = await asyncio.gather(
+                *(asked(peers, peer, each) for each in (alive, replace(BEAT, group_id=elsewhere)))
+            )
+            store.open_gate.set()
+            await commit
+        await peers.close()
+        await server.stop()
+
+    codes = [outcome.reply.error for outcome in both if isinstance(outcome, Answer)]
+    assert codes == ["COORDINATOR_NOT_AVAILABLE", "UNKNOWN_MEMBER_ID"]
 
 
 async def test_a_commit_fails_with_its_connection(tmp_path: Path, tables: MemoryTables) -> None:

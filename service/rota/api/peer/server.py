@@ -27,7 +27,7 @@ from rota.api.peer.secret import SecretRequired
 from rota.api.peer.traces import forwarded
 from rota.grpc_polling import keep_polling
 from rota.protocol.errors import NotInJournal
-from rota.replica.forwarding import as_moved
+from rota.replica.forwarding import OWNER_ANSWERS_MS, as_moved
 from rota.runtime.coordinator import LocalCoordinator
 from rota.wire.envelopes import MalformedEnvelope, pack, unpack_request
 from rota.wire.peer_heartbeats import unpack_heartbeats
@@ -88,7 +88,7 @@ class PeerServer:
     async def _heartbeats(self, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         requests = await _read(unpack_heartbeats, data, context)
         with forwarded(context, "heartbeats"):
-            answers = await answers_to(self._local, requests)
+            answers = await answers_to(self._local, requests, OWNER_ANSWERS_MS / 1000)
         return packed(answers)
 
     async def _released(self, _data: bytes, _context: Any) -> bytes:

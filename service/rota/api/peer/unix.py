@@ -22,7 +22,7 @@ from typing import cast
 from rota.api.heartbeats import answer_all
 from rota.api.peer.answers import packed_commit, packed_line
 from rota.api.peer.methods import MAX_MESSAGE_BYTES
-from rota.replica.forwarding import Beats, NoAnswer
+from rota.replica.forwarding import OWNER_ANSWERS_MS, Beats, NoAnswer
 from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
 from rota.wire.envelopes import MalformedEnvelope
@@ -125,7 +125,8 @@ class _Answering(_Messages):
     def received(self, number: int, kind: int, message: bytes) -> None:
         try:
             if kind == Kind.HEARTBEATS:
-                answer_all(self._local, self._heartbeats.unpack(message), partial(self._answer_all, number))
+                beats, done = self._heartbeats.unpack(message), partial(self._answer_all, number)
+                answer_all(self._local, beats, done, OWNER_ANSWERS_MS / 1000)
             else:
                 self._local.submit(
                     unpack_commit(message), lambda answer: self._answer(number, kind, packed_commit(answer))
