@@ -283,6 +283,29 @@ async def test_answers_that_no_worker_sends_end_the_connection(tmp_path: Path) -
     assert outcome == NoAnswer("2 replies to 1 heartbeats")
 
 
+async def test_nothing_is_read_behind_an_unreadable_answer(tmp_path: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads = []
+        for _ in range(2):
+            heads.append(await reader.readexactly(9))
+            await reader.readexactly(int.from_bytes(heads[-1][:4], "big"))
+        answers = [b"nonsense", NumberedWriter(packed_line).pack([Answer(HeartbeatReply())])]
+        framed = zip(heads, answers, strict=True)
+        writer.write(b"".join(len(each).to_bytes(4, "big") + head[4:] + each for head, each in framed))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_unix_server(answer, tmp_path / "s")
+    async with a_link(tmp_path / "s") as link:
+        outcomes: list[Sequence[Answer] | NoAnswer] = []
+        await until(lambda: link.ask([BEAT], 60.0, outcomes.append))
+        assert link.ask([BEAT], 60.0, outcomes.append)
+        await until(lambda: len(outcomes) == 2)
+    server.close()
+
+    assert outcomes == [NoAnswer("not a numbered message: error"), CLOSED]
+
+
 @pytest.mark.parametrize("message", [b"", b"nonsense", b"\0\1\0\0\0\0\0\0\0", b'\1\1\0\0\0\0\0\0\0["default"]'])
 async def test_what_no_worker_sends_ends_its_connection(
     message: bytes, tables: MemoryTables, tmp_path: Path, caplog: pytest.LogCaptureFixture

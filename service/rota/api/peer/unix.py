@@ -63,7 +63,8 @@ class _Messages(asyncio.Protocol, ABC):
 
     def data_received(self, data: bytes) -> None:
         data, at = self._rest + data, 0
-        while len(data) - at >= _HEAD.size:
+        # What follows a message that cannot be read is numbered by a table that is not the writer's.
+        while len(data) - at >= _HEAD.size and not self.transport.is_closing():
             length, number, kind = _HEAD.unpack_from(data, at)
             if length > MAX_MESSAGE_BYTES:
                 self.transport.abort()
