@@ -272,6 +272,19 @@ async def test_heartbeats_of_one_moment_share_a_message() -> None:
     assert wire.members() == [["m0", "m1", "m2"]]
 
 
+async def test_a_message_has_no_more_members_than_it_must() -> None:
+    wire = Wire()
+    collected = CollectedHeartbeats(wire.send)
+    sizes = [1, 1_500, 600, 5_000, 1]
+    for number, size in enumerate(sizes):
+        beats = tuple(MemberHeartbeat(f"m{number}-{each}", 1) for each in range(size))
+        collected.ask(HeartbeatMany("default", "g", beats), lambda _: None)
+    await turns()
+    await collected.close()
+
+    assert [len(unpack_heartbeats(data)) for data, _ in wire.messages] == [3, 1]
+
+
 async def test_requests_wait_for_a_message_that_is_answered_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeats, "SECOND_AFTER_S", EVENTUALLY_S)
     wire = Wire()

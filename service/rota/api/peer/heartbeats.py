@@ -24,7 +24,8 @@ MESSAGES_UNDER_WAY = 2
 SECOND_AFTER_S = 0.002
 """For so long heartbeats wait for the only message under way. Most are answered sooner, and more heartbeats share the
 next one: a message costs as much as several heartbeats in it."""
-HEARTBEATS_IN_A_MESSAGE = 2_000
+MEMBERS_IN_A_MESSAGE = 2_000
+"""A message of so many takes each event loop some 20 ms. It has more where one heartbeat is for more members."""
 
 MOST_LINKS = 100
 
@@ -114,7 +115,7 @@ class CollectedHeartbeats:
         """`has_waited`: for a message under way, and not for this process, which may have been paused."""
         loop = asyncio.get_running_loop()
         while self._unsent and self._under_way < MESSAGES_UNDER_WAY:
-            some, self._unsent = self._unsent[:HEARTBEATS_IN_A_MESSAGE], self._unsent[HEARTBEATS_IN_A_MESSAGE:]
+            some, self._unsent = _divided(self._unsent)
             limit_s = _LIMIT_S
             if has_waited:
                 # They are in the order in which they were asked.
@@ -159,6 +160,16 @@ class CollectedHeartbeats:
         self._under_way -= 1
         _settle(some, [outcome] * len(some) if isinstance(outcome, NoAnswer) else outcome)
         self._send_unsent(has_waited=True)
+
+
+def _divided(unsent: list[_Asked]) -> tuple[list[_Asked], list[_Asked]]:
+    """Those that go with the next message, and those that are left."""
+    members = 0
+    for count, (request, _, _) in enumerate(unsent, 1):
+        members += len(request.members) if isinstance(request, HeartbeatMany) else 1
+        if members >= MEMBERS_IN_A_MESSAGE:
+            return unsent[:count], unsent[count:]
+    return unsent, []
 
 
 def _fail(some: Sequence[_Asked], reason: str) -> None:
