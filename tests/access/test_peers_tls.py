@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rota.api.peer.client import GrpcPeers
@@ -20,6 +21,7 @@ from rota.server.settings import Settings
 from rota.server.tls import ServerTls, TlsFiles
 from rota.storage import MemoryStore
 from tests.access.certificates import Authority, Certificate
+from tests.runtime.conftest import until
 
 
 def peer_tls(authority: Authority, certificate: Certificate) -> ServerTls:
@@ -99,6 +101,21 @@ async def test_new_channels_show_what_the_files_hold_by_then(tmp_path: Path, aut
                 await peers.call(peer, ListTopics("default"))
             authority.issue("mine")
             assert (await peers.call(peer, ListTopics("default"))).reply.error == "NONE"
+
+
+async def test_channels_of_former_certificates_are_closed(authority: Authority) -> None:
+    def connections() -> int:
+        port = int(peer.peer_address.rpartition(":")[2])
+        return sum(bool(each.raddr) and each.raddr.port == port for each in psutil.Process().net_connections("tcp"))
+
+    mine = peer_tls(authority, authority.issue("mine"))
+    async with a_peer(peer_tls(authority, authority.issue(PEER_NAME))) as peer, peers_with(mine) as peers:
+        for _ in range(4):
+            authority.issue("mine")
+            await peers.call(peer, ListTopics("default"))
+        await until(lambda: connections() == 1)
+
+        assert (await peers.call(peer, ListTopics("default"))).reply.error == "NONE"
 
 
 def test_certificates_stand_in_for_the_secret_beyond_loopback(authority: Authority) -> None:

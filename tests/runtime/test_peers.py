@@ -66,6 +66,31 @@ async def test_a_peer_that_does_not_show_the_secret_is_refused(tables: MemoryTab
     assert watched == []
 
 
+async def test_a_peer_that_is_gone_is_not_connected_to_any_more(tables: MemoryTables) -> None:
+    async with peers_that_show(SECRET) as peers:
+        async with a_peer(tables, SECRET) as gone:
+            await peers.call(gone, ListTopics("default"))
+        with pytest.raises(PeerUnreachable):
+            await peers.call(gone, ListTopics("default"))
+        async with a_peer(tables, SECRET) as peer:
+            await peers.call(peer, ListTopics("default"))
+
+            connections: list[asyncio.StreamWriter] = []
+            other = await asyncio.start_server(
+                lambda _, writer: connections.append(writer), *gone.peer_address.split(":")
+            )
+            await asyncio.sleep(1.2)  # twice as long as a channel takes to connect again
+            other.close()
+
+    assert connections == []
+
+
+async def test_peers_are_notified_over_new_channels(tables: MemoryTables) -> None:
+    async with a_peer(tables) as one, a_peer(tables) as other, peers_that_show() as peers:
+        await peers.notify_released([one, other])
+        await peers.notify_topics_changed([other, one], ["default"])
+
+
 @asynccontextmanager
 async def a_line_to(peer: Replica, passes: asyncio.Event) -> AsyncIterator[Replica]:
     """Another address of the peer: nothing passes while `passes` is not set, though every byte is acknowledged."""

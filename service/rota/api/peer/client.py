@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import cast
 
@@ -45,8 +46,8 @@ ChannelCredentials = Callable[[], tuple[object, grpc.ChannelCredentials]]
 class GrpcPeers:
     """One persistent channel for each peer, opened when it is first needed. Calls show the first of the secrets.
 
-    With `credentials` the channels are mutual TLS. When those change, new channels are opened; the old ones stay until
-    the end, for calls in progress.
+    With `credentials` the channels are mutual TLS. When those change, new channels are opened; the old ones stay for
+    calls in progress. Whenever a channel is opened, those that are of no use any more are closed.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class GrpcPeers:
         self._credentials = credentials
         self._links: dict[tuple[str, int], _Link] = {}
         self._reporting: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
 
     @property
     def _metadata(self) -> Metadata:
@@ -79,7 +81,8 @@ class GrpcPeers:
             return await _collected(link.heartbeats, cast("Beats", request))
         try:
             metadata = (*self._metadata, *tracing.carried())
-            data = await link.call(pack(request), timeout=answer_timeout_ms(request) / 1000, metadata=metadata)
+            with link.used():
+                data = await link.call(pack(request), timeout=answer_timeout_ms(request) / 1000, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             raise PeerUnreachable(error.details() or error.code().name) from error
         try:
@@ -121,10 +124,12 @@ class GrpcPeers:
         self, peer: Replica, namespace: str, group_id: str, after_revision: int | None
     ) -> AsyncIterator[JournalEvent]:
         asked = {"namespace": namespace, "group_id": group_id, "after_revision": after_revision}
-        stream = self._link(peer).watch(pack_document(asked), metadata=self._metadata)
+        link = self._link(peer)
+        stream = link.watch(pack_document(asked), metadata=self._metadata)
         try:
-            async for data in stream:
-                yield unpack_event(data)
+            with link.used():
+                async for data in stream:
+                    yield unpack_event(data)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.OUT_OF_RANGE:
                 raise unpack_refusal(error.details() or "") from error
@@ -136,32 +141,42 @@ class GrpcPeers:
     async def notify_released(self, peers: Sequence[Replica]) -> None:
         async with asyncio.TaskGroup() as group:
             for peer in peers:
-                group.create_task(self._notify(self._link(peer).released, b"{}"))
+                group.create_task(self._notify(peer, attrgetter("released"), b"{}"))
 
     async def notify_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
         data = pack_document({"namespaces": list(namespaces)})
         async with asyncio.TaskGroup() as group:
             for peer in peers:
-                group.create_task(self._notify(self._link(peer).topics_changed, data))
+                group.create_task(self._notify(peer, attrgetter("topics_changed"), data))
 
     async def close(self) -> None:
         links, self._links = self._links, {}
         for link in links.values():
-            await link.heartbeats.close()
-            await link.channel.close()
+            await link.close()
+        await asyncio.gather(*self._closing)
 
-    async def _notify(self, rpc: _Unary, data: bytes) -> None:
-        with suppress(grpc.aio.AioRpcError):
-            await rpc(data, timeout=NOTIFY_S, metadata=self._metadata)
+    async def _notify(self, peer: Replica, rpc_of: Callable[[_Link], _Unary], data: bytes) -> None:
+        link = self._link(peer)
+        with suppress(grpc.aio.AioRpcError), link.used():
+            await rpc_of(link)(data, timeout=NOTIFY_S, metadata=self._metadata)
 
     def _link(self, peer: Replica) -> _Link:
         version, credentials = self._credentials() if self._credentials is not None else (None, None)
         key = (peer.peer_address, id(version))
         link = self._links.get(key)
         if link is None:
+            self._close_useless(version)
             unix = UnixLink(socket_of(self._sockets, peer.peer_address)) if self._sockets is not None else None
             link = self._links[key] = _Link(peer.peer_address, lambda: self._metadata, credentials, version, unix)
         return link
+
+    def _close_useless(self, version: object) -> None:
+        """Close the idle links of peers that are gone, and of former credentials."""
+        for key, link in list(self._links.items()):
+            if link.is_idle and (link.version is not version or not link.is_connected):
+                closing = asyncio.get_running_loop().create_task(self._links.pop(key).close())
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
 
 
 def _committed(outcome: bytes | NoAnswer) -> Answer | NoAnswer:
@@ -216,6 +231,29 @@ class _Link:
             return await heartbeats(data, timeout=timeout_s, metadata=(*metadata(), *tracing.carried()))
 
         self.heartbeats = CollectedHeartbeats(send, unix)
+        self._uses = 0
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """For as long as an rpc takes, other than one of heartbeats."""
+        self._uses += 1
+        try:
+            yield
+        finally:
+            self._uses -= 1
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits for an answer."""
+        return not self._uses and self.heartbeats.is_idle and (self.unix is None or self.unix.is_idle)
+
+    @property
+    def is_connected(self) -> bool:
+        return self.channel.get_state() is grpc.ChannelConnectivity.READY
+
+    async def close(self) -> None:
+        await self.heartbeats.close()
+        await self.channel.close()
 
 
 _Unary = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]

@@ -85,6 +85,11 @@ class CollectedHeartbeats:
         elif self._under_way < MESSAGES_UNDER_WAY and self._second is None:
             self._second = loop.call_later(SECOND_AFTER_S, self._send_second, context=Context())
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits for an answer."""
+        return not self._unsent and not self._under_way
+
     async def close(self) -> None:
         """Fail the waiting calls: the peer does not answer."""
         unsent, self._unsent = self._unsent, []

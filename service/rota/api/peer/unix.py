@@ -176,6 +176,11 @@ class UnixLink:
             asking.ask_all(heartbeats, limit_s, done)
         return asking is not None
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits for an answer."""
+        return self._asking is None or not self._asking.asked
+
     def _connected(self) -> _Asking | None:
         asking = self._asking
         if asking is not None and not asking.transport.is_closing():
@@ -207,7 +212,8 @@ class _Asking(_Messages):
     def __init__(self) -> None:
         super().__init__()
         self._number = 0
-        self._asked: dict[int, tuple[asyncio.TimerHandle, Received]] = {}
+        self.asked: dict[int, tuple[asyncio.TimerHandle, Received]] = {}
+        """What waits for an answer, by the numbers of the messages."""
         self._heartbeats = NumberedWriter[Beats](line_of_heartbeat)
         self._answers = NumberedReader[Answer](partial(answer_of_line, Answer))
 
@@ -236,11 +242,11 @@ class _Asking(_Messages):
             deadline = loop.call_later(limit_s, self.give_up)
         else:
             deadline = loop.call_later(limit_s, self._forget, number)
-        self._asked[number] = (deadline, done)
+        self.asked[number] = (deadline, done)
         self.send(number, kind, message)
 
     def received(self, number: int, _kind: int, message: bytes) -> None:
-        asked = self._asked.pop(number, None)
+        asked = self.asked.pop(number, None)
         if asked is not None:
             deadline, done = asked
             deadline.cancel()
@@ -248,7 +254,7 @@ class _Asking(_Messages):
 
     def _forget(self, number: int) -> None:
         """The answer to this message is late; the connection is as good as before."""
-        _, done = self._asked.pop(number)
+        _, done = self.asked.pop(number)
         done(_LATE)
 
     def give_up(self) -> None:
@@ -261,7 +267,7 @@ class _Asking(_Messages):
 
     def end(self, why: NoAnswer = _CLOSED) -> None:
         """Nothing more is answered."""
-        asked, self._asked = self._asked, {}
+        asked, self.asked = self.asked, {}
         for deadline, done in asked.values():
             deadline.cancel()
             done(why)
