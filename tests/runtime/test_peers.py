@@ -15,9 +15,10 @@ import pytest
 from pydantic import ValidationError
 
 from rota.api.peer import heartbeats
+from rota.api.peer import server as server_of_peers
 from rota.api.peer.client import GrpcPeers
 from rota.api.peer.heartbeats import CollectedHeartbeats, may_be_collected
-from rota.api.peer.methods import CALL, HEARTBEATS, TOPICS_CHANGED, WATCH
+from rota.api.peer.methods import CALL, HEARTBEATS, SERVER_OPTIONS, TOPICS_CHANGED, WATCH
 from rota.api.peer.secret import shown
 from rota.api.peer.server import PeerServer
 from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatReply, ListTopics, MemberHeartbeat
@@ -86,7 +87,7 @@ async def test_a_peer_that_is_gone_is_not_connected_to_any_more(tables: MemoryTa
 
 
 async def test_peers_are_notified_over_new_channels(tables: MemoryTables) -> None:
-    async with a_peer(tables) as one, a_peer(tables) as other, peers_that_show() as peers:
+    async with a_peer(tables, SECRET) as one, a_peer(tables, SECRET) as other, peers_that_show(SECRET) as peers:
         await peers.notify_released([one, other])
         await peers.notify_topics_changed([other, one], ["default"])
 
@@ -126,6 +127,33 @@ async def test_a_silent_peer_is_given_up_before_the_deadline(tables: MemoryTable
 
         with pytest.raises(PeerUnreachable, match="ping timeout"):
             await peers.call(line, ListTopics("default"))
+
+
+async def test_what_a_silent_peer_has_left_ends(tables: MemoryTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = ("grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms")
+    quick = tuple([(name, value // 20 if name in times else value) for name, value in SERVER_OPTIONS])
+    monkeypatch.setattr(server_of_peers, "SERVER_OPTIONS", quick)
+    ended = asyncio.Event()
+
+    async def watch(*_: object) -> AsyncIterator[JournalEvent]:
+        yield JournalEvent(7, 1, "default", "g", 1, "member_left", "it ended", {"member_id": "m"}, 5)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(LocalCoordinator, "watch", watch)
+    passes = asyncio.Event()
+    passes.set()
+    async with a_peer(tables, SECRET) as peer, peers_that_show(SECRET) as peers, a_line_to(peer, passes) as line:
+        watching = peers.watch(line, "default", "g", 0)
+        await anext(watching)
+        passes.clear()
+
+        async with asyncio.timeout(EVENTUALLY_S):
+            await ended.wait()
+        passes.set()
+        assert [event async for event in watching] == []
 
 
 @asynccontextmanager
