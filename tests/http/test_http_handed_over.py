@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import uvloop
@@ -18,6 +21,7 @@ import uvloop
 from rota.access.budgets import BUDGETS
 from rota.api.http.app import create_app
 from rota.api.http.framing import Part
+from rota.api.peer.descriptors import TakingSocket
 from rota.observability.metrics import Metrics
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import HeartbeatReply, Request
@@ -493,3 +497,26 @@ def test_a_server_that_stops_serves_what_was_on_its_way(play: Play) -> None:
         await until(lambda: descriptors() <= before)
 
     play(scene)
+
+
+async def test_links_to_workers_that_are_gone_are_closed(tmp_path: Path) -> None:
+    def given_to(worker: str) -> bool:
+        owner = Replica(worker, "", worker)
+        forwarding: Any = SimpleNamespace(taker=lambda *_: owner)
+        handing_over._forwarding = forwarding
+        taker = TakingSocket(tmp_path / f"{worker}.fd", lambda connection, _: connection.close(), lambda: True)
+        taker.start()
+        ours, client = socket.socketpair()
+        with ours, client:
+            went = handing_over.give(ours, beat(THEIRS))
+        taker.close()
+        return went
+
+    handing_over = HandingOver(Forwarding(KnownOwners("me", SHARDS), ()), Metrics(), tmp_path, "me", 0)
+    assert given_to("first")
+    before = len(os.listdir("/proc/self/fd"))
+    assert [given_to(f"worker {number}") for number in range(5)] == [True] * 5
+    after = len(os.listdir("/proc/self/fd"))
+    handing_over.close()
+
+    assert after == before

@@ -42,6 +42,7 @@ class HandingOver:
             return False
         link = self._links.get(owner.peer_address)
         if link is None:
+            self._close_lost()
             link = self._links[owner.peer_address] = GivingLink(_socket_of(self._folder, owner.peer_address))
         if not link.give(connection.fileno(), received):
             return False
@@ -63,6 +64,13 @@ class HandingOver:
     def close(self) -> None:
         for link in self._links.values():
             link.close()
+
+    def _close_lost(self) -> None:
+        """Close the links to workers that are gone. The next ones have other addresses."""
+        for address, link in list(self._links.items()):
+            if not link.has_taker():
+                del self._links[address]
+                link.close()
 
 
 class TakenConnections:

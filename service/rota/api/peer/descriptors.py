@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import select
 import socket
 import sys
 from collections.abc import Callable
@@ -70,6 +71,14 @@ class GivingLink:
             return False
         self._unanswered += 1
         return True
+
+    def has_taker(self) -> bool:
+        """Whether it is connected. Its last answers may be unread."""
+        if self._socket is None:
+            return False
+        hung_up = select.poll()
+        hung_up.register(self._socket, select.POLLHUP)
+        return not hung_up.poll(0)
 
     def close(self) -> None:
         """Connections that were sent reach the taker nevertheless."""
