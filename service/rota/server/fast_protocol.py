@@ -258,7 +258,7 @@ class FastHttpProtocol(GuardedHttpProtocol):
         self.transport.write(self._fast.bytes_of(rendered, default_headers, closes=closes))
         if closes:
             self.transport.close()
-        if closes or self.pipeline:
+        if closes or self.pipeline or self._refusal:
             self.on_response_complete()
         else:
             self._note_written(1)

@@ -72,7 +72,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._has_begun = False
         """Whether they have ended a head: then they are not only the rest of a body."""
         self._is_full = False
-        """Too many requests wait: they are the last ones that are answered."""
+        """Too many requests wait, or the bytes behind them are refused: they are the last ones that are answered."""
+        self._refusal = b""
+        """The answer to bytes that are refused, while those to the requests before them are under way."""
         self._fields = 0
         """Of the head or trailer that is parsed now."""
         self._head_bytes = 0
@@ -143,13 +145,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def on_response_complete(self) -> None:
-        assert self._answering is not None
+        answered = self._answering
+        assert answered is not None
         # uvicorn would keep an unread body, up to 256 KiB, until the connection's next request or its end.
-        self._answering.body = bytearray()
+        answered.body = bytearray()
         if self.pipeline:
             self._answering = self.pipeline[-1][0]
         super().on_response_complete()
-        if self._part is not Part.BODY or self._rest_deadline is not None:
+        if self._refusal and self._has_answered():
+            self._write_refusal()
+        if answered is not self.cycle or self._part is not Part.BODY or self._rest_deadline is not None:
+            # No body arrives, or that of a request behind this one, which is read when its turn comes.
             return
         if self.expect_100_continue:
             # The client may never send the body, and then its next request would be taken for it.
@@ -215,7 +221,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self._clear_deadline()
                 return
             if self._fields > MAX_FIELDS:
-                self._refuse_framing(f"headers and trailers must have at most {MAX_FIELDS} fields")
+                self._refuse(431, f"headers and trailers must have at most {MAX_FIELDS} fields")
                 return
             self.logger.debug("rejected bytes that are no HTTP: %r", error)
             self.send_400_response("Invalid HTTP request received.")
@@ -228,14 +234,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         self._rest_bytes += size
         if self._rest_bytes - self._body_bytes > MAX_FRAMING_BYTES + FRAMING_PER_BODY_BYTE * self._body_bytes:
-            self._refuse_framing(f"chunk sizes and trailers must be at most {MAX_FRAMING_BYTES} bytes")
-
-    def _refuse_framing(self, detail: str) -> None:
-        """Answer with 431, unless that would come into another answer."""
-        if self._part is Part.BODY and (self.pipeline or self.cycle.response_started):
-            self.transport.close()
-        else:
-            self._refuse(431, detail)
+            self._refuse(431, f"chunk sizes and trailers must be at most {MAX_FRAMING_BYTES} bytes")
 
     def _count_head(self, size: int) -> None:
         """Bound a head, and the empty lines that may come before it, also while an answer is under way."""
@@ -257,12 +256,32 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._refuse(400, msg)
 
     def _refuse(self, status: int, detail: str, code: ErrorCode = ErrorCode.INVALID_REQUEST) -> None:
+        """Answer what arrives with a problem, behind all answers that are under way, and end the connection."""
+        is_behind = not self._has_answered()
+        if self._part is Part.BODY and self.cycle is not None:
+            if self.pipeline:
+                # The request with this body: it is refused before its turn.
+                self.pipeline.popleft()
+                self.cycle = self.pipeline[0][0] if self.pipeline else self._answering  # type: ignore[assignment]
+            elif self.cycle.response_started:
+                self.transport.close()
+                return
+            else:
+                is_behind = False
         document = problem_document(code, detail, status, revision=0, epoch=0)
         body = json.dumps(document).encode()
         head = (
             f"content-type: {PROBLEM_MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
         ).encode()
-        self.transport.write(STATUS_LINE[status] + head + body)
+        self._refusal = STATUS_LINE[status] + head + body
+        if is_behind:
+            self._is_full = True
+            self._clear_deadline()
+        else:
+            self._write_refusal()
+
+    def _write_refusal(self) -> None:
+        self.transport.write(self._refusal)
         self.transport.close()
 
     def _close(self) -> None:
