@@ -292,6 +292,26 @@ async def rest(reader: asyncio.StreamReader) -> bytes:
         return re.sub(rb"date: [^\r]*\r\n", b"", await reader.read())
 
 
+async def test_large_answers_are_made_as_the_client_reads_them(both: Both) -> None:
+    """One that reads nothing would make us keep an answer for each request that fits into one read."""
+    both.scripted.reply = SyncReply(generation_id=7, assignment=bytes(256 * 1024))
+    reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]  # typeshed leaves it out of WriteTransport
+
+    writer.write(a_sync() * 32)
+    async with asyncio.timeout(20):
+        while not both.scripted.requests:
+            await turns(1)
+    await turns(50)
+    made = len(both.scripted.requests)
+    writer.transport.resume_reading()  # type: ignore[attr-defined]
+    writer.write(LAST)
+
+    assert answers_in(await rest(reader)) == [200] * 33
+    assert made < 32
+    writer.close()
+
+
 @pytest.mark.parametrize("name", CALLS)
 async def test_an_answer_that_comes_later_is_the_same(name: str, both: Both) -> None:
     """The call counts as parked until then, and the connection is kept behind it."""

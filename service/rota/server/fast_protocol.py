@@ -19,6 +19,9 @@ _NOTHING = Part.NOTHING
 """To read it from its class takes as long as a call of a function."""
 SERVED_BEFORE = 1
 """Requests of a connection before the one that decides: to move it for a single one costs more than to forward that."""
+UNWRITTEN_BYTES = 64 * 1024
+"""Answers of the bytes that are parsed now are written when they take more. 64 KiB of requests may ask for 100 MiB, and
+only then is it known whether the client reads."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +46,8 @@ class FastHttpProtocol(GuardedHttpProtocol):
         """Requests that have begun, and that the fast path has taken, in the bytes that are parsed now."""
         self._answers: list[bytes] = []
         """Those of the bytes that are parsed now, to be written together."""
+        self._unwritten_bytes = 0
+        """Of these answers."""
         self._answered_at = 0.0
         self._is_shared = False
         """The connection was accepted at the port that workers share, by this one."""
@@ -198,6 +203,9 @@ class FastHttpProtocol(GuardedHttpProtocol):
             self._owe(answer)
         else:
             self._answers.append(answer)
+            self._unwritten_bytes += len(answer)
+            if self._unwritten_bytes > UNWRITTEN_BYTES:
+                self._write_answers()
 
     # --- inside --------------------------------------------------------------------------------------
 
@@ -241,7 +249,7 @@ class FastHttpProtocol(GuardedHttpProtocol):
     def _write_answers(self) -> None:
         """Write what was answered of the bytes that were parsed."""
         if self._answers:
-            answers, self._answers = self._answers, []
+            answers, self._answers, self._unwritten_bytes = self._answers, [], 0
             self.transport.write(b"".join(answers))
             self._note_written(len(answers))
 
@@ -280,7 +288,7 @@ class FastHttpProtocol(GuardedHttpProtocol):
         """
         self._stays_for = 0 if self._is_shared else None
         left = self._answered_at + self.timeout_keep_alive - self.loop.time()
-        if self._owes():
+        if not self._has_answered():
             self._wait_for_next(self.timeout_keep_alive)
         elif left > 0:
             self._wait_for_next(left)
