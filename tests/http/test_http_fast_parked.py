@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
+import struct
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from random import Random
@@ -374,6 +376,28 @@ async def test_a_call_is_cancelled_with_the_requests_behind_it(way: str, both: B
 
     assert [type(request) for request in both.scripted.requests] == [JoinGroup]
     assert waiters(both) == {}
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("way", ["fast", "plain"])
+async def test_a_connection_that_is_reset_leaves_no_timer(way: str, waits: bool, both: Both) -> None:
+    """That of keep-alive would keep the connection, and for ever where it finds a call under way."""
+    listener: Listener = getattr(both, way)
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    writer.write(a_request())
+    await reader.readuntil(b"}")
+    connection: Any = next(iter(listener.server.server_state.connections))
+    if waits:
+        both.scripted.reply = None
+        writer.write(a_wait())
+        await both.scripted.until_parked(1)
+
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+    await until_closed(listener)
+
+    assert connection.timeout_keep_alive_task is None
+    await both.scripted.until_parked(0)
 
 
 async def test_an_answer_to_a_client_that_is_gone_is_dropped(both: Both) -> None:

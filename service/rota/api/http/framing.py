@@ -95,6 +95,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._clear_rest_deadline()
         self._end_answer()
         super().connection_lost(exc)
+        # uvicorn leaves it where the connection was reset: it would keep all of the connection for its 75 s.
+        self._unset_keepalive_if_required()
 
     def _end_answer(self) -> None:
         """Report the end of the connection to the answer under way; requests that wait behind it are dropped.
