@@ -140,3 +140,23 @@ class SessionClient:
             self.ended = error.code()
         finally:
             self._changed.set()
+
+
+async def a_pair(*streams: SessionClient) -> list[pb.JoinGroupResponse]:
+    """Two static members, `i0` that leads and `i1`, in one Stable group, on the streams given."""
+    first, second = streams[0], streams[-1]
+    alone = (await first.ask(join=a_join("i0"))).joined
+    call = await second.send(join=a_join("i1"))
+    await first.next_news("rebalance")
+    leader = (await first.ask(join=a_join("i0", member_id=alone.member_id))).joined
+    follower = (await second.answer_to(call)).joined
+    shares = {leader.member_id: b"left", follower.member_id: b"right"}
+    await first.ask(sync=a_sync(leader, shares))
+    await second.ask(sync=a_sync(follower))
+    return [leader, follower]
+
+
+def beats(*members: Any) -> pb.HeartbeatManyRequest:
+    """One heartbeat message for all of them."""
+    each = [pb.MemberHeartbeat(member_id=m.member_id, generation_id=m.generation_id) for m in members]
+    return pb.HeartbeatManyRequest(groups=[pb.GroupHeartbeat(**G, members=each)])

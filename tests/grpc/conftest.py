@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import grpc
 import pytest
@@ -13,7 +14,8 @@ from rota.protocol.limits import Limits
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage.memory import MemoryStore
-from tests.grpc.clients import Channel
+from rota.v1 import coordinator_pb2 as pb
+from tests.grpc.clients import Channel, SessionClient
 
 LIMITS = Limits(initial_rebalance_delay_ms=0)
 
@@ -48,3 +50,24 @@ async def server(coordinator: LocalCoordinator, metrics: Metrics) -> AsyncIterat
 async def channel(server: GrpcServer) -> AsyncIterator[Channel]:
     async with grpc.aio.insecure_channel(server.address) as channel:
         yield channel
+
+
+@pytest.fixture
+async def session(channel: Channel) -> AsyncIterator[SessionClient]:
+    async with an_open_stream(channel) as client:
+        yield client
+
+
+@pytest.fixture
+async def other(channel: Channel) -> AsyncIterator[SessionClient]:
+    async with an_open_stream(channel) as client:
+        yield client
+
+
+@asynccontextmanager
+async def an_open_stream(channel: Channel) -> AsyncIterator[SessionClient]:
+    """A stream the server counts among its own: it has answered there."""
+    client = SessionClient(channel)
+    await client.ask(options=pb.SessionOptions())
+    yield client
+    await client.close()

@@ -22,8 +22,7 @@ from rota.v1 import coordinator_pb2 as pb
 from rota.wire.batching import MAX_BATCH
 from rota.wire.protobuf import Shape, parse
 from rota.wire.rpcs import RPCS
-from tests.grpc.clients import Channel, G, SessionClient, a_join, a_stable_member
-from tests.grpc.test_session import beats
+from tests.grpc.clients import Channel, G, SessionClient, a_join, a_stable_member, beats
 from tests.runtime.conftest import until
 
 LARGE = b"x" * (ON_THE_LOOP_BYTES // 4)

@@ -17,8 +17,8 @@ from rota.api.grpc.turns import BYTES_OF_A_TURN, Turns
 from rota.v1 import coordinator_pb2 as pb
 from rota.wire.batching import split_batch
 from rota.wire.repeated import Repeated
-from tests.grpc.clients import Channel, SessionClient, a_join, a_stable_member
-from tests.grpc.test_session import ACaller, beats
+from tests.grpc.clients import Channel, SessionClient, a_join, a_stable_member, beats
+from tests.grpc.test_session_ends import ACaller
 from tests.runtime.conftest import until
 
 HALF = BYTES_OF_A_TURN // 2

@@ -1,0 +1,245 @@
+"""How session streams end: lost, left unread, or drained; and what becomes of their members and open calls."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import grpc
+import pytest
+
+from rota.api.grpc.calls import Context
+from rota.api.grpc.receiving import SessionMessages
+from rota.api.grpc.server import GrpcServer
+from rota.api.grpc.session import MAX_UNREAD, NOT_READ, Session
+from rota.api.grpc.turns import Turns
+from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.messages import DescribeGroup, DescribeReply, LeaveGroup, LeavingMember
+from rota.runtime.coordinator import LocalCoordinator
+from rota.v1 import coordinator_pb2 as pb
+from tests.grpc.clients import Channel, SessionClient, a_join, a_pair
+from tests.runtime.conftest import until
+
+
+class ACaller:
+    """What a session asks of gRPC's own context, for a call that the test itself ends."""
+
+    def __init__(self) -> None:
+        self.reads = asyncio.Event()
+        """Until it is set, writes wait."""
+        self.ended = asyncio.Event()
+        """Set once a write is cancelled; it takes for ever until it is cancelled again."""
+        self.fails = False
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
+    def time_remaining(self) -> None:
+        return None
+
+    async def write(self, data: bytes) -> None:
+        if self.fails:
+            raise ConnectionError
+        try:
+            await self.reads.wait()
+        except asyncio.CancelledError:
+            self.ended.set()
+            await asyncio.Event().wait()
+
+
+class AJoin:
+    """The messages of a session: one, and no more until the test itself ends the call."""
+
+    def __init__(self) -> None:
+        self._messages = iter([pb.SessionRequest(call=1, join=a_join("i0")).SerializeToString()])
+
+    def turns_of(self, _data: bytes) -> Turns:
+        return Turns()
+
+    async def next(self) -> bytes:
+        for message in self._messages:
+            return message
+        await asyncio.Event().wait()
+        return b""
+
+
+async def member_ids(coordinator: LocalCoordinator) -> list[str]:
+    described = (await coordinator.call(DescribeGroup("default", "g"))).reply
+    assert isinstance(described, DescribeReply)
+    return [member.member_id for member in described.members]
+
+
+# --- losing the stream ----------------------------------------------------------------------------
+
+
+async def test_a_lost_stream_counts_as_a_leave_where_requested(
+    channel: Channel, other: SessionClient, coordinator: LocalCoordinator
+) -> None:
+    lost = SessionClient(channel)
+    options = (await lost.ask(options=pb.SessionOptions(leave_after_ms=0))).options
+    leader, follower = await a_pair(lost, other)
+
+    await lost.close()
+    news = await other.next_news("rebalance")
+
+    assert options.leave_after_ms == 0
+    assert (list(news.member_ids), news.by) == ([follower.member_id], leader.member_id)
+    assert await member_ids(coordinator) == [follower.member_id]
+
+
+async def test_losing_the_stream_alone_takes_nobody_along(
+    channel: Channel, other: SessionClient, coordinator: LocalCoordinator, server: GrpcServer
+) -> None:
+    lost = SessionClient(channel)
+    leader, follower = await a_pair(lost, other)
+
+    await lost.close()
+    await until(lambda: len(server._sessions) == 1)
+
+    assert await member_ids(coordinator) == [leader.member_id, follower.member_id]
+    assert list(server._roster.streams(("default", "g"))) == [follower.member_id]
+
+
+async def test_a_loss_reported_twice_still_takes_its_members_along(
+    coordinator: LocalCoordinator, server: GrpcServer
+) -> None:
+    """The client's last message is seen to be the last, and then, while that is cleared away, its stream is gone."""
+    caller = ACaller()
+    session = Session(server._calls, server._roster, cast(Context, caller), cast(SessionMessages, AJoin()))
+    running = asyncio.create_task(session.run())
+    await until(lambda: len(server._roster.streams(("default", "g"))) == 1)
+
+    running.cancel()
+    await caller.ended.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    assert not server._roster.streams(("default", "g"))
+    server._roster.stop()
+
+
+async def test_a_client_that_does_not_read_its_events_is_cut_off(server: GrpcServer) -> None:
+    caller = ACaller()
+    session = Session(server._calls, server._roster, cast(Context, caller), cast(SessionMessages, AJoin()))
+    running = asyncio.create_task(session.run())
+    await until(lambda: len(server._roster.streams(("default", "g"))) == 1)
+
+    for _ in range(MAX_UNREAD + 1):
+        session.push(pb.SessionEvent())
+    caller.reads.set()
+
+    assert await running == NOT_READ
+    server._roster.stop()
+
+
+async def test_a_client_may_go_while_the_server_ends_its_stream(server: GrpcServer) -> None:
+    """The server ends its wait for messages, and gRPC the rpc, before the task had a turn."""
+    caller = ACaller()
+    caller.reads.set()
+    session = Session(server._calls, server._roster, cast(Context, caller), cast(SessionMessages, AJoin()))
+    running = asyncio.create_task(session.run())
+    await until(lambda: len(server._roster.streams(("default", "g"))) == 1)
+
+    session._reject(RejectedRequest(ErrorCode.GROUP_AUTHORIZATION_FAILED, "the rules have changed"))
+    running.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not server._roster.streams(("default", "g"))
+
+
+async def test_a_stream_whose_writes_fail_ends(server: GrpcServer) -> None:
+    caller = ACaller()
+    caller.fails = True
+    session = Session(server._calls, server._roster, cast(Context, caller), cast(SessionMessages, AJoin()))
+
+    with pytest.raises(ConnectionError):
+        await session.run()
+
+    assert not server._roster.streams(("default", "g"))
+
+
+async def test_a_member_whose_join_is_parked_leaves_with_its_stream(
+    channel: Channel, other: SessionClient, coordinator: LocalCoordinator
+) -> None:
+    leader, follower = await a_pair(other)
+    lost = SessionClient(channel)
+    await lost.ask(options=pb.SessionOptions(leave_after_ms=0))
+    needed = (await lost.ask(join=a_join(None))).error.member_id
+    left = asyncio.Event()
+    coordinator.subscribe(
+        "default", "g", lambda lines: left.set() if any(line.kind == "member_left" for line in lines) else None
+    )
+    await lost.send(join=a_join(None, member_id=needed))
+    await until(lambda: coordinator.parked() == 1)
+
+    await lost.close()
+
+    async with asyncio.timeout(60):
+        await left.wait()
+    assert await member_ids(coordinator) == [leader.member_id, follower.member_id]
+
+
+async def test_the_last_call_is_answered_after_the_client_has_said_all(session: SessionClient) -> None:
+    call = await session.send(join=a_join())
+    await session.done_writing()
+
+    assert (await session.answer_to(call)).joined.generation_id == 1
+    assert await session.until_ended() is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("leave_after_ms", [-1, 1_800_001])
+async def test_a_grace_out_of_bounds_is_refused(session: SessionClient, leave_after_ms: int) -> None:
+    refused = await session.ask(options=pb.SessionOptions(leave_after_ms=leave_after_ms))
+
+    assert refused.error.code == "INVALID_REQUEST"
+
+
+# --- going away -----------------------------------------------------------------------------------
+
+
+async def test_a_drain_is_pushed_and_removes_no_member(
+    channel: Channel, server: GrpcServer, coordinator: LocalCoordinator
+) -> None:
+    session = SessionClient(channel)
+    await session.ask(options=pb.SessionOptions(leave_after_ms=0))
+    await a_pair(session)
+    reported: list[str] = []
+    coordinator.subscribe("default", "g", lambda lines: reported.extend(line.kind for line in lines))
+    parked = await session.send(join=a_join("i2"))
+    await session.next_news("rebalance")
+
+    await server.drain()
+    await coordinator.drain()
+
+    assert (await session.next_news("drain")).reason
+    assert (await session.answer_to(parked)).error.code == "COORDINATOR_NOT_AVAILABLE"
+    assert await session.until_ended() is grpc.StatusCode.OK
+    assert "member_left" not in reported
+    await session.close()
+
+
+async def test_a_stream_that_comes_late_is_sent_on_at_once(channel: Channel, server: GrpcServer) -> None:
+    await server.drain()
+    session = SessionClient(channel)
+
+    assert (await session.next_news("drain")).reason
+    assert await session.until_ended() is grpc.StatusCode.OK
+    await session.close()
+
+
+async def test_a_group_without_members_on_streams_is_not_listened_to(
+    session: SessionClient, server: GrpcServer, coordinator: LocalCoordinator
+) -> None:
+    leader, follower = await a_pair(session)
+    leaving = tuple(LeavingMember(member.member_id) for member in (leader, follower))
+
+    await coordinator.call(LeaveGroup("default", "g", leaving))
+    await session.next_news("fenced")
+    await session.next_news("fenced")
+
+    assert server._roster._tables == {}
+    assert coordinator._subscriptions._listeners == {}
