@@ -13,7 +13,7 @@ from tests.grpc.clients import SessionClient, a_join
 from tests.runtime.conftest import until
 
 
-@pytest.mark.parametrize("caller", ["a member", "nobody"])
+@pytest.mark.parametrize("caller", ["a member", "no member"])
 async def test_no_message_waits_for_a_turn_whose_caller_may_do_nothing(tmp_path: Path, caller: str) -> None:
     """The budget for what callers without rights send ends with the message's last byte."""
     secrets = Secrets(tmp_path)
@@ -24,7 +24,7 @@ async def test_no_message_waits_for_a_turn_whose_caller_may_do_nothing(tmp_path:
             turns.begin(BYTES_OF_A_TURN, lambda: None)
         session = SessionClient(service.channel, metadata)
         await session.send(join=a_join(namespace=NAMESPACE))
-        if caller == "nobody":
+        if caller == "no member":
             assert await session.until_ended() is grpc.StatusCode.UNAUTHENTICATED
         else:
             await until(lambda: any(each._has_received for each in service.server._sessions))

@@ -494,7 +494,7 @@ async def test_a_store_in_use_is_unavailable_until_it_is_granted_again(
     postgres_server.execute(grant, database=where)
     postgres_server.execute(ends)
 
-    # One that was cut this moment may not have heard of it.
+    # The end of a connection may arrive a moment later.
     for _ in range(10):
         with suppress(StoreUnavailable):
             assert [each.shard_id for each in await store.renew([claim], "r-1", 60_000)] == [0]

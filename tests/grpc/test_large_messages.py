@@ -1,4 +1,4 @@
-"""Large messages of callers: what they take while they wait is bounded by their bytes, not by what is made of these."""
+"""Large messages of callers: the memory of those that wait is bounded by their bytes, not by their objects."""
 
 from __future__ import annotations
 

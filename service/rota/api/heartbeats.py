@@ -11,7 +11,7 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, HeartbeatMany, refuse
 from rota.replica.ports import Answer
 
-NOT_DURABLE = "the store is slow: the answer to this heartbeat, which has been heard, is not durable yet"
+NOT_DURABLE = "the store is slow: the heartbeat was received, and its answer is not durable yet"
 
 Beat = TypeVar("Beat", bound=Heartbeat | HeartbeatMany)
 Beat_contra = TypeVar("Beat_contra", bound=Heartbeat | HeartbeatMany, contravariant=True)

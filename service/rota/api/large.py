@@ -26,7 +26,7 @@ async def read_large(size: int, read: Callable[[], Read]) -> Read:
     """What `read` returns or raises, for a message of `size` bytes. A small one is read here and now.
 
     `read` must be Python code: an extension that does not release the interpreter's lock would stop the loop as well.
-    It keeps the message's bytes while others are read before it. What is parsed may be 40 times as large.
+    It keeps the message's bytes while others are read before it. Its objects may take 40 times as much.
     """
     return await begin_reading(read) if is_large(size) else read()
 
@@ -37,7 +37,7 @@ def begin_reading(read: Callable[[], Read]) -> asyncio.Future[Read]:
 
 
 def _without_frames(read: Callable[[], Read]) -> Read:
-    """The frames that a refusal was raised in have what was parsed, until its caller has a turn of the event loop."""
+    """Drop the frames of a rejection: they keep the parsed message until its caller has a turn of the event loop."""
     try:
         return read()
     except RejectedRequest as rejected:

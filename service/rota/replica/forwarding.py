@@ -65,8 +65,8 @@ HEARTBEAT_MS = 1_000
 """The same for a heartbeat, which an owner answers from memory. If no answer comes, the liveness store has to take the
 heartbeat before the member gives the call up: see `MembershipSettings.heartbeat_grace_ms`."""
 OWNER_ANSWERS_MS = 400
-"""An owner refuses a forwarded heartbeat that has no answer by then, because the store is slow. It has heard it, and
-the others of the message get theirs: in less than `HEARTBEAT_MS`, also those that have waited for an earlier message.
+"""An owner refuses a forwarded heartbeat that has no answer by then, because the store is slow. The heartbeat counts,
+and the others of its message are answered: in less than `HEARTBEAT_MS`, also if they waited for an earlier message.
 """
 Beats: TypeAlias = Heartbeat | HeartbeatMany
 ForwardedAtOnce: TypeAlias = CommitOffsets | Beats

@@ -61,7 +61,7 @@ class store_errors:
                 meaning = as_store_error(error)
                 raise (StoreUnavailable(str(meaning)) if self._is_in_use else meaning) from error
             case UnicodeDecodeError() | JSONDecodeError():
-                # What was written can be read: it has changed since.
+                # A value is readable when it is written, so it has changed since.
                 raise StoreUnavailable(_damaged(str(error))) from error
             case UnicodeError() | OverflowError():
                 # Text or a number that the engine cannot hold; the transaction was rolled back.

@@ -218,7 +218,7 @@ class StoreFile:
         if self._opened_log is not None and not _is_at(self._log, self._opened_log):
             raise StoreUnavailable(
                 f"the file {self._log} was deleted or replaced while this service used it: nothing is accepted any "
-                "more. Stop this service with SIGTERM, which saves what it wrote, and start it again"
+                "more. Stop this service with SIGTERM, which saves its writes, and start it again"
             )
         try:
             self._lock.confirm(self._noted)

@@ -1,4 +1,4 @@
-"""A plug-in's function that raises is named in the log, and raises on: the core decides what it does without."""
+"""The log names a plug-in's function that raises, and the core catches its exception as before."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ class Roster:
         self._coordinator.submit(departure.request(), answered)
 
     def _after(self, seconds: float, key: GroupKey, leave: Callable[[], None]) -> None:
-        """Have members leave this group in a turn that comes then, or now. What it raises concerns no other group."""
+        """Have members leave this group in a turn that comes then, or now. Errors are logged, group by group."""
 
         def leave_or_log() -> None:
             try:
