@@ -395,3 +395,20 @@ async def test_the_time_of_keep_alive_begins_anew_with_each_answer(both: Both) -
 
     assert await reader.read() == b""
     writer.close()
+
+
+async def test_an_error_of_the_server_is_logged_and_answered(
+    both: Both, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The parser would report an exception in its callback as bytes that are no HTTP, and nothing would be logged."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(both.scripted, "try_heartbeat", fail)
+    answers = [await listener.exchange(a_request()) for listener in (both.fast, both.plain)]
+
+    assert all(each.startswith(b"HTTP/1.1 500 ") for each in answers)
+    assert answers[0] == answers[1]
+    assert b"COORDINATOR_NOT_AVAILABLE" in answers[0]
+    assert [str(each.exc_info[1]) for each in caplog.records if each.exc_info] == ["a bug", "a bug"]

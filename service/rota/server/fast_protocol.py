@@ -11,7 +11,7 @@ from rota.api.http.credentials import CERTIFICATE
 from rota.api.http.fast_path import FastConnection, Head
 from rota.api.http.framing import PIECE_BYTES, Part
 from rota.api.http.owed import OwedAnswer
-from rota.api.http.rendered import Rendered
+from rota.api.http.rendered import Rendered, render_failure
 from rota.protocol.errors import ErrorCode
 from rota.server.http_protocol import GuardedHttpProtocol, ServerConfig
 
@@ -235,7 +235,12 @@ class FastHttpProtocol(GuardedHttpProtocol):
     def _answer(self, head: Head) -> bytes | OwedAnswer | None:
         if self._fast is None:
             return None
-        return self._fast.answer(head, self._body, self.server_state.default_headers)
+        default_headers = self.server_state.default_headers
+        try:
+            return self._fast.answer(head, self._body, default_headers)
+        except Exception as error:
+            # The parser would report it as bytes that are no HTTP.
+            return self._fast.bytes_of(render_failure(error, head.call.__name__), default_headers, closes=False)
 
     def _begin(self) -> None:
         """Begin the postponed request as uvicorn would have done at its first byte, and at the end of its head."""
