@@ -20,11 +20,12 @@ from rota.group.rows import RowChanges
 from rota.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailable
 from rota.storage import SqlStore, check, default_store_url, upgrade
 from rota.storage.connections import SqliteConnections
+from rota.storage.engine import driver_of
 from rota.storage.restored import restored
 from rota.storage.store_file import FileLock
 from rota.storage.urls import PostgresLocation, SqliteLocation, parse_store_url
 from tests.contracts.builders import a_batch, a_group, an_event, an_offset, image_of
-from tests.contracts.conftest import SHARD_COUNT
+from tests.contracts.conftest import EVENTUALLY_S, SHARD_COUNT
 
 
 @pytest.fixture
@@ -288,7 +289,11 @@ async def test_the_log_is_the_same_file_whatever_connections_end(store: SqlStore
         for engine in (connections._readers, connections._writers):
             async with engine.connect() as connection:
                 await connection.invalidate()
-        await asyncio.sleep(0.1)
+        assert connections._lasting is not None
+        lasting = driver_of(connections._lasting)._thread
+        for thread in connections._threads._threads:
+            if thread is not lasting:
+                await asyncio.to_thread(thread.join, EVENTUALLY_S)
 
         await claim_one(store)
         assert os.fstat(log.fileno()).st_nlink == 1

@@ -73,17 +73,12 @@ async def test_a_peer_that_is_gone_is_not_connected_to_any_more(tables: MemoryTa
             await peers.call(gone, ListTopics("default"))
         with pytest.raises(PeerUnreachable):
             await peers.call(gone, ListTopics("default"))
+        channels = [link.channel for link in peers._links.values()]
         async with a_peer(tables, SECRET) as peer:
             await peers.call(peer, ListTopics("default"))
+            await until(lambda: not peers._closing)
 
-            connections: list[asyncio.StreamWriter] = []
-            other = await asyncio.start_server(
-                lambda _, writer: connections.append(writer), *gone.peer_address.split(":")
-            )
-            await asyncio.sleep(1.2)  # twice as long as a channel takes to connect again
-            other.close()
-
-    assert connections == []
+            assert [channel.get_state() for channel in channels] == [grpc.ChannelConnectivity.SHUTDOWN]
 
 
 async def test_peers_are_notified_over_new_channels(tables: MemoryTables) -> None:
