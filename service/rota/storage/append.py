@@ -13,7 +13,6 @@ from sqlalchemy import (
     Delete,
     Dialect,
     Exists,
-    FromClause,
     Integer,
     Table,
     Text,
@@ -22,7 +21,6 @@ from sqlalchemy import (
     delete,
     or_,
     select,
-    tuple_,
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
@@ -87,16 +85,17 @@ def advance(ends: GivenRows, taken: GivenRows | None = None) -> Update:
     other transaction can claim them between this check and the commit. One shard alone is locked by the update itself,
     which checks it again after a wait for another transaction; several are locked in their order before.
     """
-    given = ends.table.c
-    is_owner = or_(given.replica_id.is_(None), shards.c.replica_id == given.replica_id)
-    checks = [shards.c.epoch == given.epoch, is_owner, shards.c.last_seq == given.first_seq - 1]
+    is_one = ends.form is Form.VALUES
+    given = ends.of_only_row if is_one else ends.table.c.__getitem__
+    is_owner = or_(given("replica_id").is_(None), shards.c.replica_id == given("replica_id"))
+    checks = [shards.c.epoch == given("epoch"), is_owner, shards.c.last_seq == given("first_seq") - 1]
     if taken is not None:
-        checks.append(~_lacks_side_commit(taken, given.shard_id))
-    following: FromClause = ends.table
-    if ends.form is not Form.VALUES:
-        following, checks = lock_in_order(ends, *checks), []
-    moved = update(shards).where(shards.c.shard_id == following.c.shard_id, *checks)
-    return moved.values(last_seq=following.c.last_seq).returning(shards.c.shard_id)
+        checks.append(~_lacks_side_commit(taken, given("shard_id")))
+    following = given
+    if not is_one:
+        following, checks = lock_in_order(ends, *checks).c.__getitem__, []
+    moved = update(shards).where(shards.c.shard_id == following("shard_id"), *checks)
+    return moved.values(last_seq=following("last_seq")).returning(shards.c.shard_id)
 
 
 def _lacks_side_commit(taken: GivenRows, shard_id: ColumnElement[int]) -> Exists:
@@ -115,6 +114,6 @@ def or_replace(insert: AnyInsert, table: Table) -> AnyInsert:
     return insert.on_conflict_do_update(index_elements=list(table.primary_key), set_=replaced)
 
 
-def delete_given(table: Table, gone: GivenRows) -> Delete:
-    keys = list(table.primary_key)
-    return delete(table).where(tuple_(*keys).in_(select(*(gone.table.c[key.name] for key in keys))))
+def delete_one(table: Table, gone: GivenRows) -> Delete:
+    """Delete the row with the only key that is given."""
+    return delete(table).where(*(key == gone.of_only_row(key.name) for key in table.primary_key))

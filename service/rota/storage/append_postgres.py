@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import JSON, TypeEngine
 
 from rota.replica.ports import ShardBatch
-from rota.storage.append import advance, changes_of, compiled, delete_given, ends_of, given_ends, or_replace
+from rota.storage.append import advance, changes_of, compiled, delete_one, ends_of, given_ends, or_replace
 from rota.storage.bulk import Form, GivenRows, Row, given_keys, given_rows, sent_type
 from rota.storage.engine import driver_of
 from rota.storage.schema import (
@@ -172,7 +172,7 @@ def _delete(table: Table, gone: GivenRows, moved: CTE) -> CTE:
     """
     name = f"{table.name}_deleted"
     if gone.form is Form.VALUES:
-        return delete_given(table, gone).where(table.c.shard_id.in_(select(moved.c.shard_id))).cte(name)
+        return delete_one(table, gone).where(table.c.shard_id.in_(select(moved.c.shard_id))).cte(name)
     shard_id, *others = table.primary_key
     is_of_shard = shard_id == any_(postgresql.array([gone.table.c.shard_id]))
     is_it = (is_of_shard, *(key == gone.table.c[key.name] for key in others))

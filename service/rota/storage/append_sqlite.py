@@ -1,6 +1,7 @@
 """Writing batches to SQLite, where a statement costs less than its way to the connection's thread: they go together.
 
-As for Postgres, SQLAlchemy puts the statements together, and the driver runs them.
+As for Postgres, SQLAlchemy puts the statements together, and the driver runs them. Each is about one row: SQLite takes
+longer to read several from a JSON document.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from sqlalchemy.dialects.sqlite import aiosqlite, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.replica.ports import ShardBatch
-from rota.storage.append import Statement, advance, changes_of, compiled, delete_given, ends_of, given_ends, or_replace
-from rota.storage.bulk import GivenRows, TableChange, given_keys, sent_type
+from rota.storage.append import Statement, advance, changes_of, compiled, delete_one, ends_of, given_ends, or_replace
+from rota.storage.bulk import TableChange, given_keys, sent_type
 from rota.storage.engine import driver_of
 from rota.storage.schema import POSTGRES_SCHEMA, group_events, groups, members, offsets
 
@@ -49,8 +50,9 @@ def _append(connection: sqlite3.Connection, batches: Sequence[ShardBatch]) -> se
     """It finishes each statement that it has begun, even if its caller was cancelled."""
     with connection:
         connection.execute("BEGIN IMMEDIATE")
-        ends = _advance().arguments(_ENDS.bind(ends_of(batches)))
-        moved = {row[0] for row in connection.execute(_advance().sql, ends).fetchall()}
+        statement = _advance()
+        ends = [statement.arguments(_END.bind([end])) for end in ends_of(batches)]
+        moved = {row[0] for end in ends for row in connection.execute(statement.sql, end).fetchall()}
         for change in changes_of([batch for batch in batches if batch.shard_id in moved]):
             _write(connection, change)
     return moved
@@ -59,8 +61,7 @@ def _append(connection: sqlite3.Connection, batches: Sequence[ShardBatch]) -> se
 def _write(connection: sqlite3.Connection, change: TableChange) -> None:
     gone = change.gone_for_good()
     if gone:
-        delete = _delete(change.table)
-        connection.execute(delete.sql, delete.arguments(_given_gone(change.table).bind(gone)))
+        connection.executemany(_delete(change.table).sql, gone)
     if change.rows:
         connection.executemany(_insert(change.table).sql, change.rows)
 
@@ -88,7 +89,7 @@ def _lengthen_log(connection: sqlite3.Connection) -> None:
         os.fsync(log.fileno())
 
 
-_ENDS = given_ends("sqlite")
+_END = given_ends("sqlite", is_one=True)
 # The schema of SQLite's one file is called so.
 _compiled = partial(
     compiled, dialect=aiosqlite.dialect(), schema_translate_map={POSTGRES_SCHEMA: "main"}, render_schema_translate=True
@@ -97,12 +98,13 @@ _compiled = partial(
 
 @cache
 def _advance() -> Statement:
-    return _compiled(advance(_ENDS))
+    return _compiled(advance(_END))
 
 
 @cache
 def _delete(table: Table) -> Statement:
-    return _compiled(delete_given(table, _given_gone(table)))
+    """Of a row, by its key."""
+    return _compiled(delete_one(table, given_keys(table, "sqlite", is_one=True)))
 
 
 @cache
@@ -110,8 +112,3 @@ def _insert(table: Table) -> Statement:
     """Of a row with the table's columns in order."""
     sent = {of.name: bindparam(of.name, type_=sent_type(of)) for of in table.columns}
     return _compiled(or_replace(insert(table).values(sent), table))
-
-
-@cache
-def _given_gone(table: Table) -> GivenRows:
-    return given_keys(table, "sqlite")

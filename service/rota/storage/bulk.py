@@ -3,7 +3,7 @@
 Postgres gets one array per column and `unnest`s them: one plan for any number of rows, and unlike COPY it can upsert.
 An array travels as its text, because the driver would encode its elements one by one (ADR 93). Where there is one row
 alone, each of its values is a parameter: neither side has an array to write or to read. SQLite reads a JSON array as a
-table.
+table, which costs more than one statement for each row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlalchemy import (
     ARRAY,
     BigInteger,
     Column,
-    FromClause,
+    ColumnElement,
     Integer,
     LargeBinary,
     Table,
@@ -29,6 +29,7 @@ from sqlalchemy import (
     func,
     select,
 )
+from sqlalchemy.sql.selectable import NamedFromClause
 from sqlalchemy.types import JSON, TypeEngine
 
 from rota.storage.schema import WallClockMs
@@ -48,10 +49,15 @@ class Form(Enum):
 class GivenRows:
     """Rows that a statement reads as a table: write it against `table.c`, run it with `bind(rows)`."""
 
-    table: FromClause
+    table: NamedFromClause
     form: Form
     parameters: Mapping[str, TypeEngine[Any]]
     """The statement's, with the types of the columns that they are for; in the form JSON, the only one is all rows."""
+
+    def of_only_row(self, key: str) -> ColumnElement[Any]:
+        """The parameter of this column, in the form VALUES: for a statement that needs no table."""
+        name = f"{self.table.name}_{key}"
+        return bindparam(name, type_=self.parameters[name])
 
     def bind(self, rows: Sequence[Row]) -> dict[str, Any]:
         return dict(zip(self.parameters, self.values(rows), strict=True))
@@ -69,23 +75,23 @@ class GivenRows:
 def given_rows(dialect: str, name: str, columns: Mapping[str, TypeEngine[Any]], *, is_one: bool = False) -> GivenRows:
     """At least one row with these columns, given to a statement. On SQLite: numbers, text and nulls only.
 
-    `is_one`: there is one row alone, which is cheaper on Postgres.
+    `is_one`: there is one row alone, which is cheaper.
     """
-    if dialect != "postgresql":
-        return GivenRows(_read_from_json(name, columns), Form.JSON, {name: Text()})
     parameters = {f"{name}_{key}": type_ for key, type_ in columns.items()}
     if is_one:
         return GivenRows(_parameters(name, columns), Form.VALUES, parameters)
+    if dialect != "postgresql":
+        return GivenRows(_read_from_json(name, columns), Form.JSON, {name: Text()})
     return GivenRows(_unnested(name, columns), Form.ARRAYS, parameters)
 
 
-def _parameters(name: str, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
+def _parameters(name: str, columns: Mapping[str, TypeEngine[Any]]) -> NamedFromClause:
     return select(*(bindparam(f"{name}_{key}", type_=type_).label(key) for key, type_ in columns.items())).subquery(
         name
     )
 
 
-def _unnested(name: str, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
+def _unnested(name: str, columns: Mapping[str, TypeEngine[Any]]) -> NamedFromClause:
     arrays = [cast(bindparam(f"{name}_{key}", type_=Text()), ARRAY(type_)) for key, type_ in columns.items()]
     typed = [column(key, type_) for key, type_ in columns.items()]
     return func.unnest(*arrays).table_valued(*typed, name=name).render_derived()
@@ -111,7 +117,7 @@ def _quoted(values: Sequence[str]) -> str:
     return '"' + escaped.replace("\0", '","') + '"'
 
 
-def _read_from_json(name: str, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
+def _read_from_json(name: str, columns: Mapping[str, TypeEngine[Any]]) -> NamedFromClause:
     each = func.json_each(bindparam(name, type_=Text())).table_valued("value")
     picked = [
         func.json_extract(each.c.value, f"$[{i}]", type_=type_).label(key)

@@ -92,7 +92,7 @@ class SqliteConnections:
         self._threads = SqliteThreads()
         common: dict[str, Any] = {"busy_timeout_ms": write_timeout_ms, "threads": self._threads}
         self._writers = sqlite_engine(path, connections=1, writes=True, **common)
-        self._writer = OneConnection(self._writers)
+        self._writer = OneConnection(self._writers, self._file.check)
         # One more, which stays open: SQLite would delete its log with the last connection.
         self._readers = sqlite_engine(path, connections=_SQLITE_READERS + 1, writes=False, **common)
         self._lasting: AsyncConnection | None = None
@@ -134,13 +134,9 @@ class SqliteConnections:
         async with self.appending() as connection, connection.begin():
             yield connection
 
-    @asynccontextmanager
-    async def appending(self) -> AsyncIterator[AsyncConnection]:
+    def appending(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """A write counts only if the file of that name is still the one that was written."""
-        self._file.check()
-        async with self._writer.use() as connection:
-            yield connection
-        self._file.check()
+        return self._writer
 
     def single(self) -> AbstractAsyncContextManager[AsyncConnection]:
         return self._readers.begin()
@@ -149,7 +145,7 @@ class SqliteConnections:
         return self._readers.begin()
 
     async def warm_up(self) -> None:
-        async with self._writer.use() as connection:
+        async with self._writer as connection:
             await self.appender.warm_up(connection)
 
     async def maintain(self) -> None:

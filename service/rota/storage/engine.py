@@ -70,26 +70,36 @@ def sqlite_engine(
 
 
 class OneConnection:
-    """The only connection of an engine, for one user after the other.
+    """The only connection of an engine, for one user after the other: `async with` it.
 
     It goes back to the pool only after an error and in the end, because its way there and back costs as much as a
-    small append.
+    small append. `check` is called before each use, and after each that has ended without an exception.
     """
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, check: Callable[[], None]) -> None:
         self._engine = engine
+        self._check = check
         self._free = asyncio.Lock()
         self._kept: AsyncConnection | None = None
 
-    @asynccontextmanager
-    async def use(self) -> AsyncIterator[AsyncConnection]:
-        async with self._free:
-            connection = self._kept = self._kept or await self._engine.connect()
-            try:
-                yield connection
-            except BaseException:
+    async def __aenter__(self) -> AsyncConnection:
+        self._check()
+        await self._free.acquire()
+        try:
+            self._kept = self._kept or await self._engine.connect()
+        except BaseException:
+            self._free.release()
+            raise
+        return self._kept
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is not None:
                 await self._give_back()
-                raise
+        finally:
+            self._free.release()
+        if kind is None:
+            self._check()
 
     async def close(self) -> None:
         async with self._free:
