@@ -21,7 +21,7 @@ from tests.support.processes import Process
 HEARTBEAT_S = 0.5
 """Between two heartbeats of a member of a group that changes. Kafka's consumers have 3 s unless they are set."""
 _OFFSET_COMMIT, _FIND_COORDINATOR, _JOIN, _HEARTBEAT, _LEAVE, _SYNC, _CREATE_TOPICS = 8, 10, 11, 12, 13, 14, 19
-_NONE, _UNKNOWN_TOPIC, _REBALANCE_IN_PROGRESS, _MEMBER_ID_REQUIRED = 0, 3, 27, 79
+_NONE, _UNKNOWN_TOPIC, _ILLEGAL_GENERATION, _REBALANCE_IN_PROGRESS, _MEMBER_ID_REQUIRED = 0, 3, 22, 27, 79
 _LONG_SESSION_MS = 600_000
 _numbers = count(1)
 
@@ -157,9 +157,9 @@ class KafkaMember:
             raise Refused("the group has a new generation")
 
     async def is_in_generation(self) -> bool:
-        """Heartbeat; False if a rebalance has begun."""
+        """Heartbeat; False if a rebalance has begun, or has ended while this member's sync is under way."""
         error = struct.unpack_from(">h", await self.wire.call(self._heartbeat), 8)[0]
-        if error not in (_NONE, _REBALANCE_IN_PROGRESS):
+        if error not in (_NONE, _REBALANCE_IN_PROGRESS, _ILLEGAL_GENERATION):
             raise Refused(f"heartbeat: {error}")
         return bool(error == _NONE)
 
