@@ -31,7 +31,8 @@ def redundant(
         index = of_topics[topic]
         copies = min(n, len(candidates[index]))
         for number in numbers:
-            owners = [*[rank for rank in former[number] if rank in subscribed[index]], *[NOBODY] * n][:copies]
+            owners = [rank for rank in former[number] if rank in subscribed[index]][:copies]
+            owners += [NOBODY] * (copies - len(owners))
             things += [Thing(index, owner=owner, apart=number) for owner in owners]
             numbers_of_things += [number] * copies
     shares = shares_of(place(things, candidates, [1.0] * len(ordered)), len(ordered))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from dataclasses import replace
 
@@ -74,6 +75,19 @@ def test_redundant_replaces_lost_copies_and_keeps_the_rest() -> None:
 
     stayed = sum(len(set(before[member_id]) & set(share)) for member_id, share in after.items())
     assert stayed >= 88, "of 90: where both copies of two partitions cross, one has to make room"
+
+
+def test_redundant_takes_no_memory_for_copies_without_members() -> None:
+    """A member may list a strategy with any number of copies, and the server computes it."""
+    group = Group({"t": 2}, [MemberSubscription(f"m{index}", topics=("t",)) for index in range(3)])
+
+    tracemalloc.start()
+    shares = group.assign("redundant(3000000)")
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert [len(share) for share in shares.values()] == [2, 2, 2]
+    assert peak_bytes < 1_000_000
 
 
 # --- copartitioned ----------------------------------------------------------------------------------
