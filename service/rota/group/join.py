@@ -9,7 +9,7 @@ from rota.group.apply import record
 from rota.group.assignment import ask_for_assignment, concerns_all, mark_synced, renew_assignment
 from rota.group.freeze import hold_back
 from rota.group.membership_checks import check_caller, check_member, report_fenced, why
-from rota.group.mismatch import join_mismatch
+from rota.group.mismatch import join_mismatch, listed_twice
 from rota.group.rebalance import (
     drop_parked,
     join_reply,
@@ -46,6 +46,8 @@ def check_join(group: Group, request: JoinGroup, limits: Limits) -> JoinReply | 
     names = tuple([protocol.name for protocol in request.protocols])
     if not _returning_static(group, request) and not _has_room(group, request.member_id, limits):
         return JoinReply(ErrorCode.GROUP_MAX_SIZE_REACHED, detail=f"the group has {limits.group_max_size} members")
+    if len(set(names)) < len(names):
+        return JoinReply(ErrorCode.INVALID_REQUEST, detail=listed_twice(names), member_id=request.member_id)
     if not group.supports(request.protocol_type, names):
         return JoinReply(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,

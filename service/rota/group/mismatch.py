@@ -33,6 +33,12 @@ def join_mismatch(group: Group, protocol_type: str, protocol_names: Sequence[str
     )
 
 
+def listed_twice(protocol_names: Sequence[str]) -> str:
+    """Say which protocol a join lists more than once: it would count as that of several members."""
+    twice = next(name for place, name in enumerate(protocol_names) if name in protocol_names[:place])
+    return f"this member lists the protocol {_quoted(twice)} more than once"
+
+
 def sync_mismatch(group: Group, protocol_type: str | None, protocol_name: str | None) -> str:
     """Say what differs between a sync and the group, which has agreed on another protocol."""
     differs = "protocol type" if protocol_type not in (None, group.protocol_type) else "protocol"

@@ -34,6 +34,7 @@ PROTOCOLS = (
     (("a", b"x"),),
     (("b", b"y"), ("a", b"")),
     (("c", b""),),
+    (("a", b""), ("a", b"x")),
     (),
 )
 Choice = TypeVar("Choice")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+
+import pytest
 
 from rota.protocol.errors import ErrorCode
 from tests.unit.group.driver import (
@@ -10,6 +13,7 @@ from tests.unit.group.driver import (
     LIMITS,
     REBALANCE_MS,
     SESSION_MS,
+    Core,
     a_group_awaiting_its_assignment,
     a_group_in_a_join_phase,
     a_group_in_its_initial_delay,
@@ -206,6 +210,19 @@ def test_pending_id_that_brings_an_instance_id_is_refused() -> None:
     core.ask(a_join(new="m0"))
 
     assert core.ask(a_join("m0", instance="i0")).error is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("build", [an_empty_shard, a_stable_group])
+def test_a_join_lists_each_protocol_once(build: Callable[[], Core]) -> None:
+    """Listed twice it would count as that of two members, and no protocol would be common to all."""
+    core = build()
+    before = core.shard.image()
+
+    reply = core.ask(a_join(new="x", instance="x", protocols=(("range", b"a"), ("sticky", b""), ("range", b"b"))))
+
+    assert reply.error is ErrorCode.INVALID_REQUEST
+    assert reply.detail == "this member lists the protocol 'range' more than once"
+    assert core.shard.image() == before
 
 
 def test_a_dynamic_member_that_does_not_rejoin_is_removed() -> None:
