@@ -42,7 +42,7 @@ def begin_assigning(result: Result, group: Group) -> None:
         _ask_for_assignment(result, group)
     else:
         _await_no_syncs(group)
-        record_assignment(result, group, leave_out(group, assignments), resync=False)
+        record_assignment(result, group, assignments, resync=False)
 
 
 def _assign_at_once(side: ServerSide, group: Group) -> Mapping[str, bytes] | None:
@@ -62,15 +62,22 @@ def ask_for_assignment(result: Result, group: Group) -> None:
         _ask_for_assignment(result, group)
 
 
-def renew_assignment(result: Result, group: Group, successor: Member) -> None:
+def renew_assignment(result: Result, group: Group, successor: Member) -> bool:
     """Assign anew where the server assigns, and a member that shares name, with its token, has a new member id: the
-    leader, or any member where the type says so.
+    leader, or any member where the type says so. False where the strategy of a plug-in fails.
 
     Only where no topics are needed: then the shares are a matter of the members, and the same ones get the same.
     """
     side = server_side_of(group)
-    if side is not None and side.wants_topic is None and (side.of_members or group.is_leader(successor.member_id)):
-        record_assignment(result, group, side.assign(generation_of(group), {}), resync=False)
+    if side is None or side.wants_topic is not None:
+        return True
+    if not side.of_members and not group.is_leader(successor.member_id):
+        return True
+    assignments = _assign_at_once(side, group)
+    if assignments is None:
+        return False
+    record_assignment(result, group, assignments, resync=False)
+    return True
 
 
 def concerns_all(group: Group, former: bytes, metadata: bytes) -> bool:
@@ -107,8 +114,9 @@ def _ask_for_assignment(result: Result, group: Group) -> None:
 def record_assignment(
     result: Result, group: Group, assignments: Mapping[str, bytes], *, resync: bool, reason: str = ""
 ) -> None:
-    """As if the leader had sent it. Members that were left out get nothing."""
+    """As if the leader had sent it, less the units in quarantine. Members that were left out get nothing."""
     generation_id = group.generation_id + resync
+    assignments = leave_out(group, assignments)
     given = tuple((m, a) for m, a in assignments.items() if m in group.members)
     changes = (describe_topic_changes(group, dict(given)) if resync else "") or describe_changes(group, dict(given))
     clear_handed_over(result, group, dict(given))

@@ -259,8 +259,7 @@ def _replace_static_member(
     keeps_assignment = group.state is STABLE and has_own_token and _keeps_others(group, member, request)
     former = member.image.metadata_for(group.protocol_name or "")
     _update(result, group, member, request, settle=keeps_assignment)
-    if keeps_assignment:
-        renew_assignment(result, group, member)
+    if keeps_assignment and renew_assignment(result, group, member):
         member.has_fetched = member.missed_phase = False
         member.taken_along_from = None
         member.skip_assignment = group.is_leader(member.member_id)

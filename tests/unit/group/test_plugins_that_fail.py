@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rota.group.assignment import AGAIN_MS
 from rota.group.result import Timer, TimerKind
+from rota.protocol import messages as m
 from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
-from rota.types import JoinedWith, ProtocolType, ServerSide, Succession, TopicFacts, registry, subscribed_topics
+from rota.types import JoinedWith, ProtocolType, ServerSide, Succession, TopicFacts, Units, registry, subscribed_topics
 from tests.unit.group.driver import KEY, Core, a_join, a_sync, an_empty_shard
-from tests.unit.group.served import a_served_group, finish, hand_in
+from tests.unit.group.served import a_served_group, end_join_phase, finish, hand_in
 
 NAME = "server:luck"
 
@@ -60,6 +62,46 @@ def test_a_strategy_that_fails_at_once_runs_again_later(
     hand_in(core, "out of luck")
 
     assert (core.answer(call).error, core.answer(call).detail) == (ErrorCode.ASSIGNMENT_FAILED, "out of luck")
+
+
+@pytest.mark.parametrize("of_members", [True, False])
+def test_a_takeover_that_a_strategy_cannot_assign_rebalances(plug_in: Callable[..., None], *, of_members: bool) -> None:
+    plug_in(assign=lambda *_: {"i-1": b"share"}, of_members=of_members)
+    core = an_empty_shard()
+    joins = a_join(new="i-1", instance="i", protocols=((NAME, b""),), protocol_type="gamble")
+    core.send(joins)
+    end_join_phase(core)
+
+    plug_in(assign=fail, of_members=of_members)
+    call = core.send(replace(joins, new_member_id="i-2"))
+
+    assert core.answer(call).generation_id == 2
+    assert core.group.rebalance_cause == Cause.STATIC_MEMBER_RETURNED
+    hand_in(core, "out of luck")
+    assert core.group.state == "PreparingRebalance", "its own group alone fails"
+
+
+def test_a_takeover_leaves_units_in_quarantine_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    side = ServerSide(NAME.__eq__, lambda generation, _: {generation.leader_id: b"a b"}, of_members=True)
+    units = Units(lambda share: share.decode().split(), lambda share, out: b" ".join(_kept(share, out)))
+    monkeypatch.setitem(registry._TYPES, "gamble", ProtocolType("gamble", fail, fail, None, side, None, units))
+    core = an_empty_shard()
+    joins = a_join(new="i-1", instance="i", protocols=((NAME, b""),), protocol_type="gamble")
+    core.send(joins)
+    end_join_phase(core)
+    core.ask(m.QuarantineGroup(*KEY, after_falls=1))
+    core.ask(m.LeaveGroup(*KEY, (m.LeavingMember("i-1", failed_unit="a"),)))
+    core.send(replace(joins, new_member_id="i-2"))
+    end_join_phase(core)
+
+    core.send(replace(joins, new_member_id="i-3"))
+
+    assert core.group.quarantine.names == ("a",)
+    assert core.group.members["i-3"].assignment == b"b"
+
+
+def _kept(share: bytes, out: frozenset[str]) -> list[bytes]:
+    return [unit for unit in share.split() if unit.decode() not in out]
 
 
 def test_a_change_of_topics_that_cannot_be_compared_rebalances(plug_in: Callable[..., None]) -> None:
