@@ -127,7 +127,8 @@ def expired_offsets(group: Group, now_ms: int, limits: Limits) -> tuple[list[tup
     """The expired offsets, and whether none is left after them.
 
     The server's retention counts, of a group without a type, from each offset's own commit; of one that has had
-    members, from when it became Empty. An offset whose commit named a retention expires when that is over instead.
+    members, from when it became Empty, or from the commit where that came after the retention was over. An offset whose
+    commit named a retention expires when that is over instead.
     While a consumer group is Stable, only topics that no member reads expire. Otherwise none.
     """
     retention_ms = limits.offsets_retention_ms
@@ -146,7 +147,9 @@ def expired_offsets(group: Group, now_ms: int, limits: Limits) -> tuple[list[tup
 def _expires_at_ms(row: OffsetRow, empty_since_ms: int | None, retention_ms: int) -> int:
     if row.expires_at_ms is not None:
         return row.expires_at_ms
-    return (row.committed_at_ms if empty_since_ms is None else empty_since_ms) + retention_ms
+    if empty_since_ms is None or row.committed_at_ms >= empty_since_ms + retention_ms:
+        return row.committed_at_ms + retention_ms
+    return empty_since_ms + retention_ms
 
 
 def _fetched(group: Group | None, key: tuple[str, int]) -> FetchedOffset:

@@ -184,6 +184,23 @@ def test_progress_of_an_emptied_group_counts_from_its_end() -> None:
     assert (gone_early, core.sweep()) == (0, 2), "the offset, and the group with it"
 
 
+def test_a_commit_outlives_the_retention_of_its_empty_group() -> None:
+    """A rule of quarantine, or an offset with a retention of its own, keeps an Empty group for longer than that."""
+    core = a_stable_group(members=1)
+    kept = replace(ITEM, partition=5, retention_time_ms=10 * LIMITS.offsets_retention_ms)
+    core.ask(m.CommitOffsets(*KEY, 1, (kept,), "m0"))
+    core.ask(a_leave("m0"))
+    core.advance(LIMITS.offsets_retention_ms)
+    core.ask(a_commit("", -1))
+
+    swept = core.sweep()
+    core.advance(LIMITS.offsets_retention_ms - 1)
+    late = core.sweep()
+    core.advance(1)
+
+    assert (swept, late, core.sweep()) == (0, 0, 1)
+
+
 def test_progress_without_members_counts_from_its_commit() -> None:
     core = an_empty_shard()
     core.ask(a_commit("", -1, partition=0))
