@@ -312,6 +312,15 @@ def test_a_group_with_permits_names_holders_and_the_next() -> None:
     assert said(shown, "line") == ["2 members in line; m1 gets the next permit."]
 
 
+def test_permits_are_held_while_the_group_rebalances() -> None:
+    wish: Listed = ((permits.PROTOCOL_NAME, permits.encode_wish(permits.Wish(1))),)
+    core = a_served_group(wish, 2, permits.PROTOCOL_TYPE)
+    join(core, "m2", wish, permits.PROTOCOL_TYPE)
+    assert core.group.state == "PreparingRebalance"
+
+    assert said(explained(core), "permits") == [f"1 of 1 are held: 0 by m0 with token {fencing_token(1)}."]
+
+
 def test_an_election_names_priorities_and_the_due_hand_over() -> None:
     core = a_race(1, 5)
     shown = explained(core)

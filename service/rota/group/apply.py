@@ -153,6 +153,7 @@ def _assignment_synced(group: Group, record: AssignmentSynced, at_ms: int) -> No
         group.begin_generation(record.generation_id)
         group.fenced_reported.clear()
     group.move_to(STABLE, at_ms)
+    group.assigned_generation_id = record.generation_id
     group.departed.clear()
     assignments = dict(record.assignments)
     for member in group.members.values():

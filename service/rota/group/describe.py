@@ -25,7 +25,9 @@ MAX_DECODED_MEMBERS = 1_000
 
 
 def describe_group(group: Group | None, request: DescribeGroup, now_ms: int) -> DescribeReply:
-    """The group with its members; their metadata and assignments only while it is Stable."""
+    """The group with its members: their metadata only while it is Stable, their assignments also in the join phase
+    after that, in which they may hold them still.
+    """
     if group is None:
         return DescribeReply(ErrorCode.GROUP_ID_NOT_FOUND, group_id=request.group_id)
     return DescribeReply(
@@ -115,9 +117,8 @@ def _summary(group: Group) -> ListedGroup:
 
 def _described(group: Group, member: Member, *, decodes: bool) -> DescribedMember:
     image = member.image
-    stable = group.state is STABLE
-    metadata = image.metadata_for(group.protocol_name or "") if stable else b""
-    assignment = member.assignment if stable else b""
+    metadata = image.metadata_for(group.protocol_name or "") if group.state is STABLE else b""
+    assignment = member.assignment if group.assigned_generation_id == group.generation_id else b""
     kind = group.protocol_type or ""
     return DescribedMember(
         member_id=image.member_id,

@@ -9,7 +9,7 @@ from rota.group.apply import apply
 from rota.group.records import Administered, Entry, GroupDeleted, ShardAcquired, ShardReleased, TopicChanged
 from rota.group.result import Result
 from rota.group.rows import GroupRow, RowChanges, ShardImage, SideCommit, TopicRow, TopicsRevisionRow
-from rota.group.state import DEAD, Group, GroupState
+from rota.group.state import DEAD, STABLE, Group, GroupState
 
 
 class ShardState:
@@ -160,6 +160,7 @@ class ShardState:
         group = self.groups[key] = Group(*key, row.generation_id)
         group.settled = row
         group.state = GroupState(row.state)
+        group.assigned_generation_id = row.generation_id if group.state is STABLE else None
         group.join_generation_id = row.join_generation_id
         group.takeovers = row.takeovers
         group.state_since_ms = row.state_since_ms

@@ -164,6 +164,7 @@ class Group:
 
     __slots__ = (
         "asked_ms",
+        "assigned_generation_id",
         "departed",
         "dirty",
         "dirty_members",
@@ -250,6 +251,8 @@ class Group:
         self.dirty_members: dict[str, None] = {}
         self.dirty_offsets: dict[tuple[str, int], None] = {}
         # Soft from here on.
+        self.assigned_generation_id: int | None = None
+        """The last generation with an assignment; None where a new owner has found the group in a join phase."""
         self.last_gone: MemberGone | None = None
         """How the last member went, of a group without members: it may be Empty only later."""
         self.rebalance_started_ms = 0

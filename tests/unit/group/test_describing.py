@@ -107,7 +107,10 @@ def test_a_join_phase_shows_its_deadline_and_awaited_members() -> None:
         ("m0", False, True),
         ("m1", True, False),
     ]
-    assert {(each.metadata, each.assignment, each.metadata_decoded) for each in described.members} == {(b"", b"", None)}
+    assert [(each.metadata, each.assignment, each.metadata_decoded) for each in described.members] == [
+        (b"", b"m0", None),
+        (b"", b"m1", None),
+    ]
 
 
 def test_a_group_awaiting_its_assignment_shows_awaited_members() -> None:

@@ -345,6 +345,34 @@ def test_description_shows_details_only_while_stable() -> None:
     assert (awaiting.members[0].assignment, awaiting.protocol_name) == (b"", "")
 
 
+def test_a_join_phase_shows_what_members_were_assigned() -> None:
+    """As in Kafka: they may hold it still, and the join phase lasts until the slowest of them has joined."""
+    core = a_group_in_a_join_phase(members=2)
+
+    first, second = core.ask(m.DescribeGroup(*KEY)).members
+
+    assert (first.assignment, second.assignment) == (b"m0", b"m1")
+    assert (first.metadata, second.metadata) == (b"", b"")
+
+
+def test_a_generation_without_an_assignment_shows_none() -> None:
+    """As in Kafka: what members had in the generation before is over."""
+    core = a_stable_group(members=2)
+    everybody_again(core)
+    core.send(a_join(new="late", instance="late"))
+    assert core.group.state == "PreparingRebalance"
+
+    assert [each.assignment for each in core.ask(m.DescribeGroup(*KEY)).members] == [b"", b"", b""]
+
+
+def test_a_new_owner_shows_what_members_were_assigned() -> None:
+    core = a_stable_group(members=2)
+    core.restart()
+    core.send(a_join("m1", protocols=(("range", b"changed"),)))
+
+    assert [each.assignment for each in core.ask(m.DescribeGroup(*KEY)).members] == [b"m0", b"m1"]
+
+
 def test_groups_are_listed_in_pages_and_filtered() -> None:
     core = an_empty_shard()
     for name in ("b", "a", "c"):
