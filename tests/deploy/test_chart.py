@@ -123,12 +123,12 @@ def test_the_limits_of_the_cases_are_limits_of_the_protocol() -> None:
         ({"store": {"existingSecret": "", "url": "sqlite:///rota.db"}}, "does not match pattern"),
         ({"peer": {"existingSecret": ""}}, "set peer.existingSecret"),
         ({"peer": {"existingSecret": "", "secret": "short"}}, "peer/secret"),
-        ({"access": {"allowAnonymous": False}}, "say who may call"),
+        ({"access": {"allowAnonymous": False}}, "callers have no permissions"),
         (
             {"tls": {"existingSecret": "s", "clientCa": {"existingSecret": "c"}}, "access": {"allowAnonymous": False}},
-            "say w",
+            "callers have no",
         ),
-        ({"access": {"rules": "[[rules]]"}}, "access.allowAnonymous says"),
+        ({"access": {"rules": "[[rules]]"}}, "access.allowAnonymous lets"),
         ({"access": {"allowAnonymous": False, "rules": "x", "existingConfigMap": "y"}}, "both set"),
         ({"access": {"serviceAccounts": "keys"}}, "access.serviceAccounts need access.rules"),
         ({**RULES, "tls": {"clientCa": {"existingSecret": "c"}}}, "tls.clientCa needs"),
@@ -208,7 +208,7 @@ def test_the_notes_say_where_it_is_and_warn_of_what_is_missing() -> None:
     notes = _notes(MINIMAL)
     assert f"http://{RELEASE}.{NAMESPACE}:8080" in notes
     assert f"dns:///{RELEASE}-headless.{NAMESPACE}:9090" in notes
-    assert "WARNING: whoever reaches the service may do everything" in notes
+    assert "WARNING: each caller that reaches the service may do everything" in notes
 
     assert "token create" not in notes
     assert CliRunner().invoke(app, [*_token_command(_notes(JOB)), "--help"]).exit_code == 0

@@ -108,7 +108,7 @@ class _Distribution:
         return seat % len(self.below) if self.below else 0
 
     def give_round_robin(self, free: Sequence[int]) -> None:
-        """Deal the rest: rounds over those below the floor until none is, then the extras."""
+        """Assign the rest: in rounds to the members below the floor until none is, then the extras."""
         start = 0
         while self.below:
             # As many rounds at once as all of them take part in: a member gets every so manieth.

@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 class LeastLoaded:
     """Finds the member with the least load, of equals the first by rank.
 
-    A heap of `load * width + rank`, in which entries that no longer tell a member's load are dropped when they surface.
+    A heap of `load * width + rank`, in which entries with an outdated load are dropped when they surface.
     """
 
     def __init__(self, ranks: Sequence[int], loads: Sequence[int]) -> None:

@@ -33,7 +33,7 @@ class Racks:
     def of(
         numbering: Numbering, members: Sequence[MemberSubscription], partition_racks: PartitionRacks | None
     ) -> Racks | None:
-        """None where heeding the racks would make no difference."""
+        """None where the racks make no difference."""
         of_members = [member.rack or None for member in members]
         if not partition_racks or not any(of_members):
             return None

@@ -196,7 +196,7 @@ def assign(
     """The assignment by the assignor `name`. The same input gives the same result, whatever the order of members.
 
     `cooperative-sticky` withholds what another member must give up first: the group rebalances once more after that.
-    Racks, where they are given, are heeded by `rack-aware`, `range` and the sticky ones, weights by `weighted`.
+    Racks, where they are given, are used by `rack-aware`, `range` and the sticky ones, weights by `weighted`.
     """
     _check_ids(members)
     found, options = _parsed(name)

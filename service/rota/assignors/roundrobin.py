@@ -1,4 +1,4 @@
-"""`roundrobin`: all partitions of all topics in a row, dealt to the members in turn."""
+"""`roundrobin`: all partitions of all topics in a row, assigned to the members in turn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def roundrobin(
     members: Sequence[MemberSubscription],
     partition_racks: PartitionRacks | None = None,  # noqa: ARG001 (Kafka's roundrobin knows no racks either)
 ) -> Shares:
-    """Deal topic by topic; a turn passes over members that do not subscribe, and carries on into the next topic."""
+    """Assign topic by topic. A turn skips members that do not subscribe, and the next topic goes on with it."""
     ordered = static_members_first(members)
     shares: Shares = {member.member_id: [] for member in ordered}
     lists = list(shares.values())

@@ -72,7 +72,7 @@ def assign_work(
     scheduled_rebalance_max_delay_ms: int,
     weights: Mapping[WorkItem, float] | None = None,
 ) -> tuple[dict[str, WorkShare], Memory]:
-    """Everybody's share by member id, and what to remember for the next round. Needs at least one worker.
+    """The shares by member id, and what to remember for the next round. Needs at least one worker.
 
     `weights` say how heavy items are, 1 each where they say nothing: workers get the same weight of connectors, and
     the same of tasks, as far as that can be.

@@ -44,7 +44,7 @@ class CoordinatorError(Exception):
         ├── AccessDenied
         │   ├── Unauthenticated
         │   └── GroupAuthorizationFailed
-        └── Refused                         the request itself cannot succeed: mend it
+        └── Refused                         the request itself cannot succeed: correct it
             ├── InvalidRequest
             ├── InvalidGroupId
             ├── InvalidSessionTimeout
@@ -270,7 +270,7 @@ class GroupAuthorizationFailed(AccessDenied):
 
 
 class Refused(CoordinatorError):
-    """The request cannot succeed as it is. Mend it."""
+    """The request cannot succeed as it is. Correct it."""
 
 
 class InvalidRequest(Refused):

@@ -248,11 +248,11 @@ def _offsets_deleted(group: Group, record: OffsetsDeleted, _at_ms: int) -> None:
 
 
 def _request_fenced(_group: Group, _record: RequestFenced, _at_ms: int) -> None:
-    """Told, not changed."""
+    """The line is for readers of the journal: it changes nothing."""
 
 
 def _session_stats(_group: Group, _record: SessionStats, _at_ms: int) -> None:
-    """Told, not changed."""
+    """The line is for readers of the journal: it changes nothing."""
 
 
 def _group_emptied(group: Group, record: GroupEmptied, at_ms: int) -> None:

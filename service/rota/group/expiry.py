@@ -25,7 +25,7 @@ from rota.protocol.limits import Limits
 
 
 def on_timer(result: Result, group: Group, timer: Timer, limits: Limits) -> None:
-    """A timer rang. It may be out of date: each handler looks at the state before it believes it."""
+    """A timer fired. It may be out of date: each handler checks the state first."""
     match timer.kind:
         case TimerKind.SESSION:
             member = member_to_expire(result, group, timer)

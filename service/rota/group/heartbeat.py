@@ -103,7 +103,7 @@ def unpark_heartbeat(result: Result, group: Group, member: Member, *, answer: bo
 
 
 def release_heartbeats(result: Result, group: Group) -> None:
-    """Tell parked heartbeats that their group moves: nobody waits for the next interval to learn it."""
+    """Answer parked heartbeats, because their group moves: no member is notified only after its heartbeat interval."""
     moving = group.state is PREPARING_REBALANCE
     reply = HeartbeatReply(
         ErrorCode.REBALANCE_IN_PROGRESS if moving else ErrorCode.NONE,
@@ -118,7 +118,7 @@ def release_heartbeats(result: Result, group: Group) -> None:
 
 
 def _alive(group: Group) -> HeartbeatReply:
-    """A `generation_id` above the member's own tells it of a resync: it syncs again, without joining."""
+    """A `generation_id` above the member's own notifies it of a resync: it syncs again, without joining."""
     return _reply_of(group.generation_id, group.state)
 
 

@@ -121,8 +121,8 @@ def join_group(result: Result, group: Group, request: JoinGroup, call: int, limi
 def reject_join(result: Result, group: Group, request: JoinGroup, refusal: JoinReply, call: int) -> None:
     """Answer a join that `check_join` has rejected.
 
-    As in Kafka, each rejected join tries to end the join phase: the member that a full group removes may be the last
-    one that the others waited for, and no other event would end the phase before its timeout.
+    It may end the join phase: the member that a full group removes may be the last one that the others waited for, and
+    no other event would end the phase before its timeout, for which Kafka 4 waits.
     """
     if refusal.error is ErrorCode.GROUP_MAX_SIZE_REACHED:
         _lose_place(result, group, request.member_id)
@@ -244,7 +244,7 @@ def _replace_static_member(
     """A static member came back under a new id; the old one is fenced (KIP-345).
 
     In Stable no other member notices, unless the group would now choose another protocol or assign otherwise, or the
-    numbers that tell the successors' fencing tokens apart are used up. While the assignment is awaited it always
+    numbers that distinguish the successors' fencing tokens are used up. While the assignment is awaited it always
     rebalances, because the leader may already be assigning to the old id (KAFKA-9801).
     """
     assert request.group_instance_id is not None

@@ -18,7 +18,7 @@ from rota.protocol.messages import LeaveGroup, LeaveReply, LeavingMember, LeftMe
 
 
 def leave_group(result: Result, group: Group, request: LeaveGroup, call: int, limits: Limits) -> None:
-    """Remove each member that is one, tell of each that is not, then let the others agree anew."""
+    """Remove the members, answer with an error for ids that are none, then have the others rebalance, once."""
     members_before = len(group.members)
     pending_before = len(group.pending)
     by_admin, subject = request.by_admin, request.subject

@@ -83,7 +83,7 @@ def report_fenced(
     group_instance_id: str | None,
     generation_id: int,
 ) -> None:
-    """Tell the journal of a zombie, once for a member, operation and generation."""
+    """Record the request of a zombie in the journal, once for a member, operation and generation."""
     if error is not FENCED_INSTANCE_ID and (error is not ILLEGAL_GENERATION or generation_id >= group.generation_id):
         return
     if len(group.fenced_reported) < 1_000 and (operation, member_id) not in group.fenced_reported:

@@ -329,7 +329,7 @@ class TopicChanged:
 
 @frozen
 class Administered:
-    """An administrator did something that the lines before this one tell; changes nothing by itself.
+    """An administrator did what the lines before this one record; changes nothing by itself.
 
     `target` is the member or topic that it was done to, or a token's name and id; it is empty where that is the group.
     `reason` is the administrator's note, `origin` the address or machine that they were at.

@@ -162,7 +162,7 @@ class Shard(ShardState):
         return result
 
     def on_timer(self, timer: Timer, now_ms: int) -> Result:
-        """A timer that an earlier result asked for has rung; stale ones do nothing."""
+        """A timer that an earlier result set has fired; stale ones do nothing."""
         result = Result(now_ms, self.seen)
         group = self.groups.get((timer.namespace, timer.group_id))
         if group is not None:
@@ -256,7 +256,7 @@ class Shard(ShardState):
         self._note_dirty(result)
         return result
 
-    # --- what replicas tell each other of their members -----------------------------------------
+    # --- sessions that replicas share -------------------------------------------------------------
 
     def share_sessions(
         self, seen_ms_ago: Mapping[MemberName, int], grace_ms: int, now_ms: int, unknown_ms_ago: int | None = None

@@ -145,7 +145,7 @@ class Member:
         self.session_deadline_ms: int | None = None
         """When its session ends, inclusive; None while a parked call proves that it lives."""
         self.session_armed_ms: int | None = None
-        """The earliest timer set for this session: it may ring early, never late."""
+        """The earliest timer set for this session: it may fire early, never late."""
         self.gaps: GapCount | None = None
         """How regularly its heartbeats came since that was last reported; None where none came since."""
         self.has_fetched = True

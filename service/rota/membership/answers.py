@@ -300,7 +300,7 @@ def _take_commit(standing: Standing, reply: CommitReply, at: Moment) -> list[Eve
             if any(partition.error is ErrorCode.NONE for partition in reply.partitions):
                 standing.deadline.renewed(at.sent_at_ms)
         case ErrorCode.ILLEGAL_GENERATION | ErrorCode.REBALANCE_IN_PROGRESS:
-            standing.heartbeat_at_ms = at.now_ms  # Its answer tells a resync from a generation that is over.
+            standing.heartbeat_at_ms = at.now_ms  # Its answer distinguishes a resync from a generation that is over.
         case ErrorCode.UNKNOWN_MEMBER_ID | ErrorCode.FENCED_INSTANCE_ID:
             return standing.refused(reply.error, reply.detail, at.now_ms, at.jitter)
         case _:

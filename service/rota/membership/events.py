@@ -97,7 +97,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Final: the coordinator refuses this member for a reason that repeating cannot mend."""
+    """Final: the coordinator refuses this member for a reason that a retry does not remove."""
 
     code: ErrorCode
     detail: str

@@ -68,7 +68,7 @@ class Membership:
 
     @property
     def fencing_token(self) -> int:
-        """What tells this member from every other holder of the same share, in the order in which they held it."""
+        """A number that no other holder of the same share has, higher than those of earlier holders."""
         return self._standing.fencing_token
 
     @property
@@ -261,7 +261,7 @@ class Membership:
             standing.joins_after_leaving = True
 
     def abandon(self) -> list[Event]:
-        """Final without telling the coordinator: a static member that comes back within its session."""
+        """Final without a LeaveGroup: a static member that comes back within its session."""
         return self._standing.depart()
 
     # --- what happened ------------------------------------------------------------------------
@@ -287,7 +287,7 @@ class Membership:
     ) -> list[Event]:
         """An answer came. `jitter` is a random number from 0 to 1, for the back-off if one follows.
 
-        Answers to commits are reported here, too: they renew the session or tell that it is over.
+        Answers to commits are reported here, too: they renew the session, or show that it is over.
         A coordinator that asks for patience (`retry_after_ms`) is not called before.
         """
         events = self._judge(request, reply, sent_at_ms, now_ms)

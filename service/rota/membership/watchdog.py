@@ -7,7 +7,7 @@ class ProcessingWatchdog:
     """Notes progress and says when a share that is held without any is to be given up. Times are milliseconds."""
 
     def __init__(self, interval_ms: int | None) -> None:
-        """Without an interval it never barks."""
+        """Without an interval no share is ever given up."""
         self._interval_ms = interval_ms
         self._progressed_at_ms: int | None = None
 

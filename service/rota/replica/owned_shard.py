@@ -96,7 +96,7 @@ class Ready:
     """The shard has entries for the store: have the committer fetch them by `take_batch`. What depends on them is not
     in this `Ready`; `committed` returns it."""
     timers: Sequence[Timer] = ()
-    """To be rung by `on_timer`. AFTER what set them is durable, which is so by now."""
+    """`on_timer` is to be called when they are due. AFTER what set them is durable, which is so by now."""
     replies: Sequence[tuple[int, Answer]] = ()
     """By the number of the call. AFTER everything that they show is durable, which is so by now."""
     parks_ms: int | None = None
@@ -312,7 +312,7 @@ class OwnedShard:
     def close(self, reason: str, now: Now) -> Ready:
         """Decide nothing more. Earlier decisions still become durable, and are answered.
 
-        The last entry says that the shard is released, so that a reader of the journal can tell it from a crash.
+        The last entry says that the shard is released, so that readers of the journal can distinguish it from a crash.
         """
         may_answer, self.is_closed = self.may_answer(now), True
         if not may_answer:

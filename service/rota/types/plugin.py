@@ -94,7 +94,7 @@ class ServerSide:
 
     `assigns` says for which protocol names; a join with a name that begins with `server:` and is none of them is
     rejected. `check` raises `MalformedMetadata` for metadata that `assign` could not read.
-    `wants_topic` tells which topics `assign` needs; None where it needs none, and is quick.
+    `wants_topic` returns which topics `assign` needs; None where it needs none, and is quick.
     `takes_away` says, of the shares by member id before and after a change of topics, whether a member would lose
     something. Then the group rebalances, for another member may be given that now or in the next change; otherwise the
     members fetch the new shares as they are (a resync). By default a share that becomes another one loses something.
@@ -145,7 +145,7 @@ class Units:
 class ProtocolType:
     """A protocol type. Registered ones come from the entry point group `rota.protocol_types`, ours are built in.
 
-    The `read_` functions raise `MalformedMetadata`; `topics_of` tells the topics that a member subscribes to, by its
+    The `read_` functions raise `MalformedMetadata`; `topics_of` returns the topics that a member subscribes to, by its
     metadata, or None where that cannot be said, as with patterns. A type with patterns has `subscribes`, too: whether
     a member with this metadata subscribes to the topic of this name. It is asked of all members, so it is quick.
     `units`: None where shares do not consist of units of work.

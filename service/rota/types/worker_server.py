@@ -69,7 +69,7 @@ def check(metadata: bytes) -> None:
 
 
 def assign(generation: Generation, topics: Mapping[str, TopicFacts]) -> dict[str, bytes]:
-    """Everybody's work, of the connectors that a member names and that are registered."""
+    """The work of all members, of the connectors that a member names and that are registered."""
     states = {member.member_id: decode_state(member.metadata) for member in generation.members}
     delay_ms = max((state.scheduled_rebalance_max_delay_ms for state in states.values()), default=0)
     workers = [_worker(member, states[member.member_id]) for member in generation.members]
@@ -104,7 +104,7 @@ def takes_away(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
 
 
 def describe(_before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
-    """How much runs, how much is to be stopped first, and for whom work waits."""
+    """How much runs, how much is to be stopped first, and the absent workers that work waits for."""
     given = [decode_given(share) for share in after.values()]
     parts = [f"{sum(len(each.share.run) for each in given)} to run"]
     if revoked := sum(len(each.share.revoke) for each in given):
