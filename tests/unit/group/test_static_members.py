@@ -111,6 +111,19 @@ def test_a_static_member_outlives_rebalances_but_not_its_session() -> None:
     assert "m0" not in core.group.members
 
 
+def test_the_end_of_a_join_phase_restarts_sessions_of_the_absent() -> None:
+    """As in Kafka: a static member that is away has a whole session from the generation on."""
+    core = a_stable_group(members=2, static=1)
+    core.send(a_join("m1", protocols=(("range", b"new"),)))
+    for _ in range(REBALANCE_MS // 4_000):
+        core.advance(4_000)
+        core.ask(a_heartbeat("m0", 1, instance="i0"))
+
+    core.let_the_join_phase_end()
+
+    assert core.deadline_ms("m0") == core.now_ms + SESSION_MS
+
+
 def test_a_join_phase_goes_on_where_static_members_are_away() -> None:
     core = a_stable_group(members=2, static=1)
     core.send(a_join("m1", protocols=(("range", b"new"),)))
