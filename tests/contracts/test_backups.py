@@ -364,7 +364,7 @@ def test_a_password_is_not_in_a_command_line(dsn: str) -> None:
 
     shown, environment = connection_of(location)
 
-    assert shown == "postgresql://u@a:1,b:2/db?sslmode=require"
+    assert shown == "postgresql://u@a:1,b:2/db?sslmode=require&target_session_attrs=read-write"
     assert environment["PGPASSWORD"] == "p@ss"
 
 

@@ -104,6 +104,38 @@ async def test_rows_are_deleted_by_lookups_though_planned_for_none(
         assert re.search(rf"Index Scan using {table}_pkey on {table} .*\n +Index Cond: .*\b{last_key} = ", plan), plan
 
 
+async def test_a_host_that_hangs_does_not_hide_the_others(postgres_url: str) -> None:
+    """The machine of a primary that has failed does not even refuse: its standby has taken over long before."""
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        store = SqlStore(postgres_url.replace("@", f"@127.0.0.1:{hung.getsockname()[1]},"))
+        await store.open(SHARD_COUNT)
+
+        assert await store.append([a_batch(await claim_one(store))]) == []
+        await store.close()
+
+
+async def test_a_host_that_comes_too_late_is_hung_up(
+    postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rota.storage.engine._PATIENCE_S", 0.0)
+    host = f"127.0.0.1:{postgres_server.port}"
+    connection = await asyncpg_connect(PostgresLocation(postgres_url.replace(host, ",".join([host] * 5))))
+
+    count = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{postgres_url.rpartition('/')[2]}'"
+    async with asyncio.timeout(EVENTUALLY_S):
+        while await connection.fetchval(count) > 1:
+            continue  # each look waits for the server
+    await connection.close()
+
+
+async def test_the_last_of_several_hosts_that_fail_is_reported() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        await SqlStore(f"postgresql://postgres@127.0.0.1:{port},127.0.0.1:{port}/rota").open(SHARD_COUNT)
+
+
 async def test_idle_connections_are_kept_alive(store: SqlStore) -> None:
     """Firewalls drop a connection that is silent for minutes, and notify neither side."""
     idle = next(getattr(socket, name) for name in ("TCP_KEEPIDLE", "TCP_KEEPALIVE") if hasattr(socket, name))

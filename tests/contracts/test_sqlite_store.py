@@ -218,6 +218,11 @@ def test_urls_name_files_and_databases(tmp_path: Path, monkeypatch: pytest.Monke
         "postgresql://u:secret@a:1,b:2/db?sslmode=require"
     )
     assert str(parse_store_url("postgresql://u:secret@a:1,b:2/db")) == "postgresql://a:1,b:2/db"
+    assert PostgresLocation("postgresql://a,b@a:1,[::1]/db").dsns == [
+        "postgresql://a,b@a:1/db?target_session_attrs=read-write",
+        "postgresql://a,b@[::1]/db?target_session_attrs=read-write",
+    ]
+    assert PostgresLocation("postgresql:///db?host=/tmp").dsns == ["postgresql:///db?host=/tmp"]
     assert isinstance(parse_store_url(default_store_url()), SqliteLocation)
 
 

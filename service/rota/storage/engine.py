@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,8 @@ from rota.storage.schema import POSTGRES_SCHEMA
 from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation
 
 _CONNECT_TIMEOUT_S = 5.0
+_PATIENCE_S = 0.5
+"""A host of several that does not answer for so long may be dead. Less than a write may take, by far."""
 _JOIN_TIMEOUT_S = 5.0
 _LONGEST_LOG_BYTES = 16 * 1_048_576
 """SQLite shortens its log to this when it begins it anew; four times what usual appends take."""
@@ -178,8 +180,8 @@ async def asyncpg_connect(location: PostgresLocation, session_timeout_ms: int | 
         import asyncpg
     except ModuleNotFoundError as error:
         raise StoreRefused(_NEEDS_EXTRA) from error
-    # asyncpg reads the DSN itself: several hosts, sslmode and target_session_attrs mean what libpq says.
-    connect = partial(asyncpg.connect, location.dsn, timeout=_CONNECT_TIMEOUT_S)
+    # asyncpg reads the DSN itself: sslmode and target_session_attrs mean what libpq says.
+    connect = partial(_connect_to_any, location.dsns)
     if location.password_file is not None:
         connect = partial(connect, password=partial(read_password, location.password_file))
     settings = {"application_name": "rota"}
@@ -203,6 +205,44 @@ async def asyncpg_connect(location: PostgresLocation, session_timeout_ms: int | 
         connection.terminate()
         raise
     return connection
+
+
+async def _connect_to_any(dsns: Sequence[str], **options: Any) -> Any:
+    """A connection to the first of these hosts that takes it, in their order.
+
+    A host that is dead, or hangs, may not even refuse. asyncpg has one time limit for all hosts of a DSN, so none but
+    the first would ever be asked: here the next one is asked beside it after `_PATIENCE_S`.
+    """
+    from asyncpg import connect
+
+    to_ask = [partial(connect, dsn, timeout=_CONNECT_TIMEOUT_S, **options) for dsn in dsns]
+    if len(to_ask) == 1:
+        return await to_ask[0]()
+    asked: set[asyncio.Task[Any]] = set()
+    failed: BaseException | None = None
+    try:
+        while to_ask or asked:
+            if to_ask:
+                asked.add(asyncio.create_task(to_ask.pop(0)()))
+            patience_s = _PATIENCE_S if to_ask else None
+            answered, _ = await asyncio.wait(asked, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+            for task in answered:
+                asked.remove(task)
+                failed = task.exception()
+                if failed is None:
+                    return task.result()
+    finally:
+        for task in asked:
+            task.add_done_callback(_hang_up)
+            task.cancel()
+    assert failed is not None, "a URL has a host"
+    raise failed
+
+
+def _hang_up(task: asyncio.Task[Any]) -> None:
+    """End a connection that came too late."""
+    if not task.cancelled() and task.exception() is None:
+        task.result().terminate()
 
 
 async def _make_durable(connection: Any) -> None:

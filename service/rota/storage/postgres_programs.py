@@ -17,6 +17,7 @@ from rota.replica.ports import StoreRefused
 from rota.storage.urls import PostgresLocation
 
 _SHOWN_LINES = 5
+_CONNECT_TIMEOUT_S = "10"
 
 
 class PostgresProgramFailed(StoreRefused):
@@ -89,13 +90,14 @@ def psql(location: PostgresLocation) -> Iterator[IO[bytes]]:
 
 def connection_of(location: PostgresLocation) -> tuple[str, dict[str, str]]:
     """The connection string without a password, which all users of the machine may see; and the environment with it."""
-    parts = urlsplit(location.dsn)
+    parts = urlsplit(location.writable_dsn)
     login, at, hosts = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
     pairs = [pair for pair in parts.query.split("&") if pair]
     given = [pair.partition("=")[2] for pair in pairs if pair.startswith("password=")]
     query = "&".join(pair for pair in pairs if not pair.startswith("password="))
-    environment = {**os.environ, "PGAPPNAME": "rota"}
+    # A host that hangs would be waited for without an end.
+    environment = {"PGCONNECT_TIMEOUT": _CONNECT_TIMEOUT_S, **os.environ, "PGAPPNAME": "rota"}
     if location.password_file is not None:
         environment["PGPASSWORD"] = read_password(location.password_file)
     elif password or given:

@@ -32,6 +32,25 @@ class PostgresLocation:
     password_file: Path | None = None
     """Read with each new connection."""
 
+    @property
+    def writable_dsn(self) -> str:
+        """Of several hosts it means one that accepts writes, unless it says otherwise itself."""
+        if "," not in self._login_and_hosts[1] or "target_session_attrs=" in self.dsn:
+            return self.dsn
+        return f"{self.dsn}{'&' if '?' in self.dsn else '?'}target_session_attrs=read-write"
+
+    @property
+    def dsns(self) -> list[str]:
+        """One for each host."""
+        login, hosts = self._login_and_hosts
+        after = self.writable_dsn.removeprefix(f"postgresql://{login}{hosts}")
+        return [f"postgresql://{login}{host}{after}" for host in hosts.split(",")]
+
+    @property
+    def _login_and_hosts(self) -> tuple[str, str]:
+        login, at, hosts = urlsplit(self.dsn).netloc.rpartition("@")
+        return f"{login}{at}", hosts
+
     def __str__(self) -> str:
         """Without user and password, for messages."""
         parts = urlsplit(self.dsn)
