@@ -375,6 +375,25 @@ async def test_partitions_of_the_next_days_exist_for_every_upkeep(
     assert names == sorted({*(day_of_the_server(n) for n in range(4)), "group_events_default"})
 
 
+async def test_a_server_starts_while_a_backup_reads_the_journal(
+    store: SqlStore, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with store._writing() as connection:
+        await connection.execute(text(f"DROP TABLE rota.{day_of_the_server(3)}"))
+    async with store._reading() as connection:
+        await connection.execute(text("LOCK TABLE rota.group_events IN ACCESS SHARE MODE"))
+        second = SqlStore(postgres_url)
+
+        await second.open(SHARD_COUNT)
+        await upgrade(postgres_url)
+
+        assert "partitions of the next days were not made" in caplog.text
+        assert await second.append([a_batch(await claim_one(second))]) == []
+    await second.maintain()
+    assert day_of_the_server(3) in await scalars(second, PARTITIONS)
+    await second.close()
+
+
 async def test_a_line_goes_to_the_partition_of_its_day_or_the_default(store: SqlStore) -> None:
     claim = await claim_one(store)
     now_ms = int(datetime.now(UTC).timestamp() * 1000)

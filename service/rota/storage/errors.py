@@ -23,6 +23,8 @@ with suppress(ModuleNotFoundError):
     _ENDED += (InternalClientError,)
 
 UPGRADE_HINT = "run `rota db upgrade`"
+LOCK_NOT_AVAILABLE = "55P03"
+"""The SQLSTATE of a lock that another session kept for longer than `lock_timeout`."""
 
 # SQLSTATE classes and codes that waiting cannot cure: no login, no such database or schema, no such
 # table or column, no right to it. All others are unavailability, also unforeseen ones:

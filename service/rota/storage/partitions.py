@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import date, timedelta
 
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rota.storage.errors import LOCK_NOT_AVAILABLE, sqlstate
 from rota.storage.schema import POSTGRES_SCHEMA
 
 PARTITION_PREFIX = "group_events_"
@@ -21,17 +24,34 @@ _EXISTING = text(
     " JOIN pg_class AS child ON child.oid = inhrelid"
     f" WHERE inhparent = CAST('{POSTGRES_SCHEMA}.group_events' AS regclass)"
 )
+# While it waits for a lock on the default partition, all readers of the journal wait behind it.
+_PATIENCE = text("SET LOCAL lock_timeout = '1s'")
+_log = logging.getLogger(__name__)
 
 
 async def create_partitions_ahead(connection: AsyncConnection) -> list[str]:
     """Make the partitions of today and the next days that are missing; returns their names.
 
     Any number of replicas may do so at the same time: the second finds the work done. Lines of
-    a day with a late partition are in the default partition, and move over.
+    a day with a late partition are in the default partition, and move over. While another session reads the journal, as
+    `pg_dump` does for as long as it runs, none is made.
     """
     today: date | None = await connection.scalar(_TODAY)
     assert today is not None
-    return await create_partitions(connection, [today + timedelta(days=ahead) for ahead in range(DAYS_AHEAD + 1)])
+    days = [today + timedelta(days=ahead) for ahead in range(DAYS_AHEAD + 1)]
+    await connection.execute(text("SAVEPOINT partitions"))
+    try:
+        await connection.execute(_PATIENCE)
+        return await create_partitions(connection, days)
+    except DBAPIError as error:
+        if sqlstate(error) != LOCK_NOT_AVAILABLE:
+            raise
+    await connection.execute(text("ROLLBACK TO SAVEPOINT partitions"))
+    _log.warning(
+        "the journal's partitions of the next days were not made: another session reads the journal, as a backup does. "
+        "Until the next upkeep, or `rota db upgrade`, the default partition takes their lines"
+    )
+    return []
 
 
 async def create_partitions(connection: AsyncConnection, days: list[date]) -> list[str]:

@@ -9,7 +9,7 @@ from sqlalchemy import Update, delete, func, select, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from rota.storage.errors import sqlstate, store_errors
+from rota.storage.errors import LOCK_NOT_AVAILABLE, sqlstate, store_errors
 from rota.storage.partitions import existing_days, partition_name
 from rota.storage.prune_plan import Ends, Pruned, horizon_ms, plan, read_by_all
 from rota.storage.readers import opened, readers_of
@@ -21,7 +21,6 @@ _PAGE = 5_000
 
 _PATIENCE = text("SET LOCAL lock_timeout = '200ms'")
 """A waiting lock on the whole journal makes all others queue behind it, so the wait for it is short."""
-_LOCK_NOT_AVAILABLE = "55P03"
 
 
 async def prune(store_url: str, keep_days: int, *, dry_run: bool = False) -> Pruned:
@@ -105,7 +104,7 @@ async def _empty(connection: AsyncConnection, partition: str, up_to: Ends) -> No
             if all(end <= up_to.get(shard_id, 0) for shard_id, end in ends):
                 await connection.execute(text(f"TRUNCATE {partition}"))
     except DBAPIError as error:
-        if sqlstate(error) == _LOCK_NOT_AVAILABLE:
+        if sqlstate(error) == LOCK_NOT_AVAILABLE:
             raise _SomebodyReads from error
         raise
 
@@ -122,7 +121,7 @@ async def _drop_empty_days(engine: AsyncEngine, old_before_ms: int) -> None:
                 if await connection.scalar(text(f"SELECT NOT EXISTS (SELECT FROM {partition})")):
                     await connection.execute(text(f"DROP TABLE {partition}"))
         except DBAPIError as error:
-            if sqlstate(error) != _LOCK_NOT_AVAILABLE:
+            if sqlstate(error) != LOCK_NOT_AVAILABLE:
                 raise
 
 
