@@ -21,6 +21,7 @@ from rota.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailab
 from rota.storage import SqlStore, upgrade
 from rota.storage.bulk import TableChange
 from rota.storage.errors import store_errors
+from rota.storage.readers import opened
 from rota.storage.schema import topics
 from tests.contracts.builders import a_batch, a_group, an_event, an_offset, image_of
 from tests.contracts.conftest import EVENTUALLY_S, SHARD_COUNT
@@ -98,6 +99,15 @@ async def test_a_database_that_answers_early_has_to_wait(postgres_server: Postgr
         assert await connection.scalar(text(setting)) == "on"
     assert await scalars(store, setting) == ["on"]
     await store.close()
+
+
+async def test_a_command_waits_for_the_disk_too(postgres_server: PostgresServer, postgres_url: str) -> None:
+    """Or a token that was revoked would be accepted again after a crash of Postgres."""
+    name = postgres_url.rpartition("/")[2]
+    postgres_server.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = off')
+
+    async with opened(postgres_url, writes=True) as engine, engine.begin() as connection:
+        assert await connection.scalar(text("SELECT current_setting('synchronous_commit')")) == "on"
 
 
 async def test_a_warm_store_plans_no_usual_append_anew(store: SqlStore) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.replica.ports import StoreRefused
 from rota.storage.backup_files import moment, named, new_file
-from rota.storage.engine import single_engine
+from rota.storage.engine import durable, single_engine
 from rota.storage.errors import as_store_error, store_errors
 from rota.storage.identity import read_incarnation
 from rota.storage.lost_facts import Facts, read_facts
@@ -136,7 +136,7 @@ def _load(
     keep = f"ALTER SCHEMA {POSTGRES_SCHEMA} RENAME TO {keep_as};\n" if keep_as else ""
     try:
         with psql(location) as script:
-            script.write(f"BEGIN;\n{keep}".encode())
+            script.write(f"BEGIN;\n{durable(of_transaction=True)};\n{keep}".encode())
             script.flush()
             run([program("pg_restore"), "--file=-", str(source)], stdout=script)
             script.write("".join(f"{_as_text(each)};\n" for each in (*statements, text("COMMIT"))).encode())

@@ -252,7 +252,7 @@ async def _make_durable(connection: Any) -> None:
         StoreUnavailable: The session is a pooler's. Other clients use it as well, and nothing was set.
     """
     only_ours = f"WHERE pg_backend_pid() = {connection.get_server_pid()}"
-    if await connection.execute(f"{_durable(of_transaction=False)} {only_ours}") != "SELECT 1":
+    if await connection.execute(f"{durable(of_transaction=False)} {only_ours}") != "SELECT 1":
         raise StoreUnavailable(_NEW_POOLER)
 
 
@@ -300,7 +300,7 @@ async def postgres_transaction(
     local = "".join(f"SET LOCAL {setting} = {value};" for setting, value in settings.items())
     async with engine.connect() as connection, _thrown_away_on_error(connection):
         driver = driver_of(connection)
-        await driver.execute(f"BEGIN {mode};{local}{_durable(of_transaction=True)}")
+        await driver.execute(f"BEGIN {mode};{local}{durable(of_transaction=True)}")
         yield connection
         ended = await driver.execute("COMMIT")
         assert ended == "COMMIT", "a statement of this transaction had failed without an error"
@@ -394,7 +394,7 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP
 """Seconds, and how many probes may go without an answer. macOS has TCP_KEEPALIVE for TCP_KEEPIDLE."""
 
 
-def _durable(*, of_transaction: bool) -> str:
+def durable(*, of_transaction: bool) -> str:
     """Each commit of this transaction, or of this session, waits for the disk at least."""
     setting = "coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')"
     return f"SELECT set_config('synchronous_commit', {setting}, {str(of_transaction).lower()})"
@@ -406,4 +406,8 @@ def single_engine(location: StoreLocation, *, writes: bool) -> AsyncEngine:
         case SqliteLocation(path):
             return sqlite_engine(path, busy_timeout_ms=5_000, connections=1, writes=writes)
         case PostgresLocation():
-            return postgres_engine(location)
+            engine = postgres_engine(location)
+            if writes:
+                wait_for_the_disk = durable(of_transaction=True)
+                event.listen(engine.sync_engine, "begin", lambda begun: begun.exec_driver_sql(wait_for_the_disk))
+            return engine
