@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import sqlite3
+import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -282,6 +283,28 @@ async def test_nothing_is_accepted_without_the_log_which_a_stop_saves(store: Sql
     assert (await image_of(again, 0)).last_seq == 1
     assert not again.went_back
     await again.close()
+
+
+async def test_nothing_is_written_over_what_others_wrote(store: SqlStore, sqlite_url: str) -> None:
+    """Without the index of the log, which a cleaner of old files may delete, two processes do not see each other."""
+    claim = await claim_one(store)
+    assert await store.append([a_batch(claim)]) == []
+    Path(f"{path_of(sqlite_url)}-shm").unlink()
+    revoke = "UPDATE store SET created_at_ms = 7"
+    subprocess.run([sys.executable, "-c", BESIDE, path_of(sqlite_url), revoke], check=True)
+
+    with pytest.raises(StoreUnavailable, match=r"-shm was deleted or replaced.*SIGKILL"):
+        await store.append([a_batch(claim, after=1)])
+    killed = path_of(sqlite_url).with_name("killed.db")
+    for suffix in ("", "-wal"):
+        shutil.copyfile(f"{path_of(sqlite_url)}{suffix}", f"{killed}{suffix}")
+
+    found = "SELECT created_at_ms, last_seq FROM store, shards WHERE shard_id = 0"
+    with closing(sqlite3.connect(killed)) as again:
+        assert again.execute(found).fetchone() == (7, 1)
+
+
+BESIDE = "import sqlite3, sys; sqlite3.connect(sys.argv[1], isolation_level=None).execute(sys.argv[2])"
 
 
 async def test_the_log_is_the_same_file_whatever_connections_end(store: SqlStore, sqlite_url: str) -> None:

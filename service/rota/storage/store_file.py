@@ -160,15 +160,17 @@ class StoreFile:
     """A SQLite file and its lock, from `open` to `close`.
 
     SQLite goes on writing into a file that was deleted or replaced by another, the log included: these writes are lost
-    at the next restart. So a write counts only after a `check`.
+    at the next restart. So a write counts only after a `check`. Without the index of the log, processes do not see each
+    other's writes and locks: each writes over what the others have written, such as a token's revocation.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = FileLock(path)
         self._opened: os.stat_result | None = None
-        self._log = f"{path.resolve()}-wal"
+        self._log, self._index = (f"{path.resolve()}{suffix}" for suffix in ("-wal", "-shm"))
         self._opened_log: os.stat_result | None = None
+        self._opened_index: os.stat_result | None = None
         self._noted = ""
 
     def open(self, hint: str) -> None:
@@ -193,8 +195,10 @@ class StoreFile:
             _log.warning("other users of this machine can read the store %s: chmod 600 its files", self._path)
 
     def keep_log(self) -> None:
-        """From now on the log is the one that is there: a connection is open that keeps SQLite from deleting it."""
-        self._opened_log = os.stat(self._log)
+        """From now on the log, and its index, is the one that is there: a connection is open that keeps SQLite from
+        deleting them.
+        """
+        self._opened_log, self._opened_index = os.stat(self._log), os.stat(self._index)
 
     @property
     def note(self) -> Note | None:
@@ -220,13 +224,18 @@ class StoreFile:
                 f"the file {self._log} was deleted or replaced while this service used it: nothing is accepted any "
                 "more. Stop this service with SIGTERM, which saves its writes, and start it again"
             )
+        if self._opened_index is not None and not _is_at(self._index, self._opened_index):
+            raise StoreUnavailable(
+                f"the file {self._index} was deleted or replaced while this service used it: nothing is accepted any "
+                "more. Kill this service (SIGKILL), and start it again: all writes are in the log"
+            )
         try:
             self._lock.confirm(self._noted)
         except StoreRefused as error:
             raise StoreUnavailable(str(error)) from error
 
     def close(self) -> None:
-        self._opened_log = None
+        self._opened_log = self._opened_index = None
         self._lock.release()
 
 
