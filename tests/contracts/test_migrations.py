@@ -19,6 +19,7 @@ from rota.storage.engine import single_engine
 from rota.storage.schema import POSTGRES_SCHEMA, metadata_for
 from rota.storage.urls import parse_store_url
 from tests.contracts.conftest import SHARD_COUNT
+from tests.support.postgres import PostgresServer
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -151,6 +152,16 @@ async def test_a_store_without_schema_is_rejected_with_the_command(empty_url: st
 
     with pytest.raises(StoreRefused, match="rota db upgrade"):
         await store.open(SHARD_COUNT)
+
+
+async def test_no_store_is_made_where_texts_could_not_be_stored(postgres_server: PostgresServer) -> None:
+    locale = "LC_COLLATE 'C' LC_CTYPE 'C'"
+    postgres_server.execute(f"CREATE DATABASE latin TEMPLATE template0 ENCODING 'WIN1252' {locale}")
+
+    with pytest.raises(StoreRefused, match="encoding of this database is WIN1252, and must be UTF8"):
+        await upgrade(postgres_server.dsn("latin"))
+
+    postgres_server.drop_database("latin")
 
 
 async def test_an_older_schema_is_rejected_and_a_later_one_accepted(empty_url: str) -> None:

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 import rota
+from rota.replica.ports import StoreRefused
 from rota.storage.engine import single_engine
 from rota.storage.errors import store_errors
 from rota.storage.partitions import create_partitions_ahead
@@ -119,7 +120,18 @@ async def _guard(connection: AsyncConnection) -> None:
     await connection.execute(text("SET LOCAL lock_timeout = '5s'"))
     # IF NOT EXISTS would ask for the right to create schemas even where there is nothing to create.
     if await connection.scalar(text(f"SELECT to_regnamespace('{POSTGRES_SCHEMA}')")) is None:
+        await _check_encoding(connection)
         await connection.execute(text(f"CREATE SCHEMA {POSTGRES_SCHEMA}"))
+
+
+async def _check_encoding(connection: AsyncConnection) -> None:
+    """Raise `StoreRefused` where some texts of clients could not be stored: each such call would fail its shard."""
+    encoding = await connection.scalar(text("SHOW server_encoding"))
+    if encoding != "UTF8":
+        raise StoreRefused(
+            f"the encoding of this database is {encoding}, and must be UTF8: make another database, with "
+            "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+        )
 
 
 def _run_alembic(connection: Connection, step: Callable[[Config, str], None], revision: str) -> None:
