@@ -312,6 +312,23 @@ async def test_programs_that_are_missing_are_named(postgres_url: str, monkeypatc
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("setting", ["client_encoding = LATIN1", "transaction_timeout = 500"])
+async def test_a_backup_takes_no_setting_of_the_database(
+    postgres_url: str, postgres_server: PostgresServer, tmp_path: Path, setting: str
+) -> None:
+    await (await opened(postgres_url)).close()
+    postgres_server.execute(f'ALTER DATABASE "{postgres_url.rpartition("/")[2]}" SET {setting}')
+    slow = tmp_path / "pg_dump"
+    slow.write_text(f'#!/bin/sh\nsleep 0.6\nexec {binary("pg_dump")} "$@"\n')
+    slow.chmod(0o700)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+        file = await backup(postgres_url, tmp_path / "copy")
+
+    assert (await restore(postgres_url, file)).kept_as.startswith("rota_before_")
+
+
+@pytest.mark.thorough
 async def test_a_wrong_url_is_said_before_anything_is_made(postgres_url: str, tmp_path: Path) -> None:
     store = await opened(postgres_url)
     file = await backup(postgres_url, tmp_path / "copy")
@@ -366,6 +383,12 @@ def test_a_password_is_not_in_a_command_line(dsn: str) -> None:
 
     assert shown == "postgresql://u@a:1,b:2/db?sslmode=require&target_session_attrs=read-write"
     assert environment["PGPASSWORD"] == "p@ss"
+
+
+def test_a_socket_is_named_as_the_programs_read_it() -> None:
+    shown, _ = connection_of(PostgresLocation("postgresql:///rota?host=/run"))
+
+    assert shown == "postgresql:///rota?host=/run"
 
 
 def test_a_password_file_is_read_anew(tmp_path: Path) -> None:

@@ -28,6 +28,11 @@ from rota.storage.schema import ALONE, POSTGRES_SCHEMA
 from rota.storage.urls import PostgresLocation
 
 _FIRST_WITH_FLOORS = "0008"
+# The second one is Postgres' since 17.
+_UNLIMITED = text(
+    "SELECT set_config(name, '0', true) FROM pg_settings"
+    " WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')"
+)
 _LOCK_WAIT_MS = 60_000
 """As long as a migration of the schema is waited for."""
 _REVISION = re.compile(rf"^COPY {POSTGRES_SCHEMA}\.alembic_version [^;]*;\n(?P<revision>\w+)\n", re.MULTILINE)
@@ -44,12 +49,13 @@ async def back_up_postgres(store_url: str, location: PostgresLocation, target: P
     """
     target = named(target, ".dump")
     dump = [program("pg_dump"), "--format=custom", f"--schema={POSTGRES_SCHEMA}", "--no-unlogged-table-data"]
-    dump.append(f"--lock-wait-timeout={_LOCK_WAIT_MS}")
+    # A role or a database may set another encoding of clients, which need not have all characters.
+    dump += [f"--lock-wait-timeout={_LOCK_WAIT_MS}", "--encoding=UTF8"]
     async with opened(store_url, writes=False) as engine:
         with new_file(target) as file, store_errors():
             async with engine.begin() as connection:
                 await read_incarnation(connection)
-                await connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+                await connection.execute(_UNLIMITED)
                 await connection.execute(ALONE)
                 await asyncio.to_thread(run, [*dump, f"--file={file}"], location)
     return target

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 from rota.passwords import read_password
 from rota.replica.ports import StoreRefused
@@ -102,7 +102,8 @@ def connection_of(location: PostgresLocation) -> tuple[str, dict[str, str]]:
         environment["PGPASSWORD"] = read_password(location.password_file)
     elif password or given:
         environment["PGPASSWORD"] = unquote(given[-1] if given else password)
-    return urlunsplit(parts._replace(netloc=f"{user}{at}{hosts}", query=query)), environment
+    # Not by urlunsplit, which leaves the slashes out where the host is (`postgresql:///rota`).
+    return f"postgresql://{user}{at}{hosts}{parts.path}{query and f'?{query}'}", environment
 
 
 def _failed(command: str, said: bytes) -> PostgresProgramFailed:
