@@ -404,6 +404,23 @@ async def test_a_server_starts_while_a_backup_reads_the_journal(
     await second.close()
 
 
+async def test_a_server_starts_where_upkeep_takes_too_long(
+    store: SqlStore, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where a day of lines is in the default partition: to move 600,000 of them takes Postgres 16 s."""
+    async with store._writing() as connection:
+        await connection.execute(text(f"DROP TABLE rota.{day_of_the_server(3)}"))
+    async with store._reading() as connection:
+        await connection.execute(text("LOCK TABLE rota.group_events IN ACCESS SHARE MODE"))
+        second = SqlStore(postgres_url, write_timeout_ms=300)
+
+        await second.open(SHARD_COUNT)
+
+        assert "run `rota db upgrade`, which has no time limit" in caplog.text
+        assert await second.append([a_batch(await claim_one(second))]) == []
+    await second.close()
+
+
 async def test_a_line_goes_to_the_partition_of_its_day_or_the_default(store: SqlStore) -> None:
     claim = await claim_one(store)
     now_ms = int(datetime.now(UTC).timestamp() * 1000)

@@ -42,7 +42,7 @@ from rota.storage.sessions import add_session, end_session, read_session
 from rota.storage.stored import read_stored
 from rota.storage.token_trail import read_acts
 from rota.storage.tokens import add_token, forget_token, note_uses, read_tokens, revoke_token
-from rota.storage.urls import parse_store_url
+from rota.storage.urls import SqliteLocation, parse_store_url
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class SqlStore:
                 self.went_back = await self._connections.recognise(connection)
                 if self.went_back:
                     self.incarnation = await read_incarnation(connection)
-            await self.maintain()
+            await self._maintain_at_once()
         except BaseException:
             await self.close()
             raise
@@ -120,6 +120,19 @@ class SqlStore:
                     await self._connections.warm_up()
         except StoreUnavailable as error:
             _log.warning("the first writes may take longer: they were not prepared", extra={"error": str(error)})
+
+    async def _maintain_at_once(self) -> None:
+        """A store on Postgres serves without its upkeep; the note of an embedded one belongs to its opening."""
+        try:
+            await self.maintain()
+        except StoreUnavailable as error:
+            if isinstance(self.location, SqliteLocation):
+                raise
+            _log.warning(
+                "the journal's partitions were not made, the default one takes the lines: %s, which has no time limit",
+                UPGRADE_HINT,
+                extra={"error": str(error)},
+            )
 
     async def maintain(self) -> None:
         """Upkeep, to be called every few hours: makes the journal's partitions of the next days, or notes its end."""
