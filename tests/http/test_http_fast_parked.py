@@ -153,6 +153,8 @@ BROKEN = {
     "fields": (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 300, 431),
     "a long head": (b"GET / HTTP/1.1\r\nX: " + b"y" * 70_000, 431),
     "a chunk": (b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+    "a URL": (b"GET http://a:b:c/ HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+    "a tunnel": (b"CONNECT a:1 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
 }
 """Bytes that are refused behind another request, and how."""
 
@@ -455,6 +457,20 @@ async def test_bytes_are_refused_behind_all_answers(name: str, behind: int, way:
         await turns(1)
 
     assert answers_in(await rest(reader)) == [200] * (1 + behind) + [status]
+    writer.close()
+
+
+@pytest.mark.parametrize("way", ["fast", "plain"])
+@pytest.mark.parametrize("before", [b"", LAST.replace(b"Connection: close\r\n", b""), a_request()], ids=len)
+@pytest.mark.parametrize("name", BROKEN)
+async def test_bytes_are_refused_on_a_connection_in_use(name: str, before: bytes, way: str, both: Both) -> None:
+    broken, status = BROKEN[name]
+    reader, writer = await asyncio.open_connection("127.0.0.1", getattr(both, way).port)
+    for sent in (before, broken):
+        writer.write(sent)
+        await turns(20)
+
+    assert answers_in(await rest(reader)) == [200] * bool(before) + [status]
     writer.close()
 
 

@@ -126,10 +126,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._part, self._has_begun = Part.BODY, True
+        self._has_begun = True
         self._body_bytes = self._rest_bytes = self._fields = 0
         former = self.cycle
         super().on_headers_complete()
+        # Not before: a head whose URL cannot be read has no cycle, and its refusal would end that of another request.
+        self._part = Part.BODY
         if former is None or former.response_complete:  # type: ignore[redundant-expr]
             self._answering = self.cycle
         if self.scope["method"] not in _WITHOUT_BODY:
