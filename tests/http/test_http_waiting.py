@@ -140,6 +140,16 @@ async def test_a_silent_stream_is_pinged_and_a_closed_one_is_released(
     await scripted.until_watched(0)
 
 
+async def test_a_head_of_a_stream_ends(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(10):
+        head = await client.head(f"{GROUP}/events")
+        after = await client.get("/healthz")
+    await scripted.until_watched(0)
+
+    assert (head.status_code, head.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    assert after.status_code == 200
+
+
 async def test_a_stream_reports_a_journal_that_cannot_be_followed(
     scripted: ScriptedCoordinator, client: httpx.AsyncClient
 ) -> None:
@@ -168,7 +178,7 @@ async def test_a_stream_that_ends_twice_lets_go_of_the_journal(scripted: Scripte
 
     await scripted.append(event(1))
     stream = EventStream(scripted.watch("default", "indexers", 0), Metrics(), Draining(), PING_SECONDS)
-    running = asyncio.create_task(stream({}, receive, send))
+    running = asyncio.create_task(stream({"method": "GET"}, receive, send))
     await untaken.wait()
 
     running.cancel()

@@ -81,15 +81,17 @@ class EventStream:
 
         self._following: asyncio.Future[JournalEvent | bytes]
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gone = asyncio.ensure_future(until_disconnect(receive))
         drained = asyncio.ensure_future(self._draining.wait())
         self._following = asyncio.ensure_future(self._follow())
         try:
             with self._metrics.streaming():
                 await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-                await _send_frame(send, _PING)
-                await self._pump(send, gone, drained)
+                # A client that asks with HEAD sends its next request after the head.
+                if scope["method"] != "HEAD":
+                    await _send_frame(send, _PING)
+                    await self._pump(send, gone, drained)
                 await send({"type": "http.response.body", "body": b""})
         finally:
             closing = asyncio.create_task(self._close(gone, drained, self._following))
