@@ -20,6 +20,7 @@ from rota.group.rows import RowChanges
 from rota.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailable
 from rota.storage import SqlStore, upgrade
 from rota.storage.bulk import TableChange
+from rota.storage.connections import CLOSE_S
 from rota.storage.errors import store_errors
 from rota.storage.readers import opened
 from rota.storage.schema import topics
@@ -311,6 +312,18 @@ async def test_an_append_at_a_hanging_server_lands_once_or_never(
     again = await claim_one(own_store)
     assert again.last_seq in (1, 2)
     assert [event.seq for event in await own_store.read_events(0, 0, 9)] == list(range(1, again.last_seq + 1))
+
+
+async def test_a_hanging_server_does_not_hold_up_the_end(own_server: PostgresServer, own_store: SqlStore) -> None:
+    """A replica that gets SIGTERM closes its store at last, and would not end before it is killed."""
+    await own_store.append([a_batch(await claim_one(own_store))])
+
+    hang(own_server)
+    try:
+        async with asyncio.timeout(2 * CLOSE_S):
+            await own_store.close()
+    finally:
+        hang(own_server, signal.SIGCONT)
 
 
 async def test_no_listener_is_unavailable_and_no_database_rejected(postgres_dsn: str) -> None:

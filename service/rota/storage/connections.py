@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -36,6 +37,8 @@ _log = logging.getLogger(__name__)
 
 _POSTGRES_CONNECTIONS = 8
 _SQLITE_READERS = 2
+CLOSE_S = 2.0
+"""A server closes a connection at once when it is asked to. One that hangs is not waited for any longer."""
 
 
 class Connections(Protocol):
@@ -205,13 +208,20 @@ class PostgresConnections:
         """There is no place for it outside of the store."""
 
     async def close(self) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._close()
+        except TimeoutError:
+            _log.warning("Postgres does not answer: its connections end with this process")
+
+    async def _close(self) -> None:
         await self._gate.close()
         for kept in (self._appending, self._single):
             if kept is not None:
                 await kept.close()
-        if self._engine is not None:
-            await self._engine.dispose()
-            self._engine = None
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.dispose()
 
     def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
         # Set explicitly, because a pooler may hand us a session with another value from its last user.
