@@ -564,19 +564,19 @@ class Session:
         return True
 
     def _answer_heartbeats(self, call: int, requests: list[HeartbeatMany]) -> None:
-        answers = []
+        answers: list[Answer] = []
         for request in requests:
             answer = self._calls.coordinator.try_heartbeat(request)
             if answer is None:
-                self._start(call, partial(self._heartbeat_later, requests), HEARTBEAT)
+                self._start(call, partial(self._heartbeat_later, requests, answers), HEARTBEAT)
                 return
             answers.append(answer)
         event = self._event_of(requests, answers)
         event.call = call
         self.push(event)
 
-    async def _heartbeat_later(self, requests: list[HeartbeatMany]) -> SessionEvent:
-        return self._event_of(requests, await answers_to(self._calls.coordinator, requests))
+    async def _heartbeat_later(self, requests: list[HeartbeatMany], known: list[Answer]) -> SessionEvent:
+        return self._event_of(requests, await answers_to(self._calls.coordinator, requests, known=known))
 
     def _event_of(self, requests: list[HeartbeatMany], answers: list[Answer]) -> SessionEvent:
         for request, answer in zip(requests, answers, strict=True):
