@@ -11,8 +11,9 @@ import pytest
 from rota.api.grpc.calls import Context
 from rota.api.grpc.receiving import SessionMessages
 from rota.api.grpc.server import GrpcServer
-from rota.api.grpc.session import MAX_UNREAD, NOT_READ, Session
+from rota.api.grpc.session import NOT_READ, Session
 from rota.api.grpc.turns import Turns
+from rota.api.grpc.unread import MAX_UNREAD
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import DescribeGroup, DescribeReply, LeaveGroup, LeavingMember
 from rota.runtime.coordinator import LocalCoordinator

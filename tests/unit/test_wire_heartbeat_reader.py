@@ -8,7 +8,14 @@ from rota.protocol.errors import RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import HeartbeatMany, MemberHeartbeat
 from rota.v1.coordinator_pb2 import HeartbeatManyRequest, JoinGroupRequest, SessionRequest
-from rota.wire.heartbeats import MAX_REMEMBERED_BYTES, HeartbeatReader, are_heartbeats, write_many
+from rota.wire.heartbeats import (
+    MAX_REMEMBERED_BYTES,
+    MAX_SIZE_REMEMBERED,
+    SIZE_OF_A_MEMBER,
+    HeartbeatReader,
+    are_heartbeats,
+    write_many,
+)
 
 LIMITS = Limits(group_max_size=3)
 
@@ -145,3 +152,26 @@ def test_a_message_has_heartbeats_alone_or_is_like_others() -> None:
     assert not are_heartbeats(beats + joins.SerializeToString())
     assert not are_heartbeats(beats[:-1])
     assert not are_heartbeats(b"")
+
+
+def test_what_is_remembered_of_other_groups_is_bounded() -> None:
+    members = [f"m{number}" for number in range(10_000)]
+    limits = Limits()
+    size = len(a_message(7, a_group("g", 1, *members))) + SIZE_OF_A_MEMBER * len(members)
+    data = a_message(7, a_group("first", 1, *members))
+    reader, first = a_reader_of(data, limits)
+
+    for number in range(1 + MAX_SIZE_REMEMBERED // size):
+        reader.read(said(a_group(f"g{number}", 1, *members)))
+    again = reader.read(said(a_group("first", 1, *members)))
+
+    assert again == first
+    assert again[0] is not first[0]
+
+
+def test_members_that_come_and_go_are_counted_once() -> None:
+    reader = HeartbeatReader(LIMITS)
+    for number in range(1_000):
+        reader.read(said(a_group("g", number), a_group("h")))
+
+    assert reader._size < 1_000

@@ -36,6 +36,11 @@ from rota.wire.rpcs import RPCS
 _RPC = RPCS[Heartbeat]
 MAX_REMEMBERED = 10_000
 """Groups of one stream."""
+MAX_SIZE_REMEMBERED = 8 * 1024 * 1024
+"""Of the groups of one stream: their bytes, and `SIZE_OF_A_MEMBER` for each heartbeat in them. It goes beyond by one
+message."""
+SIZE_OF_A_MEMBER = 128
+"""What a heartbeat takes in memory beside its bytes."""
 MAX_REMEMBERED_BYTES = 1024 * 1024
 """A message of one stream that is larger is read again each time."""
 MAX_HEARTBEATS = 10_000
@@ -89,11 +94,12 @@ class HeartbeatReader:
     Nor is a whole message with the same heartbeats as the last one: only the number of its call is read.
     """
 
-    __slots__ = ("_last", "_last_read", "_latest", "_limits", "_said")
+    __slots__ = ("_last", "_last_read", "_latest", "_limits", "_said", "_size")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._said: dict[tuple[str, str], tuple[bytes, HeartbeatMany]] = {}
+        self._size = 0
         self._latest: list[HeartbeatMany] | None = None
         """What the last `read` has read, until `remember`."""
         self._last = b""
@@ -105,8 +111,9 @@ class HeartbeatReader:
         check_size(message, self._limits)
         if len(message.groups) > MAX_REMEMBERED:
             return read_many(message, self._limits)
-        if len(self._said) > MAX_REMEMBERED:
+        if len(self._said) > MAX_REMEMBERED or self._size > MAX_SIZE_REMEMBERED:
             self._said.clear()
+            self._size = 0
         self._latest = [self._read(group) for group in message.groups]
         return self._latest
 
@@ -133,6 +140,7 @@ class HeartbeatReader:
         if known is not None and known[0] == said:
             return known[1]
         request = _read_group(group)
+        self._size += _size(said, request) - (_size(*known) if known is not None else 0)
         self._said[key] = (said, request)
         return request
 
@@ -221,3 +229,8 @@ def _read_member(member: Any) -> MemberHeartbeat:
         return MemberHeartbeat(member_id, generation_id)
     check_instance_id(member.group_instance_id)
     return MemberHeartbeat(member_id, generation_id, member.group_instance_id)
+
+
+def _size(said: bytes, request: HeartbeatMany) -> int:
+    """See `MAX_SIZE_REMEMBERED`."""
+    return len(said) + SIZE_OF_A_MEMBER * len(request.members)

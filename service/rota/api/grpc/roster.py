@@ -139,6 +139,11 @@ class Roster:
         table = self._tables.get(key)
         return list(table.members.get(stream, ())) if table is not None else []
 
+    def has_members(self, stream: Stream, key: GroupKey) -> bool:
+        """Whether any member of the group is on this stream."""
+        table = self._tables.get(key)
+        return table is not None and stream in table.members
+
     def bind(self, stream: Stream, key: GroupKey, member_id: str) -> None:
         """Bind the member to this stream; it leaves the one that it was on before."""
         table = self._tables.get(key)

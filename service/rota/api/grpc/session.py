@@ -25,7 +25,6 @@ they leave, and the coordinator, which knows when each was last seen, decides wh
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from functools import partial
@@ -33,36 +32,24 @@ from sys import intern
 from typing import Any
 
 from rota.api.grpc.bound_calls import BoundCall, begin_bound
-from rota.api.grpc.calls import Calls, Context, client_of, dump
+from rota.api.grpc.calls import Calls, Context, client_of
 from rota.api.grpc.failures import CallFailed, Failure, converted, error_event, failure_of, outcome_of
 from rota.api.grpc.receiving import SessionMessages
 from rota.api.grpc.requests import requests_in
+from rota.api.grpc.results import Results, reply_of
 from rota.api.grpc.roster import GroupKey, Loss, Roster
 from rota.api.grpc.submitted import CALL_KINDS, CallKind, MemberRequest, SubmittedCall
 from rota.api.grpc.turns import BYTES_OF_A_TURN, Turns
+from rota.api.grpc.unread import Unread
 from rota.api.heartbeats import answers_to
 from rota.api.large import begin_reading, is_large
 from rota.observability import tracing
 from rota.protocol.errors import ErrorCode, RejectedRequest
-from rota.protocol.messages import (
-    Heartbeat,
-    HeartbeatMany,
-    HeartbeatManyReply,
-    JoinGroup,
-    JoinReply,
-    SyncGroup,
-)
+from rota.protocol.messages import Heartbeat, HeartbeatMany, JoinGroup, JoinReply, SyncGroup
 from rota.replica.ports import Answer
-from rota.v1.coordinator_pb2 import (
-    Drain,
-    HeartbeatManyResponse,
-    SessionEvent,
-    SessionOptions,
-    SessionRequest,
-)
-from rota.wire.batching import dump_next
+from rota.v1.coordinator_pb2 import Drain, SessionEvent, SessionOptions, SessionRequest
 from rota.wire.fields import invalid
-from rota.wire.heartbeats import HeartbeatReader, write_result
+from rota.wire.heartbeats import HeartbeatReader
 from rota.wire.protobuf import parse
 from rota.wire.repeated import Repeated
 
@@ -70,13 +57,15 @@ OPERATION = "Session"
 HEARTBEAT = "HeartbeatMany"
 MAX_CALLS = 20_000
 """Open calls of one stream: two for each member of the largest group."""
-MAX_UNREAD = 20_000
-"""Events that a client has not taken yet. One that falls further behind is cut off."""
+MOST_FORGOTTEN = 1_000
+"""Groups without members on a stream, or half of all its groups, are forgotten at the latest when there are more."""
 MAX_LEAVE_AFTER_MS = 1_800_000
 COME_TOGETHER = ("joined", "synced", "rebalance", "generation")
 """Events that thousands of members get at once. The answer to a heartbeat and the news of an election do not wait."""
 WRITES_OF_A_TURN = 4
 """Streams that write such events in one turn of the event loop. More events come while the others wait."""
+LAST_WORDS_S = 1.0
+"""For a client to take what is unread on a stream that ends with a failure."""
 DRAINING = "this replica is stopping; go on at another one"
 NOT_READ = Failure(ErrorCode.THROTTLED, "the stream's events are not read fast enough")
 
@@ -102,14 +91,14 @@ class Session:
         "_has_received",
         "_heartbeats",
         "_host",
-        "_last_answers",
-        "_last_results",
         "_leave_after_ms",
         "_messages",
+        "_most_groups",
         "_open",
         "_reading",
         "_receives",
         "_rejection",
+        "_results",
         "_roster",
         "_task",
         "_unbegun",
@@ -129,15 +118,15 @@ class Session:
         """Where its client is; None until the first join."""
         self._heartbeats: HeartbeatReader | None = None
         """None until the first heartbeat."""
-        self._last_answers: list[Answer] | None = None
-        self._last_results: HeartbeatManyResponse | None = None
-        """The last answers to heartbeats as they travel: as a rule the next ones are the same."""
+        self._results = Results()
         self._groups: set[GroupKey] = set()
         """Where it has, or had, members, or calls to become one."""
+        self._most_groups = MOST_FORGOTTEN
+        """With so many, those without members are forgotten."""
         self._open: dict[int, asyncio.Task[None] | SubmittedCall] = {}
         self._unbegun = 0
         """Tasks of calls that have not run yet. Calls behind them are tasks, too, so that they begin in their order."""
-        self._unread: deque[SessionEvent] | None = None
+        self._unread: Unread | None = None
         """None while there is none: an empty queue is large beside a stream that is silent."""
         self._writing: asyncio.Task[None] | None = None
         """Writes the unread events. It ends with the last of them."""
@@ -198,6 +187,9 @@ class Session:
             try:
                 await asyncio.gather(*tasks, return_exceptions=True)
             finally:  # the end of its messages may be seen first, and the stream's own end while the tasks end
+                # The roster keeps this object until the grace is over.
+                self._heartbeats = self._unread = None
+                self._results = Results()
                 self._roster.lose(self, self._groups, self._lost())
 
     def push(self, event: SessionEvent) -> None:
@@ -205,9 +197,9 @@ class Session:
         if self._closed:
             return
         if self._unread is None:
-            self._unread = deque()
+            self._unread = Unread()
             self._writing = asyncio.create_task(self._write(self._unread))
-        elif len(self._unread) >= MAX_UNREAD:
+        elif self._unread.is_full:
             self._failure = NOT_READ
             self._look()
             return
@@ -269,15 +261,14 @@ class Session:
 
     # --- writing ------------------------------------------------------------------------------------
 
-    async def _write(self, unread: deque[SessionEvent]) -> None:
+    async def _write(self, unread: Unread) -> None:
         """Write the queued events, also those that are queued meanwhile.
 
         None once the caller is rejected: unread events may be about groups that the caller may not see.
         """
         try:
             while await self._may_write(unread):
-                data = dump_next(unread) if self._batching else dump(unread.popleft())
-                await self._context.write(data)
+                await self._context.write(unread.dump_next(batching=self._batching))
             self._unread = self._writing = None
         except BaseException:
             self._broken = True
@@ -285,24 +276,28 @@ class Session:
         finally:
             self._look()
 
-    async def _may_write(self, unread: deque[SessionEvent]) -> bool:
+    async def _may_write(self, unread: Unread) -> bool:
         """Whether there are events to write. `COME_TOGETHER` wait for a turn in which few streams write."""
-        if self._batching and unread and unread[0].WhichOneof("event") in COME_TOGETHER:
+        if self._batching and unread and unread.first_kind in COME_TOGETHER:
             turns, size = self._messages.turns_of_answers, BYTES_OF_A_TURN // WRITES_OF_A_TURN
             if not turns.try_begin(size):
                 await turns.wait(size)
         return bool(unread) and self._rejection is None
 
     async def _finish(self) -> Failure | None:
-        """Write the unread events and the answers to open calls, unless the stream is to end with a failure."""
+        """Write the unread events and the answers to open calls.
+
+        Where the stream ends with a failure only the events, and not for as long as its client likes.
+        """
         while self._writing is not None or self._open:
-            if self._writing is not None:
+            if self._broken and self._writing is not None:
                 await self._writing
-            elif self._failure is not None or self._rejection is not None:
+            if self._failure is not None or self._rejection is not None:
+                if self._writing is not None:
+                    await asyncio.wait((self._writing,), timeout=LAST_WORDS_S)
                 break
-            else:
-                self._waiting = asyncio.get_running_loop().create_future()
-                await self._waiting
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
         return self._failure or self._rejection
 
     # --- reading ------------------------------------------------------------------------------------
@@ -516,7 +511,7 @@ class Session:
         self._calls.admission.admit(request)
         if isinstance(request, JoinGroup | SyncGroup):
             # Names that are in memory once, for all streams of the group.
-            self._groups.add((intern(request.namespace), intern(request.group_id)))
+            self._note_group((intern(request.namespace), intern(request.group_id)))
         admitted: MemberRequest = request
         return admitted
 
@@ -526,11 +521,17 @@ class Session:
         if isinstance(request, JoinGroup | SyncGroup):
             member_id = reply.member_id if isinstance(reply, JoinReply) else request.member_id
             key = (request.namespace, request.group_id)
-            self._groups.add(key)  # `_admit_again` may have removed it while the call was under way.
+            self._note_group(key)  # `_admit_again` may have removed it while the call was under way.
             self._roster.bind(self, key, member_id)
         event = SessionEvent()
         self._calls.answers.fill(kind.rpc, getattr(event, kind.answer), reply, answer.revision, answer.epoch)
         return event
+
+    def _note_group(self, key: GroupKey) -> None:
+        if len(self._groups) >= self._most_groups:
+            self._groups = {each for each in self._groups if self._roster.has_members(self, each)}
+            self._most_groups = 2 * len(self._groups) + MOST_FORGOTTEN
+        self._groups.add(key)
 
     def begin_bound(self, request: MemberRequest) -> BoundCall | None:
         """Bind the member of a call to this stream while the call is under way."""
@@ -580,20 +581,9 @@ class Session:
 
     def _event_of(self, requests: list[HeartbeatMany], answers: list[Answer]) -> SessionEvent:
         for request, answer in zip(requests, answers, strict=True):
-            reply = _reply_of(answer)
+            reply = reply_of(answer)
             if reply.error is ErrorCode.NONE:
-                self._groups.add((request.namespace, request.group_id))
+                self._note_group((request.namespace, request.group_id))
                 self._roster.on_heartbeat(self, request, reply.errors)
             self._calls.count(request, reply)
-        if answers != self._last_answers:
-            results = HeartbeatManyResponse()
-            for answer in answers:
-                write_result(results.groups.add(), _reply_of(answer), answer.revision, answer.epoch)
-            self._last_results, self._last_answers = results, answers
-        return SessionEvent(heartbeat=self._last_results)
-
-
-def _reply_of(answer: Answer) -> HeartbeatManyReply:
-    reply = answer.reply
-    assert isinstance(reply, HeartbeatManyReply)
-    return reply
+        return self._results.event_of(answers)
