@@ -9,21 +9,25 @@ from typing import Any
 
 import pytest
 
-from rota.api.grpc.bound_calls import BoundCall, begin_bound
-from rota.api.grpc.roster import BYTES_OF_A_LEAVE, Loss, Roster, Stream
+from rota.api.grpc.bound_calls import Bound, begin_bound
+from rota.api.grpc.roster import BYTES_OF_A_LEAVE, RETRY_LEAVE_S, Loss, Roster, Stream
 from rota.api.grpc.turns import BYTES_OF_A_TURN, Turns
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     DescribeGroup,
     DescribeReply,
     Heartbeat,
+    HeartbeatError,
     HeartbeatMany,
     HeartbeatManyReply,
     JoinReply,
     LeaveGroup,
+    LeavingMember,
     MemberHeartbeat,
     SyncGroup,
+    refuse,
 )
+from rota.replica.forwarding import UNANSWERED
 from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
 from rota.v1.coordinator_pb2 import SessionEvent
@@ -115,7 +119,7 @@ async def test_a_stream_that_joins_in_anothers_name_releases_the_place() -> None
         roster.remove(own, KEY, ["m"])
 
 
-def joins_in_its_name(roster: Roster, stream: Deaf, member_id: str) -> BoundCall:
+def joins_in_its_name(roster: Roster, stream: Deaf, member_id: str) -> Bound:
     """A join on this stream, which waits for the answer of another replica."""
     call = begin_bound(roster, stream, replace(a_join(), member_id=member_id))
     assert call is not None
@@ -178,6 +182,64 @@ async def test_members_leave_in_the_name_of_their_streams_caller(subject: str, l
 
         assert not roster._tables
         assert await member_ids(coordinator) == ([] if leaves else [member.member_id])
+
+
+@pytest.mark.parametrize("error", UNANSWERED)
+@in_virtual_time
+async def test_members_leave_once_their_owner_answers(error: ErrorCode, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_coordinator() as coordinator:
+        leaves, stays = await two_members(coordinator)
+        refusals, submit = [error] * len(RETRY_LEAVE_S), coordinator.submit
+
+        def submit_late(request: LeaveGroup, done: Callable[[Answer], None]) -> object:
+            if not refusals:
+                return submit(request, done)
+            done(Answer(refuse(request, refusals.pop(), "not now")))
+            return None
+
+        monkeypatch.setattr(coordinator, "submit", submit_late)
+        roster, lost = Roster(coordinator, Turns()), Deaf()
+        roster.bind(lost, KEY, leaves.member_id)
+
+        roster.lose(lost, [KEY], a_loss(0))
+        await until(lambda: not refusals and not roster._leaving)
+
+        assert await member_ids(coordinator) == [stays.member_id]
+
+
+@pytest.mark.parametrize("error", [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.ILLEGAL_GENERATION])
+@in_virtual_time
+async def test_a_refused_heartbeat_takes_no_member_off_its_stream(error: ErrorCode) -> None:
+    """While its owner is silent, or its generation is over. Of a stranger the first shows nothing."""
+    async with a_coordinator() as coordinator:
+        roster, stream = Roster(coordinator, Turns()), Deaf()
+        roster.bind(stream, KEY, "m")
+        request = HeartbeatMany(*KEY, (MemberHeartbeat("m", 1), MemberHeartbeat("stranger", 1)))
+        stranger = error if error in UNANSWERED else ErrorCode.UNKNOWN_MEMBER_ID
+
+        roster.on_heartbeat(stream, request, [HeartbeatError("m", error), HeartbeatError("stranger", stranger)])
+
+        assert list(roster.streams(KEY)) == ["m"]
+        roster.stop()
+
+
+@pytest.mark.parametrize("error", [ErrorCode.COORDINATOR_NOT_AVAILABLE, None])
+@in_virtual_time
+async def test_members_whose_leave_fails_leave_with_their_stream(error: ErrorCode | None) -> None:
+    """Or has no answer when the stream is lost."""
+    async with a_coordinator() as coordinator:
+        leaves, stays = await two_members(coordinator)
+        roster, lost = Roster(coordinator, Turns()), Deaf()
+        roster.bind(lost, KEY, leaves.member_id)
+        leave = begin_bound(roster, lost, LeaveGroup(*KEY, (LeavingMember(leaves.member_id),)))
+        assert leave is not None
+
+        leave.end(error)
+        await asyncio.sleep(0.1)
+        roster.lose(lost, [KEY], a_loss(0))
+        await until(lambda: not roster._leaving and not roster._tables)
+
+        assert await member_ids(coordinator) == [stays.member_id]
 
 
 @pytest.mark.parametrize("grace_ms", [0, GRACE_MS])

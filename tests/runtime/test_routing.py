@@ -26,6 +26,10 @@ from rota.protocol.messages import (
     HeartbeatMany,
     JoinGroup,
     JoinReply,
+    LeaveGroup,
+    LeaveReply,
+    LeavingMember,
+    LeftMember,
     ListGroups,
     ListReply,
     ListTopics,
@@ -275,6 +279,22 @@ async def test_a_call_may_be_cancelled_before_it_is_forwarded(fleet: list[Runnin
 
     assert answers == []
     assert first.local.parked() == 0
+
+
+async def test_a_forwarded_leave_goes_on_without_its_client(fleet: list[RunningReplica]) -> None:
+    """As at its owner: a call that does not park has nothing that could be cancelled."""
+    first, second, _ = fleet
+    group = a_group_of(first)
+    member = await a_stable_member(first.routed, group)  # type: ignore[arg-type]
+    answers: list[Answer] = []
+
+    leave = LeaveGroup("default", group, (LeavingMember(member.member_id),))
+    cancel = second.routed.submit(leave, answers.append)
+    if cancel is not None:
+        cancel()
+    await until(lambda: bool(answers))
+
+    assert answers[0].reply == LeaveReply(members=(LeftMember(member.member_id, None, ErrorCode.NONE),))
 
 
 @pytest.mark.parametrize("is_submitted", [False, True])

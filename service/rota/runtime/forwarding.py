@@ -117,7 +117,8 @@ class Forwarder:
         if isinstance(do, step.AskPeer) and not do.parks and isinstance(request, FORWARDED_AT_ONCE):
             self.peers.submit(do.peer, request, partial(self._peer_answered, do, done))
             return None
-        return self._finish(request, partial(self.call, request), done).cancel
+        going_on = self._finish(request, partial(self.call, request), done)
+        return going_on.cancel if parks_for_ms(request) else None
 
     def _peer_answered(self, asked: step.AskPeer, done: Callable[[Answer], None], outcome: Answer | NoAnswer) -> None:
         if isinstance(outcome, NoAnswer):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rota.api.grpc.roster import GroupKey, Roster, Stream
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import JoinGroup, LeaveGroup, Request, SyncGroup
@@ -43,8 +45,33 @@ class BoundCall:
         self._roster.end_call(self._key, self._member_id, self._calls)
 
 
-def begin_bound(roster: Roster, stream: Stream, request: Request) -> BoundCall | None:
-    """Bind a joining member to this stream; unbind leaving ones. None for a call without a member on the stream."""
+class BoundLeave:
+    """A leave of members on this stream. They stay on it unless it succeeds: it may have been lost with their owner."""
+
+    __slots__ = ("_calls", "_key", "_roster", "_stream")
+
+    def __init__(self, roster: Roster, key: GroupKey, member_ids: Iterable[str], stream: Stream) -> None:
+        self._roster = roster
+        self._key = key
+        self._stream = stream
+        self._calls = {member_id: roster.calls_of(key, member_id) for member_id in member_ids}
+        for calls in self._calls.values():
+            calls.leaves += 1
+
+    def end(self, code: ErrorCode | None) -> None:
+        """The call is over, with this code; None where it has no answer."""
+        if code is ErrorCode.NONE:
+            self._roster.remove(self._stream, self._key, self._calls)
+        for member_id, calls in self._calls.items():
+            calls.leaves -= 1
+            self._roster.end_call(self._key, member_id, calls)
+
+
+Bound = BoundCall | BoundLeave
+
+
+def begin_bound(roster: Roster, stream: Stream, request: Request) -> Bound | None:
+    """Bind a joining member to this stream. None for a call without a member on the stream."""
     match request:
         case JoinGroup() if request.member_id:
             key = (request.namespace, request.group_id)
@@ -58,5 +85,8 @@ def begin_bound(roster: Roster, stream: Stream, request: Request) -> BoundCall |
                 return None
             return BoundCall(roster, key, request.member_id, its_stream, None, is_join=False)
         case LeaveGroup():
-            roster.remove(stream, (request.namespace, request.group_id), [each.member_id for each in request.members])
+            key = (request.namespace, request.group_id)
+            streams = roster.streams(key)
+            here = [each.member_id for each in request.members if streams.get(each.member_id) is stream]
+            return BoundLeave(roster, key, here, stream) if here else None
     return None

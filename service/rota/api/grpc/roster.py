@@ -20,10 +20,13 @@ from rota.api.grpc.turns import Turns
 from rota.protocol.causes import MEMBER_ENDS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import HeartbeatError, HeartbeatMany, LeaveGroup, LeavingMember
+from rota.replica.forwarding import UNANSWERED
 from rota.replica.ports import Answer, JournalEvent
 from rota.v1.coordinator_pb2 import Fenced, Generation, MemberAssignment, Rebalance, SessionEvent
 
 GroupKey = tuple[str, str]
+OF_MEMBERS = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
+"""Errors of heartbeats that only a member gets."""
 RETRY_LEAVE_S = (0.1, 0.5, 2.0)
 BYTES_OF_A_LEAVE = 512
 """What the leave of a stream's members from one group counts as in `Turns`: it costs as much as some joins."""
@@ -59,11 +62,12 @@ class Stream(Protocol):
 @dataclass(slots=True, eq=False)
 class MemberCalls:
     """Calls of a member that are under way on its stream. While it joins there it gets no push to join, nor of its own
-    sync's result.
+    sync's result, nor of its own end while it leaves.
     """
 
     joins: int = 0
     syncs: int = 0
+    leaves: int = 0
 
 
 @dataclass(slots=True)
@@ -160,7 +164,8 @@ class Roster:
     def end_call(self, key: GroupKey, member_id: str, calls: MemberCalls) -> None:
         """A call that was counted in `calls` is over."""
         table = self._tables.get(key)
-        if table is not None and not (calls.joins or calls.syncs) and table.calls.get(member_id) is calls:
+        is_idle = not (calls.joins or calls.syncs or calls.leaves)
+        if table is not None and is_idle and table.calls.get(member_id) is calls:
             del table.calls[member_id]
             if not table.calls:
                 table.calls.clear()  # which frees its table
@@ -192,17 +197,21 @@ class Roster:
             self._lose_group_in_time(former, key, former.loss)
 
     def on_heartbeat(self, stream: Stream, request: HeartbeatMany, errors: Collection[HeartbeatError]) -> None:
-        """Bind all members with a heartbeat to the stream, except those that were removed."""
+        """Bind all members with a heartbeat to the stream, and unbind those that are none.
+
+        One of which its owner has not said anything stays where it is.
+        """
         key = (request.namespace, request.group_id)
         table = self._tables.get(key)
         if not errors and table is not None and table.settled.get(stream) is request:
             return
         streams = self.streams(key)
-        gone = {each.member_id for each in errors if each.error is not ErrorCode.REBALANCE_IN_PROGRESS}
+        unproven = {each.member_id: each.error for each in errors if each.error not in OF_MEMBERS}
+        gone = [member_id for member_id, error in unproven.items() if error not in UNANSWERED]
         if gone:
             self.remove(stream, key, gone)
         for beat in request.members:
-            if streams.get(beat.member_id) is not stream and beat.member_id not in gone:
+            if streams.get(beat.member_id) is not stream and beat.member_id not in unproven:
                 self.bind(stream, key, beat.member_id)
         if not errors and (table := self._tables.get(key)) is not None:
             table.settled[stream] = request
@@ -236,7 +245,7 @@ class Roster:
         """Have these members leave; again after each of the pauses while the coordinator is not available."""
 
         def answered(answer: Answer) -> None:
-            if not _is_for_later(answer.reply.error) or self._has_stopped:
+            if answer.reply.error not in UNANSWERED or self._has_stopped:
                 return
             if pauses_s:
                 self._after(pauses_s[0], departure.key, partial(self._depart, departure, pauses_s[1:]))
@@ -324,7 +333,10 @@ class Roster:
         member_id = event.payload["member_id"]
         stream = self.streams(key).get(member_id)
         if stream is not None:
+            calls = self._calls(key).get(member_id)
             self.remove(stream, key, [member_id])
+            if calls is not None and calls.leaves:
+                return
             fenced = Fenced(**_place(key, event), member_ids=[member_id], code=code.value, reason=event.reason)
             stream.push(SessionEvent(fenced=fenced))
 
@@ -343,10 +355,6 @@ class Roster:
 
 def _place(key: GroupKey, event: JournalEvent) -> dict[str, Any]:
     return {"namespace": key[0], "group_id": key[1], "revision": event.seq, "epoch": event.epoch}
-
-
-def _is_for_later(error: ErrorCode) -> bool:
-    return error in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 
 def _now_s() -> float:

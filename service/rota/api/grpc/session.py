@@ -31,7 +31,7 @@ from functools import partial
 from sys import intern
 from typing import Any
 
-from rota.api.grpc.bound_calls import BoundCall, begin_bound
+from rota.api.grpc.bound_calls import Bound, begin_bound
 from rota.api.grpc.calls import Calls, Context, client_of
 from rota.api.grpc.failures import CallFailed, Failure, converted, error_event, failure_of, outcome_of
 from rota.api.grpc.receiving import SessionMessages
@@ -487,9 +487,11 @@ class Session:
 
     async def _ask(self, kind: CallKind, read: Any) -> SessionEvent:
         request = self._admitted(read)
-        bound, code = self.begin_bound(request), None
+        bound = self.begin_bound(request)
+        code: ErrorCode | None = None
         try:
             answer = await self._calls.ask(kind.rpc, request, self._context)
+            code = ErrorCode.NONE
         except CallFailed as failed:
             code = failed.failure.code
             raise
@@ -533,7 +535,7 @@ class Session:
             self._most_groups = 2 * len(self._groups) + MOST_FORGOTTEN
         self._groups.add(key)
 
-    def begin_bound(self, request: MemberRequest) -> BoundCall | None:
+    def begin_bound(self, request: MemberRequest) -> Bound | None:
         """Bind the member of a call to this stream while the call is under way."""
         return begin_bound(self._roster, self, request)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from rota.api.grpc.bound_calls import BoundCall
+from rota.api.grpc.bound_calls import Bound
 from rota.api.grpc.calls import Calls, Context, within_deadline
 from rota.api.grpc.failures import Failure, converted, failure_in
 from rota.observability.metrics import Count
@@ -38,7 +38,7 @@ CALL_KINDS = {
 class SessionOfCalls(Protocol):
     """What a call knows of its stream."""
 
-    def begin_bound(self, request: MemberRequest) -> BoundCall | None:
+    def begin_bound(self, request: MemberRequest) -> Bound | None:
         """Bind the member of a call to the stream while the call is under way."""
 
     def event_of(self, kind: CallKind, request: MemberRequest, answer: Answer) -> SessionEvent:
@@ -62,7 +62,7 @@ class SubmittedCall:
         self._kind = kind
         self._request = request
         self._is_open = True
-        self._bound: BoundCall | None = None
+        self._bound: Bound | None = None
         self._waiters: Count | None = None
         """Where the call is counted while it is parked."""
         self._cancel: Cancel | None = None
