@@ -18,10 +18,18 @@ from rota.api.peer import heartbeats
 from rota.api.peer import server as server_of_peers
 from rota.api.peer.client import GrpcPeers
 from rota.api.peer.heartbeats import CollectedHeartbeats, may_be_collected
-from rota.api.peer.methods import CALL, HEARTBEATS, SERVER_OPTIONS, TOPICS_CHANGED, WATCH
+from rota.api.peer.methods import CALL, HEARTBEATS, MAX_MESSAGE_BYTES, SERVER_OPTIONS, TOPICS_CHANGED, WATCH
 from rota.api.peer.secret import shown
 from rota.api.peer.server import PeerServer
-from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatReply, ListTopics, MemberHeartbeat
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import (
+    Heartbeat,
+    HeartbeatMany,
+    HeartbeatReply,
+    ListTopics,
+    ListTopicsReply,
+    MemberHeartbeat,
+)
 from rota.replica.forwarding import NoAnswer
 from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.coordinator import LocalCoordinator
@@ -65,6 +73,20 @@ async def test_a_peer_that_does_not_show_the_secret_is_refused(tables: MemoryTab
         watched = [event async for event in peers.watch(peer, "default", "g", 0)]
 
     assert watched == []
+
+
+async def test_an_answer_of_a_peer_may_be_as_large_as_it_is(
+    tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a group is described, or its leader joins, it has what all members have said."""
+    reply = ListTopicsReply(ErrorCode.UNKNOWN_TOPIC, "x" * (MAX_MESSAGE_BYTES + 1))
+
+    async def answer(*_: object) -> Answer:
+        return Answer(reply)
+
+    monkeypatch.setattr(LocalCoordinator, "call", answer)
+    async with a_peer(tables, SECRET) as peer, peers_that_show(SECRET) as peers:
+        assert (await peers.call(peer, ListTopics("default"))).reply == reply
 
 
 async def test_a_peer_that_is_gone_is_not_connected_to_any_more(tables: MemoryTables) -> None:

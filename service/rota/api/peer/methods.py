@@ -18,11 +18,12 @@ WATCH = f"/{SERVICE}/Watch"
 RELEASED = f"/{SERVICE}/Released"
 TOPICS_CHANGED = f"/{SERVICE}/TopicsChanged"
 
-MAX_MESSAGE_BYTES = 32 * 1024 * 1024
-"""A request of 8 MiB, as JSON with base64, and room to spare."""
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""A request of 8 MiB, as JSON, in which one byte of a text may take six, and room to spare."""
 
 CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    # Answers have no bound, as those to clients have none: a description of 10,000 members may take any size.
+    ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     # A peer that is cut off is noticed, and what waits there given up, in time for clients to ask elsewhere within the
     # shortest rebalance timeout. Three packets lost in a row are no cut: TCP has sent them again by then.
@@ -45,7 +46,7 @@ PEER_NAME = "rota-peer"
 TLS_CHANNEL_OPTIONS = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", PEER_NAME))
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),
     # What a peer has left that is cut off, its watches above all, ends soon.
     ("grpc.keepalive_time_ms", 10_000),

@@ -56,13 +56,22 @@ class _Messages(asyncio.Protocol, ABC):
     transport: asyncio.Transport
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
+        """The beginning of a message that has not arrived in full."""
+        self._size = 0
+        """Of that message, as far as it is known."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's derives from no class of asyncio
 
     def data_received(self, data: bytes) -> None:
-        data, at = self._rest + data, 0
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._size:
+                return
+            data = bytes(self._rest)
+            self._rest.clear()
+        at, self._size = 0, _HEAD.size
         # What follows a message that cannot be read is numbered by a table that is not the writer's.
         while len(data) - at >= _HEAD.size and not self.transport.is_closing():
             length, number, kind = _HEAD.unpack_from(data, at)
@@ -71,10 +80,11 @@ class _Messages(asyncio.Protocol, ABC):
                 return
             begin = at + _HEAD.size
             if len(data) - begin < length:
+                self._size = _HEAD.size + length
                 break
             at = begin + length
             self.received(number, kind, data[begin:at])
-        self._rest = data[at:]
+        self._rest += data[at:]
 
     def send(self, number: int, kind: int, message: bytes) -> None:
         self.transport.write(_HEAD.pack(len(message), number, kind) + message)
