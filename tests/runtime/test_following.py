@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
+import pytest
+
+from rota.protocol.ids import shard_of
+from rota.protocol.messages import CommitOffsets, OffsetToCommit
 from rota.replica.ports import JournalEvent
+from rota.runtime import host
+from rota.runtime.coordinator import LocalCoordinator
 from rota.storage.memory import MemoryTables
 from tests.runtime.conftest import a_join, a_stable_member, until
 from tests.runtime.test_routing import RunningReplica, a_group_of, a_replica, fleet, settled
@@ -71,3 +78,30 @@ async def test_a_group_is_followed_where_it_goes(tables: MemoryTables) -> None:
         assert revisions == sorted(set(revisions))
         end()
         await staying.routed.stop()
+
+
+async def test_a_watcher_that_reads_nothing_keeps_few_lines(
+    coordinator: LocalCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client does not read, so it stands behind a line. It ends there, and resumes by revision."""
+    monkeypatch.setattr(host, "BACKLOG", 5)
+    watch = coordinator.watch("default", "g")
+    waiting = asyncio.ensure_future(anext(watch))
+    at_owner = coordinator._ownership.hosts[shard_of("default", "g", 2)]
+    await until(lambda: bool(at_owner.watchers))
+    [queue] = at_owner.watchers["default", "g"]
+
+    await commit(coordinator, 1)
+    first = await waiting
+    await commit(coordinator, 20)
+
+    assert queue.qsize() == 1
+    assert [event async for event in watch] == []
+    resumed = coordinator.watch("default", "g", first.seq)
+    assert [(await anext(resumed)).seq - first.seq for _ in range(20)] == list(range(1, 21))
+
+
+async def commit(coordinator: LocalCoordinator, times: int) -> None:
+    """One line of the journal each."""
+    for offset in range(times):
+        await coordinator.call(CommitOffsets("default", "g", -1, (OffsetToCommit("docs", 0, offset),)))

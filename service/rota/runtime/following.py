@@ -22,8 +22,6 @@ Listener = Callable[[Sequence[JournalEvent]], None]
 """Gets lines of one group, in order: where its shard is here, all of one transaction together."""
 
 PAGE = 500
-BACKLOG = 10_000
-"""A watcher that falls further behind than this is cut off, and resumes by revision."""
 LOOK_AGAIN_S = 0.25
 """While a shard moves. A member on a stream gets the same with its next heartbeat."""
 
@@ -45,7 +43,7 @@ async def watch_group(
         if after_revision is not None:
             async for event in _stored(store, host.shard_id, after_revision, last, namespace, group_id):
                 yield event
-        while not host.dropped and queue.qsize() < BACKLOG:
+        while not host.dropped:
             live = await queue.get()
             if live is None:
                 return

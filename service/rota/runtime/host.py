@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 MOST_LINKS = 100
 """As many spans as a commit names; a batch may hold thousands of calls."""
+BACKLOG = 10_000
+"""A watcher that falls further behind than this is cut off, and resumes by revision."""
 ANSWERS_OF_A_TURN = 500
 """Some 8 ms' worth. With all answers of a busy moment in one turn, a renewal of the leases would come too late."""
 
@@ -401,8 +403,13 @@ class ShardHost:
         if not self.watchers:
             return
         for event in events:
-            for queue in self.watchers.get((event.namespace, event.group_id), ()):
-                queue.put_nowait(event)
+            watchers = self.watchers.get((event.namespace, event.group_id), set())
+            for queue in tuple(watchers):
+                if queue.qsize() >= BACKLOG:  # Its client does not read: it would keep all lines to come in memory.
+                    watchers.discard(queue)
+                    while not queue.empty():
+                        queue.get_nowait()
+                queue.put_nowait(event if queue in watchers else None)
 
 
 def _described(result: Result) -> dict[str, str | int | bool]:
