@@ -46,9 +46,13 @@ class Deaf:
 
     def __init__(self) -> None:
         self.loss: Loss | None = None
+        self.groups: list[tuple[str, str]] = []
 
     def push(self, news: SessionEvent) -> None:
         pass
+
+    def note_group(self, key: tuple[str, str]) -> None:
+        self.groups.append(key)
 
 
 def a_loss(leave_after_ms: int | None, subject: str = "") -> Loss:
@@ -113,6 +117,7 @@ async def test_a_stream_that_joins_in_anothers_name_releases_the_place() -> None
         roster.give_back(thief, KEY, "m", own)
 
         assert roster.streams(KEY)["m"] is own
+        assert own.groups == [KEY], "it may have forgotten the group, of which it had no member meanwhile"
         roster.bind(thief, KEY, "n")
         roster.give_back(thief, KEY, "n", None)
         assert list(roster.streams(KEY)) == ["m"]

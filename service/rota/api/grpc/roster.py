@@ -58,6 +58,9 @@ class Stream(Protocol):
 
     def push(self, news: SessionEvent) -> None: ...
 
+    def note_group(self, key: GroupKey) -> None:
+        """The stream has members of this group: it names them when it is lost."""
+
 
 @dataclass(slots=True, eq=False)
 class MemberCalls:
@@ -193,7 +196,9 @@ class Roster:
         if former is stream or not self.remove(stream, key, [member_id]) or former is None:
             return
         self.bind(former, key, member_id)
-        if former.loss is not None:
+        if former.loss is None:
+            former.note_group(key)
+        else:
             self._lose_group_in_time(former, key, former.loss)
 
     def on_heartbeat(self, stream: Stream, request: HeartbeatMany, errors: Collection[HeartbeatError]) -> None:

@@ -513,7 +513,7 @@ class Session:
         self._calls.admission.admit(request)
         if isinstance(request, JoinGroup | SyncGroup):
             # Names that are in memory once, for all streams of the group.
-            self._note_group((intern(request.namespace), intern(request.group_id)))
+            self.note_group((intern(request.namespace), intern(request.group_id)))
         admitted: MemberRequest = request
         return admitted
 
@@ -523,13 +523,14 @@ class Session:
         if isinstance(request, JoinGroup | SyncGroup):
             member_id = reply.member_id if isinstance(reply, JoinReply) else request.member_id
             key = (request.namespace, request.group_id)
-            self._note_group(key)  # `_admit_again` may have removed it while the call was under way.
+            self.note_group(key)  # `_admit_again` may have removed it while the call was under way.
             self._roster.bind(self, key, member_id)
         event = SessionEvent()
         self._calls.answers.fill(kind.rpc, getattr(event, kind.answer), reply, answer.revision, answer.epoch)
         return event
 
-    def _note_group(self, key: GroupKey) -> None:
+    def note_group(self, key: GroupKey) -> None:
+        """See `roster.Stream`. A client may name any number of groups: those without members are forgotten."""
         if len(self._groups) >= self._most_groups:
             self._groups = {each for each in self._groups if self._roster.has_members(self, each)}
             self._most_groups = 2 * len(self._groups) + MOST_FORGOTTEN
@@ -585,7 +586,7 @@ class Session:
         for request, answer in zip(requests, answers, strict=True):
             reply = reply_of(answer)
             if reply.error is ErrorCode.NONE:
-                self._note_group((request.namespace, request.group_id))
+                self.note_group((request.namespace, request.group_id))
                 self._roster.on_heartbeat(self, request, reply.errors)
             self._calls.count(request, reply)
         return self._results.event_of(answers)
