@@ -25,8 +25,8 @@ MAX_DECODED_MEMBERS = 1_000
 
 
 def describe_group(group: Group | None, request: DescribeGroup, now_ms: int) -> DescribeReply:
-    """The group with its members: their metadata only while it is Stable, their assignments also in the join phase
-    after that, in which they may hold them still.
+    """The group with its members: their metadata only while it is Stable, their last assignments until the next ones,
+    since they may hold them still.
     """
     if group is None:
         return DescribeReply(ErrorCode.GROUP_ID_NOT_FOUND, group_id=request.group_id)
@@ -118,7 +118,9 @@ def _summary(group: Group) -> ListedGroup:
 def _described(group: Group, member: Member, *, decodes: bool) -> DescribedMember:
     image = member.image
     metadata = image.metadata_for(group.protocol_name or "") if group.state is STABLE else b""
-    assignment = member.assignment if group.assigned_generation_id == group.generation_id else b""
+    # An assignment that was interrupted has ended those of the generation before, too, as in Kafka 4.
+    assigned_id = group.generation_id - 1 if group.state is COMPLETING_REBALANCE else group.generation_id
+    assignment = member.assignment if group.assigned_generation_id == assigned_id else b""
     kind = group.protocol_type or ""
     return DescribedMember(
         member_id=image.member_id,

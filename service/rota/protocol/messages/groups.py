@@ -62,9 +62,10 @@ class DescribeGroup(GroupRequest):
 
 @frozen
 class DescribedMember:
-    """`metadata` and `assignment` are empty unless the group is Stable. `session_deadline_ms` is None while parked.
+    """`metadata` is empty unless the group is Stable; `assignment` is the last one.
 
-    `awaited`: the phase under way waits for it. `…_decoded`: JSON for people; None where the type cannot read it.
+    `session_deadline_ms`: None while parked. `awaited`: the phase under way waits for it. `…_decoded`: JSON for people;
+    None where the type cannot read it.
     """
 
     member_id: str
