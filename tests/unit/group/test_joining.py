@@ -212,15 +212,15 @@ def test_pending_id_that_brings_an_instance_id_is_refused() -> None:
     assert core.ask(a_join("m0", instance="i0")).error is ErrorCode.INVALID_REQUEST
 
 
-@pytest.mark.parametrize("build", [an_empty_shard, a_stable_group])
-def test_a_join_lists_each_protocol_once(build: Callable[[], Core]) -> None:
+@pytest.mark.parametrize(("build", "member"), [(an_empty_shard, ""), (a_stable_group, "m0")])
+def test_a_join_lists_each_protocol_once(build: Callable[[], Core], member: str) -> None:
     """Listed twice it would count as that of two members, and no protocol would be common to all."""
     core = build()
     before = core.shard.image()
 
-    reply = core.ask(a_join(new="x", instance="x", protocols=(("range", b"a"), ("sticky", b""), ("range", b"b"))))
+    reply = core.ask(a_join(member, instance="x", protocols=(("sticky", b""), ("range", b"a"), ("range", b"b"))))
 
-    assert reply.error is ErrorCode.INVALID_REQUEST
+    assert (reply.error, reply.member_id) == (ErrorCode.INVALID_REQUEST, member)
     assert reply.detail == "this member lists the protocol 'range' more than once"
     assert core.shard.image() == before
 
