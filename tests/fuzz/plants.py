@@ -13,6 +13,7 @@ import jwt
 from rota.access import certificates
 from rota.api.grpc import server as grpc_server
 from rota.api.peer import server as peer_server
+from rota.group import join
 from rota.group.journal import decode_entry
 from rota.server.access import bearers
 from rota.storage import verify
@@ -112,3 +113,8 @@ def a_fold_that_is_never_forgotten(patch: Patch) -> None:
 @plant("peers", "AttributeError")
 def a_reply_that_is_taken_for_a_request(patch: Patch) -> None:
     patch(peer_server, "unpack_request", lambda data: envelopes.unpack(data)[0])
+
+
+@plant("core", "StopIteration")
+def a_protocol_that_counts_as_two_members(patch: Patch) -> None:
+    patch(join, "listed_twice", lambda names: "")
