@@ -161,6 +161,16 @@ def test_a_member_seen_too_early_by_another_replica_expires() -> None:
     assert "member_expired" in [entry.record.kind for entry in result.records]
 
 
+def test_a_heartbeat_meanwhile_counts_for_longer_than_an_answer() -> None:
+    core = a_stable_group()
+    timer = timer_of(core)
+    core.advance(SESSION_MS - 1)
+    core.ask(a_heartbeat("m0", core.generation_id))
+    core.shard.extend_session(timer, 2_500, core.now_ms + 1)
+
+    assert left_ms(core, "m0") == SESSION_MS
+
+
 def test_an_answer_about_a_member_that_is_gone_does_nothing() -> None:
     core = a_stable_group()
     timer = timer_of(core)
