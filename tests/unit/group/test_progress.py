@@ -237,6 +237,14 @@ def test_a_sweep_counts_all_that_has_gone() -> None:
     assert core.sweep() == 2 + 3 + 2, "progress, and the groups that held it"
 
 
+def test_a_group_is_not_swept_between_the_two_joins_of_a_member() -> None:
+    core = an_empty_shard()
+    core.ask(a_join(new="m0"))
+
+    assert core.sweep() == 0
+    assert core.is_parked(core.send(a_join("m0")))
+
+
 def test_group_with_members_is_not_swept() -> None:
     core = a_stable_group(members=1)
 
