@@ -8,6 +8,7 @@ import pytest
 
 from rota.assignors import TopicPartition
 from rota.assignors.work import WorkItem, WorkShare
+from rota.group.assignment import shares_of
 from rota.group.result import Timer, TimerKind
 from rota.protocol.causes import Cause
 from rota.protocol.defaults import QUARANTINE_WINDOW_MS
@@ -20,6 +21,7 @@ from rota.protocol.messages import (
     PlanGroup,
     QuarantineGroup,
     QuarantineReply,
+    RebalanceGroup,
     SyncGroup,
 )
 from rota.types import consumer, plain, units_of, without_units
@@ -35,7 +37,7 @@ from tests.unit.group.driver import (
     a_sync,
     an_empty_shard,
 )
-from tests.unit.group.served import a_served_group, candidates, finish, the_job
+from tests.unit.group.served import a_served_group, candidates, finish, hand_in, join, the_job
 
 PROTOCOLS = (("range", b'{"topics": ["t"]}'),)
 POISON = "t/0"
@@ -426,6 +428,26 @@ def test_the_servers_assignments_leave_the_unit_out_as_well() -> None:
     generation_id = core.generation_id
     finish(core, the_job(core))
     assert (core.group.state, core.generation_id) == ("Stable", generation_id)
+
+
+def test_a_holder_acquits_what_the_servers_assignment_takes_from_it() -> None:
+    core = a_served_group(members=3)
+    finish(core)
+    quarantine(core, after_falls=2)
+    expire(core, "m0")
+    join(core, "m1")
+    join(core, "m2")
+    finish(core)
+    suspected = core.group.quarantine.suspects
+    first, second = shares_of(core.group).values()
+
+    core.ask(RebalanceGroup(*KEY))
+    join(core, "m1")
+    join(core, "m2")
+    hand_in(core, {"m1": second, "m2": first})
+
+    assert suspected
+    assert core.group.quarantine.suspects == ()
 
 
 def test_the_rule_is_changed_in_parts_and_its_end_acquits() -> None:
