@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.assignors import MemberSubscription, Shares, TopicPartition, assign
+from rota.assignors import MemberSubscription, PartitionRacks, Shares, TopicPartition, assign
 from tests.conformance.assignor_properties import Outcome, holds
 from tests.unit.assignors.worlds import RACKS, Group, deterministic, groups, subsets
 
@@ -130,6 +130,20 @@ def test_a_group_with_racks_comes_to_rest_too(group: Group, data: st.DataObject)
 
     assert all(holds("two-phase", after) for after in outcomes)
     assert all(holds(name, outcomes[-1]) for name in ("complete", "balanced"))
+
+
+def test_partitions_outside_of_their_racks_do_not_go_in_a_circle() -> None:
+    """They would if every round took them from their owners, whatever the round after it makes of that."""
+    members = [
+        MemberSubscription("a", topics=("t", "v", "w")),
+        MemberSubscription("b", topics=("t", "v", "w"), rack="r2"),
+        MemberSubscription("c", topics=("t", "u", "v"), rack="r1"),
+    ]
+    racks: PartitionRacks = {"t": [["r2"]], "u": [[]], "v": [["r2"], [], []], "w": [[], [], ["r2"], ["r2"]]}
+
+    outcomes = rounds(Group({"t": 1, "u": 1, "v": 3, "w": 4}, members, racks), most=3)
+
+    assert holds("balanced", outcomes[-1])
 
 
 def test_a_partition_goes_to_the_rack_of_a_newcomer() -> None:
