@@ -323,7 +323,7 @@ def as_moved(answer: Answer) -> Answer:
 
 def answer_timeout_ms(request: Request) -> int:
     """How long a peer may take: as long as the request lets it wait, and a little more."""
-    answer_ms = HEARTBEAT_MS if isinstance(request, Heartbeat) else ANSWER_MS
+    answer_ms = HEARTBEAT_MS if isinstance(request, Heartbeat | HeartbeatMany) else ANSWER_MS
     return parks_for_ms(request) + answer_ms
 
 

@@ -325,6 +325,7 @@ def test_only_an_undecided_refusal_is_moved_for_the_forwarder() -> None:
 def test_a_peer_may_take_as_long_as_its_call_may_wait() -> None:
     assert answer_timeout_ms(COMMIT) == ANSWER_MS
     assert answer_timeout_ms(BEAT) == HEARTBEAT_MS
+    assert answer_timeout_ms(HeartbeatMany(*GROUP, (MemberHeartbeat("m", 1),))) == HEARTBEAT_MS
     assert answer_timeout_ms(Heartbeat(*GROUP, "m", 1, wait_ms=500)) == HEARTBEAT_MS + 500
 
 
