@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -24,4 +25,7 @@ def with_password(dsn: str, file: Path) -> str:
 
 def read_password(file: Path) -> str:
     """The password as it is now: asked for with each new connection. Raises OSError."""
-    return file.read_text("utf-8").rstrip("\r\n")
+    try:
+        return file.read_text("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise OSError(errno.EILSEQ, "the password is no text in UTF-8", str(file)) from error

@@ -54,6 +54,14 @@ async def test_a_new_password_of_postgres_is_a_new_file(
     assert "password" not in str(parse_store_url(url))
 
 
+async def test_a_file_that_holds_no_text_is_no_damage_of_the_store(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_bytes("geheim".encode("utf-16"))
+
+    with pytest.raises(StoreUnavailable, match=f"cannot be reached.*password is no text in UTF-8.*{file}"):
+        await TokenTable(f"postgresql://rota@127.0.0.1:1/rota?password_file={file}").read()
+
+
 async def test_a_new_password_of_redis_is_a_new_file(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("first\n")
