@@ -65,6 +65,8 @@ def test_a_running_servers_journal_and_rows_agree(rota: Rota, copied: Path) -> N
         ("DELETE FROM group_events WHERE kind = 'offsets_committed'", "follows line"),
         ("UPDATE group_events SET epoch = 0 WHERE kind = 'topic_changed'", "has epoch 0, the line before"),
         ("UPDATE group_events SET kind = 'nonsense' WHERE kind = 'topic_changed'", "cannot be folded: KeyError"),
+        ("UPDATE members SET protocols = '[[7]]'", "a row is damaged, restore a backup"),
+        ("UPDATE groups SET quarantine = '{\"uni4s\": []}'", "a row is damaged, restore a backup"),
         ("UPDATE shards SET last_seq = last_seq + 1", "but the shard's row says"),
         (OPENED_AGAIN, "opens generation 0 of"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -155,6 +156,24 @@ async def test_a_damaged_store_is_replaced_and_kept(sqlite_url: str, tmp_path: P
     assert Path(done.kept_as).read_bytes().startswith(b"nothing that SQLite knows")
     # The note knew of generation 41.
     assert {shard.generation_floor for shard in done.restored.shards} == {1_000_041}
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (lambda copy: copy[:-1], "is damaged: its end is missing"),
+        (lambda copy: copy.replace(b"groups_by_name", b"\xf2roups_by_name", 1), "cannot be copied"),
+    ],
+)
+async def test_a_copy_with_little_harm_is_refused(
+    sqlite_url: str, tmp_path: Path, harm: Callable[[bytes], bytes], says: str
+) -> None:
+    await (await opened(sqlite_url)).close()
+    file = await backup(sqlite_url, tmp_path / "copy")
+    file.write_bytes(harm(file.read_bytes()))
+
+    with pytest.raises(StoreRefused, match=says):
+        await restore(sqlite_url, file)
 
 
 async def test_a_restore_that_was_ended_in_between_is_repeated(

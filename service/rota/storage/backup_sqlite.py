@@ -53,6 +53,7 @@ async def restore_sqlite(store: Path, source: Path, *, raise_by: int) -> Replace
     store, source = _checked(store, source)
     with FileLock(store) as lock, _room_for_a_copy(store) as copy:
         _copy(source, copy)
+        _refuse_cut(source)
         await _migrate(copy, source)
         former, unreadable = await _former(store)
         noted = read_note(lock) or Note(former.incarnation if former is not None else "unknown")
@@ -108,12 +109,20 @@ def _copy(source: Path, target: Path) -> None:
             copy.execute("PRAGMA journal_mode = DELETE")
             found = str(copy.execute("PRAGMA integrity_check(1)").fetchone()[0])
             tables = {row[0] for row in copy.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # The second one where the words of an error are damaged.
         raise StoreRefused(f"{source} cannot be copied: {error}") from error
     if found != "ok":
         raise StoreRefused(f"{source} is damaged: {found.splitlines()[-1]}")
     if not {"alembic_version", "store", "shards"} <= tables:
         raise StoreRefused(f"{source} is no store of Rota")
+
+
+def _refuse_cut(source: Path) -> None:
+    """Raise `StoreRefused` for a database that ends within a page: SQLite reads the rest of that one as zeros."""
+    with source.open("rb") as file:
+        page_bytes = int.from_bytes(file.read(18)[16:], "big")
+    if page_bytes > 1 and source.stat().st_size % page_bytes:  # 1 stands for 65,536.
+        raise StoreRefused(f"{source} is damaged: its end is missing")
 
 
 async def _migrate(copy: Path, source: Path) -> None:

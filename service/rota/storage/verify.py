@@ -25,6 +25,8 @@ from rota.storage.schema import POSTGRES_SCHEMA, shards, store
 from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation, parse_store_url
 
 _PAGE = 1_000
+_MEANS_NOTHING = (AssertionError, KeyError, TypeError, ValueError)
+"""What reading a value raises that no release wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +55,23 @@ async def verify(store_url: str) -> AsyncIterator[ShardReport]:
         for shard_id in shard_ids:
             with store_errors():
                 async with engine.begin() as connection:
-                    await _keep_lines(connection)
-                    (image,) = await load_images(connection, [shard_id])
-                    on_the_way = await _side_commits(connection, shard_id)
-                    first = await connection.scalar(select(shards.c.first_seq).where(shards.c.shard_id == shard_id))
-                    fold = JournalFold(shard_id, first or 1)
-                    async for event in _events(connection, shard_id, (first or 1) - 1):
-                        fold.add(event)
-            yield fold.compare(image, on_the_way)
+                    report = await _verify_shard(connection, shard_id)
+            yield report
+
+
+async def _verify_shard(connection: AsyncConnection, shard_id: int) -> ShardReport:
+    await _keep_lines(connection)
+    try:
+        (image,) = await load_images(connection, [shard_id])
+    except _MEANS_NOTHING as error:
+        damage = f"{type(error).__name__}: {error}"
+        return ShardReport(shard_id, 0, 0, (f"a row is damaged, restore a backup with `rota db restore`: {damage}",))
+    on_the_way = await _side_commits(connection, shard_id)
+    first = await connection.scalar(select(shards.c.first_seq).where(shards.c.shard_id == shard_id))
+    fold = JournalFold(shard_id, first or 1)
+    async for event in _events(connection, shard_id, (first or 1) - 1):
+        fold.add(event)
+    return fold.compare(image, on_the_way)
 
 
 class JournalFold:
@@ -85,7 +96,7 @@ class JournalFold:
             self._check_generation(event.seq, entry)
             if not self._pruned:
                 self._shard.replay(entry)
-        except (AssertionError, KeyError, TypeError, ValueError) as error:
+        except _MEANS_NOTHING as error:
             self._broken = True
             self._differences.append(f"line {event.seq} ({event.kind}) cannot be folded: {error!r}")
 
