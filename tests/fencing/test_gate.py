@@ -15,9 +15,13 @@ ASSERT = "SELECT rota.assert_current('default', 'tellers', $1, $2)"
 COMMIT = "SELECT rota.commit_offsets('default', 'tellers', $1, $2, 'transfers', 0, 7)"
 IMMEDIATE = "SET CONSTRAINTS ALL IMMEDIATE"
 IN_A_BLOCK = f"DO $$ BEGIN {IMMEDIATE}; END $$"
+PLAIN_STRINGS = "SET standard_conforming_strings = off"
 
 
-@pytest.mark.parametrize("early", [(IMMEDIATE,), (IN_A_BLOCK,), (IMMEDIATE, IMMEDIATE), (f"{IMMEDIATE} ;\n",)])
+@pytest.mark.parametrize(
+    "early",
+    [(IMMEDIATE,), (IN_A_BLOCK,), (IMMEDIATE, IMMEDIATE), (f"{IMMEDIATE} ;\n",), (PLAIN_STRINGS, IMMEDIATE)],
+)
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_set_constraints_immediate_takes_no_gate(
     coordinator: LocalCoordinator, teller: asyncpg.Connection, early: tuple[str, ...], is_first: bool
@@ -81,8 +85,9 @@ async def test_each_way_to_commit_commits_offsets(
     assert await fetched(coordinator) == {("transfers", 0): 7}
 
 
+@pytest.mark.parametrize("setting", ["SET standard_conforming_strings = on", PLAIN_STRINGS])
 async def test_a_procedure_that_commits_commits_offsets(
-    coordinator: LocalCoordinator, teller: asyncpg.Connection, dsn: str
+    coordinator: LocalCoordinator, teller: asyncpg.Connection, dsn: str, setting: str
 ) -> None:
     me = await joined(coordinator)
     admin = await asyncpg.connect(dsn)
@@ -92,9 +97,33 @@ async def test_a_procedure_that_commits_commits_offsets(
     )
     await admin.close()
 
+    await teller.execute(f"{setting}; SET statement_timeout = '5s'")  # It may never end.
     await teller.execute("CALL public.work($1, $2)", me.generation_id, me.member_id)
 
     assert await fetched(coordinator) == {("transfers", 0): 7}
+
+
+@pytest.mark.parametrize(
+    ("line", "is_committing"),
+    [
+        ("", True),
+        ("PL/pgSQL function work(integer,text) line 1 at COMMIT", True),
+        ("PL/pgSQL-Funktion work(integer,text) Zeile 1 bei COMMIT", True),
+        ("work(integer,text) PL/pgSQL fonksiyonu, 1. satır, COMMIT içinde", True),
+        ("PL/pgSQL関数work(integer,text)の1行目 - COMMIT", True),
+        ('PL/Python procedure "work"', True),
+        ('SQL statement "SET CONSTRAINTS ALL IMMEDIATE"', False),
+        ("SQL-Anweisung »SET CONSTRAINTS ALL IMMEDIATE -- PL/pgSQL«", False),
+        ('SQL function "early" statement 1', False),
+    ],
+)
+async def test_a_commit_is_known_in_each_language(
+    coordinator: LocalCoordinator, dsn: str, line: str, is_committing: bool
+) -> None:
+    """Postgres translates the lines of its stack (`lc_messages`)."""
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as admin:
+        context = f"PL/pgSQL function rota.fence_at_commit() line 6 at GET DIAGNOSTICS\n{line}".rstrip("\n")
+        assert await admin.fetchval("SELECT rota.is_committing($1)", context) is is_committing
 
 
 async def until(condition: Callable[[], bool]) -> None:
