@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import uvicorn
@@ -16,13 +17,15 @@ from rota.api.http.fast_path import FastPath
 from rota.server.connections import Connections, room
 from rota.server.fast_protocol import FastHttpProtocol
 from rota.server.handing_over import HandingOver, TakenConnections
-from rota.server.http_protocol import ServerConfig
+from rota.server.http_protocol import WRITE_DEADLINE_SECONDS, ServerConfig
 from rota.server.settings import Address
 from rota.server.tls_listener import TlsListener
 
 KEEP_ALIVE_SECONDS = 75
 """Longer than the idle timeout of the usual proxies (60 s), which would otherwise use a connection we just closed."""
 BACKLOG = 2_048
+CLOSE_SECONDS = 1.0
+"""While the server stops, clients that have every byte have so long, and up to twice that, to close their end."""
 
 
 class CannotListen(Exception):
@@ -120,13 +123,42 @@ class HttpServer(uvicorn.Server):
             # First, so that connections which are still on their way end in order with all others.
             self._taken.close()
             await self._taken.wait_closed()
-        await super().shutdown(sockets)
+        async with self._cutting_off(CLOSE_SECONDS, unread=False):
+            await super().shutdown(sockets)
+
+    @contextlib.asynccontextmanager
+    async def _cutting_off(self, every_s: float, *, unread: bool) -> AsyncIterator[None]:
+        """End connections that are closed here, and of which the client has taken no byte since the last look.
+
+        TLS waits 30 s for a client's `close_notify`, and TCP without an end for a client to read: those that have bytes
+        to read are ended with `unread` alone.
+        """
+        cutting_off = asyncio.create_task(self._cut_off(every_s, unread=unread))
+        try:
+            yield
+        finally:
+            cutting_off.cancel()
+            await asyncio.gather(cutting_off, return_exceptions=True)
+
+    async def _cut_off(self, every_s: float, *, unread: bool) -> None:
+        closing: dict[Any, int] = {}
+        while True:
+            await asyncio.sleep(every_s)
+            before, closing = closing, {
+                each: each.transport.get_write_buffer_size()
+                for each in self.server_state.connections
+                if each.transport.is_closing()
+            }
+            for connection, size in closing.items():
+                if before.get(connection) == size and (unread or not size):
+                    connection.transport.abort()
 
     def _create_protocol(self) -> FastHttpProtocol:
         return FastHttpProtocol(self.config, self.server_state, self.lifespan.state)
 
     async def run_until_stopped(self) -> None:
-        await self.serve(sockets=self._bound)
+        async with self._cutting_off(WRITE_DEADLINE_SECONDS, unread=True):
+            await self.serve(sockets=self._bound)
 
     def stop(self) -> None:
         self.should_exit = True
