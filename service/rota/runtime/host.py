@@ -107,6 +107,20 @@ class Answers:
             asyncio.get_running_loop().call_soon(self._give_some)
 
 
+class _Due:
+    """Fires a host's timers. They stay set when it is dropped, for as long as sessions last, and do not keep it."""
+
+    __slots__ = ("host",)
+
+    def __init__(self, host: ShardHost) -> None:
+        self.host: ShardHost | None = host
+        """None once it is dropped."""
+
+    def __call__(self, timer: Timer) -> None:
+        if self.host is not None:
+            self.host.fire(timer)
+
+
 class ShardHost:
     """Carries out what an owned shard decides. Lives from its loading until it is dropped; never comes back."""
 
@@ -148,8 +162,7 @@ class ShardHost:
         self._assign = assign
         """Computes what a group leaves to the server, then hands it in with `finish_job`."""
         self._calls: dict[int, Call] = {}
-        self._on_due = self.fire
-        """One object: each session's timer keeps it."""
+        self._due = _Due(self)
         self._parking = Parking(self._unpark)
         self._next_call = 1
         self._links: list[Any] = []
@@ -317,6 +330,7 @@ class ShardHost:
             return
         refusals = self.owned.drop(reason, code, undecided=undecided)
         self.gone.set()
+        self._due.host = None
         self._parking.stop()
         self._carry_out(refusals)
         self.end_watches()
@@ -394,7 +408,7 @@ class ShardHost:
 
     def _set_timers(self, timers: Sequence[Timer]) -> None:
         for timer in timers:
-            self._set_timer(timer, self._on_due)
+            self._set_timer(timer, self._due)
 
     def _unpark(self, number: int) -> None:
         self._carry_out(self._step(lambda now: self.owned.unpark(number, now)))

@@ -144,11 +144,14 @@ class HttpServer(uvicorn.Server):
         closing: dict[Any, int] = {}
         while True:
             await asyncio.sleep(every_s)
-            before, closing = closing, {
-                each: each.transport.get_write_buffer_size()
-                for each in self.server_state.connections
-                if each.transport.is_closing()
-            }
+            before, closing = (
+                closing,
+                {
+                    each: each.transport.get_write_buffer_size()
+                    for each in self.server_state.connections
+                    if each.transport.is_closing()
+                },
+            )
             for connection, size in closing.items():
                 if before.get(connection) == size and (unread or not size):
                     connection.transport.abort()
