@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from itertools import pairwise
+from itertools import count, pairwise
 from random import Random
 
 import pytest
@@ -17,7 +17,8 @@ from rota.observability import tracing
 from rota.observability.otel import OtelSpans
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import FenceReply, Heartbeat, HeartbeatReply, LeaderReply, Reply
+from rota.protocol.messages import FenceReply, Heartbeat, HeartbeatMany, HeartbeatReply, LeaderReply, Reply
+from rota.replica.ports import Answer
 from rota.server.fast_protocol import FastHttpProtocol
 from tests.fuzz.mutations import mutated
 from tests.http.both_ways import (
@@ -397,18 +398,24 @@ async def test_the_time_of_keep_alive_begins_anew_with_each_answer(both: Both) -
     writer.close()
 
 
+@pytest.mark.parametrize("fails", [0, 1, 2])
 async def test_an_error_of_the_server_is_logged_and_answered(
-    both: Both, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fails: int, both: Both, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The parser would report an exception in its callback as bytes that are no HTTP, and nothing would be logged."""
+    """In the parser's callback, where it would be bytes that are no HTTP, and later, where the connection would end."""
+    calls, answer = count(), both.scripted.try_heartbeat
 
-    def fail(*_: object) -> None:
-        raise RuntimeError("a bug")
+    def answer_or_fail(request: Heartbeat | HeartbeatMany) -> Answer | None:
+        if next(calls) % 3 == fails:
+            raise RuntimeError("a bug")
+        return answer(request)
 
-    monkeypatch.setattr(both.scripted, "try_heartbeat", fail)
-    answers = [await listener.exchange(a_request()) for listener in (both.fast, both.plain)]
+    monkeypatch.setattr(both.scripted, "try_heartbeat", answer_or_fail)
+    answers, fast = await compare(both, *[a_request()] * 3)
 
-    assert all(each.startswith(b"HTTP/1.1 500 ") for each in answers)
-    assert answers[0] == answers[1]
-    assert b"COORDINATOR_NOT_AVAILABLE" in answers[0]
+    statuses = [200, 200, 200, 200]
+    statuses[fails] = 500
+    assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"%d" % each for each in statuses]
+    assert b"COORDINATOR_NOT_AVAILABLE" in answers
+    assert fast == 3
     assert [str(each.exc_info[1]) for each in caplog.records if each.exc_info] == ["a bug", "a bug"]

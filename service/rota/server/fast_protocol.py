@@ -11,7 +11,7 @@ from rota.api.http.credentials import CERTIFICATE
 from rota.api.http.fast_path import FastConnection, Head
 from rota.api.http.framing import PIECE_BYTES, Part
 from rota.api.http.owed import OwedAnswer
-from rota.api.http.rendered import Rendered, render_failure
+from rota.api.http.rendered import Rendered
 from rota.protocol.errors import ErrorCode
 from rota.server.http_protocol import GuardedHttpProtocol, ServerConfig
 
@@ -128,10 +128,13 @@ class FastHttpProtocol(GuardedHttpProtocol):
         """Answer a request whose bytes, or whose head, came before on this connection: without the parser."""
         known, default_headers = fast.known.get(data), self.server_state.default_headers
         answer: bytes | OwedAnswer | None
-        if known is not None:
-            answer = fast.ask(known, default_headers)
-        else:
-            answer = fast.answer_behind_head(data, default_headers)
+        try:
+            if known is not None:
+                answer = fast.ask(known, default_headers)
+            else:
+                answer = fast.answer_behind_head(data, default_headers)
+        except Exception as error:
+            answer = fast.failed(fast.head_of(data), error, default_headers)
         if isinstance(answer, OwedAnswer):
             self._owe(answer)
         elif answer is not None:
@@ -240,7 +243,7 @@ class FastHttpProtocol(GuardedHttpProtocol):
             return self._fast.answer(head, self._body, default_headers)
         except Exception as error:
             # The parser would report it as bytes that are no HTTP.
-            return self._fast.bytes_of(render_failure(error, head.call.__name__), default_headers, closes=False)
+            return self._fast.failed(head, error, default_headers)
 
     def _begin(self) -> None:
         """Begin the postponed request as uvicorn would have done at its first byte, and at the end of its head."""

@@ -32,6 +32,7 @@ from rota.api.http.rendered import (
     Header,
     Rendered,
     render_answer,
+    render_failure,
     render_json,
 )
 from rota.api.ports import ServedCoordinator
@@ -409,6 +410,18 @@ class FastConnection:
         head_bytes, _, body = data.partition(_END_OF_HEAD)
         head = self._heads.get(head_bytes)
         return None if head is None else self.answer(head, body, default_headers)
+
+    def failed(self, head: Head, error: Exception, default_headers: Sequence[Header]) -> bytes:
+        """The answer to a call that raised this, a bug of ours: the connection goes on."""
+        operation = self._path.operations[head.call]
+        rendered = render_failure(error, operation)
+        self._path.metrics.request_answered(operation, rendered.code)
+        return self._path.bytes_of(rendered, default_headers)
+
+    def head_of(self, data: bytes) -> Head:
+        """That of a request which is known, or whose head is."""
+        known = self.known.get(data)
+        return known.head if known is not None else self._heads[data.partition(_END_OF_HEAD)[0]]
 
     def bytes_of(self, rendered: Rendered, default_headers: Sequence[Header], *, closes: bool) -> bytes:
         """What an `OwedAnswer` was given, as it goes over the wire."""
