@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import resource
 import signal
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
@@ -97,6 +98,31 @@ def test_a_killed_worker_is_restarted_while_requests_are_served(processes: Proce
     assert {ask(url, "groups").status_code for _ in range(10)} == {200}
     assert serving.terminate() == 0
     assert [pid for pid in (first, second, third) if psutil.pid_exists(pid)] == []
+
+
+@pytest.mark.slow
+def test_a_worker_that_cannot_be_started_ends_no_other(processes: Processes, store: str) -> None:
+    """The supervisor may open no file more, as where a machine has no memory or process left."""
+    serving = serve(processes, store, free_port(), "--workers", "2")
+    doomed, other = started(serving, 2)
+    most = resource.prlimit(serving.pid, resource.RLIMIT_NOFILE)
+    used = len(os.listdir(f"/proc/{serving.pid}/fd"))
+    resource.prlimit(serving.pid, resource.RLIMIT_NOFILE, (used - 1, most[1]))
+
+    os.kill(doomed, signal.SIGKILL)
+    serving.wait_for_line("a worker cannot be started worker=0")
+    resource.prlimit(serving.pid, resource.RLIMIT_NOFILE, most)
+
+    assert other in started(serving, 3)
+    assert psutil.pid_exists(other)
+    assert serving.terminate() == 0
+
+
+def test_a_service_that_is_stopped_while_it_starts_ends_well(processes: Processes, store: str) -> None:
+    serving = serve(processes, store, free_port(), "--workers", "2")
+    serving.wait_until(lambda: len(pids(serving)) == 2, "2 workers")
+
+    assert serving.terminate() == 0
 
 
 @pytest.mark.slow

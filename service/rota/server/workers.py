@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import socket
 import sys
 import tempfile
@@ -163,7 +164,15 @@ class _Worker:
         exit_code = 0
         while not self._stop.is_set():
             began = monotonic()
-            process = await self._start()
+            try:
+                process = await self._start()
+            except OSError as error:
+                # As a rule for a moment: the system has no process, memory or file left. The other workers serve on.
+                exit_code = 1
+                _log.error("a worker cannot be started", extra={"worker": self._number, "error": str(error)})
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                await self._stops_within(pause_s)
+                continue
             if await self._ends_before_stop(process):
                 exit_code = process.returncode or 0
                 extra = {"worker": self._number, "pid": process.pid, "exit_code": exit_code}
@@ -201,12 +210,14 @@ class _Worker:
                 await self._stop.wait()
 
     async def _end(self, process: asyncio.subprocess.Process) -> int:
+        """Returns its exit code; 0 also where the signal ended it before it served."""
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         drain_s = (self._settings.drain_delay_ms + self._settings.drain_timeout_ms) / 1000
         try:
             async with asyncio.timeout(drain_s + STOP_SLACK_S):
-                return await process.wait()
+                exit_code = await process.wait()
+                return 0 if exit_code == -signal.SIGTERM else exit_code
         except TimeoutError:
             _log.error("a worker does not end and is killed", extra={"worker": self._number, "pid": process.pid})
             process.kill()
