@@ -532,6 +532,36 @@ async def test_a_server_that_stops_ends_a_parked_call(drains: bool, name: str) -
     assert answers_in(received[0]) == [503 if drains else 200]
 
 
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("behind", [False, True])
+async def test_a_server_that_stops_waits_for_no_body(behind: bool, fast: bool) -> None:
+    """Its request is refused, and not what is answered before it."""
+    scripted = ScriptedCoordinator()
+    async with listening(create_app(scripted), fast=fast) as listener:
+        await listener.exchange(a_request(path="/healthz", method="GET"))
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        scripted.reply = None
+        writer.write(a_wait() * behind + a_request()[:-1])
+        await turns(20)
+        [connection] = listener.server.server_state.connections
+        listener.server.stop()
+        async with asyncio.timeout(20):
+            while not is_refused(connection):
+                await turns(1)
+        await scripted.drain()
+
+        received = await rest(reader)
+        writer.close()
+
+    assert answers_in(received) == [503] * behind + [503]
+    assert received.count(b"this replica is stopping") == 1
+    assert [type(each) for each in scripted.requests] == [Heartbeat] * behind
+
+
+def is_refused(connection: Any) -> bool:
+    return bool(connection._refusal or connection._lingers)
+
+
 def closes_later(connection: Any) -> bool:
     keeps: bool = connection.cycle.keep_alive
     return keeps

@@ -76,7 +76,7 @@ class GuardedHttpProtocol(BoundedHttpProtocol):
             self.transport.abort()
             return
         self._extensions = {CERTIFICATE: caller_of_certificate(shown)}
-        self._expiry = self.loop.call_later(max(left_s - RENEWAL_S, left_s / 2), self.shutdown)
+        self._expiry = self.loop.call_later(max(left_s - RENEWAL_S, left_s / 2), self.close_in_order)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.entered is not None:

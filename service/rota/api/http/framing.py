@@ -11,6 +11,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from rota.protocol.errors import ErrorCode
+from rota.replica.forwarding import DRAINING
 from rota.wire.problems import PROBLEM_MEDIA_TYPE, problem_document
 
 FIRST_BYTE_SECONDS = 10.0
@@ -179,6 +180,24 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         else:
             self.transport.close()
 
+    def shutdown(self) -> None:
+        """End the connection in order, as the server stops. A body that is not whole is not waited for.
+
+        Its request would be refused, but it may take until the server's time is over.
+        """
+        if self._part is not Part.BODY or self.cycle.response_started:
+            self.close_in_order()
+        elif self.pipeline:
+            self._refuse(503, DRAINING, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        else:
+            self._end_answer()
+            self.transport.write(_refusal(503, DRAINING, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            self.close_after_rest()
+
+    def close_in_order(self) -> None:
+        """Close the connection, once the requests that have begun are answered."""
+        super().shutdown()
+
     # --- what arrives --------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
@@ -272,12 +291,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 return
             else:
                 is_behind = False
-        document = problem_document(code, detail, status, revision=0, epoch=0)
-        body = json.dumps(document).encode()
-        head = (
-            f"content-type: {PROBLEM_MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        ).encode()
-        self._refusal = STATUS_LINE[status] + head + body
+        self._refusal = _refusal(status, detail, code)
         if is_behind:
             self._is_full = True
             self._clear_deadline()
@@ -303,6 +317,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._rest_deadline is not None:
             self._rest_deadline.cancel()
             self._rest_deadline = None
+
+
+def _refusal(status: int, detail: str, code: ErrorCode) -> bytes:
+    """The last answer of a connection."""
+    body = json.dumps(problem_document(code, detail, status, revision=0, epoch=0)).encode()
+    head = f"content-type: {PROBLEM_MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    return STATUS_LINE[status] + head.encode() + body
 
 
 class ClosedInTime:
