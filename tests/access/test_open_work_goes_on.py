@@ -16,7 +16,7 @@ from rota.client.transports import renewing
 from rota.client.transports.addresses import transport_to
 from rota.client.transports.port import GroupEvent, Transport
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import GetTopic
+from rota.protocol.messages import GetTopic, Request
 from rota.v1 import coordinator_pb2 as pb
 from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service, bearer
 from tests.access.test_open_work_ends import of, path
@@ -81,6 +81,28 @@ async def test_a_stream_goes_on_for_the_groups_that_are_left(service: Service) -
     assert (await client.until_ended()).name == "PERMISSION_DENIED"
     await client.close()
     await others.close()
+
+
+async def test_groups_are_looked_at_again_with_other_rules_alone(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each second, with all groups of a stream in one turn of the event loop, it would stand still for long."""
+    client, looked_at, admit = on_a_stream(service, "looked at"), list[str](), service.guard.admit_unread
+
+    def noted(request: type[Request], namespace: str, name: str) -> None:
+        looked_at.append(name)
+        admit(request, namespace, name)
+
+    assert (await client.ask(join=of("looked-at", "own"))).HasField("joined")
+    await service.guard.open_work.sweep()
+    monkeypatch.setattr(service.guard, "admit_unread", noted)
+
+    await service.guard.open_work.sweep()
+    assert looked_at == []
+    service.secrets.write()
+    await service.guard.open_work.sweep()
+    assert "looked-at" in looked_at
+    await client.close()
 
 
 async def test_a_stream_that_may_join_nowhere_ends(service: Service) -> None:

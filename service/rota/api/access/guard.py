@@ -57,9 +57,14 @@ from rota.replica.ports import Answer, Cancel, JournalEvent, ShardOwner, unpark
 class Admission(Protocol):
     """What a transport asks before it reads a request, and once it has: `admit*` raise `RejectedRequest`.
 
+    `rules` are those of now, another object each time that they have changed. Only they and the caller decide.
+
     `hold` has open work checked again and again: see `rota.api.access.open_work`. `in_name_of_caller` is for requests
     that a transport makes for a caller that is gone.
     """
+
+    @property
+    def rules(self) -> object: ...
 
     def admit_undecoded(self, request: type[Request], /) -> None: ...
 
@@ -80,6 +85,8 @@ _NOTHING_HELD = nullcontext()
 
 class AdmitAll:
     """Without a guard every caller may do everything."""
+
+    rules = None
 
     def admit_undecoded(self, _request: type[Request], /) -> None:
         return
@@ -110,6 +117,10 @@ class Guard:
         self.authenticator = authenticator
         self.meters = Meters(authenticator.policy, limits)
         self.open_work = OpenWork()
+
+    @property
+    def rules(self) -> AccessDocument:
+        return self.authenticator.policy.document
 
     async def enter(self, credentials: Credentials) -> Identity:
         """Authenticate the caller, and set the identity of this call and of tasks that it starts. Raises nothing."""

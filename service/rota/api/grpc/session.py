@@ -100,6 +100,7 @@ class Session:
         "_rejection",
         "_results",
         "_roster",
+        "_rules",
         "_task",
         "_unbegun",
         "_unread",
@@ -123,6 +124,8 @@ class Session:
         """Where it has, or had, members, or calls to become one."""
         self._most_groups = MOST_FORGOTTEN
         """With so many, those without members are forgotten."""
+        self._rules: object = None
+        """Those by which all of them were looked at together."""
         self._open: dict[int, asyncio.Task[None] | SubmittedCall] = {}
         self._unbegun = 0
         """Tasks of calls that have not run yet. Calls behind them are tasks, too, so that they begin in their order."""
@@ -243,8 +246,8 @@ class Session:
 
         Where it may be one of others, the stream goes on for those, without pushes about the rest.
         """
-        refused = None
-        for key in tuple(self._groups):
+        refused, rules = None, self._calls.admission.rules
+        for key in tuple(self._groups) if rules is not self._rules else ():
             try:
                 self._calls.admission.admit_unread(Heartbeat, *key)
             except RejectedRequest as rejected:
@@ -253,6 +256,7 @@ class Session:
                 self._roster.remove(self, key, self._roster.members_on(self, key))
         if refused is not None and not self._groups:
             raise refused
+        self._rules = rules
         self._calls.admission.admit_undecoded(HeartbeatMany)
 
     def _reject(self, rejected: RejectedRequest) -> None:
