@@ -430,7 +430,7 @@ def test_the_servers_assignments_leave_the_unit_out_as_well() -> None:
     assert (core.group.state, core.generation_id) == ("Stable", generation_id)
 
 
-def test_a_holder_acquits_what_the_servers_assignment_takes_from_it() -> None:
+def test_a_holder_acquits_what_an_assignment_takes_from_it() -> None:
     core = a_served_group(members=3)
     finish(core)
     quarantine(core, after_falls=2)
