@@ -68,6 +68,8 @@ def test_a_strategy_sees_what_departed_members_had() -> None:
     join(core, "m1")
 
     assert the_job(core).generation.departed == (Departed("i-1", "i", DOCUMENTS, share, core.now_ms),)
+    finish(core)
+    assert the_job(core).generation.departed == (), "an assignment has seen it"
 
 
 def test_the_leader_learns_that_it_need_not_assign() -> None:

@@ -16,6 +16,8 @@ from tests.unit.group.driver import (
     a_join,
     a_leave,
     a_stable_group,
+    a_sync,
+    an_empty_shard,
 )
 
 
@@ -86,3 +88,18 @@ def test_a_full_group_does_not_wait_for_the_rejected_member() -> None:
     assert core.last("member_removed").reason == "the group is full"
     assert (core.answer(first).generation_id, core.answer(newcomer).generation_id) == (2, 2)
     assert [member.member_id for member in core.answer(first).members] == ["m0", "new"]
+
+
+def test_a_join_phase_lasts_for_the_longest_rebalance_timeout() -> None:
+    core = an_empty_shard()
+    core.send(a_join(new="m0", instance="i0", rebalance_ms=2_000))
+    core.send(a_join(new="m1", instance="i1", rebalance_ms=8_000))
+    core.let_the_join_phase_end()
+    core.ask(a_sync("m0", 1, "i0"))
+    core.send(a_join("m1", instance="i1", protocols=(("range", b"changed"),), rebalance_ms=4_000))
+
+    core.advance(3_999)
+    early = core.group.state
+    core.advance(1)
+
+    assert (early, core.group.state) == ("PreparingRebalance", "CompletingRebalance")
