@@ -155,6 +155,13 @@ async def test_a_backup_never_takes_the_place_of_a_file(store: SqlStore, url: st
     assert not list(tmp_path.glob(".*"))  # Nothing is left of the attempt.
 
 
+async def test_a_backup_that_was_killed_stops_no_other(store: SqlStore, url: str, tmp_path: Path) -> None:
+    """In containers the next one has the same process id."""
+    (tmp_path / f".copy.{os.getpid()}.partial").touch()
+
+    assert (await backup(url, tmp_path / "copy")).stat().st_size
+
+
 async def test_a_file_system_without_hard_links_will_do(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from secrets import token_hex
 
 from rota.replica.ports import StoreRefused
 
@@ -32,7 +33,8 @@ def new_file(target: Path) -> Iterator[Path]:
     """
     target = target.absolute()
     refuse_existing(target)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    # Not by the process id, which is the same in each container: one that was killed must not stop the next one.
+    partial = target.with_name(f".{target.name}.{token_hex(4)}.partial")
     os.close(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, _OWNER_ONLY))
     try:
         yield partial
