@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.replica.ports import StoreRefused
 from rota.storage import SqlStore, check, downgrade, upgrade
+from rota.storage.backup import restore
 from rota.storage.engine import single_engine
 from rota.storage.schema import POSTGRES_SCHEMA, metadata_for
 from rota.storage.urls import parse_store_url
@@ -154,12 +155,19 @@ async def test_a_store_without_schema_is_rejected_with_the_command(empty_url: st
         await store.open(SHARD_COUNT)
 
 
-async def test_no_store_is_made_where_texts_could_not_be_stored(postgres_server: PostgresServer) -> None:
+async def test_no_store_is_made_where_texts_could_not_be_stored(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     locale = "LC_COLLATE 'C' LC_CTYPE 'C'"
     postgres_server.execute(f"CREATE DATABASE latin TEMPLATE template0 ENCODING 'WIN1252' {locale}")
 
-    with pytest.raises(StoreRefused, match="encoding of this database is WIN1252, and must be UTF8"):
+    says = "encoding of this database is WIN1252, and must be UTF8"
+    with pytest.raises(StoreRefused, match=says):
         await upgrade(postgres_server.dsn("latin"))
+    with monkeypatch.context() as patched:
+        patched.setattr("rota.storage.backup_postgres._check_dump", lambda _: None)
+        with pytest.raises(StoreRefused, match=says):
+            await restore(postgres_server.dsn("latin"), Path("any.dump"))
 
     postgres_server.drop_database("latin")
 

@@ -19,7 +19,7 @@ from rota.storage.engine import durable, single_engine
 from rota.storage.errors import as_store_error, store_errors
 from rota.storage.identity import read_incarnation
 from rota.storage.lost_facts import Facts, read_facts
-from rota.storage.migrate import status_of, upgrade
+from rota.storage.migrate import check_encoding, status_of, upgrade
 from rota.storage.postgres_programs import PostgresProgramFailed, program, psql, run
 from rota.storage.raising import new_incarnation, no_room, raising
 from rota.storage.readers import opened
@@ -78,6 +78,8 @@ async def restore_postgres(
         with store_errors():
             async with engine.connect() as connection:
                 kept_as = await _name_to_keep(connection)
+                if not kept_as:
+                    await check_encoding(connection)
                 former, unreadable = await _former(connection, force=force) if kept_as else (None, "")
         statements = raising("postgresql", new_incarnation(), raise_by, highest_of(former, None))
         await asyncio.to_thread(_load, location, source, kept_as, statements, raise_by)

@@ -120,11 +120,11 @@ async def _guard(connection: AsyncConnection) -> None:
     await connection.execute(text("SET LOCAL lock_timeout = '5s'"))
     # IF NOT EXISTS would ask for the right to create schemas even where there is nothing to create.
     if await connection.scalar(text(f"SELECT to_regnamespace('{POSTGRES_SCHEMA}')")) is None:
-        await _check_encoding(connection)
+        await check_encoding(connection)
         await connection.execute(text(f"CREATE SCHEMA {POSTGRES_SCHEMA}"))
 
 
-async def _check_encoding(connection: AsyncConnection) -> None:
+async def check_encoding(connection: AsyncConnection) -> None:
     """Raise `StoreRefused` where some texts of clients could not be stored: each such call would fail its shard."""
     encoding = await connection.scalar(text("SHOW server_encoding"))
     if encoding != "UTF8":
