@@ -46,8 +46,8 @@ def check_join(group: Group, request: JoinGroup, limits: Limits) -> JoinReply | 
     names = tuple([protocol.name for protocol in request.protocols])
     if not _returning_static(group, request) and not _has_room(group, request.member_id, limits):
         return JoinReply(ErrorCode.GROUP_MAX_SIZE_REACHED, detail=f"the group has {limits.group_max_size} members")
-    if detail := listed_twice(names):
-        return JoinReply(ErrorCode.INVALID_REQUEST, detail=detail, member_id=request.member_id)
+    if len(set(names)) < len(names):
+        return JoinReply(ErrorCode.INVALID_REQUEST, detail=listed_twice(names), member_id=request.member_id)
     if not group.supports(request.protocol_type, names):
         return JoinReply(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,

@@ -34,9 +34,7 @@ def join_mismatch(group: Group, protocol_type: str, protocol_names: Sequence[str
 
 
 def listed_twice(protocol_names: Sequence[str]) -> str:
-    """Say which protocol a join lists more than once, as it would count as that of several members; empty if none."""
-    if len(set(protocol_names)) == len(protocol_names):
-        return ""
+    """Say which protocol a join lists more than once: it would count as that of several members."""
     twice = next(name for place, name in enumerate(protocol_names) if name in protocol_names[:place])
     return f"this member lists the protocol {_quoted(twice)} more than once"
 
