@@ -141,20 +141,15 @@ class HttpServer(uvicorn.Server):
             await asyncio.gather(cutting_off, return_exceptions=True)
 
     async def _cut_off(self, every_s: float, *, unread: bool) -> None:
-        closing: dict[Any, int] = {}
+        before: dict[Any, int] = {}
         while True:
             await asyncio.sleep(every_s)
-            before, closing = (
-                closing,
-                {
-                    each: each.transport.get_write_buffer_size()
-                    for each in self.server_state.connections
-                    if each.transport.is_closing()
-                },
-            )
-            for connection, size in closing.items():
-                if before.get(connection) == size and (unread or not size):
-                    connection.transport.abort()
+            transports = [each.transport for each in self.server_state.connections]
+            closing = {each: each.get_write_buffer_size() for each in transports if each.is_closing()}
+            for transport, size in closing.items():
+                if before.get(transport) == size and (unread or not size):
+                    transport.abort()
+            before = closing
 
     def _create_protocol(self) -> FastHttpProtocol:
         return FastHttpProtocol(self.config, self.server_state, self.lifespan.state)
