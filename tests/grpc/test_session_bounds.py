@@ -15,12 +15,13 @@ from rota.api.grpc.receiving import SessionMessages
 from rota.api.grpc.server import GrpcServer
 from rota.api.grpc.session import MOST_FORGOTTEN, NOT_READ, Session
 from rota.api.grpc.unread import MAX_UNREAD_BYTES
+from rota.api.heartbeats import GROUPS_OF_A_TURN
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import Heartbeat, HeartbeatMany
 from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
 from rota.v1 import coordinator_pb2 as pb
-from tests.grpc.clients import Channel, SessionClient, a_join, a_sync, beats
+from tests.grpc.clients import Channel, SessionClient, a_join, a_sync, beats, stub
 from tests.grpc.test_session_ends import ACaller, AJoin
 from tests.runtime.conftest import until
 
@@ -118,3 +119,42 @@ async def test_heartbeats_beside_one_that_waits_are_asked_once(
 
     assert [group.error for group in answer.groups] == ["NONE", "NONE"]
     assert asked["g"] == 1
+
+
+@pytest.mark.parametrize("over", ["stream", "stream again", "unary"])
+async def test_heartbeats_of_many_groups_let_others_have_turns(
+    over: str,
+    session: SessionClient,
+    channel: Channel,
+    coordinator: LocalCoordinator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four messages for 10,000 groups each, one after another on each of four streams, cost a server its leases."""
+    in_turn, try_heartbeat = [0], coordinator.try_heartbeat
+
+    def counted(request: Heartbeat | HeartbeatMany) -> Answer | None:
+        in_turn[-1] += 1
+        return try_heartbeat(request)
+
+    async def count_turns() -> None:
+        while True:
+            in_turn.append(0)
+            await asyncio.sleep(0)
+
+    nobody = pb.MemberHeartbeat(member_id="nobody", generation_id=1)
+    names = [f"g{number}" for number in range(5 * GROUPS_OF_A_TURN)]
+    groups = [pb.GroupHeartbeat(namespace="default", group_id=name, members=[nobody]) for name in names]
+    request = pb.HeartbeatManyRequest(groups=groups)
+    if over == "stream again":
+        await session.ask(heartbeat=request)
+    monkeypatch.setattr(coordinator, "try_heartbeat", counted)
+    counting = asyncio.create_task(count_turns())
+    if over == "unary":
+        answer = await stub(channel).HeartbeatMany(request)
+    else:
+        answer = (await session.ask(heartbeat=request)).heartbeat
+    counting.cancel()
+
+    assert len(answer.groups) == sum(in_turn) == len(names)
+    # Two turns may pass before that task has its own.
+    assert max(in_turn) <= 2 * GROUPS_OF_A_TURN

@@ -108,14 +108,31 @@ class HeartbeatReader:
 
     def read(self, message: HeartbeatManyRequest) -> list[HeartbeatMany]:
         """As `read_many`."""
+        self.begin(message)
+        return self.read_part(message.groups)
+
+    def begin(self, message: HeartbeatManyRequest) -> None:
+        """Begin to read a message part by part, see `read_part`; `RejectedRequest` if it is too large."""
         check_size(message, self._limits)
+        self._latest = None
         if len(message.groups) > MAX_REMEMBERED:
-            return read_many(message, self._limits)
+            return
         if len(self._said) > MAX_REMEMBERED or self._size > MAX_SIZE_REMEMBERED:
             self._said.clear()
             self._size = 0
-        self._latest = [self._read(group) for group in message.groups]
-        return self._latest
+        self._latest = []
+
+    def read_part(self, groups: Iterable[GroupHeartbeat]) -> list[HeartbeatMany]:
+        """One request for each of the next groups of the message; `RejectedRequest` if any of them is wrong."""
+        if self._latest is None:
+            return [_read_group(group) for group in groups]
+        try:
+            requests = [self._read(group) for group in groups]
+        except RejectedRequest:
+            self._latest = None
+            raise
+        self._latest = self._latest + requests if self._latest else requests
+        return requests
 
     def remember(self, data: bytes) -> None:
         """The bytes of the `SessionRequest` that the last `read` was of, or of any other message of the stream."""

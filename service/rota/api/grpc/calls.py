@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,7 +15,7 @@ from rota.access.actions import LOCATE
 from rota.access.proxies import FORWARDED_FOR, Proxies
 from rota.api.access.guard import Admission
 from rota.api.grpc.failures import Failure, abort, checked, outcome_of
-from rota.api.heartbeats import answers_to
+from rota.api.heartbeats import GROUPS_OF_A_TURN, complete, tried
 from rota.api.large import begin_reading, is_large
 from rota.api.ports import ServedCoordinator
 from rota.observability import tracing
@@ -119,8 +120,10 @@ class Calls:
             return True
         return False
 
-    def count(self, request: HeartbeatMany, reply: HeartbeatManyReply) -> None:
+    def count(self, request: HeartbeatMany, answer: Answer) -> None:
         """One for each member."""
+        reply = answer.reply
+        assert isinstance(reply, HeartbeatManyReply)
         if reply.error is not ErrorCode.NONE:
             self.metrics.heartbeat_answered(reply.error, len(request.members))
             return
@@ -187,14 +190,14 @@ class Calls:
         message = parse(HeartbeatManyRequest, data)
         if self.refuse_heartbeats(message, response):
             return dump(response)
-        if is_large(len(data)):
+        if is_large(len(data)) or len(message.groups) > GROUPS_OF_A_TURN:
             del message
             requests = await begin_reading(lambda: read_many(parse(HeartbeatManyRequest, data), self.limits))
         else:
             requests = read_many(message, self.limits)
-        for request, answer in zip(requests, await answers_to(self.coordinator, requests), strict=True):
+        answers, missing = await tried(self.coordinator, requests, self.count, partial(asyncio.sleep, 0))
+        for answer in await complete(self.coordinator, answers, missing, self.count):
             assert isinstance(answer.reply, HeartbeatManyReply)
-            self.count(request, answer.reply)
             write_result(response.groups.add(), answer.reply, answer.revision, answer.epoch)
         return dump(response)
 

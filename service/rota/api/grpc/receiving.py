@@ -140,6 +140,11 @@ class SessionMessages:
         return self._receiver.turns_of_heartbeats if waits_for_no_joins else self._receiver.turns
 
     @property
+    def turns_of_heartbeats(self) -> Turns:
+        """In which heartbeats of many groups go on."""
+        return self._receiver.turns_of_heartbeats
+
+    @property
     def turns_of_answers(self) -> Turns:
         """In which answers are written."""
         return self._receiver.turns_of_answers

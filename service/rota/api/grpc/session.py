@@ -41,7 +41,7 @@ from rota.api.grpc.roster import GroupKey, Loss, Roster
 from rota.api.grpc.submitted import CALL_KINDS, CallKind, MemberRequest, SubmittedCall
 from rota.api.grpc.turns import BYTES_OF_A_TURN, Turns
 from rota.api.grpc.unread import Unread
-from rota.api.heartbeats import answers_to
+from rota.api.heartbeats import GROUPS_OF_A_TURN, complete, tried
 from rota.api.large import begin_reading, is_large
 from rota.observability import tracing
 from rota.protocol.errors import ErrorCode, RejectedRequest
@@ -315,7 +315,7 @@ class Session:
         reader = self._heartbeats
         repeated = reader.repeated(data) if reader is not None else None
         if repeated is not None and self._may_heartbeat():
-            self._answer_heartbeats(*repeated)
+            await self._answer_heartbeats(*repeated)
             return
         size, requests = requests_in(data)
         repeated_requests = Repeated() if size > 1 else None
@@ -328,7 +328,10 @@ class Session:
             request, its_bytes = next(requests)
             if request.call < 1:
                 raise invalid("call must be at least 1")
-            self._begin(request, its_bytes, repeated_requests)
+            if request.HasField("heartbeat"):
+                await self._heartbeat(request.call, request.heartbeat)
+            else:
+                self._begin(request, its_bytes, repeated_requests)
         if self._heartbeats is not None:
             self._heartbeats.remember(data)
 
@@ -353,8 +356,6 @@ class Session:
     def _begin(self, message: Any, data: bytes, repeated: Repeated | None) -> None:
         call: int = message.call
         match message.WhichOneof("request"):
-            case "heartbeat":
-                self._heartbeat(call, message.heartbeat)
             case "options":
                 self._start(call, partial(self._set_options, message.options), "SessionOptions")
             case "cancel":
@@ -468,11 +469,8 @@ class Session:
             raise invalid(f"leave_after_ms must be from 0 to {MAX_LEAVE_AFTER_MS}")
         self._leave_after_ms = options.leave_after_ms if given else None
         self._batching, self.takes_elections = options.batching, options.elections
-        return SessionEvent(
-            options=SessionOptions(
-                leave_after_ms=self._leave_after_ms, batching=self._batching, elections=self.takes_elections
-            )
-        )
+        given = {"leave_after_ms": self._leave_after_ms, "batching": self._batching, "elections": self.takes_elections}
+        return SessionEvent(options=SessionOptions(**given))
 
     async def _refuse_unknown(self) -> SessionEvent:
         raise invalid("the call asks for nothing that this server knows")
@@ -546,8 +544,8 @@ class Session:
 
     # --- heartbeats ---------------------------------------------------------------------------------
 
-    def _heartbeat(self, call: int, message: Any) -> None:
-        """On the spot, if every group can answer so; otherwise all of them are asked again, as a call."""
+    async def _heartbeat(self, call: int, message: Any) -> None:
+        """On the spot, if every group can answer so; otherwise the others are asked as a call."""
         try:
             refusal = SessionEvent(call=call)
             refusal.heartbeat.SetInParent()
@@ -556,12 +554,21 @@ class Session:
                 return
             if self._heartbeats is None:
                 self._heartbeats = HeartbeatReader(self._calls.limits)
-            requests = self._heartbeats.read(message)
+            self._heartbeats.begin(message)
+            requests: list[HeartbeatMany] = []
+            for at in range(0, len(message.groups), GROUPS_OF_A_TURN):
+                if at:
+                    await self._until_next_part()
+                requests += self._heartbeats.read_part(message.groups[at : at + GROUPS_OF_A_TURN])
         except RejectedRequest as rejected:
             self._calls.metrics.request_answered(HEARTBEAT, rejected.code)
             self.push(error_event(call, Failure(rejected.code, rejected.detail)))
             return
-        self._answer_heartbeats(call, requests)
+        await self._answer_heartbeats(call, requests)
+
+    def _until_next_part(self) -> Awaitable[None]:
+        """Return in the turn for the next part of a message with heartbeats."""
+        return self._until_turn(self._messages.turns_of_heartbeats, BYTES_OF_A_TURN)
 
     def _may_heartbeat(self) -> bool:
         """Whether the caller may send heartbeats anywhere; each group is asked about by `GuardedCoordinator`."""
@@ -571,26 +578,23 @@ class Session:
             return False
         return True
 
-    def _answer_heartbeats(self, call: int, requests: list[HeartbeatMany]) -> None:
-        answers: list[Answer] = []
-        for request in requests:
-            answer = self._calls.coordinator.try_heartbeat(request)
-            if answer is None:
-                self._start(call, partial(self._heartbeat_later, requests, answers), HEARTBEAT)
-                return
-            answers.append(answer)
-        event = self._event_of(requests, answers)
+    async def _answer_heartbeats(self, call: int, requests: list[HeartbeatMany]) -> None:
+        coordinator, next_turn = self._calls.coordinator, self._until_next_part
+        answers, missing = await tried(coordinator, requests, self._note_heartbeats, next_turn)
+        if missing:
+            self._start(call, partial(self._heartbeat_later, answers, missing), HEARTBEAT)
+            return
+        event = self._results.event_of(answers)
         event.call = call
         self.push(event)
 
-    async def _heartbeat_later(self, requests: list[HeartbeatMany], known: list[Answer]) -> SessionEvent:
-        return self._event_of(requests, await answers_to(self._calls.coordinator, requests, known=known))
-
-    def _event_of(self, requests: list[HeartbeatMany], answers: list[Answer]) -> SessionEvent:
-        for request, answer in zip(requests, answers, strict=True):
-            reply = reply_of(answer)
-            if reply.error is ErrorCode.NONE:
-                self.note_group((request.namespace, request.group_id))
-                self._roster.on_heartbeat(self, request, reply.errors)
-            self._calls.count(request, reply)
+    async def _heartbeat_later(self, answers: list[Answer], missing: dict[int, HeartbeatMany]) -> SessionEvent:
+        await complete(self._calls.coordinator, answers, missing, self._note_heartbeats)
         return self._results.event_of(answers)
+
+    def _note_heartbeats(self, request: HeartbeatMany, answer: Answer) -> None:
+        reply = reply_of(answer)
+        if reply.error is ErrorCode.NONE:
+            self.note_group((request.namespace, request.group_id))
+            self._roster.on_heartbeat(self, request, reply.errors)
+        self._calls.count(request, answer)
