@@ -80,6 +80,18 @@ def test_the_same_reply_has_the_revision_of_its_time() -> None:
     assert (first.revision, second.revision) == (owned.seq - 1, owned.seq)
 
 
+def test_a_heartbeat_sets_a_timer_where_the_wall_clock_was_set_back() -> None:
+    """The session ends before the timer that there is."""
+    owned = a_shard_with_a_member()
+    earlier = at(300)._replace(wall_ms=at(0).wall_ms - 60_000)
+
+    ready = owned.try_heartbeat(3, BEAT, earlier)
+
+    assert isinstance(ready, Ready)
+    assert [timer.at_ms for timer in ready.timers] == [earlier.wall_ms + SESSION_MS]
+    assert [number for number, _ in ready.replies] == [3]
+
+
 def test_a_heartbeat_that_parks_waits_for_its_reply() -> None:
     owned = a_shard_with_a_member()
 

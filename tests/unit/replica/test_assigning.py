@@ -15,6 +15,7 @@ from rota.replica.assigning import (
     RETRY_MS,
     TOPICS_OF_A_PAGE,
     AskAll,
+    Compute,
 )
 from rota.types import TopicFacts, leader, registry
 from tests.unit.replica.assigning_stage import Replica
@@ -452,6 +453,24 @@ def test_a_group_that_has_moved_is_forgotten(replica: Replica) -> None:
 
     assert replica.todo == []
     assert replica.assigning.wake_ms(replica.now_ms) is None
+
+
+def test_a_job_of_the_last_owner_says_nothing_about_the_next_ones(replica: Replica) -> None:
+    """The shard has moved away and come back."""
+    replica.join()
+    replica.list(("t", 1))
+    (job,) = replica.jobs()
+    replica.todo.remove(job)
+    replica.owned.drop("moves")
+    replica.load()
+    replica.join()
+    replica.list(("t", 1))
+    under_way = list(replica.todo)
+
+    replica.hand_in(job)
+
+    assert [type(step) for step in under_way] == [Compute]
+    assert replica.todo == under_way
 
 
 def test_unknown_topics_are_not_retried_for_a_moved_group(replica: Replica) -> None:

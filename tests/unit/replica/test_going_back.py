@@ -249,6 +249,21 @@ def test_a_lease_that_was_over_in_a_failover_says_nothing() -> None:
     assert sorted(shell.did(steps.RaiseFloors)[0].floors) == list(range(SHARDS))
 
 
+def test_a_shard_that_was_handed_over_before_a_failover_has_a_far_floor() -> None:
+    """The other replica's claim is lost, and so is what it has granted."""
+    shell = a_replica_with_all()
+    shell.registered = [ME, PEER]
+    shell.round()
+    handed_over = [do.owned.shard_id for do in shell.did(steps.DropClosed)]
+    shell.registered = [ME]
+    shell.is_failover = True
+
+    shell.round()
+
+    assert handed_over
+    assert sorted(shell.did(steps.RaiseFloors)[0].floors) == sorted(handed_over)
+
+
 def test_a_renewal_that_shows_a_higher_floor_raises_generations() -> None:
     shell = a_replica_with_all()
     shell.floors[3] = Floor(70, 1)

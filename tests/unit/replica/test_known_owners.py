@@ -160,6 +160,14 @@ def test_a_released_shard_is_free_at_the_first_read() -> None:
     assert reader.read(at_ms=100)
 
 
+def test_a_released_shard_is_free_although_a_clock_was_set() -> None:
+    reader = Reader()
+    reader.known.clock_set_ms = 500
+    reader.known.update([ShardOwner(0, "another", "", 1, 0, lease_until_ms=RELEASED)], 500)
+
+    assert reader.leases._is_free(0, Now(0, 500))
+
+
 def test_quick_reads_make_up_for_slow_ones() -> None:
     reader = Reader()
 

@@ -16,7 +16,7 @@ from rota.replica.leases import MOVES
 from rota.replica.owned_shard import GRACE_MS, LEASE_IS_OVER, NOTHING, PUBLISH_MS, STILL_HERE_MS, OwnedShard, Ready
 from rota.replica.ports import Answer, SeenMembers, ShardClaim
 from rota.types.consumer import Subscription, encode_subscription
-from tests.unit.group.driver import KEY, SESSION_MS, a_fetch, a_heartbeat, a_join, a_leave, a_sync
+from tests.unit.group.driver import KEY, SESSION_MS, a_commit, a_fetch, a_heartbeat, a_join, a_leave, a_sync
 from tests.unit.replica.shards import (
     AN_OFFSET,
     BEAT,
@@ -133,6 +133,19 @@ def test_each_reply_says_up_to_where_it_knows_the_journal() -> None:
     assert [answer.revision for _, answer in commit(owned).replies] == [2, 3]
 
 
+def test_the_same_reply_has_the_revision_of_each_of_its_times() -> None:
+    owned = a_shard_with_a_member()
+    for number in (3, 5):
+        decide(owned, number, a_commit("m", 1), 300)
+        owned.hang_up(number, at(300))
+        decide(owned, number + 1, BEAT, 300)
+
+    first, second = (answer for _, answer in commit(owned, 300).replies)
+
+    assert second.reply is first.reply
+    assert (first.revision, second.revision) == (owned.seq - 1, owned.seq)
+
+
 def test_timers_are_set_once_their_entries_are_durable() -> None:
     owned = a_shard_with_a_member()
     second = decide(owned, 3, a_join(new="n", instance="j"), 300)
@@ -147,6 +160,19 @@ def test_members_that_are_gone_are_named_once_that_is_durable() -> None:
     assert left.gone == ()
 
     assert commit(owned).gone == [(*KEY, "m")]
+
+
+def test_a_member_that_expires_is_named_as_gone() -> None:
+    """No call is answered then, and no timer is set."""
+    owned = a_shard_with_a_member(seen=SeenMembers({}, None))
+    member = owned.shard.groups[KEY].members["m"]
+    timer = Timer(TimerKind.SESSION, *KEY, "m", member.session_armed_ms or 0)
+    late = at(200 + SESSION_MS)
+    owned.lease_until_ms = late.monotonic_ms + 1
+    assert owned.on_timer(timer, late).asks == timer
+    owned.others_answered(timer, None, late)
+
+    assert commit(owned, 200 + SESSION_MS).gone == [(*KEY, "m")]
 
 
 def test_without_shared_sessions_no_member_is_named_as_gone() -> None:

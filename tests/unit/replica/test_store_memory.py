@@ -10,7 +10,7 @@ from rota.group.rows import ShardImage
 from rota.protocol.limits import GENERATIONS_RAISED
 from rota.protocol.messages import OffsetToCommit
 from rota.replica.going_back import MOST_LOST_FACTS, Known, Setback, StoreMemory
-from rota.replica.ports import EPOCHS_SKIPPED, Floor, ShardClaim, ShardOwner
+from rota.replica.ports import EPOCHS_SKIPPED, Floor, Renewal, ShardClaim, ShardOwner
 from tests.unit.group.driver import a_commit
 from tests.unit.replica.shards import EPOCH, LEASE_ENDS, a_shard_with_a_member, decide
 
@@ -147,6 +147,34 @@ def test_unknown_generations_are_unsure_until_a_floor() -> None:
     assert memory.is_unsure(calm, 0)
     assert not memory.is_unsure(replace(calm, generation_floor=1), 0)
     assert not memory.is_unsure(replace(calm, shard_id=1), 0)
+
+
+def test_generations_that_an_administrator_has_raised_are_sure() -> None:
+    """`rota db restored` has raised the floors, and has begun a new incarnation of the journal."""
+    memory = a_memory(a_row(incarnation="one"))
+    memory.compare_owners([a_row(last_seq=19, incarnation="two")], memory.ask())
+    memory.take_setbacks(0)
+
+    assert not memory.is_unsure(a_claim(generation_floor=3, is_other_timeline=False), 0)
+
+
+@pytest.mark.parametrize("answer", ["owners", "claims", "renewals"])
+def test_an_answer_to_an_earlier_statement_is_no_second_setback(answer: str) -> None:
+    """It was under way when the setback was found."""
+    memory, found = a_memory(), a_row(last_seq=19)
+    asked = memory.ask()
+    memory.compare_owners([found], asked)
+    memory.take_setbacks(0)
+
+    match answer:
+        case "owners":
+            memory.compare_owners([found], asked)
+        case "claims":
+            memory.compare_claims([ShardClaim(0, 8, 19, former_epoch=7, former_replica_id=OTHER)], asked)
+        case _:
+            memory.compare_renewals([Renewal(0, 19, 0)], asked)
+
+    assert memory.setbacks == []
 
 
 @pytest.mark.parametrize(
