@@ -12,6 +12,7 @@ from pathlib import Path
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import pytest
+from hypothesis import settings
 
 # A shell that starts a suite in the background has it ignore SIGINT, and so would all programs that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -22,6 +23,10 @@ from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Processes
 from tests.support.valkey import ValkeyServer
+
+# On a busy machine any example takes longer than Hypothesis's limit of 200 ms now and then.
+settings.register_profile("without a deadline", deadline=None)
+settings.load_profile("without a deadline")
 
 
 @pytest.hookimpl(wrapper=True)
