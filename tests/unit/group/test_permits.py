@@ -6,7 +6,7 @@ import pytest
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import NO_TOKEN, fencing_token
-from rota.protocol.messages import DescribeGroup
+from rota.protocol.messages import DescribeGroup, RebalanceGroup
 from rota.types.permits import PROTOCOL_NAME, PROTOCOL_TYPE, PermitShare, Wish, decode_share, encode_wish
 from tests.unit.group.driver import (
     GROUP_ID,
@@ -116,6 +116,21 @@ def test_a_static_holders_successor_gets_a_higher_token_at_once(number: int) -> 
     assert (share(core, "back").permit, share(core, "back").token) == (number, fencing_token(1, 1))
     assert share(core, other).token == fencing_token(1), "a follower's successor does not concern the others"
     assert core.ask(a_heartbeat(f"m{number}", 1, instance=f"i{number}")).error is ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_a_static_successor_changes_no_token_of_an_earlier_generation() -> None:
+    core = an_empty_shard()
+    for each in range(2):
+        static_join(core, f"m{each}", f"i{each}", permits=2)
+    end_join_phase(core)
+    core.ask(RebalanceGroup(NAMESPACE, GROUP_ID))
+    for each in range(2):
+        core.send(a_join(f"m{each}", instance=f"i{each}", protocols=wishing(2), protocol_type=PROTOCOL_TYPE))
+
+    static_join(core, "back", "i1", permits=2)
+
+    assert (core.group.state, core.generation_id) == ("Stable", 2)
+    assert (share(core, "m0").token, share(core, "back").token) == (fencing_token(1), fencing_token(2, 1))
 
 
 def test_a_static_member_with_other_metadata_rebalances() -> None:

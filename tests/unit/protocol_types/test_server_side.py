@@ -19,9 +19,11 @@ from rota.types import (
     readable_metadata,
     server_side,
     subscribed_topics,
+    topics_debounce_ms,
     why_not_assigned,
 )
 from rota.types.consumer import Assignment, Subscription, decode_assignment, encode_assignment, encode_subscription
+from rota.types.consumer_server import group_subscription
 from rota.types.plain import decode_plain_subscription
 from rota.types.registry import subscribes
 from rota.types.user_data import encode_user_data
@@ -121,6 +123,25 @@ def test_a_former_share_counts_as_owned_without_a_claim() -> None:
     assert 3 in assigned("server:sticky", FOUR, plain("t"), plain("t"), former=had)[0]["t"]
     said = plain("t", owned={"t": [1, 2]}, generation_id=2)
     assert assigned("server:sticky", FOUR, said, plain("t"), former=had)[0] == {"t": [1, 2]}
+
+
+def test_a_strategy_gets_each_topic_once_and_the_generation_of_the_share() -> None:
+    members = [JoinedWith("m0", None, plain("t", "t*", "t"), b'{"topics": {"t": [3]}}')]
+
+    (member,) = group_subscription(Generation(3, "m0", "server:sticky", members), FOUR).members
+
+    assert (list(member.topics), member.owned_partitions) == (["t"], (TopicPartition("t", 3),))
+    assert member.generation == 2, "the last one, as a member would claim it"
+
+
+def test_changes_of_topics_collect_for_the_longest_time_of_a_member() -> None:
+    kafkas = encode_subscription(Subscription(("t",), encode_user_data(None, topics_debounce_ms=50)))
+    metadata = (plain("t", topics_debounce_ms=20), kafkas, plain("t"))
+    members = [JoinedWith(f"m{number}", None, each) for number, each in enumerate(metadata)]
+    side = server_side("consumer", "server:range")
+    assert side is not None
+
+    assert topics_debounce_ms(side, Generation(1, "m0", "server:range", members)) == 50
 
 
 def test_bytes_of_another_strategy_are_nothing_that_one_had() -> None:
