@@ -12,7 +12,7 @@ from rota.client import Consumer, Election, Generation, LeadershipLost, Member, 
 from rota.protocol.messages import LeaveGroup
 from rota.runtime.coordinator import LocalCoordinator
 from tests.client.stage import GROUP, SESSION_MS, TOPICS, Partitions, Worker, a_coordinator, a_worker, until
-from tests.client.virtual_time import in_virtual_time
+from tests.client.virtual_time import in_virtual_time, stand_still
 
 NAME = "billing-writer"
 
@@ -108,6 +108,48 @@ async def test_run_raises_another_elections_loss_and_resigns_its_own() -> None:
                 await election.run(work)
             await leads(other)
             assert not election.is_leader
+
+
+@in_virtual_time
+async def test_work_that_notices_its_loss_first_is_called_in_the_next_term() -> None:
+    async with a_coordinator() as coordinator:
+        tokens: list[int] = []
+
+        async def work(term: Term) -> str:
+            tokens.append(term.token)
+            if len(tokens) == 1:
+                stand_still(10)  # As in SIGSTOP, a machine that sleeps, or a blocked event loop.
+                term.raise_if_lost()
+            return "done"
+
+        election = a_worker(coordinator).client.leader("writer", session_timeout_ms=SESSION_MS)
+        assert await election.run(work) == "done"
+
+        assert len(tokens) == 2
+        assert tokens[0] < tokens[1]
+
+
+@in_virtual_time
+async def test_work_that_asks_and_was_removed_is_called_again() -> None:
+    async with a_coordinator() as coordinator:
+        client = a_worker(coordinator).client
+        election, tokens = client.leader("writer", session_timeout_ms=SESSION_MS), list[int]()
+
+        async def work(term: Term) -> str:
+            tokens.append(term.token)
+            if len(tokens) == 1:
+                removed, _ = await asyncio.gather(
+                    asyncio.create_task(verified(term)), client.remove_member("writer", election.member.member_id)
+                )
+                return removed
+            return "done"
+
+        async def verified(term: Term) -> str:
+            while True:
+                await term.verify()
+
+        assert await election.run(work) == "done"
+        assert len(tokens) == 2
 
 
 @in_virtual_time

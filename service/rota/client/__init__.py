@@ -18,7 +18,7 @@ from rota.client.callbacks import Listener
 from rota.client.client import Client, connect
 from rota.client.connect_worker import ConnectWorker
 from rota.client.consumer import Consumer
-from rota.client.election import Election, Term
+from rota.client.election import Election
 from rota.client.errors import (
     AccessDenied,
     AssignmentFailed,
@@ -72,6 +72,7 @@ from rota.client.member import Member
 from rota.client.permits import Permit, Permits
 from rota.client.roles import Assign, Generation, Protocols, Without
 from rota.client.stop_signal import StopSignal
+from rota.client.term import Term
 from rota.client.transports import GroupEvent, HttpTransport, InMemoryTransport, Transport
 from rota.client.worker_pool import Shard, WorkerPool
 from rota.credentials import Credentials

@@ -6,18 +6,17 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from rota.client.callbacks import Listeners
 from rota.client.context import ClientContext
-from rota.client.errors import LeadershipLost, MembershipLost
 from rota.client.member import Member
 from rota.client.roles import Role
 from rota.client.running import Running
-from rota.client.stop_signal import StopSignal
 from rota.client.tasks import GRACE_S, Contained, any_set, contained
+from rota.client.term import ELECTION, Leadership, Term, Wording
 from rota.client.user_functions import check_async_work, run_work
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.membership.backoff import Backoff
@@ -29,37 +28,18 @@ from rota.protocol.defaults import (
     WORK_RETRY_CAP_MS,
     WORK_RETRY_FIRST_MS,
 )
-from rota.protocol.messages import FenceReply, OffsetToCommit
+from rota.protocol.messages import OffsetToCommit
 from rota.types.json_object import decode_object
 from rota.types.leader import MAX_PREEMPT_AFTER_MS, PROTOCOL_NAMES, Candidate, encode_candidate, successor_of
 from rota.types.wire_format import MalformedMetadata
 
 Outcome = TypeVar("Outcome")
-Leadership: TypeAlias = tuple[str, ...]
-"""A share of the one thing that there is to hold, or of nothing."""
 
 _LEADS: Final[Leadership] = ("leader",)
 _LEAVE_TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 _HEALTHY_S = WORK_RETRY_CAP_MS / 1000
 """Work that has run for so long is well again, and the next failure of it is the first."""
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Wording:
-    """The names of the grant and of its group in logs, reasons and errors."""
-
-    subject: str
-    held: str
-    candidacy: str
-    error: type[MembershipLost]
-
-    @property
-    def lost(self) -> str:
-        return f"{self.held} was lost"
-
-
-_ELECTION: Final = Wording("election", "the leadership", "the candidacy", LeadershipLost)
 
 
 class CandidateRole:
@@ -115,123 +95,6 @@ def _fields(metadata: bytes) -> dict[str, Any] | None:
         return None
 
 
-class Term:
-    """One time of leading. As an `async with` block it cancels its body when it is over, and raises `LeadershipLost`.
-
-    A term goes on while other candidates come and go; `token` then grows with the generation, and never goes back.
-    """
-
-    _wording: ClassVar[Wording] = _ELECTION
-
-    def __init__(self, member: Member[Leadership]) -> None:
-        self._member = member
-        self._token = member.fencing_token
-        self.lost: StopSignal = StopSignal()
-        """Set once this term is over, for whatever reason: wait for it, or look at `is_valid`."""
-        self.stopping: StopSignal = StopSignal()
-        """Set once the work should come to its end, while the term may still be valid; never later than `lost`."""
-        self.reason: str = ""
-        """Why it is over."""
-        self._body: asyncio.Task[object] | None = None
-        self._cancellations = 0
-        self._was_cancelled = False
-        self._left: asyncio.Event = asyncio.Event()
-        """Set while no work of this term is under way."""
-        self._left.set()
-
-    @property
-    def token(self) -> int:
-        """The fencing token: give it to whatever you write to, and have older ones refused there."""
-        # It may be in the next generation already, which another candidate leads, before this term ends.
-        if not self.lost.is_set() and self._member.is_leader:
-            self._token = max(self._token, self._member.fencing_token)
-        return self._token
-
-    @property
-    def valid_until(self) -> float | None:
-        """When this term ends unless it is renewed, in seconds of the event loop's clock; None once it is over.
-
-        Always earlier than the moment from which the coordinator may let another member lead.
-        """
-        return None if self.lost.is_set() else self._member.valid_until
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether this candidate leads now, by the clock: right also after the event loop was blocked. Any thread may
-        ask.
-        """
-        return not self.lost.is_set() and (bool(self._member.assignment) or self._is_handed_over())
-
-    def _is_handed_over(self) -> bool:
-        """Whether the term goes on for as long as its work takes to end: no other candidate leads before that."""
-        role = self._member._role
-        return isinstance(role, CandidateRole) and role.hands_over and self._member._driver.holds()
-
-    def raise_if_lost(self) -> None:
-        """Raise `LeadershipLost` unless the term is valid now. To be called before what must not be done twice. Any
-        thread may call it.
-        """
-        if not self.is_valid:
-            self._member.check_deadline()
-            raise self._wording.error(self.reason or "the local deadline has passed")
-
-    async def verify(self) -> FenceReply:
-        """Ask the coordinator whether this term's generation is the current one; `LeadershipLost` if not."""
-        self.raise_if_lost()
-        return await self._member.verify_fence()
-
-    async def signed_token(self) -> str:
-        """A signed proof of this term's generation, for services that check it offline; `LeadershipLost` if it is over.
-
-        Good for a minute or so: ask again when it has run out.
-        """
-        self.raise_if_lost()
-        return await self._member.signed_token()
-
-    def begin(self) -> None:
-        """Work of this term begins: an orderly handover of the leadership waits for `finish`."""
-        self.raise_if_lost()
-        self._left.clear()
-
-    def finish(self) -> None:
-        """Work of this term is over."""
-        self._left.set()
-
-    async def __aenter__(self) -> Self:
-        self.begin()
-        self._body = asyncio.current_task()
-        assert self._body is not None
-        self._cancellations = self._body.cancelling()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        body, self._body = self._body, None
-        self.finish()
-        if not self._was_cancelled or body is None:
-            return
-        self._was_cancelled = False
-        if body.uncancel() <= self._cancellations and kind is asyncio.CancelledError:
-            raise self._wording.error(self.reason) from error
-
-    def end(self, reason: str) -> None:
-        """It is over: the body is cancelled."""
-        if self.lost.is_set():
-            return
-        self._token = self.token
-        self.reason = reason
-        self.stopping.set()
-        self.lost.set()
-        if self._body is not None and self._body is not asyncio.current_task():
-            self._was_cancelled = True
-            self._body.cancel()
-
-    async def wait_left(self) -> None:
-        """Return when the body has come to its end."""
-        await self._left.wait()
-
-
 class Election(Running):
     """A candidacy, for the time of an `async with` block, or from `start` to `close`.
 
@@ -242,7 +105,7 @@ class Election(Running):
     another candidate leads at once.
     """
 
-    _wording: ClassVar[Wording] = _ELECTION
+    _wording: ClassVar[Wording] = ELECTION
 
     def __init__(
         self,
@@ -481,8 +344,9 @@ class Election(Running):
                     self._work_began_at = asyncio.get_running_loop().time()
                     return await run_work(work, term)
             except self._wording.error as lost:
-                if not term.lost.is_set():
+                if term.is_valid and not term._has_raised(lost):
                     raise  # Another election's: this one is still led, and its work has ended by an error.
+                await any_set(term.lost, self.member._over)
                 level = logging.WARNING if term.reason == self._wording.lost else logging.INFO
                 _log.log(level, "%s %s: %s", self._wording.subject, self._name, lost)
         raise self._wording.error(f"{self._wording.candidacy} is over")

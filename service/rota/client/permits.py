@@ -11,11 +11,12 @@ from typing import ClassVar, Final, Self, cast
 
 from rota.client.callbacks import Listener, notify
 from rota.client.context import ClientContext
-from rota.client.election import Election, Leadership, Outcome, Term, Wording
+from rota.client.election import Election, Outcome
 from rota.client.errors import PermitLost
 from rota.client.member import Member
 from rota.client.running import CLOSE_TIMEOUT_S, Running
 from rota.client.stop_signal import StopSignal
+from rota.client.term import Leadership, Term, Wording
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.protocol import messages
 from rota.protocol.defaults import REVOKE_DRAIN_MS
@@ -262,9 +263,8 @@ class Permits(Running):
         """Give the permit back, or stop waiting for one. A body that calls this goes on, without the permit; one of
         another task is cancelled.
         """
-        if self._permit is not None and self._permit._body is asyncio.current_task():
-            self._permit._body = None
-            self._permit.finish()
+        if self._permit is not None:
+            self._permit._finish_body()
         await super().close(timeout)
 
     @property

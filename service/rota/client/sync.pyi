@@ -10,7 +10,7 @@ from rota.assignors import TopicPartition
 from rota.assignors.work import WorkItem
 from rota.client.connect_worker import ConfigOffset, WorkShared
 from rota.client.consumer_protocol import Partitions, _Counts
-from rota.client.election import Leadership, Outcome
+from rota.client.election import Outcome
 from rota.client.errors import CoordinatorError
 from rota.client.events import Assigned, MemberEvent
 from rota.client.lag import LoopLag
@@ -18,6 +18,7 @@ from rota.client.member import Share
 from rota.client.roles import Generation, Protocols, Without
 from rota.client.running import CLOSE_TIMEOUT_S
 from rota.client.stats import ClientStats
+from rota.client.term import Leadership
 from rota.client.topics import Topics
 from rota.client.transports.port import GroupEvent
 from rota.credentials import Credentials
@@ -897,7 +898,8 @@ class Election:
 class Term:
     """One time of leading. As a `with` block it cancels its body when it is over, and raises `LeadershipLost`.
 
-    A term goes on while other candidates come and go; `token` then grows with the generation, and never goes back.
+    Several tasks may be in its block at once, and each of them may enter it again: all are cancelled. A term goes on
+    while other candidates come and go; `token` then grows with the generation, and never goes back.
     """
 
     lost: StopSignal
@@ -944,17 +946,17 @@ class Term:
         """Work of this term begins: an orderly handover of the leadership waits for `finish`."""
 
     def finish(self) -> None:
-        """Work of this term is over."""
+        """Work of this term that began is over."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def end(self, reason: str) -> None:
-        """It is over: the body is cancelled."""
+        """It is over: the tasks in its block are cancelled."""
 
     def wait_left(self) -> None:
-        """Return when the body has come to its end."""
+        """Return when all work of this term has come to its end."""
 
 class Permits:
     """A permit for the time of a `with` block, or from `start` to `close`; entering waits until it is granted.

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rota.client import Client, Election, MembershipLost, Permit
-from rota.client.election import Term
+from rota.client.term import Term
 from rota.exec import tree
 from rota.exec.ending import BY_SIGNAL, GRANT_LOST, GUARDIAN_LOST
 from rota.exec.giving_up import exit_unserved, not_granted
