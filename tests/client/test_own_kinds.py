@@ -151,3 +151,38 @@ async def test_assign_is_needed_unless_the_server_assigns() -> None:
         subscription = b'{"topics": ["work"]}'
         async with client.member("g", protocol_type="consumer", protocols={"server:range": subscription}) as member:
             await until(lambda: member.assignment == b'{"topics":{"work":[0,1]}}')
+
+
+@in_virtual_time
+@pytest.mark.parametrize("cause", ["loss", "rebalance"])
+async def test_metadata_that_raises_ends_the_work_and_the_member(cause: str) -> None:
+    async with a_coordinator() as coordinator:
+        worker, deeds, is_gone = a_worker(coordinator), list[str](), False
+
+        def protocols(_held: bytes | None, _generation_id: int) -> dict[str, bytes]:
+            if is_gone:
+                raise OSError("the metadata cannot be read")
+            return {"v1": b""}
+
+        member = worker.client.member(
+            "g",
+            protocol_type="own",
+            protocols=protocols,
+            assign=lambda generation: {each.member_id: b"all" for each in generation.members},
+            session_timeout_ms=SESSION_MS,
+            on_assigned=lambda *_: deeds.append("assigned"),
+            on_revoked=lambda _: deeds.append("revoked"),
+            on_lost=lambda _: deeds.append("lost"),
+        )
+        await member.start()
+        await until(lambda: member.assignment == b"all")
+        is_gone = True
+        if cause == "loss":
+            worker.cable.pull()
+        else:
+            member.rejoin("for the test")
+        await asyncio.sleep(2 * SESSION_MS / 1000)
+        with pytest.raises(OSError, match="cannot be read"):
+            await member.close()
+
+        assert deeds == ["assigned", "lost" if cause == "loss" else "revoked"]

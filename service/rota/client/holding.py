@@ -61,7 +61,7 @@ class Holding(Generic[Share]):
         drop_commits: Callable[[], None],
         stats: MemberStats,
     ) -> None:
-        """`on_error` takes the error of a role that cannot read an assignment; `flush` waits for queued commits, for so
+        """`on_error` takes an error of the role; `flush` waits for queued commits, for so
         many seconds where no other generation of this member follows, in which they could still be made; `drop_commits`
         fails them.
         """
@@ -135,6 +135,14 @@ class Holding(Generic[Share]):
 
     def lose(self, reason: str) -> None:
         """Stop work at once: it does not wait for running callbacks."""
+        self._stop_at_once(reason)
+        try:
+            self._machine.say(self._role.protocols(*self._last))
+        except Exception as error:  # Of the program's function, when the end of the work is under way.
+            if not self.is_leaving:
+                self._on_error(error)
+
+    def _stop_at_once(self, reason: str) -> None:
         current, self.current = self.current, None
         owned, self.owned = self.owned, None
         self.era += 1
@@ -145,7 +153,6 @@ class Holding(Generic[Share]):
         self._cut_off = revocation.share if revocation is not None and is_cut_off else None
         self._last = (None, -1)
         self._owes_join = False
-        self._machine.say(self._role.protocols(*self._last))
         self._drop_commits()
         if current is None or owned is None:
             self._callbacks.interrupt()
