@@ -48,6 +48,8 @@ def _run() -> int:
 
 def _is_flushed() -> bool:
     """Flush the output; False if that failed. A reader that has closed the pipe wants nothing more."""
+    if sys.stdout is None:  # Closed by the caller, as by `>&-`.
+        return True
     try:
         sys.stdout.flush()
     except BrokenPipeError:

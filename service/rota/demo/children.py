@@ -21,14 +21,14 @@ class ChildFailed(Exception):
 
 
 class Child:
-    """One process: `python -m MODULE`. Its standard input is a pipe of ours, so that it notices when we are gone."""
+    """One process: `python -P -m MODULE`. Its standard input is a pipe of ours, so that it notices when we are gone."""
 
     def __init__(self, module: str, arguments: list[str], log: Path) -> None:
         self.name = log.stem
         self._log = log
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                [sys.executable, "-P", "-m", module, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,

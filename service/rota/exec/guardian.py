@@ -203,10 +203,12 @@ def _become(
         _give_up(command[0], "no such program", NOT_FOUND)
     except OSError as error:
         _give_up(command[0], error.strerror or str(error), CANNOT_EXECUTE)
+    except ValueError:  # An empty name.
+        _give_up(command[0] or "''", "no such program", NOT_FOUND)
 
 
 def _give_up(program: str, why: str, code: int) -> NoReturn:
-    os.write(2, f"rota: {program}: {why}\n".encode())
+    os.write(2, os.fsencode(f"rota: {program}: {why}\n"))
     os._exit(code)
 
 

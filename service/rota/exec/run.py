@@ -85,7 +85,7 @@ class Run:
         ours, theirs = socket.socketpair()
         with theirs:
             self._guardian = subprocess.Popen(
-                [sys.executable, "-m", "rota.exec.guardian", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "rota.exec.guardian", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 env=for_children(os.environ, passed_on),
                 # Keys typed at the terminal are for the wrapper, which passes them on.

@@ -185,7 +185,7 @@ class _Worker:
 
     async def _start(self) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "rota.server.worker"),
+            *(sys.executable, "-P", "-m", "rota.server.worker"),
             stdin=asyncio.subprocess.PIPE,
             # Ctrl-C is for the supervisor: a second signal would end a worker in the middle of its drain.
             start_new_session=True,
