@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import signal
@@ -14,10 +15,12 @@ from typing import Any
 
 import pytest
 
-from rota.client import MembershipLost, Shard, StopSignal, Term
+from rota.client import Client, MembershipLost, Shard, StopSignal, Term, sync
+from rota.client.pulse import Pulse
 from rota.client.signals import StopRequests, stopped_by_signals
 from rota.client.threads import LoopThread
-from tests.client.stage import GROUP, a_coordinator, a_worker
+from tests.client.stage import GROUP, Cable, a_coordinator, a_worker
+from tests.client.virtual_time import in_virtual_time
 
 PATIENCE_S = 30.0
 
@@ -150,6 +153,44 @@ async def test_two_runs_of_one_program_stop_by_one_signal() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.gather(first.in_order.wait(), second.in_order.wait())
     assert not first.at_once.is_set()
+
+
+# --- a process that has used up its files ----------------------------------------------------------
+
+
+def no_files_are_left() -> asyncio.AbstractEventLoop:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_a_loop_that_cannot_begin_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asyncio.events, "new_event_loop", no_files_are_left)
+    raised: list[OSError] = []
+
+    def connect() -> None:
+        try:
+            sync.connect("http://127.0.0.1:1")
+        except OSError as error:
+            raised.append(error)
+
+    connecting = threading.Thread(target=connect, daemon=True)
+    connecting.start()
+    connecting.join(10)
+
+    assert [error.errno for error in raised] == [errno.EMFILE]
+
+
+@in_virtual_time
+async def test_a_member_without_its_heartbeat_thread_does_not_join() -> None:
+    async with a_coordinator() as coordinator:
+        cable = Cable(coordinator)
+        client = Client(cable, pulse=Pulse(lambda: cable))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(asyncio.events, "new_event_loop", no_files_are_left)
+            with pytest.raises(OSError, match="Too many open files"):
+                await client.leader("writer").__aenter__()
+        await asyncio.sleep(10)
+
+        assert cable.requests == []
 
 
 # --- forks --------------------------------------------------------------------------------------

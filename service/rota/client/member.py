@@ -320,12 +320,12 @@ class Member(Running, Generic[Share]):
         self._context.check_usable()
         await self._block.__aenter__()
         self._driver.begin()
+        if self._context.pulse is not None:
+            self._context.pulse.keep(self._driver)  # Before anything else runs: a process may have no thread left.
         self._driving = self._tasks.create(self._drive(), name=f"rota member of {self.group_id}")
         self._block.create_task(self._watch(self._driving))
         self._context.members.add(self)
         self._stats.begin(self)
-        if self._context.pulse is not None:
-            self._context.pulse.keep(self._driver)
         return self
 
     async def __aexit__(

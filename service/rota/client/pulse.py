@@ -60,11 +60,12 @@ class Pulse:
 
     def keep(self, member: Beating) -> None:
         with self._lock:
-            self._members.add(member)
             if self._thread is None:
-                self._thread = LoopThread("rota heartbeats")
-                self._thread.start()
-                self._thread.submit(self._beat())
+                thread = LoopThread("rota heartbeats")
+                thread.start()
+                thread.submit(self._beat())
+                self._thread = thread
+            self._members.add(member)
 
     def release(self, member: Beating) -> None:
         with self._lock:

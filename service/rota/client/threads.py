@@ -30,11 +30,15 @@ class LoopThread:
         self._process_id = os.getpid()
         self._is_stopping = False
         self._is_over = False
+        self._failure: BaseException | None = None
         self._pending: dict[concurrent.futures.Future[Any], Coroutine[Any, Any, Any]] = {}
 
     def start(self) -> None:
+        """Return once the loop runs; raise what prevents that, such as too many open files."""
         self._thread.start()
         self._started.wait()
+        if self._failure is not None:
+            raise self._failure
 
     @property
     def is_current(self) -> bool:
@@ -107,9 +111,16 @@ class LoopThread:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._serve())
+            with asyncio.Runner() as runner:
+                runner.get_loop()
+                runner.run(self._serve())
+        except BaseException as error:
+            if self._started.is_set():
+                raise
+            self._failure = error
         finally:
             self._is_over = True
+            self._started.set()
             for future, coroutine in tuple(self._pending.items()):
                 _give_up(future, coroutine)
 
