@@ -13,8 +13,10 @@ thread waits until three quarters are read, and no message reaches the loop for 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -24,6 +26,17 @@ import grpc
 _MOST_BYTES = 4096
 
 _prepared: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+_polling: set[int] = set()
+"""The process whose gRPC this is, once it polls. A forked child has its parent's number here."""
+
+
+def check_not_forked() -> None:
+    """Raise RuntimeError in the forked child of a process that has used gRPC: its calls would wait for ever."""
+    if _polling and os.getpid() not in _polling:
+        raise RuntimeError(
+            f"this process, {os.getpid()}, was forked from one that has used gRPC, and gRPC does not work in it: "
+            "start processes by spawn, or connect to an http:// address"
+        )
 
 
 def keep_polling() -> None:
@@ -31,9 +44,11 @@ def keep_polling() -> None:
 
     Calls on the same loop after the first do nothing.
     """
+    check_not_forked()
     loop = asyncio.get_running_loop()
     if loop in _prepared:
         return
+    _polling.add(os.getpid())
     _prepared.add(loop)
     add_reader = loop.add_reader
 
@@ -53,6 +68,7 @@ def _handle_all(read_end: socket.socket, handle: Callable[[], None]) -> None:
     """Call the handler, which reads one byte, once for each byte that is there."""
     try:
         for _ in read_end.recv(_MOST_BYTES, socket.MSG_PEEK):
-            handle()
+            with suppress(RuntimeError):  # The event is for another loop, which is closed: no call waits for it.
+                handle()
     except BlockingIOError:
         return  # A loop of another thread has read it: the socket is for all loops of the process.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +17,7 @@ from rota.client.errors import CoordinatorUnreachable
 from rota.client.transports.causes import closed, credentials_failed, unexpected
 from rota.client.transports.rpc_causes import rpc_cause
 from rota.credentials import Credentials, CredentialsError, Version
-from rota.grpc_polling import keep_polling
+from rota.grpc_polling import check_not_forked, keep_polling
 from rota.observability.tracing import carried
 from rota.protocol.defaults import CONNECT_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
@@ -43,6 +44,8 @@ _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
     ("grpc.max_reconnect_backoff_ms", 500),
+    # As over HTTP: `http_proxy` is for other traffic. A proxy for gRPC is meant, if there is one.
+    ("grpc.enable_http_proxy", int("grpc_proxy" in os.environ)),
 )
 
 
@@ -58,6 +61,7 @@ class Channels:
     ) -> None:
         if not urls:
             raise ValueError("at least one URL is needed")
+        check_not_forked()
         self.urls = list(urls)
         self._headers = tuple((name.lower(), value) for name, value in (headers or {}).items())
         self._credentials = credentials or Credentials()
