@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rota.client import Election, Shard, Term, sync
+from rota.client import Election, Shard, Term, WorkItem, sync
 from rota.client.user_functions import check_async_work, check_plain
 from tests.client.stage import GROUP, SESSION_MS, TOPICS, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
@@ -274,3 +274,21 @@ async def test_a_callback_that_raises_its_own_cancellation_has_failed(place: str
         async with consumer:
             failed = await anext(event async for event in consumer.events() if hasattr(event, "detail"))
             assert "stray raised CancelledError" in failed.detail
+
+
+def test_a_sync_worker_asks_a_function_how_far_it_has_read(url: str) -> None:
+    with sync.connect(url) as client:
+        worker = client.connect_worker("read", [WorkItem("sink", 0)], config_offset=lambda: 7)
+        with worker:
+            worker.wait_assigned(timeout=60)
+            assert worker.config_offset == 7
+
+
+async def test_a_config_offset_that_is_no_number_is_named() -> None:
+    async def read() -> int:
+        return 7
+
+    async with a_coordinator() as coordinator:
+        client = a_worker(coordinator).client
+        with pytest.raises(TypeError, match="a number, or a plain function that returns one"):
+            client.connect_worker("read", [WorkItem("sink", 0)], config_offset=read)  # type: ignore[arg-type]

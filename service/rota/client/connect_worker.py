@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
@@ -106,7 +107,12 @@ class WorkRole:
     def _offset(self) -> int:
         if self.config_offset is None:
             return -1
-        return self.config_offset() if callable(self.config_offset) else self.config_offset
+        offset: object = self.config_offset() if callable(self.config_offset) else self.config_offset
+        if isinstance(offset, int):
+            return offset
+        if inspect.iscoroutine(offset):
+            offset.close()
+        raise TypeError(f"config_offset must be a number, or a plain function that returns one, not {offset!r}")
 
     async def assign(self, generation: JoinedAsLeader) -> dict[str, bytes]:
         """The work of all members. Metadata that cannot be parsed fails the generation for all.

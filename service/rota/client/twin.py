@@ -32,8 +32,8 @@ Share = TypeVar("Share")
 
 WAITS = frozenset({"wait", "wait_assigned", "wait_done"})
 """Methods that take a `timeout`, too."""
-PURE = frozenset({"protocols", "without"})
-"""Options that are plain functions of their arguments: the event loop calls them itself."""
+PURE = frozenset({"protocols", "without", "config_offset"})
+"""Options that are plain functions and return soon: the event loop calls them itself."""
 ANY_THREAD = frozenset({"is_set", "wait_in_thread", "stop"})
 """Methods that are called where the caller is: they wait for no loop."""
 _MOST_THREADS = 10_000
