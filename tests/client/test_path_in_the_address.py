@@ -104,3 +104,9 @@ def test_an_ignored_part_of_a_grpc_address_is_rejected(url: str, says: str) -> N
 async def test_a_slash_at_the_end_of_a_grpc_address_is_no_path(url: str) -> None:
     async with rota.connect(url):
         pass
+
+
+@pytest.mark.parametrize("host", ["a..b", "ä..b", "xn--", "256.1.1.1", "[v1.x]", "a" * 64])
+def test_a_host_that_no_server_can_have_is_refused(host: str) -> None:
+    with pytest.raises(ValueError, match="its host is neither a name nor an address"):
+        rota.connect(f"http://{host}:80")

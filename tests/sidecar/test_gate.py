@@ -8,6 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from rota.sidecar.listening import CannotListen, bound
+from rota.sidecar.settings import Address
 from tests.sidecar.sidecars import Sidecars
 
 pytestmark = pytest.mark.processes
@@ -95,3 +97,8 @@ def test_a_socket_that_a_killed_sidecar_left_is_taken_over(sidecars: Sidecars, t
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://sidecar") as http:
         assert http.get("/").status_code == 200
     assert again.process.terminate() == 0
+
+
+def test_a_host_that_is_no_text_is_an_address_that_cannot_be_used() -> None:
+    with pytest.raises(CannotListen, match="cannot listen on"), bound(Address("\udcff", 4040)):
+        raise AssertionError

@@ -305,3 +305,16 @@ async def test_a_command_gets_no_secret_of_the_sidecar(
     reported = json.loads((tmp_path / "told").read_text())
     assert {name: reported[name] for name in SECRET_VARIABLES if name in reported} == shown
     assert "PATH" in reported
+
+
+async def test_a_label_without_a_token_is_tried_again(tmp_path: Path) -> None:
+    async with httpx.AsyncClient(trust_env=False) as http:
+        label = PodLabel(http, Pod("https://127.0.0.1:1", "shop", "web-0", tmp_path), "role")
+        with pytest.raises(HookFailed, match="token: No such file") as failed:
+            await label.deliver(change(1))
+    assert failed.value.again
+
+
+def test_a_pod_without_the_clusters_authority_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"ca\.crt: No such file"):
+        Pod("https://127.0.0.1:1", "shop", "web-0", tmp_path).trust()

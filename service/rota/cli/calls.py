@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +14,9 @@ import httpx
 from rota.cli.exits import CommandFailed, Exit, exit_for
 from rota.cli.members import check_connection, usage
 from rota.cli.options import Shared
+from rota.client.errors import UnreachableKind
 from rota.client.transports.addresses import HTTP, split_address
+from rota.client.transports.causes import IS_THIS_ROTA, cause_of
 from rota.protocol.defaults import COMMAND_LINE_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.ids import check_group_id, check_topic
@@ -29,7 +30,6 @@ AnyReply = TypeVar("AnyReply", bound=Reply)
 
 NAMESPACES = "/v1/namespaces"
 _TIMEOUT_S = COMMAND_LINE_TIMEOUT_MS / 1000
-_IS_THIS_ROTA = "is this a Rota server, or a proxy in front of it?"
 
 
 class LinesArePruned(CommandFailed):
@@ -140,12 +140,14 @@ class Server:
         try:
             yield
         except httpx.TransportError as error:
-            hint = "" if _is_about_tls(error) else "; `rota serve` starts one"
-            message = f"no server answers at {self.url} ({str(error) or type(error).__name__}){hint}"
+            cause = cause_of(error, self.url, int(_TIMEOUT_S * 1000))
+            message = f"no server answers at {self.url} ({str(error) or type(error).__name__}); `rota serve` starts one"
+            if cause.kind in (UnreachableKind.TLS, UnreachableKind.FOREIGN_ANSWER):  # Something answers there.
+                message = cause.detail
             raise CommandFailed(message, Exit.UNAVAILABLE) from error
         except httpx.RequestError as error:
             # An answer in an encoding that it does not have, or redirects without end.
-            message = f"{self.url} gives no answer that can be read; {_IS_THIS_ROTA}"
+            message = f"{self.url} gives no answer that can be read; {IS_THIS_ROTA}"
             raise CommandFailed(message, Exit.UNAVAILABLE) from error
 
     def _checked(self, response: httpx.Response) -> dict[str, Any]:
@@ -158,18 +160,11 @@ class Server:
         problem = decode_problem(response.status_code, document)
         if problem is None:
             message = (
-                f"HTTP status {response.status_code} from {self.url} without an error code of Rota's; {_IS_THIS_ROTA}"
+                f"HTTP status {response.status_code} from {self.url} without an error code of Rota's; {IS_THIS_ROTA}"
             )
             raise CommandFailed(message, Exit.UNAVAILABLE)
         detail = detail_at(problem, response.status_code, self.url)
         raise failure_in(replace(problem, detail=detail))
-
-
-def _is_about_tls(error: BaseException | None) -> bool:
-    """Whether a server was there, and only its certificate or its TLS was refused."""
-    while error is not None and not isinstance(error, ssl.SSLError):
-        error = error.__cause__ or error.__context__
-    return error is not None
 
 
 def failure_in(problem: Problem) -> CommandFailed:

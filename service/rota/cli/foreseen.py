@@ -54,6 +54,9 @@ def failure_of(error: BaseException) -> CommandFailed | None:
             return CommandFailed(error.detail, exit_for(error.code))
         case ModuleNotFoundError() if missing := missing_extra(error):
             return CommandFailed(missing)
+        case UnicodeEncodeError():
+            piece = error.object[error.start : error.end]
+            return CommandFailed(f"{piece!r} is no text that can be sent or printed as {error.encoding}", Exit.USAGE)
         case BrokenPipeError():
             return CommandFailed("", Exit.OK)  # The reader of our output has seen enough.
         case OSError(filename=str() as name, strerror=str() as reason):

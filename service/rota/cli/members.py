@@ -181,6 +181,8 @@ def usage() -> Iterator[None]:
     """Read what the user gave: a ValueError of the reader is a wrong use of the command."""
     try:
         yield
+    except UnicodeEncodeError:
+        raise  # `foreseen` says it in words.
     except ValueError as error:
         raise CommandFailed(str(error), Exit.USAGE) from error
 

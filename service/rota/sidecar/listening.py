@@ -49,8 +49,9 @@ def _tcp(address: Address) -> Iterator[socket.socket]:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind((address.host, address.port))
             listening.listen()
-        except OSError as error:
-            raise CannotListen(f"cannot listen on {address.host}:{address.port}: {error.strerror or error}") from error
+        except (OSError, TypeError) as error:  # A TypeError is about a name that is no text.
+            reason = getattr(error, "strerror", None) or error
+            raise CannotListen(f"cannot listen on {address.host}:{address.port}: {reason}") from error
         yield listening
 
 

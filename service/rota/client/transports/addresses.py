@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
+import httpx
+
 from rota.client.transports.http import HttpTransport
 from rota.client.transports.port import Transport
 from rota.client.transports.renewing import RenewingTransport
@@ -60,6 +62,8 @@ def split_address(url: str) -> SplitResult:
         raise ValueError(f"{url!r} is no URL: {error}") from error
     if parts.scheme not in HTTP + GRPC + STREAM or not is_usable:
         raise ValueError(f"{url!r} is no http://, https://, grpc://, grpcs:// or grpc+stream:// URL")
+    if parts.scheme in HTTP and not _has_a_host(url):
+        raise ValueError(f"{url!r} is no URL: its host is neither a name nor an address")
     if parts.scheme in HTTP and ("?" in url or "#" in url):
         raise ValueError(f"{url!r} is no address: the paths of calls are added to it, so it must have no ? and no #")
     if parts.scheme not in HTTP and (parts.path.strip("/") or parts.fragment):
@@ -67,6 +71,14 @@ def split_address(url: str) -> SplitResult:
     if parts.scheme in GRPC and parts.query:
         raise ValueError(f"{url!r} is no address: only grpc+stream:// has options behind a ?")
     return parts
+
+
+def _has_a_host(url: str) -> bool:
+    """Whether a request can be sent to the host of a URL."""
+    try:
+        return bool(httpx.URL(url).host.encode("idna"))
+    except (httpx.InvalidURL, UnicodeError):
+        return False
 
 
 def _leave_after_ms(parts: SplitResult) -> int | None:

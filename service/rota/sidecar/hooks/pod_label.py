@@ -50,7 +50,20 @@ class Pod:
         return f"{self.api}/api/v1/namespaces/{self.namespace}/pods/{self.name}"
 
     def trust(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=os.fspath(self.account / "ca.crt"))
+        """The cluster's authority; `ValueError` where the pod has no file with it."""
+        file = self.account / "ca.crt"
+        try:
+            return ssl.create_default_context(cafile=os.fspath(file))
+        except OSError as error:
+            raise ValueError(f"{file}: {error.strerror}; has the pod a service account's token?") from error
+
+    def token(self) -> str:
+        """Read anew each time: the token is replaced every hour or so."""
+        file = self.account / "token"
+        try:
+            return file.read_text().strip()
+        except OSError as error:
+            raise HookFailed(f"{file}: {error.strerror}") from error
 
 
 class PodLabel:
@@ -66,9 +79,7 @@ class PodLabel:
 
     async def deliver(self, change: Change) -> None:
         patch = {"metadata": {"labels": {self._key: str(change.status.state)}}}
-        # Read anew each time: the token is replaced every hour or so.
-        token = (self._pod.account / "token").read_text().strip()
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": _MERGE_PATCH}
+        headers = {"Authorization": f"Bearer {self._pod.token()}", "Content-Type": _MERGE_PATCH}
         try:
             response = await self._http.patch(self._pod.url, json=patch, headers=headers)
         except httpx.TransportError as error:
