@@ -59,6 +59,9 @@ class Credentials:
             raise ValueError("either a token or a token_file")
         if (self.cert_file is None) != (self.key_file is None):
             raise ValueError("cert_file and key_file go together")
+        for name in _VARIABLES:
+            if (file := getattr(self, name)) is not None:
+                object.__setattr__(self, name, Path(file))  # A program may name it by a string.
 
     def or_environment(self) -> Credentials:
         """The same, with missing values from `ROTA_TOKEN`, `ROTA_TOKEN_FILE`, `ROTA_CA_FILE` and so on."""

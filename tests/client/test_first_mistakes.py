@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rota
-from rota.client import Client, MembershipLost, OffsetToCommit, Term
+from rota.client import Client, Credentials, MembershipLost, OffsetToCommit, Term
 from tests.client.stage import GROUP, SESSION_MS, TOPICS, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
@@ -259,3 +260,45 @@ def test_a_member_is_entered_in_the_event_loop_of_its_client(kind: str) -> None:
 
 async def awaited(call: Callable[[Client], Awaitable[object]], client: Client) -> None:
     await call(client)
+
+
+# --- arguments of the wrong type ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", [None, 8080, b"http://127.0.0.1:1", [None]])
+def test_a_url_that_is_none_is_named(url: Any) -> None:
+    with pytest.raises(TypeError, match="url must be a URL, or a list of them, not "):
+        rota.connect(url)
+
+
+def test_a_token_in_the_place_of_credentials_is_not_shown() -> None:
+    with pytest.raises(TypeError, match=r"not str$"):
+        rota.connect("http://127.0.0.1:1", credentials="a-secret")  # type: ignore[arg-type]
+
+
+def test_files_of_credentials_may_be_named_by_strings(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("a-secret")
+
+    assert Credentials(token_file=str(file)).headers() == {"authorization": "Bearer a-secret"}  # type: ignore[arg-type]
+
+
+@in_virtual_time
+async def test_a_time_that_is_no_number_is_named() -> None:
+    async with a_coordinator() as coordinator:
+        client: Any = a_worker(coordinator).client
+        for options in ({"session_timeout_ms": "10000"}, {"rebalance_timeout_ms": 1.5}, {"heartbeat_interval_ms": "1"}):
+            (name,) = options
+            with pytest.raises(TypeError, match=f"{name} must be a whole number of milliseconds"):
+                client.leader("writer", **options)
+
+
+@in_virtual_time
+async def test_an_interval_of_nothing_is_refused() -> None:
+    async with a_coordinator() as coordinator:
+        client: Any = a_worker(coordinator).client
+        for name in ("auto_commit_ms", "max_processing_interval_ms", "topics_refresh_ms"):
+            with pytest.raises(ValueError, match=f"{name} must be above 0, not 0"):
+                client.consumer(GROUP, TOPICS, **{name: 0})
+        with pytest.raises(ValueError, match="refresh_ms must be above 0, not -5"):
+            client.connect_worker("connect", (), refresh_ms=-5)

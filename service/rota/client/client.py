@@ -6,10 +6,10 @@ import asyncio
 import os
 import random
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from rota.client.administration import Administration
 from rota.client.callbacks import Listener, Listeners
@@ -88,13 +88,28 @@ def connect(
 
     Raises:
         ValueError: An address is no URL of these schemes, or they have several.
+        TypeError: `url` is neither a string nor several, or `credentials` are none.
     """
-    urls = [url] if isinstance(url, str) else list(url)
+    urls = _urls_of(url)
+    if credentials is not None and type(credentials) is not Credentials:
+        # Not its value: it may be the token.
+        raise TypeError(f"credentials must be Credentials, as Credentials(token=…), not {type(credentials).__name__}")
     shown = (credentials or Credentials()).or_environment()
     transport = transport_to(urls, headers, shown, direct=direct)
     beside = partial(transport_to, [_unary(each) for each in urls], headers, shown, direct=direct)
     pulse = Pulse(beside) if heartbeat_thread else None
     return Client(transport, namespace, client_id=client_id, retry_timeout_ms=retry_timeout_ms, pulse=pulse)
+
+
+def _urls_of(given: object) -> list[str]:
+    found: list[Any] = [given]
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        found = list(given)
+    if not all(isinstance(each, str) for each in found):
+        raise TypeError(
+            f"url must be a URL, or a list of them, not {given!r}; is the variable set that should have it?"
+        )
+    return found
 
 
 def _unary(url: str) -> str:
@@ -506,6 +521,9 @@ class Client(Administration):
     ) -> MembershipSettings:
         """Raises what the coordinator would answer to these names, and ValueError for times that do not fit."""
         self._context.check_open()
+        for name, ms in times._asdict().items():
+            if type(ms) is not int and not (name == "heartbeat_interval_ms" and ms is None):
+                raise TypeError(f"{name} must be a whole number of milliseconds, not {ms!r}")
         instance_id = group_instance_id or os.environ.get(INSTANCE_ID_VARIABLE) or None
         with typed_errors():
             check_group_id(group_id)

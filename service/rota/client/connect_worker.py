@@ -14,6 +14,7 @@ from rota.assignors.work import Memory, WorkItem, WorkShare, assign_work
 from rota.client.callbacks import Listeners, call, notify, notify_lost
 from rota.client.context import ClientContext
 from rota.client.member import Member
+from rota.client.user_functions import check_interval
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.protocol.defaults import RETURN_DELAY_MS
 from rota.protocol.messages import DescribedMember, DescribeGroup, DescribeReply, OffsetToCommit, Protocol
@@ -214,6 +215,7 @@ class ConnectWorker(Member[WorkShared]):
         leave_on_close: bool | None = None,
     ) -> None:
         """`refresh_ms` is how often the leader looks whether there is other work to do."""
+        check_interval("refresh_ms", refresh_ms)
         own_listeners: Listeners[WorkShared] = Listeners(self._start, self._stop, self._abandon)
         super().__init__(context, settings, role=role, listeners=own_listeners, leave_on_close=leave_on_close)
         self._work_role = role

@@ -25,6 +25,7 @@ from rota.client.tasks import GRACE_S
 from rota.client.topic_lookout import TopicLookout
 from rota.client.topics import Topics, TopicSelection
 from rota.client.topics_watch import TopicsWatch
+from rota.client.user_functions import check_interval
 from rota.membership import MembershipSettings
 from rota.membership import events as core
 from rota.membership.backoff import Backoff
@@ -49,6 +50,11 @@ class ConsumerSettings:
     max_processing_interval_ms: int | None = None
     topics_refresh_ms: int = TOPICS_REFRESH_MS
     topics_debounce_ms: int = 0
+
+    def __post_init__(self) -> None:
+        check_interval("auto_commit_ms", self.auto_commit_ms)
+        check_interval("max_processing_interval_ms", self.max_processing_interval_ms)
+        check_interval("topics_refresh_ms", self.topics_refresh_ms)
 
 
 class Consumer(Member[Partitions]):

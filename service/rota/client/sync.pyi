@@ -113,6 +113,7 @@ def connect(
 
     Raises:
         ValueError: An address is no URL of these schemes, or they have several.
+        TypeError: `url` is neither a string nor several, or `credentials` are none.
     """
 
 class Event:
