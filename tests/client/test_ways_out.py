@@ -111,7 +111,7 @@ async def test_run_raises_another_elections_loss_and_resigns_its_own() -> None:
 
 
 @in_virtual_time
-async def test_work_that_notices_its_loss_first_is_called_in_the_next_term() -> None:
+async def test_work_that_notices_its_loss_first_is_called_again() -> None:
     async with a_coordinator() as coordinator:
         tokens: list[int] = []
 

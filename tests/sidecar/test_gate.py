@@ -99,6 +99,6 @@ def test_a_socket_that_a_killed_sidecar_left_is_taken_over(sidecars: Sidecars, t
     assert again.process.terminate() == 0
 
 
-def test_a_host_that_is_no_text_is_an_address_that_cannot_be_used() -> None:
+def test_a_host_that_is_no_text_cannot_be_listened_on() -> None:
     with pytest.raises(CannotListen, match="cannot listen on"), bound(Address("\udcff", 4040)):
         raise AssertionError
