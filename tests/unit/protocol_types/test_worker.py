@@ -307,6 +307,28 @@ def test_released_work_runs_nowhere_so_much_moves_at_once() -> None:
     assert not any(share.revoke for share in shares.values())
 
 
+def test_no_worker_stops_work_while_some_is_held_back() -> None:
+    tasks = tuple(WorkItem("sink", task) for task in range(4))
+    memory = Memory(away={"c": HeldBack(frozenset({WorkItem("sink", 4)}), until_ms=9_000)})
+    workers = [Worker("a", "a", tasks), Worker("b", "b")]
+
+    configured = {*tasks, WorkItem("sink", 4)}
+    shares, _ = assign_work(configured, workers, memory, now_ms=0, scheduled_rebalance_max_delay_ms=DELAY_MS)
+
+    assert shares["a"] == WorkShare(run=tasks, delay_ms=9_000)
+    assert shares["b"] == WorkShare(delay_ms=9_000)
+
+
+def test_work_that_runs_nowhere_is_moved_before_work_that_runs() -> None:
+    returned, runs = WorkItem("sink", 0), WorkItem("sink", 1)
+    memory = Memory(given={"a": frozenset({returned})})
+    workers = [Worker("a", "a", (runs,)), Worker("b", "b")]
+
+    shares, _ = assign_work({returned, runs}, workers, memory, now_ms=0, scheduled_rebalance_max_delay_ms=0)
+
+    assert shares == {"a": WorkShare(run=(runs,)), "b": WorkShare(run=(returned,))}
+
+
 @given(left_ms=st.integers(0, DELAY_MS), clocks=st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)))
 def test_a_memory_counts_on_by_the_next_leaders_clock(left_ms: int, clocks: tuple[int, int]) -> None:
     before, after = clocks
