@@ -118,7 +118,7 @@ def test_a_static_holders_successor_gets_a_higher_token_at_once(number: int) -> 
     assert core.ask(a_heartbeat(f"m{number}", 1, instance=f"i{number}")).error is ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_a_static_successor_changes_no_token_of_an_earlier_generation() -> None:
+def test_a_static_successor_changes_no_others_earlier_token() -> None:
     core = an_empty_shard()
     for each in range(2):
         static_join(core, f"m{each}", f"i{each}", permits=2)

@@ -125,7 +125,7 @@ def test_a_former_share_counts_as_owned_without_a_claim() -> None:
     assert assigned("server:sticky", FOUR, said, plain("t"), former=had)[0] == {"t": [1, 2]}
 
 
-def test_a_strategy_gets_each_topic_once_and_the_generation_of_the_share() -> None:
+def test_a_strategy_gets_topics_once_and_the_shares_generation() -> None:
     members = [JoinedWith("m0", None, plain("t", "t*", "t"), b'{"topics": {"t": [3]}}')]
 
     (member,) = group_subscription(Generation(3, "m0", "server:sticky", members), FOUR).members
@@ -134,7 +134,7 @@ def test_a_strategy_gets_each_topic_once_and_the_generation_of_the_share() -> No
     assert member.generation == 2, "the last one, as a member would claim it"
 
 
-def test_changes_of_topics_collect_for_the_longest_time_of_a_member() -> None:
+def test_changes_of_topics_collect_for_the_longest_time() -> None:
     kafkas = encode_subscription(Subscription(("t",), encode_user_data(None, topics_debounce_ms=50)))
     metadata = (plain("t", topics_debounce_ms=20), kafkas, plain("t"))
     members = [JoinedWith(f"m{number}", None, each) for number, each in enumerate(metadata)]

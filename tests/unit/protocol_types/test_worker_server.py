@@ -23,7 +23,7 @@ def the_round(members: Sequence[JoinedWith], *departed: Departed) -> dict[str, G
     return {member_id: decode_given(share) for member_id, share in assign(generation, ORDERS).items()}
 
 
-def test_a_worker_that_joined_before_it_knew_its_share_may_run_it() -> None:
+def test_a_worker_that_joined_before_its_share_came_may_run_it() -> None:
     """It joins with what it ran before, and reads its last share after that."""
     former = GivenWork(WorkShare(run=(CONNECTOR, *TASKS)))
 
@@ -33,7 +33,7 @@ def test_a_worker_that_joined_before_it_knew_its_share_may_run_it() -> None:
     assert shares["a"].share.revoke != ()
 
 
-def test_work_that_a_departed_worker_waited_for_is_still_waited_for() -> None:
+def test_work_held_back_by_a_departed_share_is_still_held_back() -> None:
     waits = HeldBack(frozenset(TASKS[1:]), until_ms=60_000)
     former = encode_given(GivenWork(WorkShare(run=(CONNECTOR, TASKS[0])), {"http://b": waits}), 1)
     last = Departed("a", None, a_worker("a").metadata, former, at_ms=10_000)
@@ -45,7 +45,7 @@ def test_work_that_a_departed_worker_waited_for_is_still_waited_for() -> None:
     assert given.away["http://b"] == waits
 
 
-def test_the_group_is_assigned_again_when_the_first_work_has_waited_enough() -> None:
+def test_the_first_work_that_has_waited_enough_is_given_out() -> None:
     away = {f"http://{name}": HeldBack(frozenset(), until_ms) for name, until_ms in (("b", 70_000), ("c", 60_000))}
 
     assert again_at_ms({"a": encode_given(GivenWork(away=away), 1)}) == 60_000

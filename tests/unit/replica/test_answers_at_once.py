@@ -80,7 +80,7 @@ def test_the_same_reply_has_the_revision_of_its_time() -> None:
     assert (first.revision, second.revision) == (owned.seq - 1, owned.seq)
 
 
-def test_a_heartbeat_sets_a_timer_where_the_wall_clock_was_set_back() -> None:
+def test_a_heartbeat_sets_a_timer_where_the_clock_was_set_back() -> None:
     """The session ends before the timer that there is."""
     owned = a_shard_with_a_member()
     earlier = at(300)._replace(wall_ms=at(0).wall_ms - 60_000)

@@ -455,7 +455,7 @@ def test_a_group_that_has_moved_is_forgotten(replica: Replica) -> None:
     assert replica.assigning.wake_ms(replica.now_ms) is None
 
 
-def test_a_job_of_the_last_owner_says_nothing_about_the_next_ones(replica: Replica) -> None:
+def test_a_job_of_the_last_owner_ends_no_job_of_the_next(replica: Replica) -> None:
     """The shard has moved away and come back."""
     replica.join()
     replica.list(("t", 1))

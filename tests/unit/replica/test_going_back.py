@@ -249,7 +249,7 @@ def test_a_lease_that_was_over_in_a_failover_says_nothing() -> None:
     assert sorted(shell.did(steps.RaiseFloors)[0].floors) == list(range(SHARDS))
 
 
-def test_a_shard_that_was_handed_over_before_a_failover_has_a_far_floor() -> None:
+def test_a_shard_handed_over_before_a_failover_has_a_far_floor() -> None:
     """The other replica's claim is lost, and so is what it has granted."""
     shell = a_replica_with_all()
     shell.registered = [ME, PEER]
