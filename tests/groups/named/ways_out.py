@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import Any
 
-from rota.client import callbacks, commits, election, member, running, signals, threads, twin, worker_pool
+from rota.client import callbacks, commits, election, member, running, signals, term, threads, twin, worker_pool
 from rota.client.callbacks import CloseBy
 from rota.client.errors import LeadershipLost, MembershipLost
 from rota.client.holding import Holding
@@ -82,10 +82,10 @@ def step_aside_waits_for_the_callback_that_calls_it(patch: Patch) -> None:
 )
 def another_election_s_loss_is_swallowed(patch: Patch) -> None:
     async def lead(self: Any, work: Any) -> Any:
-        async for term in self.terms():
+        async for led in self.terms():
             try:
-                async with term:
-                    return await work(term)
+                async with led:
+                    return await work(led)
             except LeadershipLost:
                 pass
         raise LeadershipLost("the candidacy is over")
@@ -298,5 +298,5 @@ def only_the_loop_s_own_thread_may_ask(patch: Patch) -> None:
     "clients D6 C-04", THREADS + "test_threads_may_ask_a_term_and_have_the_candidate_stop", fails_with="AttributeError"
 )
 def stopping_is_an_event_of_asyncio_alone(patch: Patch) -> None:
-    patch(election, "StopSignal", asyncio.Event)
+    patch(term, "StopSignal", asyncio.Event)
     patch(worker_pool, "StopSignal", asyncio.Event)
