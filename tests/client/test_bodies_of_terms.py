@@ -26,6 +26,15 @@ async def two_candidates() -> AsyncIterator[tuple[Election, Cable, Election]]:
             yield leader, first.cable, other
 
 
+async def until_another_leads(cable: Cable, other: Election) -> float:
+    """Cut the leader off. Returns when the other one has led for a session, and the time at which it began."""
+    cable.pull()
+    await until(lambda: other.is_leader)
+    led_at = asyncio.get_running_loop().time()
+    await asyncio.sleep(SESSION_MS / 1000)
+    return led_at
+
+
 async def steps(term: Term, done: list[float]) -> None:
     async with term:
         while True:
@@ -42,10 +51,7 @@ async def test_a_loss_cancels_all_tasks_in_the_block_of_a_term() -> None:
         tasks = [asyncio.create_task(steps(term, done)) for _ in range(3)]
         await until(lambda: len(done) > 10)
 
-        cable.pull()
-        await until(lambda: other.is_leader)
-        led_at = asyncio.get_running_loop().time()
-        await asyncio.sleep(SESSION_MS / 1000)
+        led_at = await until_another_leads(cable, other)
 
         assert max(done) < led_at
         for task in tasks:
@@ -68,10 +74,7 @@ async def test_work_that_enters_its_term_again_is_still_cancelled() -> None:
         running = asyncio.create_task(leader.run(work))
         await until(lambda: len(done) > 10)
 
-        cable.pull()
-        await until(lambda: other.is_leader)
-        led_at = asyncio.get_running_loop().time()
-        await asyncio.sleep(SESSION_MS / 1000)
+        led_at = await until_another_leads(cable, other)
 
         assert max(done) < led_at
         assert not running.done()

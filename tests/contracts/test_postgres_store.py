@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -398,13 +398,20 @@ async def test_partitions_of_the_next_days_exist_for_every_upkeep(
     assert names == sorted({*(day_of_the_server(n) for n in range(4)), "group_events_default"})
 
 
-async def test_a_server_starts_while_a_backup_reads_the_journal(
-    store: SqlStore, postgres_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+@asynccontextmanager
+async def a_backup_under_way(store: SqlStore) -> AsyncIterator[None]:
+    """Another session reads the journal, on a day without the partition of a later one."""
     async with store._writing() as connection:
         await connection.execute(text(f"DROP TABLE rota.{day_of_the_server(3)}"))
     async with store._reading() as connection:
         await connection.execute(text("LOCK TABLE rota.group_events IN ACCESS SHARE MODE"))
+        yield
+
+
+async def test_a_server_starts_while_a_backup_reads_the_journal(
+    store: SqlStore, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with a_backup_under_way(store):
         second = SqlStore(postgres_url)
 
         await second.open(SHARD_COUNT)
@@ -421,10 +428,7 @@ async def test_a_server_starts_where_upkeep_takes_too_long(
     store: SqlStore, postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As where a day of lines is in the default partition: to move 600,000 of them takes Postgres 16 s."""
-    async with store._writing() as connection:
-        await connection.execute(text(f"DROP TABLE rota.{day_of_the_server(3)}"))
-    async with store._reading() as connection:
-        await connection.execute(text("LOCK TABLE rota.group_events IN ACCESS SHARE MODE"))
+    async with a_backup_under_way(store):
         second = SqlStore(postgres_url, write_timeout_ms=300)
 
         await second.open(SHARD_COUNT)

@@ -1,4 +1,4 @@
-"""What one session stream may take of the server: events that are not read, groups, and what it has said."""
+"""Bounds on the memory and time of one session stream: unread events, named groups, remembered heartbeats."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_a_client_that_reads_nothing_is_cut_off(stuck: tuple[Session, asyn
     assert session._unread is None
 
 
-async def test_a_rejected_stream_ends_though_nobody_reads(stuck: tuple[Session, asyncio.Task[object]]) -> None:
+async def test_a_rejected_stream_that_is_not_read_ends(stuck: tuple[Session, asyncio.Task[object]]) -> None:
     session, running = stuck
 
     session._reject(RejectedRequest(ErrorCode.UNAUTHENTICATED, "the token was revoked"))
@@ -73,11 +73,11 @@ async def test_groups_without_members_on_a_stream_are_forgotten(session: Session
     """They are looked at again and again where callers are checked, and as many may be named as a client likes."""
     member = (await session.ask(join=a_join("i1"))).joined
     await session.ask(sync=a_sync(member, {member.member_id: b""}))
-    nobody = pb.MemberHeartbeat(member_id="nobody", generation_id=1)
+    unknown = pb.MemberHeartbeat(member_id="nobody", generation_id=1)
 
     for number in range(5):
         names = [f"g{number}-{n}" for n in range(MOST_FORGOTTEN)]
-        groups = [pb.GroupHeartbeat(namespace="default", group_id=name, members=[nobody]) for name in names]
+        groups = [pb.GroupHeartbeat(namespace="default", group_id=name, members=[unknown]) for name in names]
         await session.ask(heartbeat=pb.HeartbeatManyRequest(groups=groups))
 
     [at_server] = server._sessions
@@ -141,9 +141,9 @@ async def test_heartbeats_of_many_groups_let_others_have_turns(
             in_turn.append(0)
             await asyncio.sleep(0)
 
-    nobody = pb.MemberHeartbeat(member_id="nobody", generation_id=1)
+    unknown = pb.MemberHeartbeat(member_id="nobody", generation_id=1)
     names = [f"g{number}" for number in range(5 * GROUPS_OF_A_TURN)]
-    groups = [pb.GroupHeartbeat(namespace="default", group_id=name, members=[nobody]) for name in names]
+    groups = [pb.GroupHeartbeat(namespace="default", group_id=name, members=[unknown]) for name in names]
     request = pb.HeartbeatManyRequest(groups=groups)
     if over == "stream again":
         await session.ask(heartbeat=request)

@@ -81,7 +81,7 @@ def test_a_client_that_closes_no_tls_holds_up_no_stop(
 def test_a_client_that_never_reads_keeps_no_closed_connection(
     new_loop: Callable[[], AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it leaves unread is too little to pause writing, which has a deadline of its own."""
+    """The unread bytes are too few to pause writing, which has a deadline of its own."""
     monkeypatch.setattr(http_server, "WRITE_DEADLINE_SECONDS", 0.1)
 
     async def scene() -> None:

@@ -535,7 +535,7 @@ async def test_a_server_that_stops_ends_a_parked_call(drains: bool, name: str) -
 @pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("behind", [False, True])
 async def test_a_server_that_stops_waits_for_no_body(behind: bool, fast: bool) -> None:
-    """Its request is refused, and not what is answered before it."""
+    """Its request is refused, and the answers before it are those of their own requests."""
     scripted = ScriptedCoordinator()
     async with listening(create_app(scripted), fast=fast) as listener:
         await listener.exchange(a_request(path="/healthz", method="GET"))

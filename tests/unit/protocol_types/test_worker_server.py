@@ -24,7 +24,7 @@ def the_round(members: Sequence[JoinedWith], *departed: Departed) -> dict[str, G
 
 
 def test_a_worker_that_joined_before_its_share_came_may_run_it() -> None:
-    """It joins with what it ran before, and reads its last share after that."""
+    """It joins with its former work, and reads its last share after that."""
     former = GivenWork(WorkShare(run=(CONNECTOR, *TASKS)))
 
     shares = the_round([a_worker("a", former), a_worker("b")])

@@ -250,7 +250,7 @@ def test_a_lease_that_was_over_in_a_failover_says_nothing() -> None:
 
 
 def test_a_shard_handed_over_before_a_failover_has_a_far_floor() -> None:
-    """The other replica's claim is lost, and so is what it has granted."""
+    """The other replica's claim is lost, with all that it has granted."""
     shell = a_replica_with_all()
     shell.registered = [ME, PEER]
     shell.round()

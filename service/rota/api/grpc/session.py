@@ -65,7 +65,7 @@ COME_TOGETHER = ("joined", "synced", "rebalance", "generation")
 WRITES_OF_A_TURN = 4
 """Streams that write such events in one turn of the event loop. More events come while the others wait."""
 LAST_WORDS_S = 1.0
-"""For a client to take what is unread on a stream that ends with a failure."""
+"""A client has so long to read the events of a stream that ends with a failure."""
 DRAINING = "this replica is stopping; go on at another one"
 NOT_READ = Failure(ErrorCode.THROTTLED, "the stream's events are not read fast enough")
 
@@ -469,8 +469,8 @@ class Session:
             raise invalid(f"leave_after_ms must be from 0 to {MAX_LEAVE_AFTER_MS}")
         self._leave_after_ms = options.leave_after_ms if given else None
         self._batching, self.takes_elections = options.batching, options.elections
-        given = {"leave_after_ms": self._leave_after_ms, "batching": self._batching, "elections": self.takes_elections}
-        return SessionEvent(options=SessionOptions(**given))
+        fields = {"leave_after_ms": self._leave_after_ms, "batching": self._batching, "elections": self.takes_elections}
+        return SessionEvent(options=SessionOptions(**fields))
 
     async def _refuse_unknown(self) -> SessionEvent:
         raise invalid("the call asks for nothing that this server knows")
