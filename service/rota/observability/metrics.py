@@ -159,11 +159,6 @@ class Metrics:
         self._forwarded = _Counts(
             "rota_forwarded_calls", "Calls that were forwarded to a peer.", ("code",), self.registry
         )
-        self._handed_over = Counter(
-            "rota_connections_handed_over_total",
-            "Clients' connections that were handed over to the worker that owns their group.",
-            registry=self.registry,
-        )
         self._shards_dropped = Counter(
             "rota_shards_dropped_total", "Shards this replica stopped owning.", ["cause"], registry=self.registry
         )
@@ -329,10 +324,6 @@ class Metrics:
     def forwarded(self, code: str) -> None:
         """`code` is the error code's name that the peer answered with, UNREACHABLE where it did not."""
         self._forwarded.of[(code,)].number += 1
-
-    def connection_handed_over(self) -> None:
-        """A client's connection went to a worker beside this one."""
-        self._handed_over.inc()
 
     def draining(self) -> None:
         self._draining.set(1)

@@ -185,12 +185,6 @@ class Forwarding:
         parks = parks_for_ms(request) > 0
         return _drains(request) if parks and self.is_draining else AskPeer(peer, request, parks)
 
-    def taker(self, namespace: str, group_id: str) -> Replica | None:
-        """The peer that may take a client's connection whose request names this group; None where it stays here."""
-        if self.is_draining:
-            return None
-        return self.owner_elsewhere(shard_of(namespace, group_id, self._known.shard_count))
-
     def shard_of(self, request: Request) -> int:
         """The shard of a request about one group or one topic."""
         return shard_of_request(request, self._known.shard_count)

@@ -25,7 +25,6 @@ from rota.server.access.files import Reread
 from rota.server.access.opening import open_guard
 from rota.server.counting import take_census
 from rota.server.grpc_server import answering, listen_over_grpc, reached_over_grpc_at
-from rota.server.handing_over import HandingOver
 from rota.server.http_server import CannotListen
 from rota.server.own_ports import ALONE, NO_OWN_PORTS, Beside, OwnPorts
 from rota.server.peer_secrets import new_peer_secret, read_peer_secrets
@@ -57,8 +56,6 @@ class Services:
     api: HttpApi
     grpc: GrpcServer | None
     metrics: Metrics
-    handing_over: HandingOver | None
-    """Of connections, to and from the workers of the same supervisor."""
 
 
 @asynccontextmanager
@@ -106,7 +103,7 @@ async def open_services(
                 sign=signer,
             )
             async with (
-                _peer_server(coordinator, settings, secrets, peer_tls, beside, embedded=embedded) as peer_address,
+                _peer_server(coordinator, settings, secrets, peer_tls, beside, embedded=embedded),
                 open_guard(settings, store, metrics) as guard,
             ):
                 served = RoutedCoordinator(coordinator) if peers else coordinator
@@ -129,12 +126,7 @@ async def open_services(
                         )
                         console = Console(served, store, metrics, api.draining, api.openapi, guard=guard)
                         api.fastapi.router.routes.extend(console.routes())
-                        handing_over = None
-                        if peer_address and beside.sockets is not None:
-                            handing_over = HandingOver(
-                                coordinator.forwarding, metrics, beside.sockets, peer_address, settings.http.port
-                            )
-                        yield Services(store, coordinator, api, grpc, metrics, handing_over)
+                        yield Services(store, coordinator, api, grpc, metrics)
                 finally:
                     await _stop(served)
     finally:
@@ -268,10 +260,10 @@ async def _peer_server(
     beside: Beside,
     *,
     embedded: bool,
-) -> AsyncIterator[str]:
-    """The other replicas' way to this one, by its address. It answers until the shards are given up."""
+) -> AsyncIterator[None]:
+    """Serve the other replicas' calls at the advertised address until the shards are released."""
     if embedded:
-        yield ""
+        yield
         return
     from rota.api.peer.server import PeerServer
 
@@ -282,7 +274,7 @@ async def _peer_server(
     await server.start()
     try:
         async with _socket_beside(coordinator, address, beside.sockets):
-            yield address
+            yield
     finally:
         await server.stop()
 

@@ -18,8 +18,6 @@ CONNECTIONS_OF_PROBES = 64
 """On the address for probes, where there is one."""
 RESERVED_FOR_PROBES = 16
 """Connections beyond the budget, on which only `/healthz` and `/readyz` are answered."""
-ROOM_FOR_OTHERS = 0.75
-"""While this part of the budget is used, the workers beside this one are asked to keep their connections."""
 SILENT_S = 1.0
 """A connection may be silent for so long, whatever the budget: where a proxy connects anew, hundreds come at
 once, and their requests soon after."""
@@ -114,11 +112,6 @@ class Connections:
         else:
             self._add_silent(entered)
         return entered
-
-    @property
-    def has_room_for_others(self) -> bool:
-        """Whether the workers beside this one may hand more connections over to it."""
-        return len(self._open) < ROOM_FOR_OTHERS * self._most
 
     def shook_hands(self, connection: Connection) -> None:
         if self._handshakes.remove(connection):

@@ -17,8 +17,6 @@ from rota.server.http_protocol import GuardedHttpProtocol, ServerConfig
 
 _NOTHING = Part.NOTHING
 """To read it from its class takes as long as a call of a function."""
-SERVED_BEFORE = 1
-"""Requests of a connection before the one that decides: to move it for a single one costs more than to forward that."""
 UNWRITTEN_BYTES = 64 * 1024
 """Answers of the bytes that are parsed now are written when they take more. 64 KiB of requests may ask for 100 MiB, and
 only then is it known whether the client reads."""
@@ -49,10 +47,6 @@ class FastHttpProtocol(GuardedHttpProtocol):
         self._unwritten_bytes = 0
         """Of these answers."""
         self._answered_at = 0.0
-        self._is_shared = False
-        """The connection was accepted at the port that workers share, by this one."""
-        self._stays_for: int | None = None
-        """How many requests are served here before one decides whether the connection is handed over."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -61,11 +55,6 @@ class FastHttpProtocol(GuardedHttpProtocol):
         if path is not None and self.entered is not None and not self.entered.only_probes:
             certificate: Caller | None = self._extensions.get(CERTIFICATE)
             self._fast = FastConnection(path, self.client[0] if self.client else "", certificate)
-        if self.received_before:
-            self._take_over(self.received_before)
-        elif self._fast is not None and self.config.hand_over is not None and self.server is not None:
-            self._is_shared = self.server[1] == self.config.hand_over.shared_port
-            self._stays_for = SERVED_BEFORE if self._is_shared else None
 
     def connection_lost(self, exc: Exception | None) -> None:
         answering: object = self._answering
@@ -79,8 +68,6 @@ class FastHttpProtocol(GuardedHttpProtocol):
     # --- what arrives --------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self._stays_for is not None and self._has_gone(data):
-            return
         fast = self._fast
         if fast is None or self._part is not _NOTHING or len(data) > PIECE_BYTES:
             super().data_received(data)
@@ -94,35 +81,6 @@ class FastHttpProtocol(GuardedHttpProtocol):
             self._unset_keepalive_if_required()
         elif is_between and self._begun == self._taken == 1:
             fast.remember(data)
-
-    def _has_gone(self, data: bytes) -> bool:
-        """Hand the connection over if a request begins here that is for a worker beside this one.
-
-        All answers have been written then, and nothing is known of the request yet. The end of the transport ends the
-        connection for this process alone: it was sent to another one, which reads what the client sends from now on.
-        """
-        assert isinstance(self.config, ServerConfig)
-        if not (self._is_between() and self._is_free()) or self.transport.get_write_buffer_size():
-            return False
-        if self._stays_for:
-            self._stays_for -= 1
-            return False
-        self._stays_for, hand_over = None, self.config.hand_over
-        if hand_over is None or not hand_over.give(self.transport.get_extra_info("socket"), data):
-            return False
-        self.transport.abort()
-        return True
-
-    def _take_over(self, data: bytes) -> None:
-        """Go on where the worker stopped that this connection comes from, before more is read from it."""
-        self.data_received(data)
-        if self.flow.read_paused:
-            # uvloop begins to read when `connection_made` has returned, also where reading was paused before.
-            self.loop.call_soon(self._pause_again)
-
-    def _pause_again(self) -> None:
-        if self.flow.read_paused:
-            self.transport.pause_reading()
 
     def _take_known(self, fast: FastConnection, data: bytes) -> bool:
         """Answer a request whose bytes, or whose head, came before on this connection: without the parser."""
@@ -290,11 +248,7 @@ class FastHttpProtocol(GuardedHttpProtocol):
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
     def timeout_keep_alive_handler(self) -> None:
-        """The timer is not set anew with each request of the fast path: so some time may be left, or an answer.
-
-        A connection that is in use for so long is looked at again: its group may have another owner by now.
-        """
-        self._stays_for = 0 if self._is_shared else None
+        """The timer is not set anew with each request of the fast path: so some time may be left, or an answer."""
         left = self._answered_at + self.timeout_keep_alive - self.loop.time()
         if not self._has_answered():
             self._wait_for_next(self.timeout_keep_alive)

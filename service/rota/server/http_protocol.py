@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
-from typing import Any, Protocol
+from typing import Any
 
 import uvicorn
 
@@ -21,22 +20,11 @@ from rota.server.tls import certificate_of
 WRITE_DEADLINE_SECONDS = 30.0
 
 
-class HandOver(Protocol):
-    """Gives connections to the workers beside this one."""
-
-    shared_port: int
-    """Connections that were accepted there may be given."""
-
-    def give(self, connection: socket.socket, received: bytes) -> bool:
-        """Whether the connection has gone to another worker, with the bytes that were read from it."""
-
-
 class ServerConfig(uvicorn.Config):
-    """uvicorn's, where connections are counted, and what hands them over."""
+    """uvicorn's configuration, with the connections that are counted and the fast path."""
 
     connections: Connections
     fast_path: FastPath | None
-    hand_over: HandOver | None
 
 
 class GuardedHttpProtocol(BoundedHttpProtocol):
@@ -51,8 +39,6 @@ class GuardedHttpProtocol(BoundedHttpProtocol):
         self._extensions: dict[str, Any] = {}
         self.entered: Connection | None = None
         """Set before the handshake where there is one."""
-        self.received_before = b""
-        """What another worker has read from the connection and not answered. Set before the connection is made."""
         self._expiry: asyncio.TimerHandle | None = None
         """Ends the connection in order, so that the client makes the next one with its next certificate."""
 

@@ -16,7 +16,6 @@ from rota.access.budgets import BUDGETS
 from rota.api.http.fast_path import FastPath
 from rota.server.connections import Connections, room
 from rota.server.fast_protocol import FastHttpProtocol
-from rota.server.handing_over import HandingOver, TakenConnections
 from rota.server.http_protocol import WRITE_DEADLINE_SECONDS, ServerConfig
 from rota.server.settings import Address
 from rota.server.tls_listener import TlsListener
@@ -71,15 +70,10 @@ class HttpServer(uvicorn.Server):
         tls: ssl.SSLContext | None = None,
         connections: Connections | None = None,
         fast_path: FastPath | None = None,
-        handing_over: HandingOver | None = None,
     ) -> None:
-        """`fast_path` is that of `app`, where each request reaches `app` as it came. With `handing_over` connections go
-        to the workers beside this one and come from them, but not those with TLS: its state cannot go along.
-        """
+        """`fast_path` is that of `app`, if each request reaches `app` as it came."""
         self._bound = bound
         self._tls = tls
-        self._handing_over = handing_over if tls is None else None
-        self._taken: TakenConnections | None = None
         self._connections = connections or Connections(BUDGETS, room(), lambda _: None)
         config = ServerConfig(
             app,
@@ -97,7 +91,6 @@ class HttpServer(uvicorn.Server):
         )
         config.connections = self._connections
         config.fast_path = fast_path
-        config.hand_over = self._handing_over
         config.load()
         super().__init__(config)
 
@@ -108,8 +101,6 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self._tls is None:
             await super().startup(sockets)
-            if self._handing_over is not None:
-                self._taken = self._handing_over.listen(self._connections, self._create_protocol)
             return
         await super().startup([])
         for each in sockets or ():
@@ -117,12 +108,6 @@ class HttpServer(uvicorn.Server):
             self.servers.append(listener)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if self._handing_over is not None:
-            self._handing_over.close()
-        if self._taken is not None:
-            # First, so that connections which are still on their way end in order with all others.
-            self._taken.close()
-            await self._taken.wait_closed()
         async with self._cutting_off(CLOSE_SECONDS, unread=False):
             await super().shutdown(sockets)
 

@@ -101,7 +101,6 @@ def _servers(
             tls=context,
             connections=counted,
             fast_path=services.api.fast_path,
-            handing_over=services.handing_over,
         )
     ]
     if probed is not None:

@@ -283,21 +283,6 @@ def test_a_parked_call_of_a_draining_replica_ends_at_once() -> None:
     assert shell.asked() == ["r1"]
 
 
-def test_a_connection_may_go_to_the_peer_that_owns_its_group() -> None:
-    shell = Shell()
-    assert shell.forwarding.taker(*GROUP) is None, "no owner is known"
-
-    shell.owned_by(ONE)
-    assert shell.forwarding.taker(*GROUP) == ONE
-    shell.forwarding.forwards = False
-    assert shell.forwarding.taker(*GROUP) is None, "clients find the owner by themselves"
-    shell.forwarding.forwards, shell.forwarding.is_draining = True, True
-    assert shell.forwarding.taker(*GROUP) is None, "clients make their next connection elsewhere"
-    shell.forwarding.is_draining = False
-    shell.here.add(SHARD)
-    assert shell.forwarding.taker(*GROUP) is None, "it is here"
-
-
 def test_a_replica_that_drains_parks_no_call_at_a_peer() -> None:
     shell = Shell().owned_by(ONE)
     shell.forwarding.is_draining = True
