@@ -21,7 +21,16 @@ from tests.client.virtual_time import in_virtual_time
 SESSION_MS = 6_000
 SETTLED_S = SESSION_MS / 1000 + 5
 REFRESH_MS = 2_000
-STRATEGIES = ["range", "sticky", "cooperative-sticky", "weighted", "redundant(2)", "server:sticky", "server:weighted"]
+STRATEGIES = [
+    "range",
+    "sticky",
+    "cooperative-sticky",
+    "weighted",
+    "redundant(2)",
+    "cooperative-redundant(2)",
+    "server:sticky",
+    "server:weighted",
+]
 
 
 @dataclass
@@ -36,6 +45,8 @@ class Running:
     options: dict[str, Any] = field(default_factory=dict)
     held: set[TopicPartition] = field(default_factory=set)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    on_revoked: Callable[[], None] = lambda: None
+    """Called after each revocation."""
 
     def start(self) -> Running:
         self.cable = Cable(self.coordinator)
@@ -61,6 +72,7 @@ class Running:
     async def _stop(self, removed: tuple[TopicPartition, ...]) -> None:
         await asyncio.sleep(self.drain_s)
         self.held.difference_update(removed)
+        self.on_revoked()
 
     async def close(self) -> None:
         self.ended.set()
@@ -215,6 +227,36 @@ class Story:
             await asyncio.sleep(self.random.choice([0.0, 0.2, SESSION_MS / 1000 + 1]))
             again = Running(self.coordinator, former.topics, self.strategy, former.instance_id, former.drain_s)
             self.members.append(again.start())
+
+
+@in_virtual_time
+@pytest.mark.parametrize(("strategy", "is_served"), [("cooperative-redundant(2)", True), ("redundant(2)", False)])
+async def test_a_copy_is_revoked_only_while_another_member_serves(strategy: str, is_served: bool) -> None:
+    members: list[Running] = []
+    least: list[int] = []
+
+    def count() -> None:
+        holders = Counter(place for member in members for place in member.held)
+        least.append(min(holders[TopicPartition("t", number)] for number in range(6)))
+
+    def join() -> None:
+        members.append(Running(coordinator, "t", strategy, drain_s=0.5, on_revoked=count).start())
+
+    async with a_coordinator() as coordinator:
+        await Client(Cable(coordinator)).put_topic("t", 6)
+        for _ in range(5):
+            join()
+            await settled(members, lambda: {"t": 6}, copies=2)
+        await asyncio.sleep(SETTLED_S)
+        assert sorted(len(member.held) for member in members) == [2, 2, 2, 3, 3], "12 copies, evenly"
+        await members[0].close()
+        members.pop(0)
+        await settled(members, lambda: {"t": 6}, copies=2)
+        last = len(least)
+        for member in members:
+            await member.close()
+
+    assert (min(least[:last]) > 0) is is_served
 
 
 @in_virtual_time

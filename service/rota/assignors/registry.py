@@ -17,7 +17,7 @@ from rota.assignors.model import Assignor, MemberSubscription, PartitionRacks, P
 from rota.assignors.own import GroupAssignment, GroupSubscription, PartitionStrategy, own_assignment
 from rota.assignors.rack_aware import rack_aware
 from rota.assignors.range import range_assignor
-from rota.assignors.redundant import redundant
+from rota.assignors.redundant import cooperative_redundant, redundant
 from rota.assignors.roundrobin import roundrobin
 from rota.assignors.sticky import Prefer, sticky
 from rota.assignors.weighted import weighted
@@ -26,7 +26,9 @@ from rota.assignors.withholding import withheld
 ENTRY_POINT_GROUP: Final = "rota.strategies"
 """Packages offer strategies of their own under it, to SDK and server."""
 
-_NAME = re.compile(r"(?P<name>[a-z][a-z-]*)(?:\((?P<options>[^()]*)\))?")
+_NAME = re.compile(r"(?P<name>[a-z][a-z-]*)(?:\((?P<options>.*)\))?")
+_BETWEEN_RULES = re.compile(r",(?![^()]*\))")
+"""A comma that is not inside of the options of a rule's strategy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Strategy:
     """It asks members what they hold, or held last."""
     cooperative: bool = False
     """It withholds what another must give up first, so members hold on to the rest while they join (KIP-429)."""
+    copies: bool = False
+    """It assigns a partition to several members."""
     has_rules: bool = False
     """Its options are rules: which topics are assigned by which of the others."""
     own: PartitionStrategy | None = None
@@ -57,17 +61,6 @@ def _at_least(least: int) -> Callable[[str], int]:
     return read
 
 
-def _by_topic_cooperatively(
-    partitions_per_topic: Mapping[str, int],
-    members: Sequence[MemberSubscription],
-    partition_racks: PartitionRacks | None = None,
-    **options: Any,
-) -> Shares:
-    """`by_topic`, where a partition that moves has no member until its holder gave it up."""
-    shares = by_topic(partitions_per_topic, members, partition_racks, **options)
-    return withheld(partitions_per_topic, members, shares)
-
-
 def _assign_by_name(
     name: str,
     partitions_per_topic: Mapping[str, int],
@@ -78,8 +71,20 @@ def _assign_by_name(
     return assign(name, partitions_per_topic, members, partition_racks, partition_weights)
 
 
+def _assign_and_withhold(
+    name: str,
+    partitions_per_topic: Mapping[str, int],
+    members: Sequence[MemberSubscription],
+    partition_racks: PartitionRacks | None,
+    partition_weights: PartitionWeights | None,
+) -> Shares:
+    """Assign by a strategy; a partition that moves has no member until its holder gave it up."""
+    shares = assign(name, partitions_per_topic, members, partition_racks, partition_weights)
+    return shares if strategy(name).cooperative else withheld(partitions_per_topic, members, shares)
+
+
 _RULES = partial(by_topic, assign_by=_assign_by_name)
-_COOPERATIVE_RULES = partial(_by_topic_cooperatively, assign_by=_assign_by_name)
+_COOPERATIVE_RULES = partial(by_topic, assign_by=_assign_and_withhold)
 
 _BUILT_IN: Mapping[str, Strategy] = MappingProxyType(
     {
@@ -88,7 +93,10 @@ _BUILT_IN: Mapping[str, Strategy] = MappingProxyType(
         "sticky": Strategy(sticky, {"prefer": Prefer}, remembers=True),
         "cooperative-sticky": Strategy(cooperative_sticky, {"prefer": Prefer}, remembers=True, cooperative=True),
         "copartitioned": Strategy(copartitioned, remembers=True),
-        "redundant": Strategy(redundant, {"n": _at_least(1)}, remembers=True),
+        "redundant": Strategy(redundant, {"n": _at_least(1)}, remembers=True, copies=True),
+        "cooperative-redundant": Strategy(
+            cooperative_redundant, {"n": _at_least(2)}, remembers=True, cooperative=True, copies=True
+        ),
         "rack-aware": Strategy(rack_aware, remembers=True),
         "weighted": Strategy(weighted, {"max_moves": _at_least(0)}, weighs=True, remembers=True),
         "by-topic": Strategy(_RULES, weighs=True, remembers=True, has_rules=True),
@@ -124,7 +132,12 @@ def register_strategy(own: PartitionStrategy) -> None:
     if known is not None and known.own is not own:
         raise BrokenStrategy(f"there is a strategy {own.name!r} already")
     _KNOWN[own.name] = Strategy(
-        partial(_shares_of, own), remembers=True, weighs=True, cooperative=own.cooperative, own=own
+        partial(_shares_of, own),
+        remembers=True,
+        weighs=True,
+        cooperative=own.cooperative,
+        copies=not own.exclusive,
+        own=own,
     )
     _parsed.cache_clear()
 
@@ -228,7 +241,7 @@ def _parsed(text: str) -> tuple[Strategy, Mapping[str, Any]]:
     if match is None or found is None:
         raise UnknownAssignor(f"no assignor {text!r}; there are {', '.join(STRATEGIES)}")
     if found.has_rules:
-        return found, MappingProxyType({"rules": _read_rules(match["name"], match["options"] or "")})
+        return found, MappingProxyType({"rules": _read_rules(match["name"], found, match["options"] or "")})
     options: dict[str, Any] = {}
     for part in filter(None, map(str.strip, (match["options"] or "").split(","))):
         key, equals, value = map(str.strip, part.partition("="))
@@ -242,17 +255,23 @@ def _parsed(text: str) -> tuple[Strategy, Mapping[str, Any]]:
     return found, MappingProxyType(options)
 
 
-def _read_rules(name: str, text: str) -> Rules:
-    """`orders=copartitioned, payments=copartitioned, *=roundrobin`; or `UnknownAssignor`."""
+def _read_rules(name: str, by_rules: Strategy, text: str) -> Rules:
+    """`orders=copartitioned, payments=redundant(2), *=roundrobin`; or `UnknownAssignor`."""
     rules = []
-    for part in filter(None, map(str.strip, text.split(","))):
+    for part in filter(None, map(str.strip, _BETWEEN_RULES.split(text))):
         topics, equals, chosen = map(str.strip, part.partition("="))
-        known = STRATEGIES.get(chosen)
-        if not (topics and equals) or known is None or known.cooperative or known.has_rules or known.own:
+        if not (topics and equals) or chosen.partition("(")[0] not in _BUILT_IN:
             raise UnknownAssignor(
-                f"{name} has rules such as `orders=range` or `log-*=roundrobin`, with built-in strategies that are not "
-                f"cooperative; this is none: {part!r}"
+                f"{name} has rules such as `orders=range` or `log-*=redundant(2)`, with built-in strategies; "
+                f"this is none: {part!r}"
             )
+        known = strategy(chosen)
+        if known.has_rules:
+            raise UnknownAssignor(f"{name} takes no rules inside of rules: {part!r}")
+        if known.cooperative and not by_rules.cooperative:
+            raise UnknownAssignor(f"{name} stops all members: use cooperative-{name} for the rule {part!r}")
+        if known.copies and by_rules.cooperative and not known.cooperative:
+            raise UnknownAssignor(f"{name} cannot withhold copies: use cooperative-redundant for the rule {part!r}")
         rules.append(Rule(topics, chosen))
     if not rules:
         raise UnknownAssignor(f"{name} needs rules: `{name}(orders=copartitioned, *=roundrobin)`")

@@ -107,6 +107,10 @@ class Plan:
         known = sum(facts.partitions for facts in (self.topics or {}).values())
         return known - len(set(chain.from_iterable(self.shares.values())))
 
+    def lost_in(self, later: Plan) -> int:
+        """How many partitions members have by this assignment, but not by a later one."""
+        return sum(len({*share}.difference(later.shares.get(each, ()))) for each, share in self.shares.items())
+
 
 @dataclass
 class TopicRole:
@@ -190,6 +194,13 @@ class TopicRole:
     def is_chosen_cooperative(self, protocol_name: str) -> bool:
         """Whether the strategy that the group has chosen withholds partitions; this member itself may be eager."""
         return protocol_name in self.strategies and _registered(protocol_name).cooperative
+
+    async def rest(self, plan: Plan) -> int:
+        """How many partitions wait for a member, or copies of partitions, because others held them."""
+        if not _registered(plan.generation.protocol_name).copies:
+            return plan.unassigned()
+        settled, _ = await self.again(plan, plan.topics or {})
+        return plan.unassigned() + plan.lost_in(settled)
 
     async def again(self, plan: Plan, topics: Mapping[str, TopicFacts]) -> tuple[Plan, dict[str, bytes]]:
         """The assignment that the current topics would give a generation, if each member holds its share."""

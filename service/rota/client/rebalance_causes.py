@@ -39,7 +39,7 @@ _REASONS = tuple(
         ("second_round", "(gave up what was revoked|does not run what it should stop)$"),
         ("subscription_changed", "(its subscription changed|a member restarted with another subscription)$"),
         ("topics_changed", "the topics changed(: .*)?$"),
-        ("partitions_unassigned", r"\S+ partitions are assigned to no member$"),
+        ("partitions_unassigned", r"\S+ partitions wait for a member$"),
         ("assignment_unreadable", "its assignment cannot be read: "),
         ("work_changed", "other work is configured$"),
         ("return_delay_over", "who was away did not come back in time$"),

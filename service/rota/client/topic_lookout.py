@@ -366,7 +366,7 @@ class TopicLookout:
             return -1
         if rest and self._machine.generation_id == generation_id:
             self._role.withheld.note_rest()
-            self._driver.rejoin(f"{rest} partitions are assigned to no member")
+            self._driver.rejoin(f"{rest} partitions wait for a member")
         return -1 if rest is None else generation_id
 
     async def _stays_in(self, generation_id: int, seconds: float) -> bool:
@@ -384,8 +384,8 @@ class TopicLookout:
         return self._leads() and self._role.is_chosen_cooperative(self._machine.protocol_name)
 
     async def _count_rest(self) -> int | None:
-        """How many partitions of the group's topics are assigned to no member; None if this generation is over."""
+        """How many partitions or copies of the group's topics wait for a member; None if this generation is over."""
         plan = self._own_assignment()
         if plan is None and (read := await self._read_assignment()) is not None:
             plan = replace(read, topics=await self._role.count(read.subscribed))
-        return None if plan is None else plan.unassigned()
+        return None if plan is None else await self._role.rest(plan)

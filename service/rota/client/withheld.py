@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 
 from rota.assignors import MemberSubscription, TopicPartition
 
@@ -59,9 +58,10 @@ class WithheldPartitions:
         if generation_id == self._received_id:
             generation_id, given = -1, {}
         self._generation_id, self._given = generation_id, given
-        assigned = set(chain.from_iterable(shares.values()))
         self._withheld = tuple(
-            (_identity(member), each) for member in members for each in member.owned_partitions if each not in assigned
+            (_identity(member), each)
+            for member in members
+            for each in {*member.owned_partitions}.difference(shares.get(member.member_id, ()))
         )
         self._unchanged = Counter({claim: self._unchanged[claim] for claim in self._withheld if self._unchanged[claim]})
 

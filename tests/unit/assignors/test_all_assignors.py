@@ -8,11 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.assignors import ASSIGNORS, MemberSubscription, TopicPartition, UnknownAssignor, assign, assignor
+from rota.assignors import (
+    ASSIGNORS,
+    STRATEGIES,
+    MemberSubscription,
+    TopicPartition,
+    UnknownAssignor,
+    assign,
+    assignor,
+)
 from tests.conformance.assignor_properties import Outcome, holds
 from tests.unit.assignors.worlds import RACKS, TOPICS, Group, deterministic, groups
 
-names = st.sampled_from(sorted(ASSIGNORS.keys() - {"redundant"}))
+COPIES = {name for name, each in STRATEGIES.items() if each.copies}
+names = st.sampled_from(sorted(ASSIGNORS.keys() - COPIES))
 """All that give each partition to one member."""
 
 
@@ -27,7 +36,7 @@ def test_nothing_is_granted_twice_unasked_or_unknown(name: str, group: Group) ->
 
 
 @deterministic
-@given(st.sampled_from(sorted(ASSIGNORS.keys() - {"redundant", "cooperative-sticky"})), groups())
+@given(st.sampled_from(sorted(ASSIGNORS.keys() - COPIES - {"cooperative-sticky"})), groups())
 def test_everything_that_somebody_asks_for_is_given(name: str, group: Group) -> None:
     assert holds("complete", outcome(group, name))
 
@@ -132,6 +141,12 @@ def test_an_unknown_assignor_is_rejected_with_the_known_names() -> None:
         ("redundant(0)", "redundant has no option '0'"),
         ("weighted(max_moves=-1)", "max_moves=-1"),
         ("redundant(2", "no assignor"),
+        ("cooperative-redundant(1)", "cooperative-redundant has no option '1'"),
+        ("by-topic(t=redundant(0))", "redundant has no option '0'"),
+        ("by-topic(t=by-topic(*=range))", "no rules inside of rules"),
+        ("by-topic(t=cooperative-redundant)", "use cooperative-by-topic"),
+        ("cooperative-by-topic(t=redundant(2), *=range)", "use cooperative-redundant"),
+        ("cooperative-by-topic(*=redundant)", "use cooperative-redundant"),
     ],
 )
 def test_an_option_that_is_not_one_is_refused(name: str, why: str) -> None:
@@ -144,6 +159,17 @@ def test_options_are_part_of_the_name() -> None:
 
     for name in ("redundant(3)", "redundant(n=3)", "redundant( n = 3 )"):
         assert sum(map(len, assign(name, {"t": 4}, members).values())) == 12
+
+
+@pytest.mark.parametrize(
+    "name", ["by-topic(a=redundant(3), *=range)", "cooperative-by-topic(a=cooperative-redundant(3), *=sticky)"]
+)
+def test_a_rule_may_have_a_strategy_with_options(name: str) -> None:
+    members = [MemberSubscription(f"m{index}", topics=("a", "b")) for index in range(4)]
+
+    shares = assign(name, {"a": 2, "b": 4}, members)
+
+    assert sorted(place.topic for share in shares.values() for place in share) == ["a"] * 6 + ["b"] * 4
 
 
 def test_two_members_of_the_same_id_are_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -88,6 +89,65 @@ def test_redundant_takes_no_memory_for_copies_without_members() -> None:
 
     assert [len(share) for share in shares.values()] == [2, 2, 2]
     assert peak_bytes < 1_000_000
+
+
+def rounds_to_rest(group: Group, n: int) -> list[Shares]:
+    """The shares of each round of `cooperative-redundant`, until no member revokes or gets anything."""
+    rounds: list[Shares] = [{member.member_id: list(member.owned_partitions) for member in group.members}]
+    while len(rounds) < 2 or rounds[-1] != rounds[-2]:
+        assert len(rounds) < 20, "copies go round and round"
+        held = group.holding(rounds[-1], generation=len(rounds))
+        rounds.append({member: sorted(share) for member, share in held.assign(f"cooperative-redundant({n})").items()})
+    return rounds
+
+
+def holders(shares: Shares) -> dict[TopicPartition, set[str]]:
+    found: dict[TopicPartition, set[str]] = {}
+    for member_id, share in shares.items():
+        for place in share:
+            found.setdefault(place, set()).add(member_id)
+    return found
+
+
+@deterministic
+@given(groups(equal=True, fresh=True), groups(equal=True), st.integers(2, 4))
+def test_copies_move_while_a_holder_stays_and_never_exceed_n(before: Group, after: Group, n: int) -> None:
+    held = before.assign(f"redundant({n})")
+    joined = [replace(each, owned_partitions=tuple(held.get(each.member_id, ()))) for each in after.members]
+    group = replace(after, partitions_per_topic=before.partitions_per_topic, members=joined)
+    topics = set(group.members[0].topics)
+
+    rounds = rounds_to_rest(group, n)
+
+    for earlier, later in pairwise(rounds):
+        was, is_now = holders(earlier), holders(later)
+        for place in was.keys() | is_now.keys():
+            former, given_now = was.get(place, set()), is_now.get(place, set())
+            assert not former or place.topic not in topics or former & given_now, "none of the holders stays"
+            assert len(former | given_now) <= max(n, len(former)), "more than n at work while one revokes"
+    assert_settled(group, rounds[-1], n)
+
+
+def assert_settled(group: Group, shares: Shares, n: int) -> None:
+    """All copies are there, and as many on each member as on any other."""
+    topics = set(group.members[0].topics)
+    wanted = min(n, len(group.members)) * sum(group.partitions_per_topic.get(topic, 0) for topic in topics)
+    loads = [len(share) for share in shares.values()]
+    assert sum(loads) == wanted
+    assert max(loads) - min(loads) <= 1
+
+
+def test_a_lone_holder_of_all_passes_copies_on_in_two_steps() -> None:
+    group = Group({"t": 9}, [MemberSubscription(f"m{index}", topics=("t",)) for index in range(3)])
+    alone = {"m0": [TopicPartition("t", number) for number in range(9)], "m1": [], "m2": []}
+
+    rounds = rounds_to_rest(group.holding(alone, generation=1), 2)
+
+    sizes = [sorted(map(len, shares.values())) for shares in rounds]
+    assert sizes[0] == [0, 0, 9]
+    assert sum(sizes[1]) == 18, "the free copies are given at once"
+    assert sizes[-1] == [6, 6, 6]
+    assert len(sizes) <= 5, "the last round is the one that changes nothing"
 
 
 # --- copartitioned ----------------------------------------------------------------------------------
