@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -79,6 +81,43 @@ def test_one_apscheduler_runs_jobs_then_the_other(server: Server, stack: ExitSta
     assert (second.token or 0) > token
 
 
+def test_a_job_of_one_occasion_runs_once_over_a_hand_over(server: Server, stack: ExitStack) -> None:
+    ran: list[str] = []
+    first, second = a_guard(server, "once"), a_guard(server, "once")
+    of_first = first.only_leader(lambda: ran.append("a"), once_per=timedelta(hours=1), name="report")
+    of_second = second.only_leader(lambda: ran.append("b"), once_per=timedelta(hours=1), name="report")
+    other = second.only_leader(lambda: ran.append("other"), once_per=timedelta(hours=1), name="other")
+    stack.enter_context(first)
+    assert first.wait_elected(DEADLINE_S)
+    of_first()
+    stack.enter_context(second)
+    first.stop()
+    assert second.wait_elected(DEADLINE_S)
+    of_second()
+    other()
+
+    assert ran == ["a", "other"]
+
+
+def test_a_job_that_raised_is_run_again_for_its_occasion(server: Server, stack: ExitStack) -> None:
+    guard, ran = a_guard(server, "raises"), [0]
+
+    def fail_once() -> None:
+        ran[0] += 1
+        if ran[0] == 1:
+            raise OSError("the disk is full")
+
+    job = guard.only_leader(fail_once, once_per=timedelta(hours=1))
+    stack.enter_context(guard)
+    assert guard.wait_elected(DEADLINE_S)
+    with pytest.raises(OSError, match="the disk is full"):
+        job()
+    job()
+    job()
+
+    assert ran == [2]
+
+
 @pytest.fixture
 def sent() -> Iterator[Jobs]:
     """What Celery publishes, by the name of the task."""
@@ -92,10 +131,10 @@ def sent() -> Iterator[Jobs]:
     before_task_publish.disconnect(note)
 
 
-def a_beat(server: Server, folder: Path, who: str) -> LeaderScheduler:
+def a_beat(server: Server, folder: Path, who: str, **settings: Any) -> LeaderScheduler:
     app = Celery(f"beat-{who}", broker="memory://")
     schedule = {"often": {"task": who, "schedule": 0.02}}
-    app.conf.update(rota_url=server.url, rota_session_timeout_ms=SESSION_MS, beat_schedule=schedule)
+    app.conf.update(rota_url=server.url, rota_session_timeout_ms=SESSION_MS, beat_schedule=schedule, **settings)
     return LeaderScheduler(app, schedule_filename=str(folder / who), max_interval=0.02)
 
 
@@ -121,3 +160,23 @@ def test_one_celery_beat_sends_then_the_other(server: Server, tmp_path: Path, se
 
     assert beside == {"a"}
     assert "a" not in sent.ran[sent.ran.index("b") :]
+
+
+def test_a_beat_that_takes_over_sends_an_occasion_no_more(
+    server: Server, tmp_path: Path, sent: Jobs, stack: ExitStack
+) -> None:
+    settings = {"rota_beat_name": "once", "rota_once_per": {"often": timedelta(hours=1)}}
+    first, second = (a_beat(server, tmp_path, who, **settings) for who in ("first", "second"))
+    stack.callback(second.close)
+    tick_until(first, sent, "first")
+    for _ in range(20):
+        first.tick()
+    first.close()
+    until = time.monotonic() + DEADLINE_S
+    while not second.guard.is_leader:
+        assert time.monotonic() < until, "the second beat does not lead"
+        second.tick()
+    for _ in range(20):
+        second.tick()
+
+    assert sent.ran == ["first"]

@@ -12,6 +12,7 @@ from typing import Self
 
 from rota.client import sync
 from rota.client.errors import CoordinatorError, MembershipLost
+from rota.client.term import Leadership
 from rota.client.threads import LoopIsOver
 from rota.membership.backoff import Backoff
 from rota.protocol.defaults import CANDIDACY_RETRY_CAP_MS, SESSION_TIMEOUT_MS, SETTLE_TIMEOUT_MS, WORK_RETRY_FIRST_MS
@@ -118,6 +119,12 @@ class Candidacy:
         """Why the coordinator does not serve this candidate now; empty while it does."""
         election = self._election
         return election.trouble if election is not None else ""
+
+    @property
+    def member(self) -> sync.Member[Leadership] | None:
+        """The membership of the candidacy under way."""
+        election = self._election
+        return election.member if election is not None else None
 
     def wait_decided(self, generation_id: int = -1) -> bool:
         """Return once it is known who leads that generation, or a later one; whether that is this candidate.

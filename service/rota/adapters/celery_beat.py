@@ -2,19 +2,26 @@
 
     celery beat --scheduler rota.adapters.celery_beat:LeaderScheduler
 
-Configured by the app: `rota_url`, `rota_beat_name` (default: `celery-beat`), `rota_session_timeout_ms`. All keep the
-same schedule; those that do not lead tick along and send nothing. So nothing is sent twice for a hand-over. What falls
-due between a leader's death and the next election is not sent at all.
+Configured by the app: `rota_url`, `rota_beat_name` (default: `celery-beat`), `rota_session_timeout_ms`, and
+`rota_once_per`, a dictionary from the names of entries to the shortest time between two of their occasions. All keep
+the same schedule; those that do not lead tick along and send nothing. What falls due between a leader's death and the
+next election is not sent at all. An entry in `rota_once_per` is noted as sent before it is sent, so that two beats
+whose clocks differ send it once, also when one of them takes over from the other meanwhile.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from typing import Any
 
 from celery.beat import PersistentScheduler
 
 from rota.adapters.singleton import SingletonGuard
+from rota.client.errors import CoordinatorError
 from rota.protocol.defaults import SESSION_TIMEOUT_MS
+
+_log = logging.getLogger(__name__)
 
 
 class LeaderScheduler(PersistentScheduler):  # type: ignore[misc]  # Celery ships no types
@@ -27,6 +34,10 @@ class LeaderScheduler(PersistentScheduler):  # type: ignore[misc]  # Celery ship
             session_timeout_ms=int(app.conf.get("rota_session_timeout_ms") or SESSION_TIMEOUT_MS),
         )
         self._is_campaigning = False
+        self._occasions = {
+            name: self.guard.occasions(name, once_per)
+            for name, once_per in (app.conf.get("rota_once_per") or {}).items()
+        }
         super().__init__(app, *arguments, **options)
 
     def tick(self, *arguments: Any, **options: Any) -> Any:
@@ -38,8 +49,22 @@ class LeaderScheduler(PersistentScheduler):  # type: ignore[misc]  # Celery ship
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
         """Send a task that is due; the schedule has moved on already."""
-        if self.guard.is_leader:
+        if self.guard.is_leader and self._is_first(entry.name):
             super().apply_entry(entry, producer)
+
+    def _is_first(self, name: str) -> bool:
+        """Whether no beat has sent the entry for this occasion. One whose occasions cannot be asked for is not sent."""
+        occasions, due_ms = self._occasions.get(name), int(time.time() * 1_000)
+        if occasions is None:
+            return True
+        try:
+            if not self.guard.is_due(occasions, due_ms):
+                return False
+            self.guard.note_done(occasions, due_ms)
+        except CoordinatorError as error:
+            _log.error("entry %s was not sent: its occasion could not be noted: %s", name, error)
+            return False
+        return True
 
     def close(self) -> None:
         """Let another beat send, then keep the schedule."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 from collections.abc import Callable
+from datetime import timedelta
 from types import TracebackType
 from typing import ParamSpec, Protocol, Self, TypeVar
 
 from rota.adapters.candidacy import Candidacy
 from rota.client import sync
+from rota.client.errors import MembershipLost
+from rota.client.occasions import Occasions
 from rota.protocol.defaults import SESSION_TIMEOUT_MS
 
 Parameters = ParamSpec("Parameters")
@@ -128,14 +132,50 @@ class SingletonGuard:
         else:
             scheduler.pause()
 
-    def only_leader(self, job: Callable[Parameters, Outcome]) -> Callable[Parameters, Outcome | None]:
-        """The job, which does nothing unless this process leads when it begins."""
+    def only_leader(
+        self, job: Callable[Parameters, Outcome], *, once_per: timedelta | None = None, name: str = ""
+    ) -> Callable[Parameters, Outcome | None]:
+        """Wrap a job so that it does nothing unless this process leads when the job starts.
+
+        With `once_per`, the shortest time between two occasions of the job's schedule, it also does nothing if the job
+        has returned in any process since less than half of that time: also after a hand-over, and whatever the clocks
+        of two hosts say. `name` distinguishes the jobs of this guard; the function's own name by default. A job that
+        raises has not been done. A `CoordinatorError` comes out of the wrapped job if the group's progress cannot be
+        read, so that the job has not run, or written, so that another process may run it again.
+        """
+        occasions = self.occasions(name or job.__qualname__, once_per) if once_per is not None else None
 
         @functools.wraps(job)
         def guarded(*arguments: Parameters.args, **named: Parameters.kwargs) -> Outcome | None:
-            return job(*arguments, **named) if self.is_leader else None
+            if not self.is_leader:
+                return None
+            if occasions is None:
+                return job(*arguments, **named)
+            due_ms = int(time.time() * 1_000)
+            if not self.is_due(occasions, due_ms):
+                return None
+            outcome = job(*arguments, **named)
+            self.note_done(occasions, due_ms)
+            return outcome
 
         return guarded
+
+    @staticmethod
+    def occasions(name: str, once_per: timedelta) -> Occasions:
+        """The occasions of one schedule of this guard. Raise `ValueError` if `once_per` is not positive."""
+        return Occasions(name, int(once_per.total_seconds() * 1_000))
+
+    def is_due(self, occasions: Occasions, due_ms: int) -> bool:
+        """Whether this process leads, and work that is due at `due_ms` has not been done. Raise `CoordinatorError`."""
+        member = self._candidacy.member if self._candidacy is not None else None
+        return member is not None and occasions.is_due(member.fetch_offsets([occasions.asked()]), due_ms)
+
+    def note_done(self, occasions: Occasions, due_ms: int) -> None:
+        """Record that the work that was due then is done. Raise `CoordinatorError`, such as `MembershipLost`."""
+        member = self._candidacy.member if self._candidacy is not None else None
+        if member is None:
+            raise MembershipLost("this guard is stopped")
+        member.commit([occasions.done(due_ms)])
 
     def _resume(self) -> None:
         for scheduler in self._schedulers:

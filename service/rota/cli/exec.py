@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rota.cli.exits import CommandFailed, Exit
 from rota.cli.members import (
     DEFAULT_STRATEGY,
     LONGEST_MS,
@@ -27,6 +28,7 @@ from rota.cli.members import (
     usage,
 )
 from rota.cli.options import Namespace, Shared, Url, shared
+from rota.cli.times import milliseconds
 from rota.protocol.defaults import COMMAND_DRAIN_MS, RETURN_DELAY_MS, SESSION_TIMEOUT_MS
 
 if TYPE_CHECKING:
@@ -86,6 +88,22 @@ PassedOn = Annotated[
         show_default=False,
     ),
 ]
+OncePer = Annotated[
+    str | None,
+    typer.Option(
+        "--once-per",
+        metavar="PERIOD",
+        help="Run once per occasion of a schedule on several hosts: hourly, daily, weekly or its shortest gap, as 10m.",
+        show_default=False,
+    ),
+]
+AtMostOnce = Annotated[
+    bool,
+    typer.Option(
+        "--at-most-once",
+        help="With --once-per: an occasion is done when its command starts; default: when it has ended with 0.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 
 
@@ -102,6 +120,8 @@ def lead(
     priority: Priority = 0,
     preempt_after: PreemptAfter = PREEMPT_AFTER_S,
     no_preempt: NoPreempt = False,
+    once_per: OncePer = None,
+    at_most_once: AtMostOnce = False,
     instance_id: InstanceId = None,
     pass_env: PassedOn = None,
     quiet: Quiet = False,
@@ -132,6 +152,8 @@ def lead(
         tuple(pass_env or ()),
         priority=priority,
         preempt_after_ms=preempt_after_ms(preempt_after, no_preempt),
+        once_per_ms=_period_ms(once_per, at_most_once),
+        at_most_once=at_most_once,
     )
     names = MemberNames(name, instance_id=instance_id)
     raise typer.Exit(run_member(options, names, lambda client: run_lead(client, name, chosen), quiet=quiet))
@@ -272,6 +294,18 @@ def _times(session_timeout_ms: int, grace_ms: int | None) -> StopTimes:
 
     with usage():
         return StopTimes.for_session(session_timeout_ms, grace_ms)
+
+
+_PERIODS = {"hourly": "1h", "daily": "1d", "weekly": "7d"}
+
+
+def _period_ms(once_per: str | None, at_most_once: bool) -> int | None:
+    """The period that `--once-per` names; a wrong use of the command if it is none, or missing."""
+    if once_per is None:
+        if at_most_once:
+            raise CommandFailed("--at-most-once belongs to --once-per, which is missing", Exit.USAGE)
+        return None
+    return milliseconds(_PERIODS.get(once_per, once_per))
 
 
 def _ms(seconds: float | None) -> int | None:

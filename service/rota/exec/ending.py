@@ -13,7 +13,7 @@ GUARDIAN_LOST: Final = 70
 GRANT_LOST: Final = 74
 """EX_IOERR: the grant was lost, so the command was stopped, or killed."""
 NOT_GRANTED: Final = 75
-"""EX_TEMPFAIL: other members held it for all the time given; the command was never started."""
+"""EX_TEMPFAIL: other members held it for all the time given, or its occasion is done; the command was never started."""
 CANNOT_EXECUTE: Final = 126
 NOT_FOUND: Final = 127
 BY_SIGNAL: Final = 128
@@ -24,7 +24,7 @@ EXIT_MEANINGS: Final = {
     UNAVAILABLE: "with --wait: no server answers, or it rejects this member for now; the command was never started",
     GUARDIAN_LOST: "the guardian was killed, and with it the command",
     GRANT_LOST: "the grant was lost, so the command was stopped or killed",
-    NOT_GRANTED: "with --wait: other members hold it; the command was never started",
+    NOT_GRANTED: "with --wait: other members hold it; with --once-per: it has run; the command was never started",
     CANNOT_EXECUTE: "the command cannot be executed",
     NOT_FOUND: "there is no such command",
 }

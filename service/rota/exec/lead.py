@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rota.client import Client, Election, MembershipLost, Permit
+from rota.client import Client, CoordinatorError, Election, MembershipLost, Permit
+from rota.client.occasions import Occasions
 from rota.client.term import Term
 from rota.exec import tree
 from rota.exec.ending import BY_SIGNAL, GRANT_LOST, GUARDIAN_LOST
@@ -41,6 +43,10 @@ class LeadOptions:
     preempt_after_ms: int | None = PREEMPT_AFTER_MS
     permits: int | None = None
     """Hold one of so many permits, instead of leading."""
+    once_per_ms: int | None = None
+    """Run the command once per occasion of a schedule with this period, on whichever host."""
+    at_most_once: bool = False
+    """An occasion counts as done when its command starts, not when the command has ended with 0."""
 
 
 async def lead(client: Client, name: str, options: LeadOptions) -> int:
@@ -85,6 +91,9 @@ class _Leading:
         self._run: Run | None = None
         self._ended_by = 0
         self._ending = asyncio.Event()
+        self._due_ms = int(time.time() * 1_000)
+        """When the schedule started this process."""
+        self._occasions = None if options.once_per_ms is None else Occasions(name, options.once_per_ms)
 
     def on_signal(self, number: int) -> None:
         if self._run is not None:
@@ -100,12 +109,16 @@ class _Leading:
                 term = await self._next_term(terms)
                 if term is None:
                     return BY_SIGNAL + self._ended_by if self._ended_by else self._not_elected(election)
+                if not await self._is_due(election):
+                    return not_granted(self._name, "the command has run for this occasion")
                 try:
                     ended = await self._during(term, run, election)
                 except GuardianLost as lost:
                     _log.error("%s: %s", self._name, lost)
                     return GUARDIAN_LOST
             if not ended.stopped:
+                if not ended.exit_code:
+                    await self._note_success(election)
                 return ended.exit_code or 0
             _log.warning("%s: %s; the command was ended", self._name, term.reason or ended.stopped)
             if not self._options.again:
@@ -114,6 +127,29 @@ class _Leading:
                 # Ended for its deadline, which was put off at the last moment. Nothing runs here, so another candidate
                 # may.
                 await election.resign("its command had to be ended")
+
+    async def _is_due(self, election: Election) -> bool:
+        """Whether the command is to run now. One that must not run twice is noted as done before it starts.
+
+        Raises:
+            CoordinatorError: The group's progress cannot be read or, before a command of that kind, written.
+        """
+        if self._occasions is None:
+            return True
+        if not self._occasions.is_due(await election.member.fetch_offsets([self._occasions.asked()]), self._due_ms):
+            return False
+        if self._options.at_most_once:
+            await election.member.commit([self._occasions.done(self._due_ms)])
+        return True
+
+    async def _note_success(self, election: Election) -> None:
+        """Keep the others from running the command for this occasion, too."""
+        if self._occasions is None or self._options.at_most_once:
+            return
+        try:
+            await election.member.commit([self._occasions.done(self._due_ms)])
+        except CoordinatorError as error:
+            _log.error("%s: the command has run, but another host may run it again: %s", self._name, error)
 
     def _not_elected(self, election: Election) -> int:
         """The exit code where the time to wait is over."""
