@@ -11,8 +11,10 @@ from rota.assignors import TopicPartition
 from rota.client import (
     Consumer,
     CoordinatorError,
+    CoordinatorUnreachable,
     IllegalGeneration,
     InvalidRequest,
+    MembershipLost,
     OffsetMetadataTooLarge,
     OffsetToCommit,
 )
@@ -247,3 +249,44 @@ async def test_a_busy_coordinator_is_asked_again_to_let_a_member_leave() -> None
             await consumer.wait_assigned()
         leaves = sum(isinstance(request, LeaveGroup) for request in worker.cable.requests)
         assert (leaves, worker.cable.refusals) == (6, 0)  # type: ignore[attr-defined]
+
+
+@in_virtual_time
+async def test_a_commit_that_outlasts_a_handover_is_not_sent_again() -> None:
+    """The same partition comes back, and another member has committed more in between."""
+    async with a_coordinator() as coordinator:
+        worker, other = a_worker(coordinator), a_worker(coordinator, "other")
+        async with worker.client.consumer(GROUP, {"work": 1}, "range", session_timeout_ms=SESSION_MS) as first:
+            await first.wait_assigned()
+            worker.cable.commits_may_go.clear()
+            outlasting = asyncio.create_task(first.commit([OffsetToCommit(*PLACE, 5)]))
+            await until(lambda: bool(first._commits._under_way))
+            first.rejoin("for the other")
+            async with other.client.consumer(GROUP, {"work": 1}, "range", session_timeout_ms=SESSION_MS) as second:
+                await until(lambda: first.assignment == () or second.assignment is not None)
+                holder = second if second.assignment else first
+                assert holder is second, "the test needs the partition to move"
+                await second.commit([OffsetToCommit(*PLACE, 100)])
+            await until(lambda: first.assignment == (TopicPartition(*PLACE),))
+            worker.cable.commits_may_go.set()
+
+            with pytest.raises(MembershipLost):
+                await outlasting
+            await asyncio.sleep(SESSION_MS / 1000)
+            assert await committed(worker) == {0: 100}
+
+
+@in_virtual_time
+async def test_a_commit_in_doubt_takes_no_progress_back() -> None:
+    """It was made, its answer was lost, and then the permission: what was stored before it is not sent again."""
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with a_consumer(worker, auto_commit_ms=1_000) as consumer:
+            await consumer.wait_assigned()
+            consumer.store(*PLACE, 2)
+            worker.cable.lost_answers.append(CommitOffsets)
+            worker.cable.refused.append((CommitOffsets, ErrorCode.GROUP_AUTHORIZATION_FAILED))
+            with pytest.raises(CoordinatorUnreachable, match="it is not known whether this was committed"):
+                await consumer.commit([OffsetToCommit(*PLACE, 4)])
+            await asyncio.sleep(3)
+            assert await committed(worker) == {0: 4}

@@ -16,28 +16,28 @@ from typing import Generic, TypeVar
 from rota.client.calls import retry_delay_ms
 from rota.client.driver import Driver
 from rota.client.errors import (
+    AccessDenied,
     CoordinatorError,
     CoordinatorUnreachable,
-    FencedInstanceId,
     IllegalGeneration,
     InvalidRequest,
     MembershipLost,
     OffsetMetadataTooLarge,
     RebalanceInProgress,
     Refused,
-    UnknownMemberId,
     error_for,
 )
 from rota.client.holding import Holding
 from rota.client.roles import Role
 from rota.client.stats import MemberStats
 from rota.client.tasks import BackgroundTasks, any_set
+from rota.client.transports.port import Answer
 from rota.membership import Membership, State
 from rota.membership.backoff import Backoff
 from rota.protocol.defaults import COMMIT_FLUSH_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_RETENTION_TIME_MS, Limits
-from rota.protocol.messages import CommitOffsets, CommitReply, OffsetToCommit
+from rota.protocol.messages import CommitOffsets, CommitReply, OffsetToCommit, PartitionResult
 
 Share = TypeVar("Share")
 
@@ -47,7 +47,7 @@ _MOST_OFFSETS = 1_000
 _MAX_OFFSET = 2**63 - 1
 _MAX_PARTITION = 2**31 - 1
 _COMMITTING = (State.STABLE, State.REVOKING)
-_OF_THIS_MOMENT = (FencedInstanceId, IllegalGeneration, MembershipLost, RebalanceInProgress, UnknownMemberId)
+_OF_THIS_MOMENT = (AccessDenied, MembershipLost, RebalanceInProgress)
 _Place = tuple[str, int]
 
 
@@ -96,12 +96,16 @@ class _Entry(Generic[Share]):
     """Of its partitions that were refused so far."""
     is_in_doubt: bool = False
     """A try had no answer: a coordinator may have made it."""
+    verdict: MembershipLost | None = None
+    """The coordinator's answer to the last try, if it ended the generation or the membership."""
 
     def fail(self, error: CoordinatorError) -> None:
         """An error that is about this moment says nothing of a former try that had no answer."""
         if self.is_in_doubt and isinstance(error, _OF_THIS_MOMENT):
             text = f"it is not known whether this was committed: a try had no answer, and then: {error}"
             error = CoordinatorUnreachable(text)
+        elif type(error) is MembershipLost:
+            error = self.verdict or error
         if not self.outcome.done():
             self.outcome.set_exception(error)
 
@@ -239,17 +243,20 @@ class Commits(Generic[Share]):
         newly = [entry for entry in entries if not entry.is_in_doubt]
         for entry in newly:
             entry.is_in_doubt = True
-        answer = await self._driver.commit(request, REQUEST_TIMEOUT_MS)
-        for entry in newly:
-            entry.is_in_doubt = isinstance(answer, CoordinatorUnreachable) and answer.was_sent
-        if isinstance(answer, CoordinatorUnreachable):
-            return answer
-        reply = answer.reply
-        if reply.error is not ErrorCode.NONE:
-            return error_for(reply.error, reply.detail, answer.retry_after_ms)
-        if not isinstance(reply, CommitReply):
-            return CoordinatorUnreachable("the answer to a commit is another's")
-        refused = {(each.topic, each.partition): each.error for each in reply.partitions if each.error.value != "NONE"}
+
+        def note(answer: Answer | CoordinatorUnreachable) -> None:
+            """Before the answer is applied: it may end the membership, and so fail all commits."""
+            error = _error_in(answer)
+            for entry in newly:
+                entry.is_in_doubt = isinstance(error, CoordinatorUnreachable) and error.was_sent
+            for entry in entries:
+                entry.verdict = error if isinstance(error, MembershipLost) else None
+
+        answer = await self._driver.commit(request, REQUEST_TIMEOUT_MS, note)
+        if (error := _error_in(answer)) is not None:
+            return error
+        partitions: tuple[PartitionResult, ...] = answer.reply.partitions  # type: ignore[union-attr, assignment]
+        refused = {(each.topic, each.partition): each.error for each in partitions if each.error.value != "NONE"}
         for entry in entries:
             own = [name for item in entry.items if (name := _place(item)) in refused]
             if own:
@@ -317,6 +324,16 @@ class Commits(Generic[Share]):
 
     def _is_in(self, generation_id: int) -> bool:
         return self._holds and self._machine.generation_id == generation_id
+
+
+def _error_in(answer: Answer | CoordinatorUnreachable) -> CoordinatorError | None:
+    """The error that concerns a whole request."""
+    if isinstance(answer, CoordinatorUnreachable):
+        return answer
+    reply = answer.reply
+    if reply.error is not ErrorCode.NONE:
+        return error_for(reply.error, reply.detail, answer.retry_after_ms)
+    return None if isinstance(reply, CommitReply) else CoordinatorUnreachable("the answer to a commit is another's")
 
 
 def _done() -> asyncio.Future[None]:

@@ -157,8 +157,10 @@ class Driver:
         assert at is not None
         return at
 
-    async def commit(self, request: CommitOffsets, timeout_ms: int) -> Answer | CoordinatorUnreachable:
-        """Beside the calls that are planned. Its answer renews the session, or says that it is over."""
+    async def commit(
+        self, request: CommitOffsets, timeout_ms: int, note: Callable[[Answer | CoordinatorUnreachable], None]
+    ) -> Answer | CoordinatorUnreachable:
+        """Beside the calls that are planned. Its answer, which `note` gets first, renews the session or ends it."""
         sent_at_ms = self.now_ms()
         self._machine.sent(request, sent_at_ms)
         self.wake.set()
@@ -166,6 +168,7 @@ class Driver:
             outcome = await self._try_send(request, timeout_ms)
         finally:
             self._machine.ended(request)
+        note(outcome)
         self._apply(request, outcome, sent_at_ms)
         self.wake.set()
         return outcome
