@@ -401,3 +401,24 @@ async def test_a_member_comes_back_with_a_subscription_changed_since() -> None:
             consumer.come_back()
             await consumer.wait_assigned()
             assert consumer.assignment == (("rest", 0),)
+
+
+@in_virtual_time
+async def test_a_leader_that_could_not_compare_topics_tries_again_soon() -> None:
+    """No notification of a change is left then: the program's function raised when it came."""
+    async with a_coordinator() as coordinator:
+        worker, answers = a_worker(coordinator), [1, 1]
+
+        def counts(topics: Sequence[str]) -> dict[str, int]:
+            if not answers:
+                answers.extend([2] * 100)
+                raise OSError("the catalogue is away")
+            return dict.fromkeys(topics, answers.pop())
+
+        async with worker.client.consumer(
+            GROUP, ["docs"], partitions_per_topic=counts, topics_refresh_ms=60_000
+        ) as consumer:
+            await until(lambda: len(answers) > 2)
+            began_at = asyncio.get_running_loop().time()
+            await until(lambda: len(consumer.assignment or ()) == 2)
+            assert asyncio.get_running_loop().time() < began_at + 5

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
+import pytest
 
 import rota
 from rota.api.http.app import create_app
@@ -102,3 +103,21 @@ async def test_the_journal_can_be_watched_from_its_beginning() -> None:
                 break
         assert "generation_completed" in kinds
         assert "assignment_synced" in kinds
+
+
+async def test_a_client_without_a_block_starts_and_closes() -> None:
+    async with a_server() as url:
+        client = rota.connect(url)
+        await client.start()
+        pool = client.worker_pool("g", {"docs": 1}, lambda _shard: asyncio.sleep(3_600))
+        await pool.start()
+        await pool.consumer.wait_assigned()
+
+        await client.close()
+        await client.close()
+
+        assert not pool.is_open
+        with pytest.raises(RuntimeError, match="this client is closed"):
+            await client.list_groups()
+        async with rota.connect(url) as other:
+            assert (await other.describe_group("g")).members == ()

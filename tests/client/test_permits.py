@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import AsyncExitStack
 
 import pytest
@@ -151,6 +152,30 @@ async def test_run_holds_permits_in_turn_until_its_work_returns() -> None:
         assert await permits(worker).run(work, handle_signals=False) == "done with 0"
         assert tokens == sorted(set(tokens))
         assert len(tokens) == 2
+
+
+@in_virtual_time
+async def test_a_wait_of_a_minute_logs_its_place_and_the_holder(caplog: pytest.LogCaptureFixture) -> None:
+    """A lock that a program takes twice by mistake is waited for until it ends."""
+    caplog.set_level(logging.INFO, "rota.client")
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator, "host")
+        async with permits(worker) as held:
+            with pytest.raises(TimeoutError):
+                await permits(worker, wait_ms=150_000).start()
+            member_id = held._candidacy.member.member_id
+            assert (
+                caplog.messages.count(
+                    f"permits {NAME}: waiting for 60 s: 0 are before this one, and 1 are held by {member_id}"
+                )
+                == 1
+            )
+        async with worker.client.leader("writer") as leading, worker.client.leader("writer") as second:
+            await until(lambda: leading.is_leader or second.is_leader)
+            first = leading if leading.is_leader else second
+            await asyncio.sleep(90)
+            lines = [line for line in caplog.messages if line.startswith("election writer: waiting")]
+            assert lines == [f"election writer: waiting for 60 s: {first.member.member_id} leads"]
 
 
 @in_virtual_time

@@ -19,7 +19,7 @@ def test_every_reason_of_the_sdk_is_known() -> None:
     """A reason that is not would count as the program's own."""
     reasons = [*reasons_in("client", "rejoin"), *reasons_in("membership", "leave_generation")]
 
-    assert len(reasons) >= 11
+    assert len(reasons) >= 10
     assert [reason for reason in reasons if cause_of_reason(reason) == "requested"] == []
     assert {cause_of_reason(reason) for reason in reasons} <= set(CAUSES)
 

@@ -162,3 +162,19 @@ def test_run_calls_plain_work_with_the_permit(url: str) -> None:
     with a_client(url) as client:
         work = client.permits("three", 3).run(lambda permit: (permit.number, permit.is_valid))
         assert work == (0, True)
+
+
+def test_a_client_without_a_block_starts_and_closes(url: str) -> None:
+    client = sync.connect(url)
+    client.start()
+    election = client.leader("writer")
+    election.start()
+    assert next(iter(election.terms())).is_valid
+    client.close()
+    client.close()
+
+    assert "rota" not in {thread.name for thread in threading.enumerate()}
+    with pytest.raises(RuntimeError, match="this client is closed"):
+        client.list_groups()
+    with sync.connect(url) as another:
+        assert another.describe_group("writer").members == ()

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from rota.client.errors import CoordinatorError
+from rota.client.losses import losses_are_expected
 from rota.client.user_functions import own_cancellations_are_errors
-
-_log = logging.getLogger(__name__)
 
 Outcome = TypeVar("Outcome")
 Share = TypeVar("Share")
@@ -44,14 +41,16 @@ async def notify_lost(listeners: Listeners[Any], share: Any, unnotified: Any, *,
     over, and once is enough.
     """
     if listeners.on_lost is not None:
-        await notify(listeners.on_lost, share, deadline=deadline)
-        return
-    if unnotified is None:
-        return
-    try:
-        await notify(listeners.on_revoked, unnotified, deadline=deadline)
-    except CoordinatorError as error:
-        _log.warning("on_revoked was called for a share that is lost, and could not commit: %s", error)
+        with losses_are_expected("on_lost"):
+            await notify(listeners.on_lost, share, deadline=deadline)
+    elif unnotified is not None:
+        await notify_revoked(listeners, unnotified, deadline=deadline)
+
+
+async def notify_revoked(listeners: Listeners[Any], share: Any, *, deadline: float | None) -> None:
+    """Call `on_revoked`. The last commit that it tries may be rejected, because the group has moved on."""
+    with losses_are_expected("on_revoked"):
+        await notify(listeners.on_revoked, share, deadline=deadline)
 
 
 async def notify(listener: Listener | None, *shares: Any, deadline: float | None) -> None:

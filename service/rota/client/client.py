@@ -34,6 +34,7 @@ from rota.client.worker_pool import Work, WorkerPool
 from rota.credentials import Credentials
 from rota.membership import MembershipSettings
 from rota.protocol.defaults import (
+    AUTO_COMMIT_MS,
     CONSUMER_REBALANCE_TIMEOUT_MS,
     PREEMPT_AFTER_MS,
     REBALANCE_TIMEOUT_MS,
@@ -124,7 +125,7 @@ class _Times(NamedTuple):
 
 
 class Client(Administration):
-    """Speaks for one namespace over one transport, which it closes at the end of its `async with` block."""
+    """Speaks for one namespace over one transport, which it closes: an `async with` block, or `start` and `close`."""
 
     def __init__(
         self,
@@ -155,15 +156,13 @@ class Client(Administration):
         with typed_errors():
             check_client_id(self.client_id)
 
-    async def __aenter__(self) -> Self:
+    async def start(self) -> None:
+        """Enter, as a block does, for clients that live in an object or a fixture; `close` is the other end."""
         self._context.check_usable()
         self.lag.start()
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Members that are still open are closed first, in order."""
+    async def close(self) -> None:
+        """Close the members that are still open, in order, and then the connections. To close twice does no harm."""
         try:
             await self._context.close_members()
         finally:
@@ -173,6 +172,15 @@ class Client(Administration):
             if self._context.pulse is not None:
                 await asyncio.to_thread(self._context.pulse.stop)
             await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
     # --- members ------------------------------------------------------------------------------
 
@@ -274,7 +282,7 @@ class Client(Administration):
         heartbeat_interval_ms: int | None = None,
         rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
         max_processing_interval_ms: int | None = None,
-        auto_commit_ms: int | None = None,
+        auto_commit_ms: int | None = AUTO_COMMIT_MS,
         topics_refresh_ms: int = TOPICS_REFRESH_MS,
         topics_debounce_ms: int = 0,
         group_instance_id: str | None = None,
@@ -302,9 +310,10 @@ class Client(Administration):
             heartbeat_interval_ms: As in `member`.
             rebalance_timeout_ms: As in `member`.
             max_processing_interval_ms: Give the share up when for so long nothing was committed or stored, nor
-                `progress` called, though heartbeats go on. The member joins again with the next progress.
-            auto_commit_ms: Commit what was stored as often as this. What was stored is also committed when partitions
-                are revoked and when the consumer is closed, with and without an interval.
+                `progress` called, though heartbeats go on. The member joins again with the next progress. In a pool
+                also each shard by itself: its work is cancelled and started again, while the others work on.
+            auto_commit_ms: Commit what was stored as often as this; None: only when partitions are revoked and when the
+                consumer is closed, which commits it in any case.
             topics_refresh_ms: How often to look for new topics and partitions of which no notification comes: the
                 group's leader learns from the coordinator what is registered there, and calls a function.
             topics_debounce_ms: For how long changes of topics collect, from the first one on, before the group is
@@ -358,7 +367,7 @@ class Client(Administration):
         heartbeat_interval_ms: int | None = None,
         rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
         max_processing_interval_ms: int | None = None,
-        auto_commit_ms: int | None = None,
+        auto_commit_ms: int | None = AUTO_COMMIT_MS,
         topics_refresh_ms: int = TOPICS_REFRESH_MS,
         topics_debounce_ms: int = 0,
         group_instance_id: str | None = None,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self, TypeAlias
 
 from rota.assignors.work import Memory, WorkItem, WorkShare, assign_work
-from rota.client.callbacks import Listeners, call, notify, notify_lost
+from rota.client.callbacks import Listeners, call, notify, notify_lost, notify_revoked
 from rota.client.context import ClientContext
 from rota.client.member import Member
 from rota.client.user_functions import check_interval
@@ -246,7 +246,7 @@ class ConnectWorker(Member[WorkShared]):
             self.rejoin("does not run what it should stop")
 
     async def _stop(self, removed: WorkShared, *, deadline: float | None) -> None:
-        await notify(self._user.on_revoked, removed, deadline=deadline)
+        await notify_revoked(self._user, removed, deadline=deadline)
 
     async def _abandon(self, removed: WorkShared, *, deadline: float | None) -> None:
         await notify_lost(self._user, removed, self._holding.unnotified(removed), deadline=deadline)

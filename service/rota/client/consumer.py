@@ -6,12 +6,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
 from rota.assignors import TopicPartition
-from rota.client.callbacks import CloseBy, Listeners, call, inside, notify, notify_lost
+from rota.client.callbacks import CloseBy, Listeners, call, inside, notify, notify_lost, notify_revoked
 from rota.client.calls import Caller
 from rota.client.commits import check_metadata, check_offset
 from rota.client.consumer_protocol import Partitions, TopicRole
@@ -19,6 +20,7 @@ from rota.client.context import ClientContext
 from rota.client.errors import CoordinatorError, CoordinatorUnreachable, MembershipLost, Refused, Unavailable
 from rota.client.events import Assigned
 from rota.client.holding import LEAVE_S
+from rota.client.losses import losses_are_expected
 from rota.client.member import Member
 from rota.client.registered_topics import RegisteredTopics
 from rota.client.tasks import GRACE_S
@@ -30,8 +32,8 @@ from rota.membership import MembershipSettings
 from rota.membership import events as core
 from rota.membership.backoff import Backoff
 from rota.membership.watchdog import ProcessingWatchdog
-from rota.protocol.defaults import BACKOFF_CAP_MS, BACKOFF_FIRST_MS, TOPICS_REFRESH_MS, WARN_AFTER_MS
-from rota.protocol.messages import OffsetToCommit, TopicPartitions
+from rota.protocol.defaults import AUTO_COMMIT_MS, BACKOFF_CAP_MS, BACKOFF_FIRST_MS, TOPICS_REFRESH_MS, WARN_AFTER_MS
+from rota.protocol.messages import DescribeGroup, DescribeReply, OffsetToCommit, TopicPartitions
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +48,7 @@ _Notice = tuple[tuple[OffsetToCommit, ...], asyncio.Future[None], Committed | No
 class ConsumerSettings:
     """How a consumer keeps its progress and its subscription. Times are milliseconds."""
 
-    auto_commit_ms: int | None = None
+    auto_commit_ms: int | None = AUTO_COMMIT_MS
     max_processing_interval_ms: int | None = None
     topics_refresh_ms: int = TOPICS_REFRESH_MS
     topics_debounce_ms: int = 0
@@ -61,8 +63,8 @@ class Consumer(Member[Partitions]):
     """A `Member` with a share of the partitions of topics.
 
     Two ways of progress: `commit` what is done, at once; or `store` it and leave the rest to the consumer. It commits
-    what is stored when partitions are revoked and when the consumer is closed, after `on_revoked` has returned; with
-    `auto_commit_ms` also as often as that.
+    what is stored every `auto_commit_ms`, and when partitions are revoked and when the consumer is closed, after
+    `on_revoked` has returned.
     """
 
     _kind = "consumer"
@@ -93,6 +95,11 @@ class Consumer(Member[Partitions]):
         self._notices: deque[_Notice] = deque()
         """Commits of `commit_soon` without a published outcome, in order."""
         self._watchdog = ProcessingWatchdog(options.max_processing_interval_ms)
+        self._watched: dict[TopicPartition, ProcessingWatchdog] = {}
+        """The shards that a pool works on at this moment, each with a watchdog of its own."""
+        self._silent: dict[TopicPartition, None] = {}
+        """Shards that made no progress for too long, and none since then."""
+        self._on_silence: Callable[[TopicPartition], None] | None = None
         self._withdrew = False
         self._lookout = TopicLookout(
             self._machine,
@@ -136,8 +143,10 @@ class Consumer(Member[Partitions]):
 
     @property
     def trouble(self) -> str:
-        """As `Member.trouble`; else the topics that this member names and that are not registered."""
-        return super().trouble or self._lookout.missing
+        """As `Member.trouble`; else the topics that this member names and that are not registered, or the work of a
+        pool's shard that does not go well.
+        """
+        return super().trouble or self._lookout.missing or next(iter(self._stats.troubles_of_work()), "")
 
     def owns(self, place: TopicPartition) -> bool:
         """Whether a partition is this member's now, by the clock; one that is being revoked still is. Any thread may
@@ -159,8 +168,14 @@ class Consumer(Member[Partitions]):
         """Say that work goes on; so do `store` and `commit`. A member that fell silent joins its group again."""
         self._progress()
 
-    def _progress(self) -> None:
-        self._watchdog.progressed(self._now_ms())
+    def _progress(self, places: Iterable[TopicPartition] | None = None) -> None:
+        """Note progress of these partitions, or of all of them."""
+        now_ms = self._now_ms()
+        self._watchdog.progressed(now_ms)
+        for place in tuple(self._watched if places is None else places):
+            self._silent.pop(place, None)
+            if place in self._watched:
+                self._watched[place].progressed(now_ms)
         if self._owned is None:
             self._watchdog.rest()
         if self._stepping is None or self._stepping.done():
@@ -189,7 +204,7 @@ class Consumer(Member[Partitions]):
             OffsetMetadataTooLarge: The metadata is too long; nothing is stored.
         """
         self._check_entered()
-        self._progress()
+        self._progress((TopicPartition(topic, partition),))
         stored = OffsetToCommit(topic, partition, offset, metadata=metadata, retention_time_ms=retention_time_ms)
         check_offset(stored)
         check_metadata(stored)
@@ -204,8 +219,9 @@ class Consumer(Member[Partitions]):
     async def commit(self, offsets: Iterable[OffsetToCommit] | None = None) -> None:
         """As `Member.commit`; without offsets, everything that is stored."""
         await self._until_entered()
-        self._progress()
-        await asyncio.shield(self._commit_in_turn(tuple(self._stored.values() if offsets is None else offsets)))
+        items = tuple(self._stored.values() if offsets is None else offsets)
+        self._progress(map(_place, items))
+        await asyncio.shield(self._commit_in_turn(items))
 
     def commit_soon(self, offsets: Iterable[OffsetToCommit] | None = None, then: Committed | None = None) -> None:
         """Commit in the background, in the order of the calls; before partitions are given up, and before leaving.
@@ -272,7 +288,8 @@ class Consumer(Member[Partitions]):
         if error is not None and not isinstance(error, CoordinatorError):
             raise error
         if then is not None:
-            await call(then, items, error)
+            with losses_are_expected("the function for a commit's outcome", lambda: self.assignment is None):
+                await call(then, items, error)
         elif error is not None:
             _log.warning("group %s: not committed: %s", self.group_id, error)
 
@@ -319,7 +336,7 @@ class Consumer(Member[Partitions]):
         await notify(self._user.on_assigned, added, held, deadline=deadline)
 
     async def _stop(self, removed: Partitions, *, deadline: float | None) -> None:
-        await notify(self._user.on_revoked, removed, deadline=deadline)
+        await notify_revoked(self._user, removed, deadline=deadline)
         self._commit_stored(removed)  # Sent before the partitions are given up: see `Holding`.
         self._forget(removed)
 
@@ -333,19 +350,48 @@ class Consumer(Member[Partitions]):
         for partition in partitions:
             self._stored.pop(partition, None)
             self._latest.pop(partition, None)
+            self._silent.pop(partition, None)
 
     async def _watch_progress(self) -> None:
         """Release the share when there is no progress although heartbeats go on: another member may be able to work."""
+        interval_ms = self._options.max_processing_interval_ms or 0
         while True:
-            due_at_ms, now_ms = self._watchdog.due_at_ms, self._now_ms()
+            now_ms = self._now_ms()
             if self._holding.is_leaving:
                 self._watchdog.rest()
             elif self._watchdog.is_over(now_ms):
                 self._watchdog.rest()
                 self._withdrew = True
-                self.withdraw(f"no progress for {self._options.max_processing_interval_ms} ms")
-            waits_ms = (self._options.max_processing_interval_ms or 0) if due_at_ms is None else due_at_ms - now_ms
+                self.withdraw(f"no progress for {interval_ms} ms")
+            else:
+                self._look_for_silent_shards(now_ms)
+            watchdogs = (self._watchdog, *self._watched.values())
+            due_at_ms = min((at_ms for each in watchdogs if (at_ms := each.due_at_ms) is not None), default=None)
+            waits_ms = interval_ms if due_at_ms is None else due_at_ms - now_ms
             await asyncio.sleep(max(waits_ms, 1) / 1000)
+
+    def _watch_shard(self, place: TopicPartition) -> None:
+        """A pool starts its work on a shard: from now on, that has to make progress."""
+        watchdog, now_ms = ProcessingWatchdog(self._options.max_processing_interval_ms), self._now_ms()
+        self._watched[place] = watchdog
+        watchdog.progressed(now_ms)
+        if self._watchdog.due_at_ms is None:
+            self._watchdog.progressed(now_ms)
+
+    def _look_for_silent_shards(self, now_ms: int) -> None:
+        """While its siblings make progress, a shard that makes none is its pool's alone to start again."""
+        for place in [place for place, watchdog in self._watched.items() if watchdog.is_over(now_ms)]:
+            del self._watched[place]
+            self._silent[place] = None
+            assert self._on_silence is not None
+            self._on_silence(place)
+
+    async def _is_quarantining(self) -> bool:
+        """Whether the group has a quarantine, so that it wants to know of work that fails."""
+        with suppress(CoordinatorError):
+            described = await self._caller.ask(DescribeGroup(self.namespace, self.group_id), DescribeReply)
+            return self._leaves and described.quarantine_after > 0
+        return False
 
     # --- subscription -------------------------------------------------------------------------
 

@@ -55,4 +55,12 @@ class ClientContext:
 
     async def close_members(self) -> None:
         """Close those that were started and not closed; blocks of theirs that enclose the client's have their end."""
-        await asyncio.gather(*(member.close() for member in tuple(self.members) if member.is_open))
+        members = [member for member in tuple(self.members) if member.is_open]
+        closing = asyncio.gather(*(member.close() for member in members))
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            for member in members:
+                member._close_now()
+            await asyncio.wait((closing,))  # Without connections they could not leave.
+            raise

@@ -14,20 +14,14 @@ from rota.client.callbacks import Listeners
 from rota.client.context import ClientContext
 from rota.client.member import Member
 from rota.client.roles import Role
-from rota.client.running import Running
+from rota.client.running import RunningOver
 from rota.client.tasks import GRACE_S, Contained, any_set, contained
 from rota.client.term import ELECTION, Leadership, Term, Wording
 from rota.client.user_functions import check_async_work, run_work
+from rota.client.work_retry import WorkRetry
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
-from rota.membership.backoff import Backoff
 from rota.protocol import messages
-from rota.protocol.defaults import (
-    PREEMPT_AFTER_MS,
-    REQUEST_TIMEOUT_MS,
-    REVOKE_DRAIN_MS,
-    WORK_RETRY_CAP_MS,
-    WORK_RETRY_FIRST_MS,
-)
+from rota.protocol.defaults import PREEMPT_AFTER_MS, REQUEST_TIMEOUT_MS, REVOKE_DRAIN_MS
 from rota.protocol.messages import OffsetToCommit
 from rota.types.json_object import decode_object
 from rota.types.leader import MAX_PREEMPT_AFTER_MS, PROTOCOL_NAMES, Candidate, encode_candidate, successor_of
@@ -37,8 +31,7 @@ Outcome = TypeVar("Outcome")
 
 _LEADS: Final[Leadership] = ("leader",)
 _LEAVE_TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
-_HEALTHY_S = WORK_RETRY_CAP_MS / 1000
-"""Work that has run for so long is well again, and the next failure of it is the first."""
+_LONG_WAIT_S = 60.0
 _log = logging.getLogger(__name__)
 
 
@@ -95,7 +88,7 @@ def _fields(metadata: bytes) -> dict[str, Any] | None:
         return None
 
 
-class Election(Running):
+class Election(RunningOver):
     """A candidacy, for the time of an `async with` block, or from `start` to `close`.
 
         async with client.leader("billing-writer") as election:
@@ -115,15 +108,15 @@ class Election(Running):
         role: Role[Leadership],
         leave_on_close: bool | None = None,
     ) -> None:
-        super().__init__()
         listeners: Listeners[Leadership] = Listeners(self._on_assigned, self._on_revoked, self._on_lost)
         self.member: Member[Leadership] = Member(
             context, settings, role=role, listeners=listeners, leave_on_close=leave_on_close
         )
         """The candidate's membership, for everything but leading."""
+        super().__init__(self.member)
         self.member._stats.set_kind(self._wording.subject)
         self.member._reminder.ask(self._describe_work)
-        self._jitter = context.jitter
+        self._retry = WorkRetry(context.jitter, self.member._stats.now_ms)
         self._term: Term | None = None
         self._elected = asyncio.Event()
         self._is_over = False
@@ -131,13 +124,10 @@ class Election(Running):
         self._has_retired = False
         """`run` has ended: no work would be done in a term."""
         self._resigning: asyncio.Task[None] | None = None
-        self._failure: BaseException | None = None
-        self._work_began_at: float | None = None
-        self._has_own_token = settings.group_instance_id is None
-        self._first_generation_id: int | None = None
 
     async def __aenter__(self) -> Self:
         await self.member.__aenter__()
+        self.member._in_background(self._log_long_wait())
         return self
 
     async def __aexit__(
@@ -154,14 +144,6 @@ class Election(Running):
         self._elected.set()
 
     # --- where it stands ----------------------------------------------------------------------
-
-    @property
-    def is_open(self) -> bool:
-        return self.member.is_open
-
-    @property
-    def _is_new(self) -> bool:
-        return self.member._is_new
 
     @property
     def term(self) -> Term | None:
@@ -192,10 +174,7 @@ class Election(Running):
     @property
     def failure(self) -> BaseException | None:
         """With `run(retry=True)`, the last exception of the work; None once work has run well for half a minute."""
-        began_at = self._work_began_at
-        if began_at is not None and asyncio.get_running_loop().time() >= began_at + _HEALTHY_S:
-            return None
-        return self._failure
+        return self._retry.failure
 
     # --- leading ------------------------------------------------------------------------------
 
@@ -311,7 +290,6 @@ class Election(Running):
 
     async def _campaign(self, work: Callable[[Term], Awaitable[Outcome]], retry: bool) -> Outcome:
         self._has_retired = False
-        backoff = Backoff(WORK_RETRY_FIRST_MS, WORK_RETRY_CAP_MS)
         while True:
             self.member.come_back()
             try:
@@ -319,8 +297,8 @@ class Election(Running):
             except Exception as error:
                 if not retry or self._is_over:
                     raise
-                self._note_failure(error, backoff)
-                pause_s = backoff.next_ms(0.5 + self._jitter() / 2) / 1000
+                self._retry.fail(error)
+                pause_s = self._retry.pause_s
                 _log.exception(
                     "%s %s: the work raised; it joins the election again in %.1f s",
                     self._wording.subject,
@@ -329,11 +307,6 @@ class Election(Running):
                 )
                 await self._wait_resigned(f"its work raised {type(error).__name__}", pause_s)
 
-    def _note_failure(self, error: Exception, backoff: Backoff) -> None:
-        if self.failure is None:
-            backoff.reset()
-        self._failure, self._work_began_at = error, None
-
     async def _wait_resigned(self, reason: str, pause_s: float) -> None:
         await asyncio.wait((self._begin_resign(reason, pause_s),))
 
@@ -341,10 +314,10 @@ class Election(Running):
         async for term in self.terms():
             try:
                 async with term:
-                    self._work_began_at = asyncio.get_running_loop().time()
+                    self._retry.begin()
                     return await run_work(work, term)
             except self._wording.error as lost:
-                if term.is_valid and not term._has_raised(lost):
+                if not term._is_end_of(lost):
                     raise  # Another election's: this one is still led, and its work has ended by an error.
                 await any_set(term.lost, self.member._over)
                 level = logging.WARNING if term.reason == self._wording.lost else logging.INFO
@@ -357,6 +330,18 @@ class Election(Running):
 
     # --- closing ------------------------------------------------------------------------------
 
+    async def _log_long_wait(self) -> None:
+        """Log once what this candidate waits for: a lock that a program takes twice would be waited for in silence."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LONG_WAIT_S):
+                await any_set(self._elected)
+                return
+        what = await self._describe_wait()
+        _log.info("%s %s: waiting for %.0f s: %s", self._wording.subject, self._name, _LONG_WAIT_S, what)
+
+    async def _describe_wait(self) -> str:
+        return self.trouble or f"{self.member._machine.leader_id or 'no candidate'} leads"
+
     async def _close_for_stop(self) -> None:
         term = self._term
         if term is not None and not term.lost.is_set():
@@ -366,42 +351,13 @@ class Election(Running):
                     await any_set(term._left, self._stops.at_once)
         await self.close()
 
-    async def _close(self, timeout_s: float) -> None:
-        try:
-            await self.member._close(timeout_s)
-        finally:
-            self._finish()
-
-    def _close_now(self) -> None:
-        self.member._close_now()
-
-    def _answer_within(self, seconds: float) -> None:
-        self.member._answer_within(seconds)
-
-    def _is_inside(self) -> bool:
-        return self.member._is_inside()
-
-    async def _until_over(self) -> None:
-        await self.member._until_over()
-
-    def _failure_at_end(self) -> BaseException | None:
-        return self.member._failure_at_end()
+    def _closed(self) -> None:
+        self._finish()
 
     # --- what happens -------------------------------------------------------------------------
 
     def _on_assigned(self, _added: Leadership, held: Leadership) -> None:
-        if self._first_generation_id is None:
-            self._first_generation_id = self.member.generation_id
-        elif self.member.generation_id > self._first_generation_id:
-            self._has_own_token = True  # Its former self was never in this generation.
-        if not held:
-            return
-        if not self._has_own_token:
-            # A static candidate that took the place of its former self was given that one's generation. What both
-            # may write must be distinguished, so it asks for a token of its own first.
-            self._has_own_token = True
-            self.member.rejoin("a token of its own")
-        elif self._term is None or self._term.lost.is_set():
+        if held and (self._term is None or self._term.lost.is_set()):
             self._term = self._new_term()
             self._elected.set()
 

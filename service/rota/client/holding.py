@@ -10,9 +10,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-from rota.client.callbacks import CallbackQueue, CloseBy, Listeners, notify, notify_lost, on_return
+from rota.client.callbacks import (
+    CallbackQueue,
+    CloseBy,
+    Listeners,
+    notify,
+    notify_lost,
+    notify_revoked,
+    on_return,
+)
 from rota.client.driver import Driver
 from rota.client.events import Assigned, Broadcast, Lost, RebalanceStarted, Revoked
+from rota.client.losses import losses_are_expected
 from rota.client.roles import Role
 from rota.client.stats import MemberStats
 from rota.membership import Membership
@@ -231,9 +240,10 @@ class Holding(Generic[Share]):
         self._broadcast.publish(assigned)
         added = share if owned is None else self._role.without(share, owned)
         self._stats.assigned(added)
-        await notify(
-            self._listeners.on_assigned, added, share, deadline=self._driver.loop_time(self._machine.deadline_ms)
-        )
+        with losses_are_expected("on_assigned", lambda: self.current is not assigned or not self._driver.holds()):
+            await notify(
+                self._listeners.on_assigned, added, share, deadline=self._driver.loop_time(self._machine.deadline_ms)
+            )
         if self.current is assigned and (self._owes_join or self._role.hands_over):
             # The group waits for it, also where a later generation came while the part was revoked, and where a
             # leader that is to hand over had not begun its work.
@@ -275,7 +285,7 @@ class Holding(Generic[Share]):
         revocation = self._revocation = _Revocation(removed)
         try:
             with on_return(revocation.returned):
-                await notify(self._listeners.on_revoked, removed, deadline=self._revoke_by())
+                await notify_revoked(self._listeners, removed, deadline=self._revoke_by())
             revocation.returned()
             for_good_s = self.close_by.left_s if self.is_leaving and self.close_by is not None else None
             if for_good_s is not None:

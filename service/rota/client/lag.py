@@ -26,7 +26,8 @@ class LoopLag:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._measure(), name="rota loop lag")
+        if self._task is None:
+            self._task = asyncio.create_task(self._measure(), name="rota loop lag")
 
     async def stop(self) -> None:
         if self._task is not None:

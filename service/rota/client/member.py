@@ -125,6 +125,7 @@ class Member(Running, Generic[Share]):
         self._leading = Leading(self._machine, role, self._driver, self._tasks, settings.group_id)
         self._stepping: asyncio.Task[None] | None = None
         self._leaving_broken: asyncio.Task[None] | None = None
+        self._failed_unit = ""
         self._comes_back = False
         self._over = asyncio.Event()
         self._reminder = Reminder(f"group {self.group_id}", self._holding.at_work)
@@ -407,7 +408,7 @@ class Member(Running, Generic[Share]):
         if self._driving is not None and not self._driving.done():
             has_stopped = await self._let_go(close_by)
             await self._before_leaving(close_by)
-            self._leave("the member was closed", sends=has_stopped)
+            self._leave(self._reason_to_close(), sends=has_stopped)
             if self._preparing is not None:
                 self._preparing.cancel()
             limit_s = LEAVE_S if close_by.is_over else self._holding.answer_s(_LEAVE_TIMEOUT_S, least_s=0.5)
@@ -468,9 +469,15 @@ class Member(Running, Generic[Share]):
         self._reminder.stop()
         return True
 
-    def _leave(self, reason: str, *, sends: bool = True, failed_unit: str = "") -> None:
+    def _reason_to_close(self) -> str:
+        if self._failed_unit:
+            return f"its work on {self._failed_unit} raised {self._failure!r}"
+        return "the member was closed" if self._failure is None else "its callback raised"
+
+    def _leave(self, reason: str, *, sends: bool = True) -> None:
         leaves, now_ms = self._leaves and sends, self._now_ms()
-        self._driver.react(self._machine.leave(now_ms, reason, failed_unit) if leaves else self._machine.abandon())
+        left = self._machine.leave(now_ms, reason, self._failed_unit) if leaves else self._machine.abandon()
+        self._driver.react(left)
         self._wake.set()
 
     def _in_background(self, chore: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -507,20 +514,21 @@ class Member(Running, Generic[Share]):
         if not self._is_inside():
             await asyncio.wait((stepping,))
 
-    def _begin_step_aside(self, reason: str) -> asyncio.Task[None]:
+    def _begin_step_aside(self, reason: str, failed_unit: str = "") -> asyncio.Task[None]:
         """As `step_aside`, in a task of its own, which goes on whatever becomes of those that wait for it."""
         if self._stepping is None or self._stepping.done():
             self._comes_back = False
             self._holding.is_leaving = True
             self._stats.steps_out("stepped_aside")
-            self._stepping = self._tasks.create(self._step_aside(reason))
+            self._stepping = self._tasks.create(self._step_aside(reason, failed_unit))
         return self._stepping
 
-    async def _step_aside(self, reason: str) -> None:
+    async def _step_aside(self, reason: str, failed_unit: str) -> None:
         has_stopped = await self._let_go(CloseBy(CLOSE_TIMEOUT_S))
         if self._closing is not None:
             return
-        self._driver.react(self._machine.step_aside(self._now_ms(), reason, silently=not has_stopped))
+        now_ms = self._now_ms()
+        self._driver.react(self._machine.step_aside(now_ms, reason, failed_unit, silently=not has_stopped))
         self._wake.set()
         while self._machine.state is State.LEAVING:
             await self._changed.wait()
@@ -586,15 +594,25 @@ class Member(Running, Generic[Share]):
         self._context.troubles.publish(self, subject, cause, since_s=since_ms / 1000, now_s=now_s)
 
     def fail(self, error: BaseException, failed_unit: str = "") -> None:
-        """End this member's block with an error, as where a callback raises. `failed_unit` is reported: as `docs/3`."""
+        """End this member's block with an error, as when a callback raises: the share is lost at once. With a
+        `failed_unit`, such as `docs/3`, that unit is reported, and the work on all others stops in order first.
+        """
+        if failed_unit:
+            self._fail_in_order(error, failed_unit)
+            return
         self._failure = self._failure or error
         self._holding.is_leaving = True
         self._holding.lose(f"{type(error).__name__}: {error}")
         if self._leaving_broken is None:
-            self._leaving_broken = self._tasks.create(self._leave_broken(failed_unit))
+            self._leaving_broken = self._tasks.create(self._leave_broken())
 
-    async def _leave_broken(self, failed_unit: str) -> None:
+    def _fail_in_order(self, error: BaseException, failed_unit: str) -> None:
+        """Close with an error: what was stored is committed. `failed_unit` is reported, if there is one."""
+        if self._failure is None:
+            self._failure, self._failed_unit = error, failed_unit
+        self._begin_close(CLOSE_TIMEOUT_S)
+
+    async def _leave_broken(self) -> None:
         """Once work has ended. A callback would be cancelled where the share is lost for another reason meanwhile."""
         has_stopped = await self._callbacks.drain(CloseBy(CLOSE_TIMEOUT_S))
-        why = f"its work on {failed_unit} raised {self._failure!r}" if failed_unit else "its callback raised"
-        self._leave(why, sends=has_stopped, failed_unit=failed_unit)
+        self._leave(self._reason_to_close(), sends=has_stopped)

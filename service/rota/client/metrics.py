@@ -95,6 +95,11 @@ IN_TROUBLE = _sum(
 HELD = _sum(
     "units_held", "unit", "Units that members hold now, by the clock; 1 for an election that leads, or a permit."
 )
+SHARDS_IN_TROUBLE = _sum(
+    "shards_in_trouble",
+    "shard",
+    "Shards of worker pools whose work made no progress for `max_processing_interval_ms`, or raised and is retried.",
+)
 HEARTBEAT_AGE = _duration(
     "heartbeat_age",
     "Time since the last heartbeat was sent that the coordinator accepted; before the first, since the member was "
@@ -119,6 +124,7 @@ METRICS: tuple[Metric, ...] = (
     MEMBERS,
     IN_TROUBLE,
     HELD,
+    SHARDS_IN_TROUBLE,
     HEARTBEAT_AGE,
     COMMIT_LAG,
     COMMIT_AGE,

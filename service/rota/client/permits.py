@@ -5,25 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import ClassVar, Final, Self, cast
 
 from rota.client.callbacks import Listener, notify
 from rota.client.context import ClientContext
 from rota.client.election import Election, Outcome
-from rota.client.errors import PermitLost
+from rota.client.errors import CoordinatorError, PermitLost
 from rota.client.member import Member
-from rota.client.running import CLOSE_TIMEOUT_S, Running
+from rota.client.running import CLOSE_TIMEOUT_S, RunningOver
 from rota.client.stop_signal import StopSignal
 from rota.client.term import Leadership, Term, Wording
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.protocol import messages
 from rota.protocol.defaults import REVOKE_DRAIN_MS
-from rota.protocol.messages import FenceReply, OffsetToCommit
+from rota.protocol.messages import DescribeGroup, DescribeReply, FenceReply, OffsetToCommit
 from rota.types.permits import MAX_PERMITS, PROTOCOL_NAME, PermitShare, Wish, decode_share, encode_wish
 
 _WORDING: Final = Wording("permits", "the permit", "the wait for a permit", PermitLost)
+_SHOWN = 3
+"""Holders that one line of the log names."""
 _log = logging.getLogger(__name__)
 
 
@@ -114,14 +116,22 @@ class PermitCandidacy(Election):
         super().__init__(context, settings, role=role, leave_on_close=True)
         self.role = role
         self._listener = on_lost
-        # The coordinator gives a static member's successor a token of its own.
-        self._has_own_token = True
 
     async def granted(self) -> Permit:
         """Wait for a permit. Raise `PermitLost` where this is closed meanwhile."""
         async for permit in self.terms():
             return cast("Permit", permit)
         raise PermitLost(f"{self._wording.candidacy} is over")
+
+    async def _describe_wait(self) -> str:
+        member, share = self.member, self.role.share
+        with suppress(CoordinatorError):
+            described = await member._caller.ask(DescribeGroup(member.namespace, member.group_id), DescribeReply)
+            held = [each.member_id for each in described.members if decode_share(each.assignment).permit is not None]
+            return (
+                f"{max(share.place - 1, 0)} are before this one, and {share.of} are held by {', '.join(held[:_SHOWN])}"
+            )
+        return self.trouble or "the group cannot be described"
 
     def _new_term(self) -> Permit:
         return Permit(self.member, self.role.share)
@@ -138,7 +148,7 @@ class PermitCandidacy(Election):
             await super()._on_lost(removed)
 
 
-class Permits(Running):
+class Permits(RunningOver):
     """A permit for the time of an `async with` block, or from `start` to `close`; entering waits until it is granted.
 
         async with client.permits("downloads", 3) as permit:
@@ -149,7 +159,7 @@ class Permits(Running):
     """
 
     def __init__(self, candidacy: PermitCandidacy, *, wait_ms: int | None = None) -> None:
-        super().__init__()
+        super().__init__(candidacy)
         self._candidacy = candidacy
         self._stops = candidacy._stops
         self._wait_ms = wait_ms
@@ -266,29 +276,3 @@ class Permits(Running):
         if self._permit is not None:
             self._permit._finish_body()
         await super().close(timeout)
-
-    @property
-    def is_open(self) -> bool:
-        return self._candidacy.is_open
-
-    @property
-    def _is_new(self) -> bool:
-        return self._candidacy._is_new
-
-    async def _close(self, timeout_s: float) -> None:
-        await self._candidacy._close(timeout_s)
-
-    def _close_now(self) -> None:
-        self._candidacy._close_now()
-
-    def _answer_within(self, seconds: float) -> None:
-        self._candidacy._answer_within(seconds)
-
-    def _is_inside(self) -> bool:
-        return self._candidacy._is_inside()
-
-    async def _until_over(self) -> None:
-        await self._candidacy._until_over()
-
-    def _failure_at_end(self) -> BaseException | None:
-        return self._candidacy._failure_at_end()

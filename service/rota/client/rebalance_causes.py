@@ -20,7 +20,6 @@ CAUSES: Mapping[str, str] = {
     "work_changed": "This leader of Connect workers found other connectors or tasks.",
     "return_delay_over": "This leader of Connect workers assigns the work of one that did not return in time.",
     "metadata_changed": "This member's metadata changed while a join was under way.",
-    "own_token": "A static candidate took its former place, and requests a fencing token of its own.",
     "requested": "The program called `rejoin`.",
     "stepped_aside": "This member left in order, to join again later.",
     "no_progress": "This member gave its share up: no progress for `max_processing_interval_ms`.",
@@ -44,7 +43,6 @@ _REASONS = tuple(
         ("work_changed", "other work is configured$"),
         ("return_delay_over", "who was away did not come back in time$"),
         ("metadata_changed", "its metadata changed$"),
-        ("own_token", "a token of its own$"),
     )
 )
 """The reasons that this package gives. Any other one is of the program's `rejoin`."""

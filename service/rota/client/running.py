@@ -115,10 +115,16 @@ class Running(ABC):
             raise RuntimeError(f"this {self._name_of_kind} is open already")
         self._check_new()
         entered = asyncio.Event()
-        self._own_block = asyncio.create_task(contained(self._hold_block(entered)))
-        await first_of(self._own_block, entered)
-        if self._own_block.done():
-            self._own_block.result().result()
+        block = self._own_block = asyncio.create_task(contained(self._hold_block(entered)))
+        try:
+            await first_of(block, entered)
+        except asyncio.CancelledError:
+            # The block must not outlive its caller: it would join, or be granted what it waits for.
+            self._own_block = None
+            await _cancelled(block)
+            raise
+        if block.done():
+            block.result().result()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Stop work in order, commit and leave; also inside of an `async with` block, which then ends without further
@@ -144,7 +150,11 @@ class Running(ABC):
     async def _hold_block(self, entered: asyncio.Event) -> None:
         async with self:
             entered.set()
-            await self._close_asked.wait()
+            over = asyncio.ensure_future(self._until_over())  # By another's hand: its client may be closed.
+            try:
+                await first_of(over, self._close_asked)
+            finally:
+                _end(over)
 
     # --- run ----------------------------------------------------------------------------------
 
@@ -198,6 +208,57 @@ class Running(ABC):
 
     async def _close_for_stop(self) -> None:
         await self.close()
+
+
+class RunningOver(Running):
+    """What is built on another one, whose membership it has: an election on its member, a pool on its consumer."""
+
+    def __init__(self, base: Running) -> None:
+        super().__init__()
+        self._base = base
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the block was entered, and is not being closed."""
+        return self._base.is_open
+
+    @property
+    def _is_new(self) -> bool:
+        return self._base._is_new
+
+    async def _close(self, timeout_s: float) -> None:
+        try:
+            await self._base._close(timeout_s)
+        finally:
+            self._closed()
+
+    def _closed(self) -> None:
+        """The membership has been closed."""
+
+    def _close_now(self) -> None:
+        self._base._close_now()
+
+    def _answer_within(self, seconds: float) -> None:
+        self._base._answer_within(seconds)
+
+    def _is_inside(self) -> bool:
+        return self._base._is_inside()
+
+    async def _until_over(self) -> None:
+        await self._base._until_over()
+
+    def _failure_at_end(self) -> BaseException | None:
+        return self._base._failure_at_end()
+
+
+async def _cancelled(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait for its end; each cancellation of the caller cancels it once more."""
+    task.cancel()
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            task.cancel()
 
 
 _kept: set[asyncio.Future[None]] = set()

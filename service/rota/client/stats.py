@@ -119,6 +119,8 @@ class MemberStats(CallStats):
         self._group = (namespace, group_id)
         self.now_ms: Callable[[], int] = lambda: 0
         """The clock of the member's deadlines. Any thread may call it."""
+        self.troubles_of_work: Callable[[], list[str]] = list
+        """What is wrong with a pool's shards, a sentence for each. Any thread may call it."""
         self._stored: dict[Any, Any] = {}
         self._stored_at_ms: dict[Any, int] = {}
         self._queued_at_ms: dict[asyncio.Future[None], int] = {}
@@ -133,6 +135,10 @@ class MemberStats(CallStats):
         """Count as this kind from now on: that of the object which the program uses, an election or a worker pool."""
         self.labels = self._client.labels_of(*self._group, kind)
         self._counts = self._client.counts_of(self.labels)
+
+    def watch_work(self, troubles: Callable[[], list[str]]) -> None:
+        """Read from here what is wrong with a pool's shards."""
+        self.troubles_of_work = troubles
 
     def begin(self, member: Observed) -> None:
         """The member was started. Counters of units begin with 0: Prometheus sees no increase in a first value."""
@@ -230,6 +236,7 @@ class MemberStats(CallStats):
         yield metrics.MEMBERS, 1
         yield metrics.IN_TROUBLE, int(bool(member.trouble))
         yield metrics.HELD, units_of(member.assignment)
+        yield metrics.SHARDS_IN_TROUBLE, len(self.troubles_of_work())
         yield metrics.COMMIT_LAG, _seconds_since(self._oldest_uncommitted_ms(), now_ms) or 0.0
         if (age_s := _seconds_since(self._heartbeat_at_ms, now_ms)) is not None:
             yield metrics.HEARTBEAT_AGE, age_s

@@ -23,6 +23,7 @@ from rota.client.topics import Topics
 from rota.client.transports.port import GroupEvent
 from rota.credentials import Credentials
 from rota.protocol.defaults import (
+    AUTO_COMMIT_MS,
     CONSUMER_REBALANCE_TIMEOUT_MS,
     DRAIN_GRANT_MS,
     PREEMPT_AFTER_MS,
@@ -126,7 +127,7 @@ class Event:
         """Wait for it to be set; `TimeoutError` after so many seconds."""
 
 class Client:
-    """Speaks for one namespace over one transport, which it closes at the end of its `with` block."""
+    """Speaks for one namespace over one transport, which it closes: a `with` block, or `start` and `close`."""
 
     namespace: str
 
@@ -137,6 +138,12 @@ class Client:
     """How late this client's event loop is: one that is blocked sends no heartbeats."""
 
     client_id: str
+
+    def start(self) -> None:
+        """Enter, as a block does, for clients that live in an object or a fixture; `close` is the other end."""
+
+    def close(self) -> None:
+        """Close the members that are still open, in order, and then the connections. To close twice does no harm."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -222,7 +229,7 @@ class Client:
         heartbeat_interval_ms: int | None = None,
         rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
         max_processing_interval_ms: int | None = None,
-        auto_commit_ms: int | None = None,
+        auto_commit_ms: int | None = AUTO_COMMIT_MS,
         topics_refresh_ms: int = TOPICS_REFRESH_MS,
         topics_debounce_ms: int = 0,
         group_instance_id: str | None = None,
@@ -250,9 +257,10 @@ class Client:
             heartbeat_interval_ms: As in `member`.
             rebalance_timeout_ms: As in `member`.
             max_processing_interval_ms: Give the share up when for so long nothing was committed or stored, nor
-                `progress` called, though heartbeats go on. The member joins again with the next progress.
-            auto_commit_ms: Commit what was stored as often as this. What was stored is also committed when partitions
-                are revoked and when the consumer is closed, with and without an interval.
+                `progress` called, though heartbeats go on. The member joins again with the next progress. In a pool
+                also each shard by itself: its work is cancelled and started again, while the others work on.
+            auto_commit_ms: Commit what was stored as often as this; None: only when partitions are revoked and when the
+                consumer is closed, which commits it in any case.
             topics_refresh_ms: How often to look for new topics and partitions of which no notification comes: the
                 group's leader learns from the coordinator what is registered there, and calls a function.
             topics_debounce_ms: For how long changes of topics collect, from the first one on, before the group is
@@ -280,7 +288,7 @@ class Client:
         heartbeat_interval_ms: int | None = None,
         rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
         max_processing_interval_ms: int | None = None,
-        auto_commit_ms: int | None = None,
+        auto_commit_ms: int | None = AUTO_COMMIT_MS,
         topics_refresh_ms: int = TOPICS_REFRESH_MS,
         topics_debounce_ms: int = 0,
         group_instance_id: str | None = None,
@@ -687,7 +695,9 @@ class Member(Generic[Share]):
         """Join again after having stepped aside; as soon as this member has left, where that is still under way."""
 
     def fail(self, error: BaseException, failed_unit: str = "") -> None:
-        """End this member's block with an error, as where a callback raises. `failed_unit` is reported: as `docs/3`."""
+        """End this member's block with an error, as when a callback raises: the share is lost at once. With a
+        `failed_unit`, such as `docs/3`, that unit is reported, and the work on all others stops in order first.
+        """
 
     def start(self) -> None:
         """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
@@ -709,8 +719,8 @@ class Consumer(Member[Partitions]):
     """A `Member` with a share of the partitions of topics.
 
     Two ways of progress: `commit` what is done, at once; or `store` it and leave the rest to the consumer. It commits
-    what is stored when partitions are revoked and when the consumer is closed, after `on_revoked` has returned; with
-    `auto_commit_ms` also as often as that.
+    what is stored every `auto_commit_ms`, and when partitions are revoked and when the consumer is closed, after
+    `on_revoked` has returned.
     """
 
     def __enter__(self) -> Self: ...
@@ -719,7 +729,9 @@ class Consumer(Member[Partitions]):
     ) -> None: ...
     @property
     def trouble(self) -> str:
-        """As `Member.trouble`; else the topics that this member names and that are not registered."""
+        """As `Member.trouble`; else the topics that this member names and that are not registered, or the work of a
+        pool's shard that does not go well.
+        """
 
     def owns(self, place: TopicPartition) -> bool:
         """Whether a partition is this member's now, by the clock; one that is being revoked still is. Any thread may
@@ -818,8 +830,6 @@ class Election:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     @property
-    def is_open(self) -> bool: ...
-    @property
     def term(self) -> Term | None:
         """The term under way; None while this candidate does not lead. Any thread may ask."""
 
@@ -879,6 +889,10 @@ class Election:
         Called by the term's own body, the body is cancelled here. Once begun, it is carried out, whatever becomes of
         the caller.
         """
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the block was entered, and is not being closed."""
 
     def start(self) -> None:
         """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
@@ -1032,7 +1046,9 @@ class Permits:
         """
 
     @property
-    def is_open(self) -> bool: ...
+    def is_open(self) -> bool:
+        """Whether the block was entered, and is not being closed."""
+
     def start(self) -> None:
         """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
 
@@ -1067,8 +1083,9 @@ class WorkerPool:
     `close`, or for that of `run`.
 
     A shard that is revoked: `shard.stopping` is set, after `drain_ms` the task is cancelled, and only when it has ended
-    is the shard free for others. One that is lost is cancelled at once. If `work` raises, the block ends with that,
-    and the shard is reported: a group with a quarantine leaves it out where that happens again and again.
+    is the shard free for others. One that is lost is cancelled at once. If `work` raises, all other work stops in
+    order, progress is committed, and the block ends with that error; or `run(retry=True)` tries that shard again. The
+    shard is reported: a group with a quarantine leaves it out if that happens again and again.
     """
 
     consumer: Consumer
@@ -1079,16 +1096,21 @@ class WorkerPool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     @property
-    def is_open(self) -> bool: ...
-    @property
     def shards(self) -> tuple[TopicPartition, ...]:
         """What this process holds now. Any thread may ask."""
 
     @property
     def trouble(self) -> str:
-        """See `Member.trouble`."""
+        """As `Member.trouble`; else a shard whose work was silent or raised, and is tried again."""
 
-    def run(self, *, drain_ms: int = STOP_DRAIN_MS, handle_signals: bool = True, until_done: bool = False) -> None:
+    def run(
+        self,
+        *,
+        drain_ms: int = STOP_DRAIN_MS,
+        handle_signals: bool = True,
+        until_done: bool = False,
+        retry: bool = False,
+    ) -> None:
         """Work until a signal, `stop` or cancellation; inside or outside of the block.
 
         SIGTERM and SIGINT end it in order, where the program handles them not itself: no work begins any more,
@@ -1100,6 +1122,9 @@ class WorkerPool:
                 waits for 10 s, kills the process.
             handle_signals: Whether SIGTERM and SIGINT are handled here.
             until_done: Also stop once the work on all shards that are held has returned; see `wait_done`.
+            retry: When `work` raises, call it again for that shard after a pause that grows from 1 to 30 s, while the
+                others work on, instead of raising that. In a group with a quarantine, each third failure in a row is
+                reported: the pool leaves, and joins again.
         """
 
     def wait_done(self, *, timeout: float | None = None) -> None:
@@ -1109,6 +1134,10 @@ class WorkerPool:
             MembershipLost: The pool was closed meanwhile.
             RuntimeError: The block was not entered.
         """
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the block was entered, and is not being closed."""
 
     def start(self) -> None:
         """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
@@ -1176,9 +1205,12 @@ class Shard:
         """
 
     def store(self, offset: int, metadata: str = "", retention_time_ms: int | None = None) -> None:
-        """Note that everything before `offset` is done. The pool commits it when the shard is revoked and when the pool
-        is closed, and every `auto_commit_ms` where that is set. `retention_time_ms`: as in `commit`.
+        """Note that everything before `offset` is done. The pool commits it every `auto_commit_ms`, when the shard is
+        revoked, when the pool is closed, and when work raises. `retention_time_ms`: as in `commit`.
         """
+
+    def progress(self) -> None:
+        """Say that work on this shard goes on; so do `store` and `commit`. See `max_processing_interval_ms`."""
 
 class StopSignal(Event):
     """An `asyncio.Event` that threads may wait for, too: `signal.wait()`, or `signal.wait_in_thread(1.0)`.

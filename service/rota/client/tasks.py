@@ -48,6 +48,19 @@ async def any_set(*events: asyncio.Event) -> None:
             each.cancel()
 
 
+async def until_ended(future: asyncio.Future[Any]) -> None:
+    """Return when `future` has ended. A cancellation meanwhile is raised only then, however often it comes."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait((future,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        future.cancelled() or future.exception()
+        raise cancelled
+
+
 class BackgroundTasks:
     """Unlike a `TaskGroup`, an error does not cancel the tasks beside it: the owner ends them in its own order."""
 

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeAlias
 
 from rota.client.errors import LeadershipLost, MembershipLost
+from rota.client.losses import chain_of, without_losses
 from rota.client.stop_signal import StopSignal
 from rota.protocol.messages import FenceReply
 
@@ -122,9 +123,9 @@ class Term:
         with self._its_losses():
             return await self._member.signed_token()
 
-    def _has_raised(self, error: MembershipLost) -> bool:
-        """Whether this term has raised an error: it is over then, even if this member has not noticed."""
-        return error is self._raised
+    def _is_end_of(self, error: BaseException) -> bool:
+        """Whether the term was over when its work raised, or has raised that itself before the member notices."""
+        return not self.is_valid or any(each is self._raised for each in chain_of(error))
 
     def _loss(self, reason: str) -> MembershipLost:
         self._raised = self._wording.error(reason)
@@ -161,10 +162,20 @@ class Term:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         body = self._finish_body()
-        if body is None or not body.was_cancelled:
-            return
-        if body.task.uncancel() <= body.cancellations and kind is asyncio.CancelledError:
+        was_cancelled = body is not None and body.was_cancelled and body.task.uncancel() <= body.cancellations
+        if was_cancelled and kind is asyncio.CancelledError:
             raise self._wording.error(self.reason) from error
+        self._check(error)
+
+    def _check(self, error: BaseException | None) -> None:
+        """Raise this term's loss in place of an error of its block that the loss explains, or what is left of it."""
+        if error is None or isinstance(error, self._wording.error) or not self._is_end_of(error):
+            return
+        rest = without_losses(error)
+        if rest is None:
+            raise self._loss(self.reason or str(error)) from error
+        if rest is not error:
+            raise rest from None
 
     def _finish_body(self) -> _Body | None:
         """The work of the innermost block of this task is over; None where its end came before."""

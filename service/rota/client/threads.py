@@ -46,6 +46,11 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     @property
+    def is_over(self) -> bool:
+        """Whether the loop has ended, and runs nothing any more."""
+        return self._is_over
+
+    @property
     def was_forked(self) -> bool:
         """Whether this is a child of the process that the thread runs in: here it does not run."""
         return os.getpid() != self._process_id

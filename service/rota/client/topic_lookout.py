@@ -157,7 +157,7 @@ class TopicLookout:
         selected = self._selection.among(listing.topics if listing is not None else ())
         self._take(selected, f"{TOPICS_CHANGED}{self._changes(plan, selected, listing)}")
         is_in_line = await self._follow_topics(plan, listing)
-        if is_in_line and listing is not None and self._watch is not None:
+        if listing is not None and self._watch is not None:
             self._watch.note(listing.version)
         return is_in_line
 

@@ -22,7 +22,7 @@ from rota.client.connect_worker import WorkShared
 from rota.client.consumer_protocol import Partitions
 from rota.client.signals import stopped_by_signals
 from rota.client.stop_signal import StopSignal
-from rota.client.tasks import contained
+from rota.client.tasks import contained, until_ended
 from rota.client.threads import LoopThread
 from rota.client.user_functions import check_plain, check_plain_result, name_of
 
@@ -107,13 +107,21 @@ class Twin(Generic[Original]):
 
 
 class Client(Twin[sdk.Client]):
-    """A client, which ends its thread at the end of its `with` block."""
+    """A client, which ends its thread at the end of its `with` block, or when it is closed."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             super().__exit__(kind, error, trace)
+        finally:
+            self._thread.stop()
+
+    def close(self) -> None:
+        """As the async client's `close`; the thread ends, too."""
+        try:
+            if not (self._thread.was_forked or self._thread.is_over):
+                self._thread.run(self._original.close())
         finally:
             self._thread.stop()
 
@@ -265,15 +273,9 @@ def _in_thread(function: Callable[..., Any], thread: _Thread) -> Callable[..., A
         running = asyncio.get_running_loop().run_in_executor(
             thread.workers, lambda: context.run(partial(plain, *given, **named))
         )
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            # It goes on in its thread until it looks at what it holds. The canceller waits for that, as for any task,
-            # however often it cancels.
-            while not running.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait((running,))
-            raise
+        # It goes on in its thread until it looks at what it holds. A canceller waits for that, as for any task.
+        await until_ended(running)
+        return running.result()
 
     call.__qualname__ = name_of(function)
     if "deadline" in _parameters(function):
@@ -307,7 +309,11 @@ class _Block:
             self._in_term.enter_context(inside(id(self._original._member)))
             return
         self._holding = self._thread.submit(contained(self._hold()))
-        self._entered.wait()
+        try:
+            self._entered.wait()
+        except BaseException:  # Ctrl-C: the block would be entered for a caller that does not wait any more.
+            self._holding.cancel()
+            raise
         if not self._is_entered:
             self._holding.result().result()
 
@@ -317,10 +323,11 @@ class _Block:
             with suppress(ValueError):  # Left by another thread than it was entered by.
                 self._in_term.close()
             self._thread.run(_do(self._original.finish))
+            self._original._check(error)
             if error is None and self._original.lost.is_set():
                 raise self._original._wording.error(self._original.reason)
             return
-        self._thread.run(_do(self._leave.set))
+        self._thread.submit(_do(self._leave.set))  # Not waited for: Ctrl-C must not take it back.
         try:
             self._holding.result().result()
         except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
@@ -13,15 +14,20 @@ from rota.client.callbacks import Listeners
 from rota.client.consumer import Consumer
 from rota.client.consumer_protocol import Partitions
 from rota.client.errors import CoordinatorError, MembershipLost, Unavailable
-from rota.client.running import CLOSE_TIMEOUT_S, Running
+from rota.client.losses import without_losses
+from rota.client.running import CLOSE_TIMEOUT_S, RunningOver
 from rota.client.stop_signal import StopSignal
-from rota.client.tasks import GRACE_S
+from rota.client.tasks import GRACE_S, until_ended
 from rota.client.user_functions import check_async_work, run_work
+from rota.client.work_retry import WorkRetry
 from rota.protocol.defaults import BACKOFF_FIRST_MS, STOP_DRAIN_MS
 from rota.protocol.messages import OffsetToCommit, TopicPartitions
 
 _SHOWN = 5
 """Shards that one line of the log names."""
+_TRIES_OF_A_FALL = 3
+"""Tries in a row that fail, after which a pool that retries reports the shard to a group with a quarantine."""
+_log = logging.getLogger(__name__)
 
 
 class Shard:
@@ -35,6 +41,11 @@ class Shard:
         """Set when the shard is to be given up: work that ends by itself within `drain_ms` is not cancelled."""
         self._has_ended = False
         """Whether its work was cancelled."""
+        self._rests = False
+        """Whether its work waits for the next try."""
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
 
     @property
     def token(self) -> int:
@@ -74,7 +85,7 @@ class Shard:
         """
         if not self.is_held:
             self._consumer.check_deadline()
-            raise MembershipLost(f"{self.topic}/{self.partition} is not held any more")
+            raise MembershipLost(f"{self} is not held any more")
 
     async def position(self) -> int:
         """Where to go on: the group's last commit, 0 where there is none. Retried for as long as the shard is held."""
@@ -99,38 +110,47 @@ class Shard:
         await self._consumer.commit([item])
 
     def store(self, offset: int, metadata: str = "", retention_time_ms: int | None = None) -> None:
-        """Note that everything before `offset` is done. The pool commits it when the shard is revoked and when the pool
-        is closed, and every `auto_commit_ms` where that is set. `retention_time_ms`: as in `commit`.
+        """Note that everything before `offset` is done. The pool commits it every `auto_commit_ms`, when the shard is
+        revoked, when the pool is closed, and when work raises. `retention_time_ms`: as in `commit`.
         """
         self._consumer.store(self.topic, self.partition, offset, metadata, retention_time_ms)
+
+    def progress(self) -> None:
+        """Say that work on this shard goes on; so do `store` and `commit`. See `max_processing_interval_ms`."""
+        self._consumer._progress((TopicPartition(self.topic, self.partition),))
 
 
 Work: TypeAlias = Callable[[Shard], Awaitable[None]]
 """Works on a shard until it is cancelled; if it returns, the shard is done for as long as it is held."""
 
 
-class WorkerPool(Running):
+class WorkerPool(RunningOver):
     """Runs `work(shard)` for each shard that this process holds, for the time of an `async with` block, from `start` to
     `close`, or for that of `run`.
 
     A shard that is revoked: `shard.stopping` is set, after `drain_ms` the task is cancelled, and only when it has ended
-    is the shard free for others. One that is lost is cancelled at once. If `work` raises, the block ends with that,
-    and the shard is reported: a group with a quarantine leaves it out where that happens again and again.
+    is the shard free for others. One that is lost is cancelled at once. If `work` raises, all other work stops in
+    order, progress is committed, and the block ends with that error; or `run(retry=True)` tries that shard again. The
+    shard is reported: a group with a quarantine leaves it out if that happens again and again.
     """
 
     def __init__(self, consumer: Callable[[Listeners[Partitions]], Consumer], work: Work, *, drain_ms: int) -> None:
         """`consumer` makes the pool's consumer, which calls these listeners."""
-        super().__init__()
         check_async_work(work)
         self._work = work
         self._drain_s = drain_ms / 1000
         self._tasks: dict[TopicPartition, asyncio.Task[None]] = {}
         self._shards: dict[TopicPartition, Shard] = {}
+        self._retries: dict[TopicPartition, WorkRetry] | None = None
+        """With `run(retry=True)`: the failures of each shard."""
         self._changed = asyncio.Event()
         self.consumer: Consumer = consumer(Listeners(self._start_work, self._stop_work, self._lose_work))
         """The membership underneath, for everything but shards."""
+        super().__init__(self.consumer)
         self.consumer._stats.set_kind("worker_pool")
         self.consumer._reminder.ask(self._describe_work)
+        self.consumer._stats.watch_work(self._troubles)
+        self.consumer._on_silence = self._restart
 
     async def __aenter__(self) -> Self:
         await self.consumer.__aenter__()
@@ -146,25 +166,22 @@ class WorkerPool(Running):
             self._notify()
 
     @property
-    def is_open(self) -> bool:
-        return self.consumer.is_open
-
-    @property
-    def _is_new(self) -> bool:
-        return self.consumer._is_new
-
-    @property
     def shards(self) -> tuple[TopicPartition, ...]:
         """What this process holds now. Any thread may ask."""
         return self.consumer.assignment or ()
 
     @property
     def trouble(self) -> str:
-        """See `Member.trouble`."""
+        """As `Member.trouble`; else a shard whose work was silent or raised, and is tried again."""
         return self.consumer.trouble
 
     async def run(
-        self, *, drain_ms: int = STOP_DRAIN_MS, handle_signals: bool = True, until_done: bool = False
+        self,
+        *,
+        drain_ms: int = STOP_DRAIN_MS,
+        handle_signals: bool = True,
+        until_done: bool = False,
+        retry: bool = False,
     ) -> None:
         """Work until a signal, `stop` or cancellation; inside or outside of the block.
 
@@ -177,7 +194,11 @@ class WorkerPool(Running):
                 waits for 10 s, kills the process.
             handle_signals: Whether SIGTERM and SIGINT are handled here.
             until_done: Also stop once the work on all shards that are held has returned; see `wait_done`.
+            retry: When `work` raises, call it again for that shard after a pause that grows from 1 to 30 s, while the
+                others work on, instead of raising that. In a group with a quarantine, each third failure in a row is
+                reported: the pool leaves, and joins again.
         """
+        self._retries = {} if retry else None
         self._stop_drain_s = max(drain_ms / 1000, self._drain_s)
         with self._only_run():
             async with self._own_block_for_run():
@@ -229,38 +250,20 @@ class WorkerPool(Running):
         self._drain_s = max(self._drain_s, self._stop_drain_s)
         await self.close(CLOSE_TIMEOUT_S + self._drain_s)
 
-    async def _close(self, timeout_s: float) -> None:
-        try:
-            await self.consumer._close(timeout_s)
-        finally:
-            self._notify()
-
-    def _close_now(self) -> None:
-        self.consumer._close_now()
-
-    def _answer_within(self, seconds: float) -> None:
-        self.consumer._answer_within(seconds)
-
-    def _is_inside(self) -> bool:
-        return self.consumer._is_inside()
-
-    async def _until_over(self) -> None:
-        await self.consumer._until_over()
-
-    def _failure_at_end(self) -> BaseException | None:
-        return self.consumer._failure_at_end()
+    def _closed(self) -> None:
+        self._notify()
 
     # --- what the consumer says ---------------------------------------------------------------
 
     def _start_work(self, added: Partitions, _held: Partitions) -> None:
         for place in added:
-            shard = self._shards[place] = Shard(self.consumer, place)
-            self._tasks[place] = asyncio.create_task(self._run(shard), name=f"{place.topic}/{place.partition}")
+            self._work_on(place)
         self._notify()
 
     async def _stop_work(self, removed: Partitions) -> None:
         for place in removed:
             self._shards[place].stopping.set()
+            self.consumer._watched.pop(place, None)  # It comes to its end, and is started again no more.
         await _ended([self._tasks[place] for place in removed], self._drain_s)
         await self._abandon_work(removed)
 
@@ -283,27 +286,83 @@ class WorkerPool(Running):
         for place in places:
             if not self._shards[place]._has_ended:
                 self._shards[place].end()
+                self.consumer._watched.pop(place, None)
                 self._tasks[place].cancel()
 
     async def _end_all(self) -> None:
         self._cancel(self._tasks)
         await _ended(self._tasks.values(), GRACE_S)
 
-    async def _run(self, shard: Shard) -> None:
+    def _work_on(self, place: TopicPartition, former: asyncio.Task[None] | None = None) -> None:
+        shard = self._shards[place] = Shard(self.consumer, place)
+        self._tasks[place] = asyncio.create_task(self._run(shard, place, former), name=str(shard))
+
+    def _restart(self, place: TopicPartition) -> None:
+        """Cancel work that makes no progress, and start it again: a call that hangs is the usual cause."""
+        if not (shard := self._shards[place]).is_held:
+            return  # It is about to be cancelled, and its task must not be replaced by one that never runs.
+        interval_ms = self.consumer._options.max_processing_interval_ms
+        _log.warning("the work of %s is cancelled and started again: no progress for %s ms", shard, interval_ms)
+        self._cancel([place])
+        self._work_on(place, self._tasks[place])
+
+    async def _run(self, shard: Shard, place: TopicPartition, former: asyncio.Task[None] | None) -> None:
+        """Work on a shard once its former work has ended; with `retry`, until it returns."""
+        if former is not None:
+            await until_ended(former)
+        retry = None if self._retries is None else self._retries.setdefault(place, self._new_retry())
+        try:
+            while not shard.stopping.is_set():
+                if retry is not None and retry.pause_s:
+                    await self._pause(shard, retry)
+                elif not await self._try(shard, place, retry):
+                    return
+        finally:
+            self._notify()
+
+    def _new_retry(self) -> WorkRetry:
+        return WorkRetry(self.consumer._jitter, self.consumer._stats.now_ms)
+
+    async def _pause(self, shard: Shard, retry: WorkRetry) -> None:
+        shard._rests = True
+        self._notify()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(retry.pause_s):
+                await shard.stopping.wait()
+        shard._rests = False
+
+    async def _try(self, shard: Shard, place: TopicPartition, retry: WorkRetry | None) -> bool:
+        """Call the work; whether it raised, and is to be tried again."""
+        self.consumer._watch_shard(place)
+        if retry is not None:
+            retry.begin()
         try:
             await run_work(self._work, shard)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            if await self._is_failure(shard, error):
-                self.consumer.fail(error, f"{shard.topic}/{shard.partition}")
-        finally:
-            self._notify()
-
-    async def _is_failure(self, shard: Shard, error: BaseException) -> bool:
-        """Not where the shard is on its way out: a commit may be rejected before its work is cancelled."""
-        if not isinstance(error, CoordinatorError):
+            if (failure := await self._failure_in(shard, error)) is None:
+                return False
+            # What another membership has lost says nothing against this shard.
+            unit = "" if without_losses(failure) is None else str(shard)
+            if retry is None or not isinstance(failure, Exception):
+                self.consumer._fail_in_order(failure, unit)
+                return False
+            retry.fail(failure)
+            _log.error("the work of %s raised; it is tried again in %.1f s", shard, retry.pause_s, exc_info=failure)
+            if unit and retry.failures % _TRIES_OF_A_FALL == 0:
+                await self._report(shard, unit, failure)
             return True
+        finally:
+            if self._shards.get(place) is shard:
+                self.consumer._watched.pop(place, None)
+        return False
+
+    async def _failure_in(self, shard: Shard, error: BaseException) -> BaseException | None:
+        """What of an error the end of its shard does not explain: a commit may be rejected before work is cancelled."""
+        rest = without_losses(error)
+        if rest is error:
+            return error
         stopping = asyncio.ensure_future(shard.stopping.wait())
         settled = asyncio.ensure_future(self.consumer._until_settled())
         try:
@@ -311,10 +370,28 @@ class WorkerPool(Running):
         finally:
             stopping.cancel()
             settled.cancel()
-        return shard.is_held and not shard.stopping.is_set()
+        return error if shard.is_held and not shard.stopping.is_set() else rest
+
+    async def _report(self, shard: Shard, unit: str, failure: Exception) -> None:
+        """Have a group with a quarantine count a fall: this member leaves for that, and joins again at once."""
+        if await self.consumer._is_quarantining() and not shard.stopping.is_set():
+            shard.end()
+            self.consumer._begin_step_aside(f"its work on {unit} raised {failure!r}", unit)
+            self.consumer.come_back()
+
+    def _troubles(self) -> list[str]:
+        """What is wrong with the work on shards, for the pool's trouble and its metric."""
+        silent = [f"the work of {topic}/{number} makes no progress" for topic, number in self.consumer._silent.copy()]
+        retries = {} if self._retries is None else self._retries.copy()
+        return silent + [
+            f"the work of {place.topic}/{place.partition} raised {failure!r}, and is tried again"
+            for place, retry in retries.items()
+            if place in self._shards and (failure := retry.failure) is not None
+        ]
 
     def _notify(self) -> None:
-        if all(task.done() for task in self._tasks.values() if task is not asyncio.current_task()):
+        current = asyncio.current_task()
+        if all(task.done() or task is current or self._shards[place]._rests for place, task in self._tasks.items()):
             self.consumer.rest()
         self._changed.set()
         self._changed.clear()

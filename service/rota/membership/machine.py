@@ -233,7 +233,7 @@ class Membership:
         standing.pace.at_once(now_ms)
         return []
 
-    def step_aside(self, now_ms: int, reason: str, *, silently: bool = False) -> list[Event]:
+    def step_aside(self, now_ms: int, reason: str, failed_unit: str = "", *, silently: bool = False) -> list[Event]:
         """Leave as in `leave`, but only until `come_back`; `silently`: without a LeaveGroup, as static members go.
 
         A member that leaves for good is not held up by it.
@@ -241,7 +241,7 @@ class Membership:
         standing = self._standing
         if standing.leaves_for_good:
             return []
-        events = self.leave(now_ms, reason) if standing.member_id and not silently else []
+        events = self.leave(now_ms, reason, failed_unit) if standing.member_id and not silently else []
         if not self.is_final:
             standing.comes_back = True
             standing.assignment = None

@@ -24,6 +24,7 @@ DRAIN_GRANT_MS: Final = 300_000
 QUARANTINE_WINDOW_MS: Final = 3_600_000
 TOPICS_REFRESH_MS: Final = 10_000
 TOPICS_WAIT_MS: Final = 20_000
+AUTO_COMMIT_MS: Final = 5_000
 
 # --- stopping --------------------------------------------------------------------------------
 
@@ -160,6 +161,12 @@ DEFAULTS: Final = (
         TOPICS_WAIT_MS,
         "the parked call that waits for changes of topics",
         "Shorter than the 30 s after which many proxies cut a silent connection.",
+    ),
+    Default(
+        "AUTO_COMMIT_MS",
+        AUTO_COMMIT_MS,
+        "`auto_commit_ms` of consumers and worker pools",
+        "As Kafka's consumers: a process that is killed repeats the work of five seconds at most.",
     ),
     Default(
         "STOP_DRAIN_MS",
