@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -35,6 +36,8 @@ class PoolLife(ConsumerLife):
 
     async def use(self) -> None:
         drain_ms = self.rng.choice((0, 0, 300))
+        if self.world.plan.has("hangs"):
+            drain_ms *= 5
         self.pool = pool = self.client.worker_pool(self.group_id, work=self._body, drain_ms=drain_ms, **self.options())
         self.consumer = pool.consumer
         async with pool:
@@ -45,7 +48,8 @@ class PoolLife(ConsumerLife):
                 await self.until_stopped()
 
     async def _run_until_stopped(self, pool: WorkerPool) -> None:
-        running = asyncio.create_task(pool.run(), name=f"{self.name} runs")
+        retries = self.world.plan.has("retry")
+        running = asyncio.create_task(pool.run(retry=retries), name=f"{self.name} runs")
         stopped = asyncio.create_task(self.stopping.wait())
         try:
             await asyncio.wait((running, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -81,7 +85,7 @@ class PoolLife(ConsumerLife):
             await asyncio.sleep(pause_s * (0.5 + 1.5 * self.rng.random()))
             offset = self.world.next_offset(place)
             if self.rng.random() < 0.7:
-                await shard.commit(offset)
+                await self.perhaps_in_a_task_group(partial(self.checked, place, offset, partial(shard.commit, offset)))
             else:
                 shard.store(offset)
             if self.may("returns", 0.1):
@@ -162,7 +166,7 @@ class CandidateLife(Life):
         self.world.books.begins(self.ledger, place)
         how = "raised"
         try:
-            await self._lead()
+            await self._lead(term)
             how = "returned"
             self.ledger.steps_aside = True  # A run that has ended resigns.
         except asyncio.CancelledError:
@@ -174,13 +178,17 @@ class CandidateLife(Life):
             self.ledger.steps_aside = self.ledger.steps_aside or how == "raised"
             self.world.books.ends(self.ledger, place, how)
 
-    async def _lead(self) -> None:
+    async def _lead(self, term: Term) -> None:
         if self.may("nested", 0.7):
             await self._lead_with_another()
         while True:
             await asyncio.sleep(0.3 + self.rng.random())
             self.write()
             assert self.election is not None
+            if self.may("task groups", 0.5):
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(asyncio.sleep(0.1))
+                    term.raise_if_lost()
             if self.may("returns", 0.2):
                 return
             if self.may("raise", 0.1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -157,6 +157,15 @@ class Life(ABC):
         """Whether the program does something odd now."""
         world = self.world
         return not world.is_calm and not self.ledger.is_dead and world.plan.has(feature) and self.rng.random() < share
+
+    async def perhaps_in_a_task_group(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do a step of the work; sometimes as a task beside others, from which errors come out in a group."""
+        if not self.may("task groups", 0.5):
+            await step()
+            return
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(step())
+            tasks.create_task(asyncio.sleep(0.1))
 
     def text(self, short: str) -> str:
         return LONG_TEXT if self.may("texts", 0.5) else short

@@ -7,10 +7,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from rota.assignors.work import WorkItem
+from rota.client import Client
 from rota.protocol.messages import DeleteTopic, FreezeGroup, PutTopic, QuarantineGroup, RebalanceGroup
 from rota.testing.groups.bodies import CandidateLife
 from rota.testing.groups.coordinator import NAMESPACE
 from rota.testing.groups.life import Life
+from rota.testing.groups.link import Link
 from rota.testing.groups.plan import CONNECT, CONSUMERS, ELECTION, PERMITS
 from rota.testing.groups.sharing import ConsumerLife, SharingLife
 from rota.testing.virtual_time import stand_still
@@ -52,6 +54,8 @@ class Mischief:
             "reload": [self._reload],
             "stall": [self._stall],
             "rejoin": [self._rejoin],
+            "hangs": [self._hang],
+            "waits": [self._cancel_a_wait] if plan.permits else [],
             **self._acts_of_kind(),
         }
         if plan.freezes:
@@ -96,6 +100,26 @@ class Mischief:
         seconds = self._rng.choice((0.2, 0.5 * session_s, session_s, 2 * session_s, 3 * session_s))
         life.link.cut(silent=self._rng.random() < 0.5)
         self._world.later(seconds, life.reconnect)
+
+    def _hang(self) -> None:
+        """The coordinator answers no program for a while."""
+        seconds = self._rng.choice((0.5, 1.0, 2.0)) * self._world.plan.session_ms / 1000
+        for life in self._world.live():
+            life.link.cut(silent=True)
+            self._world.later(seconds, life.reconnect)
+
+    async def _cancel_a_wait(self) -> None:
+        """A program gives up its wait for a permit. Its ghost would be in the group, and the group not at rest."""
+        world, plan = self._world, self._world.plan
+        link = Link(world.coordinator, world.loop, self._rng, world.trace, f"waiter {self.done}")
+        client = Client(link, NAMESPACE, client_id=f"waiter {self.done}")
+        waiting = asyncio.create_task(
+            client.permits(Life.group_id, max(plan.permits), session_timeout_ms=plan.session_ms).start()
+        )
+        await asyncio.wait((waiting,), timeout=self._rng.random())
+        waiting.cancel()
+        await asyncio.wait((waiting,))
+        await client.close()
 
     def _kill(self) -> None:
         self._world.kill(self._some_slot(), back_in_s=self._rng.choice((0.05, 0.5, 2.0)))

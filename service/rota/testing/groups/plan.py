@@ -39,6 +39,15 @@ FEATURES = (
     "run",  # run() within the block
 )
 
+SEAMS = (
+    "task groups",  # work commits, and looks at what it holds, in tasks of a group
+    "hangs",  # the coordinator is silent for all programs at once
+    "waits",  # waits for a permit that are cancelled
+    "retry",  # pools try shards again whose work raises
+)
+"""What is drawn apart from the others, so that worlds without it are the same as before."""
+LONG_WORLDS = 0.02
+"""How often a world lasts for minutes."""
 RARE = {"foreign": 0.12, "stall": 0.1, "raise": 0.25}
 """How often a feature is drawn, where that is less often than the others."""
 
@@ -139,6 +148,10 @@ def draw_plan(seed: int, rng: Random) -> Plan:
     of_priorities = Random(f"priorities {seed}")
     if plan.kind == ELECTION and of_priorities.random() < PRIORITIES:
         plan.priorities = of_priorities.choice(((0, 1), (0, 0, 7), (1, 2, 3)))
+    of_seams = Random(f"seams {seed}")
+    plan.features += tuple(feature for feature in SEAMS if of_seams.random() < 0.2)
+    if of_seams.random() < LONG_WORLDS:
+        plan.mischief_s = of_seams.uniform(60, 180)
     return plan
 
 

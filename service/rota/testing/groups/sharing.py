@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from rota.assignors import TopicPartition
@@ -173,6 +173,14 @@ class ConsumerLife(SharingLife):
                 except CoordinatorError as error:
                     self.world.trace.note(self.name, "commit failed", repr(error)[:200])
 
+    async def checked(self, place: TopicPartition, offset: int, commit: Callable[[], Awaitable[None]]) -> None:
+        """Commit, and check the class of the error."""
+        try:
+            await commit()
+        except CoordinatorError as error:
+            self.wire.check_commit_error((self.group_id, *place), offset, error)
+            raise
+
     async def _progress(self, consumer: Consumer, place: TopicPartition) -> None:
         item = OffsetToCommit(place.topic, place.partition, self.world.next_offset(place))
         if self.may("poison", 0.15):
@@ -180,7 +188,7 @@ class ConsumerLife(SharingLife):
             return
         draw = self.rng.random()
         if draw < 0.4:
-            await consumer.commit([item])
+            await self.checked(place, item.offset, lambda: consumer.commit([item]))
         elif draw < 0.7 or not self.world.plan.has("soon"):
             self._store(consumer, place, item.offset)
         else:

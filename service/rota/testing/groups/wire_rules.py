@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from rota.client.errors import CoordinatorError, CoordinatorUnreachable
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, CommitReply, JoinGroup, JoinReply, LeaveGroup, Reply, Request
 from rota.testing.groups.books import Books, Ledger
@@ -18,6 +19,10 @@ FENCED = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, E
 
 Partition = tuple[str, str, int]
 """Group, topic, partition."""
+
+
+def _commits_of(request: CommitOffsets) -> set[tuple[Partition, int]]:
+    return {((request.group_id, item.topic, item.partition), item.offset) for item in request.offsets}
 
 
 class WireRules(Observer):
@@ -45,6 +50,8 @@ class WireRules(Observer):
         self._before: dict[int, dict[Partition, int]] = {}
         """Of each commit under way: the highest offsets before it."""
         self._under_way: dict[int, tuple[CommitOffsets, set[Partition]]] = {}
+        self._unanswered: set[tuple[Partition, int]] = set()
+        """Commits with a try that got no answer."""
         self._overtaken: set[int] = set()
         """Requests under way while the same partition was committed anew."""
         self._second = 0
@@ -61,6 +68,7 @@ class WireRules(Observer):
                 self._note_commit(request)
 
     def answered(self, request: Request, reply: Reply) -> None:
+        self._under_way.pop(id(request), None)
         match request, reply:
             case JoinGroup(), JoinReply() if reply.member_id:
                 self.named[reply.member_id] = None
@@ -79,7 +87,8 @@ class WireRules(Observer):
         return {item.offset for item in request.offsets if (request.group_id, item.topic, item.partition) == place}
 
     def concluded(self, request: Request) -> None:
-        self._under_way.pop(id(request), None)
+        if self._under_way.pop(id(request), None) is not None and isinstance(request, CommitOffsets):
+            self._unanswered |= _commits_of(request)
         self._before.pop(id(request), None)
         self._overtaken.discard(id(request))
 
@@ -135,6 +144,15 @@ class WireRules(Observer):
             if about & others and number != id(request):
                 self._overtaken.add(number)
         self._under_way[id(request)] = (request, about)
+
+    def check_commit_error(self, place: Partition, offset: int, error: CoordinatorError) -> None:
+        """It is in doubt whether a commit was made only if a try had no answer; the fence's word is that it was not."""
+        under_way = (_commits_of(request) for request, _ in self._under_way.values())
+        may_be_made = (place, offset) in self._unanswered.union(*under_way)
+        is_wrong = not may_be_made if isinstance(error, CoordinatorUnreachable) else self.committed.get(place) == offset
+        if is_wrong and not self._ledger.is_dead:
+            text = f"the commit of {offset} for {place} by {self._ledger.name} raised {error!r:.200}"
+            self._books.violation("commit-error", text)
 
     # --- at the end ---------------------------------------------------------------------------
 
