@@ -1,4 +1,4 @@
-"""The confirmed defects of four reviews of release 02b9521, each with one line of what it cost.
+"""The confirmed defects of four reviews of release 02b9521, and of one of the seams, each with a line of what it cost.
 
 An id is the review, its number for the defect, and a word or the outside probe's number for a part of it.
 """
@@ -87,6 +87,17 @@ FINDINGS: dict[str, str] = {
     "ux D11 sidecar": "a wrong name is a traceback of rota sidecar",
     "ux D11 refused": "a refusal by the rules is a traceback of a task group",
     "ux D11 Ctrl-C": "Ctrl-C is a traceback",
+    "seams D1": "a loss that comes out of a task group ends the program, and counts as a fall of a healthy shard",
+    "seams D2": "a commit that the fence rejects is said to be in doubt",
+    "seams D3": "the error of one shard throws away what all others stored",
+    "seams D4": "a pool does not try a shard again",
+    "seams D6": "a shard that hangs while its siblings commit is noticed by nothing",
+    "seams W4": "a cancelled start leaves a ghost, which takes the lock",
+    "seams m05": "a commit of an earlier ownership is sent in the later one",
+    "seams m06": "a commit in doubt puts a lower offset back",
+    "seams m08": "a static successor has its predecessor's token",
+    "seams m09": "a leader that could not compare topics waits for a whole interval",
+    "seams m11": "a commit that is rejected while its shard is revoked ends the pool",
     "aesthetics D0": "an outage ends a worker pool whose work meets it in a commit",
 }
 """What each cost, by id."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from rota.client import commits, consumer, member
+from rota.client import commits, consumer, driver, member
 from rota.client.errors import error_for
 from rota.protocol.errors import ErrorCode
 from tests.groups.planting import Patch, Plants
@@ -81,7 +81,7 @@ def one_refused_offset_fails_all_of_its_request(patch: Patch) -> None:
     former = commits.Commits._commit_once
 
     async def commit_once(self: Any, request: Any, entries: Any) -> Any:
-        answer = await self._driver.commit(request, 5_000)
+        answer = await self._driver.commit(request, 5_000, lambda _answer: None)
         refused = [each for each in answer.reply.partitions if each.error is not ErrorCode.NONE]
         if refused:
             return error_for(refused[0].error, "the request was refused")
@@ -89,3 +89,27 @@ def one_refused_offset_fails_all_of_its_request(patch: Patch) -> None:
 
     patch(commits.Commits, "_commit_once", commit_once)
     patch(commits, "Refused", ZeroDivisionError)
+
+
+@PLANTS.named(
+    "seams D2", "tests/client/test_error_classes.py::test_a_commits_error_is_the_coordinators_word[commit-memory]"
+)
+def a_rejection_is_applied_before_it_is_noted(patch: Patch) -> None:
+    former = driver.Driver.commit
+
+    async def commit(self: Any, request: Any, timeout_ms: int, note: Any) -> Any:
+        outcome = await former(self, request, timeout_ms, lambda _answer: None)
+        note(outcome)
+        return outcome
+
+    patch(driver.Driver, "commit", commit)
+
+
+@PLANTS.named("seams m05", ORDER + "test_a_commit_that_outlasts_a_handover_is_not_sent_again", fails_with="Failed")
+def commits_of_an_earlier_ownership_are_sent_in_the_later_one(patch: Patch) -> None:
+    patch(commits.Commits, "_era", property(lambda _self: 0))
+
+
+@PLANTS.named("seams m06", ORDER + "test_a_commit_in_doubt_takes_no_progress_back")
+def a_commit_in_doubt_puts_the_lower_offset_back(patch: Patch) -> None:
+    patch(consumer, "_kept", lambda former, _item, _error: former)

@@ -8,10 +8,25 @@ import signal
 import sys
 from typing import Any
 
-from rota.client import callbacks, commits, election, member, running, signals, term, threads, twin, worker_pool
+from rota.client import (
+    callbacks,
+    commits,
+    consumer,
+    election,
+    losses,
+    member,
+    running,
+    signals,
+    term,
+    threads,
+    topic_lookout,
+    twin,
+    worker_pool,
+)
 from rota.client.callbacks import CloseBy
-from rota.client.errors import LeadershipLost, MembershipLost
+from rota.client.errors import CoordinatorError, LeadershipLost, MembershipLost
 from rota.client.holding import Holding
+from rota.membership.standing import Standing
 from tests.groups.planting import Patch, Plants
 
 PLANTS = Plants()
@@ -300,3 +315,72 @@ def only_the_loop_s_own_thread_may_ask(patch: Patch) -> None:
 def stopping_is_an_event_of_asyncio_alone(patch: Patch) -> None:
     patch(term, "StopSignal", asyncio.Event)
     patch(worker_pool, "StopSignal", asyncio.Event)
+
+
+LOSSES = "tests/client/test_wrapped_losses.py::"
+POOLS = "tests/client/test_pool_failures.py::"
+
+
+@PLANTS.named(
+    "seams D1",
+    LOSSES + "test_pauses_quarantine_no_healthy_shard",
+    fails_with="MembershipLost",
+)
+def losses_in_groups_are_failures(patch: Patch) -> None:
+    def without_losses(error: BaseException) -> BaseException | None:
+        return None if isinstance(error, CoordinatorError) else error
+
+    for module in (losses, term, worker_pool):
+        patch(module, "without_losses", without_losses)
+
+
+@PLANTS.named("seams D3", POOLS + "test_a_failing_shard_costs_its_siblings_no_progress[0]")
+def a_failing_shard_ends_all_others_at_once(patch: Patch) -> None:
+    patch(member.Member, "_fail_in_order", lambda self, error, _unit: self.fail(error))
+
+
+@PLANTS.named("seams D4", POOLS + "test_a_retry_leaves_the_other_shards_at_work", fails_with="TimeoutError")
+def a_shard_is_not_tried_again(patch: Patch) -> None:
+    former = worker_pool.WorkerPool._try
+
+    async def try_once(self: Any, shard: Any, place: Any, _retry: Any) -> bool:
+        return await former(self, shard, place, None)
+
+    patch(worker_pool.WorkerPool, "_try", try_once)
+
+
+@PLANTS.named("seams D6", POOLS + "test_a_shard_that_hangs_is_started_again_by_itself", fails_with="TimeoutError")
+def only_the_whole_pool_is_watched(patch: Patch) -> None:
+    patch(consumer.Consumer, "_look_for_silent_shards", lambda *_: None)
+
+
+@PLANTS.named(
+    "seams W4", "tests/client/test_cancelled_waits.py::test_a_wait_cancelled_at_any_step_leaves_nothing[lock-by_calls]"
+)
+def a_block_outlives_its_cancelled_start(patch: Patch) -> None:
+    async def leave_alone(_task: Any) -> None:
+        """The task goes on."""
+
+    patch(running, "_cancelled", leave_alone)
+
+
+@PLANTS.named(
+    "seams m08", "tests/client/test_tokens_of_successors.py::test_a_static_candidates_successor_has_a_higher_token"
+)
+def a_static_successor_has_its_predecessors_token(patch: Patch) -> None:
+    patch(Standing, "take_token", lambda *_: None)
+
+
+@PLANTS.named("seams m11", LOSSES + "test_a_commit_rejected_in_a_drain_ends_no_pool[False]")
+def a_commit_rejected_while_its_shard_is_revoked_is_a_failure(patch: Patch) -> None:
+    async def failure_in(_self: Any, shard: Any, error: BaseException) -> BaseException | None:
+        return error if shard.is_held else losses.without_losses(error)
+
+    patch(worker_pool.WorkerPool, "_failure_in", failure_in)
+
+
+@PLANTS.named(
+    "seams m09", "tests/client/test_consumer.py::test_a_leader_that_could_not_compare_topics_tries_again_soon"
+)
+def a_leader_waits_for_a_whole_interval(patch: Patch) -> None:
+    patch(topic_lookout, "AGAIN_S", 3_600.0)
