@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
 import pytest
 
-from rota.access.proxies import NO_PROXIES, Proxies, parse_networks
+from rota.access import proxies
+from rota.access.proxies import MAX_HOPS, NO_PROXIES, Proxies, parse_networks
 
 OURS = Proxies(parse_networks("10.0.0.0/8, 2001:db8::/32"))
 
@@ -37,3 +40,38 @@ def test_a_stranger_is_itself_whatever_it_says(stranger: str) -> None:
 
 def test_without_networks_nobody_is_trusted() -> None:
     assert NO_PROXIES.client_of("127.0.0.1", ["192.0.2.7"]) == "127.0.0.1"
+
+
+def a_chain(hops: int, first: str = "10.0.0.2") -> list[str]:
+    """A header with so many proxies of ours behind its first entry."""
+    return [", ".join([first, *("10.0.0.3" for _ in range(hops - 1))])]
+
+
+def test_a_chain_of_sixteen_is_read_to_its_end() -> None:
+    assert OURS.client_of("10.0.0.1", a_chain(MAX_HOPS, "192.0.2.7")) == "192.0.2.7"
+    assert OURS.client_of("10.0.0.1", a_chain(MAX_HOPS)) == "10.0.0.2"
+
+
+@pytest.mark.parametrize("separator", [",", "lines"])
+def test_a_longer_chain_is_not_believed(separator: str) -> None:
+    """The connection's own address is the only one that no caller can forge."""
+    chain = a_chain(MAX_HOPS + 1, "192.0.2.7")
+    lines = chain if separator == "," else chain[0].split(", ")
+
+    assert OURS.client_of("10.0.0.1", lines) == "10.0.0.1"
+
+
+@pytest.mark.parametrize("lines", [[",".join(["10.0.0.2"] * 7_000)], ["10.0.0.2"] * 256, ["10.0.0.2," * 27] * 256])
+def test_the_work_for_a_forged_chain_is_bounded(lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is done before the caller has shown an identity, so it is counted in addresses that are parsed."""
+    parsed: list[str] = []
+
+    def counting(text: str) -> IPv4Address | IPv6Address:
+        parsed.append(text)
+        return ip_address(text)
+
+    monkeypatch.setattr(proxies, "ip_address", counting)
+    OURS.client_of("10.0.0.1", lines)
+
+    # Each is parsed once as an entry, and once to see whether it is trusted.
+    assert len(parsed) <= 2 * MAX_HOPS + 1

@@ -9,6 +9,8 @@ from typing import Any
 
 Network = IPv4Network | IPv6Network
 FORWARDED_FOR = "x-forwarded-for"
+MAX_HOPS = 16
+"""Addresses of a header that are read, from its end: they are read before the caller has shown an identity."""
 
 
 def parse_networks(given: Any) -> Any:
@@ -30,15 +32,19 @@ class Proxies:
         """The nearest address that is no proxy of ours; `forwarded_for` are the header's lines, in their order.
 
         Each proxy appends the address of its caller, so entries before the first untrusted one may be
-        forged. The search also ends at an entry that is not an address.
+        forged. The search also ends at an entry that is not an address. If `MAX_HOPS` entries are proxies of ours and
+        more follow, the answer is `host`, the only address that a caller cannot forge.
         """
-        hops = [hop for line in forwarded_for for hop in line.split(",")]
-        while hops and self.trust(host):
+        hops = [hop for line in forwarded_for[-MAX_HOPS - 1 :] for hop in line.rsplit(",", MAX_HOPS)]
+        nearest = host
+        for _ in range(MAX_HOPS):
+            if not hops or not self.trust(nearest):
+                return nearest
             address = _address(_without_port(hops.pop().strip()))
             if address is None:
-                break
-            host = str(address)
-        return host
+                return nearest
+            nearest = str(address)
+        return host if hops and self.trust(nearest) else nearest
 
 
 NO_PROXIES = Proxies()
