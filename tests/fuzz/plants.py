@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+import httptools
 import jwt
 
 from rota.access import certificates
 from rota.api.grpc import server as grpc_server
+from rota.api.http import framing
 from rota.api.peer import server as peer_server
 from rota.group import join
 from rota.group.journal import decode_entry
@@ -59,6 +61,24 @@ def a_handler_that_stalls_the_loop(patch: Patch) -> None:
         return str(next(iter(names)))
 
     patch(ObjectShape, "_first_unknown", first_unknown)
+
+
+@plant("http1", "answered as a request")
+def a_body_that_is_the_next_request(patch: Patch) -> None:
+    def parse(self: framing.BoundedHttpProtocol, data: bytes) -> None:
+        """As it was: the parser reads on behind the head of a request that asks for another protocol."""
+        try:
+            while data:
+                try:
+                    self.parser.feed_data(data)
+                    return
+                except httptools.HttpParserUpgrade as upgrade:
+                    data = data[upgrade.args[0] :]
+        except httptools.HttpParserError as error:
+            self._refuse(framing._cause_of(error))
+
+    patch(framing, "_frames_a_body", lambda *_: False)
+    patch(framing.BoundedHttpProtocol, "_parse", parse)
 
 
 @plant("http2", "UnicodeDecodeError")

@@ -191,15 +191,20 @@ async def test_a_trailer_authenticates_no_caller(tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.parametrize("kind", LISTENERS)
-async def test_a_request_to_change_the_protocol_is_answered(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """As any other, and so is the one after it. No line of the log is the client's to write."""
+async def test_a_request_to_change_the_protocol_is_the_last(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It is answered as any other request. No line of the log is the client's to write."""
     upgrade = b"GET /x HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"
     last = b"GET /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
     async with a_listener(kind, Seen()) as address:
-        answers = await exchange(address, upgrade + upgrade + last)
+        answers = await exchange(address, upgrade + last, last)
+        with_body = await exchange(
+            address, upgrade.replace(b"\r\n\r\n", b"\r\nContent-Length: %d\r\n\r\n" % len(last)) + last
+        )
         broken = await exchange(address, b"nonsense\r\n\r\n")
 
-    assert answers.count(b"HTTP/1.1 204") == 3
+    assert answers.count(b"HTTP/1.1 ") == answers.count(b"HTTP/1.1 204") == 1
+    assert b"connection: close" in answers
+    assert with_body.count(b"HTTP/1.1 ") == with_body.count(b"HTTP/1.1 400") == 1
     assert broken.startswith(b"HTTP/1.1 400")
     assert caplog.records == []

@@ -12,7 +12,6 @@ from rota.api.http.fast_path import FastConnection, Head
 from rota.api.http.framing import PIECE_BYTES, Part
 from rota.api.http.owed import OwedAnswer
 from rota.api.http.rendered import Rendered
-from rota.protocol.errors import ErrorCode
 from rota.server.http_protocol import GuardedHttpProtocol, ServerConfig
 
 _NOTHING = Part.NOTHING
@@ -257,6 +256,6 @@ class FastHttpProtocol(GuardedHttpProtocol):
         else:
             super().timeout_keep_alive_handler()
 
-    def _refuse(self, status: int, detail: str, code: ErrorCode = ErrorCode.INVALID_REQUEST) -> None:
+    def _refuse(self, reason: Exception) -> None:
         self._write_answers()
-        super()._refuse(status, detail, code)
+        super()._refuse(reason)

@@ -51,12 +51,6 @@ async def receive_document(
     return await read_large(len(body), lambda: decode(parse_large_document(body)))
 
 
-def check_framing(scope: Scope) -> int:
-    """The declared length of the body, 0 where none is; refused where two headers disagree about it."""
-    headers = dict(scope["headers"])
-    return _declared_length(headers.get(b"content-length"), headers.get(b"transfer-encoding"))
-
-
 def check_no_query(scope: Scope) -> None:
     """Reject query parameters of a call that has its fields in the body, or has none."""
     if query := scope.get("query_string"):
@@ -69,19 +63,18 @@ def _check_head(scope: Scope) -> int:
     A browser may send text, forms and untyped bytes across origins without asking, so any web page could otherwise
     talk to a server on its visitor's machine.
     """
-    length = chunked = None
-    typed = False
+    declared, is_chunked, typed = 0, False, False
     for name, value in scope["headers"]:
         if name == b"content-length":
-            length = value
+            # The parser has rejected anything but one number, and any length beside `Transfer-Encoding`.
+            declared = int(value)
         elif name == b"transfer-encoding":
-            chunked = value
+            is_chunked = True
         elif name == b"content-encoding" and value.lower() != b"identity":
             raise HttpRefusal(415, "compressed bodies are not accepted")
         elif name == b"content-type":
             typed = _checked_type(value)
-    declared = _declared_length(length, chunked)
-    if not typed and (declared or chunked is not None):
+    if not typed and (declared or is_chunked):
         raise HttpRefusal(415, _NEEDS_JSON)
     return declared
 
@@ -90,17 +83,6 @@ def _checked_type(value: bytes) -> bool:
     if not _is_json(value):
         raise HttpRefusal(415, _NEEDS_JSON)
     return True
-
-
-def _declared_length(length: bytes | None, chunked: bytes | None) -> int:
-    """A proxy in front of us might believe the other header, and see two requests where we see one."""
-    if length is None:
-        return 0
-    if chunked is not None:
-        raise HttpRefusal(400, "Content-Length and Transfer-Encoding exclude each other", headers=_CLOSE)
-    if not length.isdigit() or len(length) > 18:
-        raise HttpRefusal(400, "Content-Length must be a number", headers=_CLOSE)
-    return int(length)
 
 
 def _is_json(content_type: bytes) -> bool:

@@ -31,6 +31,7 @@ from rota.api.http.rendered import (
     JSON_HEADERS,
     Header,
     Rendered,
+    lines_of,
     render_answer,
     render_failure,
     render_json,
@@ -93,7 +94,6 @@ _LOOKED_AT = frozenset(
 )
 """Headers that change what a request means. All others mean nothing on the ordinary way either."""
 _FORWARDED_FOR = FORWARDED_FOR.encode()
-_CLOSE: Header = (b"connection", b"close")
 _END_OF_HEAD = b"\r\n\r\n"
 
 
@@ -260,9 +260,7 @@ class FastPath:
         last = self._last_refusal
         if last is not None and last[0] is rendered and last[1] is default_headers and not closes:
             return last[2]
-        length = (b"content-length", b"%d" % len(rendered.body))
-        lines = _lines([*default_headers, *rendered.headers, length, *([_CLOSE] if closes else [])])
-        data = b"".join([STATUS_LINE[rendered.status], *lines, b"\r\n", rendered.body])
+        data = rendered.as_bytes(default_headers, closes=closes)
         if not closes:
             self._last_refusal = rendered, default_headers, data
         return data
@@ -270,7 +268,7 @@ class FastPath:
     def ok(self, body: bytes, default_headers: Sequence[Header]) -> bytes:
         """An answer of 200, as it goes over the wire. The headers that all answers share change once a second."""
         if default_headers is not self._default_headers:
-            lines = _lines([*default_headers, *JSON_HEADERS])
+            lines = lines_of([*default_headers, *JSON_HEADERS])
             self._default_headers, self._ok_head = default_headers, b"".join([STATUS_LINE[200], *lines])
         size = len(body)
         return b"".join((self._ok_head, _LENGTHS[size] if size < len(_LENGTHS) else _length(size), body))
@@ -570,7 +568,3 @@ class FastConnection:
         assert guard is not None
         guard.admit_unread(head.call, head.namespace, head.group_id)
         return self._read_now(known)
-
-
-def _lines(headers: Sequence[Header]) -> list[bytes]:
-    return [b"%b: %b\r\n" % header for header in headers]

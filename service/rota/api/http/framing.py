@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import re
 from enum import Enum, auto
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from rota.access.browsers import parse_host
+from rota.api.http.rendered import HttpRefusal, render_failure
 from rota.protocol.errors import ErrorCode
 from rota.replica.forwarding import DRAINING
-from rota.wire.problems import PROBLEM_MEDIA_TYPE, problem_document
 
 FIRST_BYTE_SECONDS = 10.0
 """How long a connection may say nothing from its beginning. Between requests it has the time of keep-alive."""
@@ -34,6 +35,7 @@ PIECE_BYTES = 64 * 1024
 
 
 _WITHOUT_BODY = frozenset({"GET", "HEAD"})
+_ABSOLUTE = re.compile(rb"[^/:]+://([^/?#]*)(.*)", re.DOTALL)
 
 
 class Part(Enum):
@@ -44,10 +46,6 @@ class Part(Enum):
     HEAD = auto()
     BODY = auto()
     """The body, its framing and its trailers."""
-
-
-class TooManyFields(Exception):
-    """A head or a trailer has more than `MAX_FIELDS`."""
 
 
 class TooManyRequests(Exception):
@@ -73,7 +71,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._has_begun = False
         """Whether they have ended a head: then they are not only the rest of a body."""
         self._is_full = False
-        """Too many requests wait, or the bytes behind them are refused: they are the last ones that are answered."""
+        """Nothing more is parsed: too many requests wait, the last one asks for another protocol, or bytes are refused.
+
+        The requests until then are the last ones that are answered.
+        """
         self._refusal = b""
         """The answer to bytes that are refused, while those to the requests before them are under way."""
         self._fields = 0
@@ -122,7 +123,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields += 1
         if self._fields > MAX_FIELDS:
-            raise TooManyFields  # the parser stops
+            # The parser stops.
+            raise HttpRefusal(431, f"headers and trailers must have at most {MAX_FIELDS} fields")
         if self._part is Part.HEAD:
             super().on_header(name, value)
 
@@ -130,6 +132,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._has_begun = True
         self._body_bytes = self._rest_bytes = self._fields = 0
         former = self.cycle
+        if self.parser.should_upgrade() and any(_frames_a_body(*header) for header in self.headers):
+            # httptools would take the body for the bytes of another protocol.
+            raise HttpRefusal(400, "a request to change the protocol must have no body")
+        self._take_authority()
         super().on_headers_complete()
         # Not before: a head whose URL cannot be read has no cycle, and its refusal would end that of another request.
         self._part = Part.BODY
@@ -138,14 +144,30 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.scope["method"] not in _WITHOUT_BODY:
             self.cycle.transport = ClosedInTime(self)  # type: ignore[assignment]
 
+    def _take_authority(self) -> None:
+        """Replace the value of `Host` by the authority of an absolute target (RFC 9112 §3.2.2).
+
+        A malformed `Host` stays as it is: the request is refused for it.
+        """
+        target = _ABSOLUTE.fullmatch(self.url)
+        if target is None:
+            return
+        if parse_host([target[1].decode("latin-1")]) is None:
+            raise HttpRefusal(400, "the host of the target is malformed")
+        self.url = target[2] if target[2].startswith(b"/") else b"/" + target[2]
+        for at, (name, value) in enumerate(self.headers):
+            if name == b"host" and parse_host([value.decode("latin-1")]) is not None:
+                self.headers[at] = name, target[1]
+
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        super().on_message_complete()
+        # Not before: a request that fails here is refused as one with an unfinished body.
         self._part, self._has_ended = Part.NOTHING, True
         self._clear_rest_deadline()
-        super().on_message_complete()
         if self._lingers:
             self.transport.close()
 
@@ -188,10 +210,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._part is not Part.BODY or self.cycle.response_started:
             self.close_in_order()
         elif self.pipeline:
-            self._refuse(503, DRAINING, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            self._refuse(_draining())
         else:
             self._end_answer()
-            self.transport.write(_refusal(503, DRAINING, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            self.transport.write(_refusal(_draining()))
             self.close_after_rest()
 
     def close_in_order(self) -> None:
@@ -225,29 +247,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._clear_deadline()
 
     def _parse(self, data: bytes) -> None:
-        """Parse what has arrived. A request to change the protocol is answered as if it did not ask for that."""
+        """Parse what has arrived.
+
+        A request to change the protocol is answered as any other request. It is the last one of its connection, because
+        a proxy may take what follows for another protocol.
+        """
         try:
-            while data:
-                try:
-                    self.parser.feed_data(data)
-                except httptools.HttpParserUpgrade as upgrade:
-                    if self.parser.get_method() == b"CONNECT":
-                        self.cycle.keep_alive = False
-                        return
-                    data = data[upgrade.args[0] :]
-                else:
-                    return
-        except httptools.HttpParserError as error:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self.cycle.keep_alive, self._is_full = False, True
+            self._clear_deadline()
+        except (httptools.HttpParserError, MemoryError) as error:
             if self._is_full:
                 # A client sends those without an answer again, on another connection.
                 self.pipeline[0][0].keep_alive = False
                 self._clear_deadline()
-                return
-            if self._fields > MAX_FIELDS:
-                self._refuse(431, f"headers and trailers must have at most {MAX_FIELDS} fields")
-                return
-            self.logger.debug("rejected bytes that are no HTTP: %r", error)
-            self.send_400_response("Invalid HTTP request received.")
+            else:
+                self._refuse(_cause_of(error))
 
     def _count_rest(self, size: int) -> None:
         """Bound the bytes outside of head and body. Bytes with the end of a head among them are not counted."""
@@ -257,7 +273,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         self._rest_bytes += size
         if self._rest_bytes - self._body_bytes > MAX_FRAMING_BYTES + FRAMING_PER_BODY_BYTE * self._body_bytes:
-            self._refuse(431, f"chunk sizes and trailers must be at most {MAX_FRAMING_BYTES} bytes")
+            self._refuse(HttpRefusal(431, f"chunk sizes and trailers must be at most {MAX_FRAMING_BYTES} bytes"))
 
     def _count_head(self, size: int) -> None:
         """Bound a head, and the empty lines that may come before it, also while an answer is under way."""
@@ -268,17 +284,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._head_deadline = self.loop.call_later(HEAD_DEADLINE_SECONDS, self._close)
         self._head_bytes += size
         if self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(431, f"the headers must be at most {MAX_HEAD_BYTES} bytes")
+            self._refuse(HttpRefusal(431, f"the headers must be at most {MAX_HEAD_BYTES} bytes"))
 
     def _has_answered(self) -> bool:
         """Whether no answer is under way."""
         return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
 
-    def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are no HTTP; uvicorn would answer in plain text."""
-        self._refuse(400, msg)
-
-    def _refuse(self, status: int, detail: str, code: ErrorCode = ErrorCode.INVALID_REQUEST) -> None:
+    def _refuse(self, reason: Exception) -> None:
         """Answer what arrives with a problem, behind all answers that are under way, and end the connection."""
         is_behind = not self._has_answered()
         if self._part is Part.BODY and self.cycle is not None:
@@ -291,7 +303,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 return
             else:
                 is_behind = False
-        self._refusal = _refusal(status, detail, code)
+        self._refusal = _refusal(reason)
         if is_behind:
             self._is_full = True
             self._clear_deadline()
@@ -319,11 +331,26 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._rest_deadline = None
 
 
-def _refusal(status: int, detail: str, code: ErrorCode) -> bytes:
+def _frames_a_body(name: bytes, value: bytes) -> bool:
+    """Whether a header says that a body follows."""
+    return name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0 \t") != b"")
+
+
+def _draining() -> HttpRefusal:
+    return HttpRefusal(503, DRAINING, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+def _cause_of(error: Exception) -> Exception:
+    """What a callback of the parser raised, or the refusal of bytes that are not HTTP."""
+    cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else error
+    if isinstance(cause, httptools.HttpParserError | UnicodeDecodeError):
+        return HttpRefusal(400, "Invalid HTTP request received.")
+    return cause if isinstance(cause, Exception) else error
+
+
+def _refusal(reason: Exception) -> bytes:
     """The last answer of a connection."""
-    body = json.dumps(problem_document(code, detail, status, revision=0, epoch=0)).encode()
-    head = f"content-type: {PROBLEM_MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-    return STATUS_LINE[status] + head.encode() + body
+    return render_failure(reason, "httpReceive").as_bytes((), closes=True)
 
 
 class ClosedInTime:

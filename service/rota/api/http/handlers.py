@@ -21,7 +21,7 @@ from rota.api.access.inquiry import (
     readable,
 )
 from rota.api.beginning import EARLIEST, After, from_earliest
-from rota.api.http.bodies import check_framing, check_no_query, receive_document
+from rota.api.http.bodies import check_no_query, receive_document
 from rota.api.http.draining import Draining
 from rota.api.http.heartbeats import HeartbeatEndpoint
 from rota.api.http.rendered import Rendered, render_answer, render_document, render_problem
@@ -68,7 +68,6 @@ class Handlers:
         """Any request of the protocol: decode it as its route says, call, encode."""
         if route.carrier is Carrier.BODY:
             return await self.call_with_body(http.scope, http.receive, route, operation, http.path_params)
-        check_framing(http.scope)
         document = route.shape.from_query(http.query_params.multi_items())
         request = decode_request(route, http.path_params, document, self.limits)
         return render_answer(await call_while_there(self.coordinator, request, http.receive, self.metrics, operation))

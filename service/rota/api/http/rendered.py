@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from binascii import b2a_base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from json.encoder import encode_basestring
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
 from starlette.types import Send
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import CommitReply, HeartbeatReply, JoinReply, SyncReply
@@ -27,6 +28,7 @@ _JSON: Header = (b"content-type", b"application/json")
 _PROBLEM: Header = (b"content-type", PROBLEM_MEDIA_TYPE.encode())
 _CHALLENGE: Header = (b"www-authenticate", b'Bearer realm="rota"')
 _NO_STORE: Header = (b"cache-control", b"no-store")
+_CLOSE: Header = (b"connection", b"close")
 JSON_HEADERS = (_JSON, _NO_STORE)
 """Of every document that is no problem."""
 
@@ -59,9 +61,20 @@ class Rendered(NamedTuple):
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
 
+    def as_bytes(self, default_headers: Sequence[Header], *, closes: bool) -> bytes:
+        """The answer as it goes over the wire; with `closes` it is the last one of its connection."""
+        length = (b"content-length", b"%d" % len(self.body))
+        fields = lines_of([*default_headers, *self.headers, length, *([_CLOSE] if closes else [])])
+        return b"".join([STATUS_LINE[self.status], *fields, b"\r\n", self.body])
+
     def as_response(self) -> Response:
         headers = {name.decode(): value.decode() for name, value in self.headers}
         return Response(self.body, self.status, headers)
+
+
+def lines_of(headers: Iterable[Header]) -> list[bytes]:
+    """The headers as lines of an answer's head."""
+    return [b"%b: %b\r\n" % header for header in headers]
 
 
 CALLER_GONE = Rendered(499, (), b"")
@@ -139,6 +152,9 @@ def render_failure(error: Exception, operation: str) -> Rendered:
             return CALLER_GONE
         case StoreUnavailable():
             return render_problem(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store cannot be reached")
+        case MemoryError():
+            _log.error("the server is short of memory, so it rejects a request", extra={"operation": operation})
+            return render_problem(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the server is short of memory")
         case _:
             # A bug of ours. The outcome of the request is unknown, and this code says so to a client.
             _log.error("a request failed", exc_info=error, extra={"operation": operation})
