@@ -1,4 +1,4 @@
-"""The host that a request names: in its header, and in an absolute target."""
+"""The host that a request names: in its header, in an absolute target, and in many requests of one caller."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.http.both_ways import Both, a_request, scripted_both_ways
+from tests.http.both_ways import BEAT, Both, a_request, as_new, compare, scripted_both_ways
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ROUTE = "/v1/namespaces"
@@ -57,3 +57,16 @@ async def test_an_absolute_target_may_have_no_path(rest: str, servers: Both) -> 
 
     assert answer.startswith(b"HTTP/1.1 404 ")
     assert b"no such route: GET /" in answer
+
+
+async def test_many_invented_names_cost_others_nothing(servers: Both) -> None:
+    """An address is a name that every server accepts, so one caller can invent as many as it likes."""
+    both = await as_new(servers)
+    for number in range(300):
+        invented = f"Host: 10.0.{number // 256}.{number % 256}"
+        await both.fast.exchange(a_request(b"", invented, path="/healthz", method="GET"))
+    both.fast.ordinary = 0
+
+    _, fast = await compare(both, a_request(BEAT, "Host: 127.0.0.1:8080", "Content-Type: application/json"))
+
+    assert fast == 1

@@ -282,6 +282,7 @@ class FastConnection:
     """
 
     __slots__ = (
+        "_accepted_host",
         "_bytes",
         "_entered",
         "_heads",
@@ -298,6 +299,8 @@ class FastConnection:
         self._path = path
         self._host = host
         self._trusted = path.proxies is not None and path.proxies.trust(host)
+        self._accepted_host = b""
+        """The `Host` of the latest request: to judge it anew takes longer than to answer a heartbeat."""
         self.known: dict[bytes, Known] = {}
         """Requests that are remembered, by their bytes."""
         self._heads: dict[bytes, Head] = {}
@@ -335,8 +338,9 @@ class FastConnection:
                 hops.append(value.decode("latin-1"))
             elif name != b"connection" or value.lower() != b"keep-alive":
                 return None
-        if host is None or not self._path.origins.knows(host):
+        if host is None or (host != self._accepted_host and not self._path.origins.accepts(host)):
             return None
+        self._accepted_host = host
         if call is GetLeader:
             if is_json or length:
                 return None

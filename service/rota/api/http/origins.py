@@ -13,9 +13,7 @@ from rota.api.http.probes import PROBES
 from rota.observability.printable import printable
 
 LOG_EVERY_S = 10.0
-_REMEMBERED_HOSTS = 256
 _MOST_QUOTED = 100
-_SHOWS_ORIGIN = frozenset({b"origin", b"sec-fetch-site"})
 _READ = (b"host", b"sec-fetch-site", b"origin", b"sec-fetch-mode", b"sec-fetch-dest")
 _WHY = {
     Verdict.MALFORMED_HOST: "a request needs exactly one well-formed Host header",
@@ -28,29 +26,22 @@ _log = logging.getLogger(__name__)
 
 
 class OriginCheck:
-    """Judges each request by its headers. A request without browser's headers for a known name costs one look-up."""
+    """Judges each request by its headers."""
 
     def __init__(self, site: Site, refused: Callable[[str], None], probes: frozenset[str] = PROBES) -> None:
         self._site = site
         self._refused = refused
         self._probes = probes
-        self._known: set[bytes | None] = set()
         self._log_at = 0.0
 
-    def knows(self, host: bytes) -> bool:
+    def accepts(self, host: bytes) -> bool:
         """Whether `judge` lets requests pass that have this one `Host`, and no header of a browser."""
-        return host in self._known
+        return self._site.judge(Provenance("POST", [host.decode("latin-1")])) is Verdict.PASSED
 
     def judge(self, scope: Scope) -> Verdict:
         """Counts and logs refusals. Probes pass whatever name they use, for kubelets use addresses and no name."""
-        host = _lone_host(scope)
-        if host in self._known:
-            return Verdict.PASSED
         asked = provenance_of(scope)
         verdict = self._site.judge(asked)
-        # What a probe's name passes with counts for no other route, so only the site's verdict is remembered.
-        if host is not None and verdict is Verdict.PASSED and len(self._known) < _REMEMBERED_HOSTS:
-            self._known.add(host)
         if scope["path"] in self._probes and asked.method in ("GET", "HEAD"):
             verdict = _of_probe(verdict, scope, asked)
         if verdict in REFUSED:
@@ -83,20 +74,6 @@ def provenance_of(scope: Scope) -> Provenance:
             found[name].append(value.decode("latin-1"))
     navigates = found[b"sec-fetch-mode"] == ["navigate"] and found[b"sec-fetch-dest"] == ["document"]
     return Provenance(scope["method"], found[b"host"], found[b"sec-fetch-site"], found[b"origin"], navigates)
-
-
-def _lone_host(scope: Scope) -> bytes | None:
-    """The only `Host` of a request that no browser's page sent; None for any other request."""
-    host = None
-    for name, value in scope["headers"]:
-        if name == b"host":
-            if host is not None:
-                return None
-            host = value
-        elif name in _SHOWS_ORIGIN:
-            return None
-    found: bytes | None = host
-    return found
 
 
 def _of_probe(verdict: Verdict, scope: Scope, asked: Provenance) -> Verdict:
