@@ -545,3 +545,18 @@ async def test_a_member_is_where_a_proxy_that_is_trusted_says(
     await server.stop(0)
 
     assert [member.host for member in described.members] == [host]
+
+
+async def test_a_call_without_memory_is_unavailable_for_now(
+    channel: Channel, coordinator: LocalCoordinator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def without_memory(*_: object) -> None:
+        raise MemoryError
+
+    for name in ("call", "submit", "try_heartbeat"):
+        monkeypatch.setattr(coordinator, name, without_memory)
+
+    answer = await refused(stub(channel).CommitOffsets(pb.CommitOffsetsRequest(namespace="default", group_id="g")))
+
+    assert (answer.status, answer.detail) == (grpc.StatusCode.UNAVAILABLE, "the server is short of memory")
+    assert "short of memory" in caplog.text

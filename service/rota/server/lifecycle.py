@@ -15,6 +15,7 @@ from typing import Any
 
 from rota.access.proxies import Proxies
 from rota.api.http.probes import ProbesOnly
+from rota.api.large import begin_reading
 from rota.observability.logs import configure_logging
 from rota.replica.ports import StoreRefused, StoreUnavailable
 from rota.server.bootstrap import Services, open_services, open_tls
@@ -113,6 +114,8 @@ def _servers(
 async def _serve_until(
     stop: asyncio.Event, services: Services, servers: Sequence[HttpServer], settings: Settings
 ) -> None:
+    # Its thread starts now: once memory is short, it could not start.
+    await begin_reading(lambda: None)
     async with asyncio.TaskGroup() as tasks:
         stopped = tasks.create_task(stop.wait())
         serving = [tasks.create_task(server.run_until_stopped()) for server in servers]

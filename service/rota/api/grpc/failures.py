@@ -108,6 +108,9 @@ def converted(error: Exception, operation: str) -> Failure:
             return failure_of(error)
         case StoreUnavailable():
             return Failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store cannot be reached")
+        case MemoryError():
+            _log.error("the server is short of memory, so it rejects a request", extra={"operation": operation})
+            return Failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the server is short of memory")
         case _:
             # A bug of ours. What came of the request is unknown, which is what this code means to a client.
             _log.exception("a request failed", extra={"operation": operation})

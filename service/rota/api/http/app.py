@@ -90,6 +90,13 @@ class HttpApi:
             self.fastapi.router.add_route(path, _dispatch(by_method), methods=list(by_method), include_in_schema=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._serve(scope, receive, send)
+        except MemoryError as error:
+            # Raised outside of a handler. uvicorn would answer 500.
+            await render_failure(error, "httpReceive").send(send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             verdict = self._origins.judge(scope)
             if verdict in REFUSED:
@@ -232,7 +239,13 @@ def _fastapi(limits: Limits, *, guarded: bool) -> FastAPI:
 
     app.openapi = openapi  # type: ignore[method-assign]
     app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(MemoryError, _on_failure)
     return app
+
+
+async def _on_failure(_http: HttpRequest, error: Exception) -> Response:
+    """The answer to a page of the console or to a route that raised this."""
+    return render_failure(error, "httpReceive").as_response()
 
 
 async def _on_http_exception(http: HttpRequest, error: Exception) -> Response:
