@@ -103,6 +103,21 @@ def test_no_reason_of_a_member_gets_out_of_its_line(rota: Rota) -> None:
     assert all(text.replace("\n", "").isprintable() for text in printed)
 
 
+@pytest.mark.parametrize("output", ["json", "ndjson"])
+def test_no_reason_of_a_member_controls_a_terminal(rota: Rota, output: str) -> None:
+    """In a document a character is escaped as JSON has it, and reads the same."""
+    rota.member("indexers", "\x9b31m red \x7f\u202e\U000e0041")
+
+    printed = [
+        rota("groups", "describe", "indexers", "-o", output).out,
+        rota("groups", "history", "indexers", "-o", output).out,
+    ]
+
+    assert all(text.replace("\n", "").isprintable() for text in printed)
+    read = [json.loads(part) for text in printed for part in (text.splitlines() if output == "ndjson" else [text])]
+    assert "\x9b31m red \x7f\u202e\U000e0041" in json.dumps(read, ensure_ascii=False)
+
+
 @pytest.mark.slow
 def test_top_is_live_at_a_terminal(rota: Rota) -> None:
     rota.member("indexers", MISCHIEF)

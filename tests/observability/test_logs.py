@@ -8,9 +8,12 @@ import logging
 import pytest
 
 from rota.observability.logs import JsonFormatter, TextFormatter
-from rota.observability.printable import printable
+from rota.observability.printable import printable, printable_json
 
 SENT = "x\n12:00:00.000 error rota: made up \x1b[2J"
+UNPRINTABLE = "".join(
+    chr(each) for each in (*range(32), *range(127, 160), 0xAD, 0x200B, 0x2028, 0x202E, 0xFEFF, 0xE0041)
+)
 
 
 @pytest.mark.parametrize("field", ["msg", "reason"])
@@ -30,3 +33,25 @@ def test_what_somebody_sent_cannot_begin_a_line(field: str) -> None:
 )
 def test_what_is_not_printable_is_shown_as_an_escape(text: str, shown: str) -> None:
     assert printable(text) == shown
+
+
+def test_an_error_with_a_callers_text_cannot_begin_a_line() -> None:
+    try:
+        raise ValueError(SENT)
+    except ValueError as error:
+        record = logging.makeLogRecord({"msg": "failed", "exc_info": (type(error), error, error.__traceback__)})
+
+    first, *rest = TextFormatter().format(record).splitlines()
+
+    assert first.endswith("failed")
+    assert all(line.startswith("  ") and line.isprintable() for line in rest)
+
+
+def test_a_document_has_escapes_and_the_same_meaning() -> None:
+    sent = {"reason": f'{UNPRINTABLE}ü"\\'}
+
+    written = printable_json(json.dumps(sent, indent=1, ensure_ascii=False))
+
+    assert json.loads(written) == sent
+    assert written.replace("\n", "").isprintable()
+    assert "ü" in written

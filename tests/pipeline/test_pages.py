@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import re
+from collections import Counter
+from html import unescape
+from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
+from markdown_it import MarkdownIt
 
+from rota.observability.printable import printable
 from rota.pipeline.charts import Bars
 from rota.pipeline.pages import Chart, Link, Page, Section, group_link
 from tests.support.browser import open_browser
@@ -69,7 +76,7 @@ def test_a_section_of_a_group_has_no_file_of_its_own(tmp_path: Path) -> None:
 
     assert names == {"index.html", "report.md", "right-now.csv", "worst.csv", "strategies.csv"}
     assert (tmp_path / "worst.csv").read_text().splitlines()[1].startswith("default/orders <b>&</b>,1234,14 h,")
-    assert "### default/orders <b>&</b>" in markdown
+    assert "### default/orders &lt;b&gt;&amp;&lt;/b&gt;" in markdown
     assert "## Right now\n\nNo group was stuck.\n\n## Worst" in markdown
 
 
@@ -96,3 +103,76 @@ async def test_axe_finds_nothing_and_no_page_is_too_wide(
     assert [f"{one['id']}: {one['nodes'][0]['html']}" for one in found.response["violations"]] == []
     assert beyond == 0
     assert (ground == "rgb(255, 255, 255)") is (scheme == "light")
+
+
+# --- texts of callers -------------------------------------------------------------------------------
+
+FORMULAS = ("=", "+", "-", "@", "\t=", "\r=", "\n=", "＝", "＋", "－", "＠")
+LEADS = ("", " ", "   ", "\u00a0", "\u3000", "\u200b ", "\ufeff", "x;", "x; ", "x,y;")
+BODIES = ('HYPERLINK("http://evil";"open")', "cmd|' /C calc'!A0", "SUM(1,1)", "1+1", "IMPORTXML(A1)")
+MARKUP = (
+    "<img src=x onerror=alert(1)>",
+    "a\n# heading",
+    "a\r\n\r\n| b | c |",
+    "| --- |",
+    "a|b",
+    "a\\|b",
+    "[text](http://evil)",
+    "![](http://evil/x.png)",
+    "<http://evil>",
+    "http://evil/?a=1",
+    "www.evil.example",
+    "`code` and ``code``",
+    "**strong** __strong__ *em* _em_",
+    "~~struck~~",
+    "&lt;b&gt;&#60;b&#62;",
+    "&copy;",
+    "\u2028line\u2029paragraph\x0bpage\x0c",
+    "\x1b]8;;http://evil\x07open\x1b]8;;\x07",
+    "\u202egnp.exe",
+)
+
+
+def written(tmp_path: Path, *cells: Any) -> Path:
+    """The folder of a report with one row of these cells, which are its title, its sentence and a fact as well."""
+    said = str(cells[0])
+    section = Section("section", said, said, ("first", "second", "third")[: len(cells)], [cells])
+    Page(said, {"fact": said}, [section]).write(tmp_path)
+    return tmp_path
+
+
+def test_no_cell_of_a_csv_begins_a_formula(tmp_path: Path) -> None:
+    """Whether the spreadsheet splits at commas, semicolons or tabs."""
+    texts = [f"{lead}{sign}{body}" for lead in LEADS for sign in FORMULAS for body in BODIES]
+    for text in texts:
+        with (written(tmp_path, text, 7) / "section.csv").open(newline="", encoding="utf-8") as file:
+            raw = file.read()
+        for delimiter in ",;\t":
+            cells = [cell for row in csv.reader(StringIO(raw), delimiter=delimiter) for cell in row]
+            assert [cell for cell in cells if re.match(r"[\s\"]*[=+\-@＝＋－＠]", cell)] == [], text
+        assert raw.count("\n") == 2, text
+
+
+def test_numbers_of_a_csv_stay_numbers(tmp_path: Path) -> None:
+    for cells in ((-1, 2.5, None), ("-3.25", "+4", "-"), (True, -0.5, "plain text")):
+        raw = (written(tmp_path, *cells) / "section.csv").read_text()
+
+        assert raw.splitlines()[1] == ",".join("" if cell is None else str(cell) for cell in cells)
+
+
+def test_texts_are_only_texts_in_markdown(tmp_path: Path) -> None:
+    """By a parser of Markdown with tables: one heading a title, one row a row, and the text as it was."""
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    for text in (*MARKUP, *(f"{one}{other}" for one in MARKUP for other in MARKUP)):
+        markdown = (written(tmp_path, text, 7) / "report.md").read_text()
+        html = parser.render(markdown)
+
+        assert not re.search(r"://|www\.", markdown)  # What GitHub makes a link of.
+        tags = Counter(re.findall(r"<(\w+)", html))
+        assert tags == {
+            **dict.fromkeys(("h1", "h2", "ul", "li", "strong", "p", "table", "thead", "tbody"), 1),
+            "tr": 2,
+            "th": 2,
+            "td": 2,
+        }, text
+        assert unescape(html).count(printable(text)) >= 5, text

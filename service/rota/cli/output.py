@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from rota.cli.tables import print_table
+from rota.observability.printable import printable, printable_json
 
 Item = Mapping[str, Any]
 
@@ -28,13 +29,13 @@ def print_items(items: Sequence[Item], output: Output, *, columns: Sequence[str]
         case Output.TABLE:
             print_table([[item[column] for column in columns] for item in items], headings=columns)
         case Output.JSON:
-            print(json.dumps(list(items), indent=2, ensure_ascii=False))
+            print(as_json(list(items)))
         case Output.NDJSON:
             for item in items:
                 print(as_line(item))
         case Output.NAME:
             for item in items:
-                print(item[name])
+                print(printable(str(item[name])))
 
 
 def print_item(item: Item, output: Output, *, name: str) -> None:
@@ -42,16 +43,21 @@ def print_item(item: Item, output: Output, *, name: str) -> None:
     if output is Output.TABLE:
         print_table([[f"{key}:", value] for key, value in item.items()])
     elif output is Output.JSON:
-        print(json.dumps(item, indent=2, ensure_ascii=False))
+        print(as_json(item))
     else:
         print_items([item], output, columns=(), name=name)
 
 
+def as_json(document: Any) -> str:
+    """A document as JSON, over many lines."""
+    return printable_json(json.dumps(document, indent=2, ensure_ascii=False))
+
+
 def as_line(item: Item) -> str:
     """An item as one line of JSON."""
-    return json.dumps(item, ensure_ascii=False, separators=(",", ":"))
+    return printable_json(json.dumps(item, ensure_ascii=False, separators=(",", ":")))
 
 
 def print_notice(message: str) -> None:
     """Print a message for the person at the terminal: to standard error, because standard output is data."""
-    print(message, file=sys.stderr, flush=True)
+    print(printable(message), file=sys.stderr, flush=True)

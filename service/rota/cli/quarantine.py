@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rota.cli.calls import Server
 from rota.cli.output import print_notice
+from rota.observability.printable import printable
 from rota.protocol.messages import DescribeGroup, DescribeReply, QuarantineGroup, QuarantineReply
 
 
@@ -11,7 +12,7 @@ def print_quarantine(server: Server, group: str) -> None:
     """Print the quarantined units, one a line."""
     described = server.call(DescribeGroup(server.namespace, group), DescribeReply)
     for unit in described.quarantined:
-        print(unit)
+        print(printable(unit))
     if not described.quarantined:
         print_notice("no unit is quarantined" if described.quarantine_after else f"group {group} has no quarantine")
 

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any, Literal, TextIO
 
-from rota.observability.printable import printable
+from rota.observability.printable import printable, printable_json
 
 LogFormat = Literal["text", "json"]
 
@@ -32,7 +32,7 @@ class JsonFormatter(logging.Formatter):
         line.update({name: value for name, value in vars(record).items() if name not in _STANDARD})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return printable_json(json.dumps(line, default=str, ensure_ascii=False))
 
 
 class TextFormatter(logging.Formatter):
@@ -42,7 +42,11 @@ class TextFormatter(logging.Formatter):
         extra = "".join(f" {name}={value}" for name, value in vars(record).items() if name not in _STANDARD)
         at = _rfc3339(record.created)[11:23]
         text = printable(f"{at} {record.levelname.lower()} {record.name}: {record.getMessage()}{extra}")
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        if not record.exc_info:
+            return text
+        # Indented, so that no line of an error's text looks like one of the log.
+        trace = self.formatException(record.exc_info).splitlines()
+        return "\n".join((text, *(f"  {printable(line)}" for line in trace)))
 
 
 def configure_logging(log_format: LogFormat, level: str = "info", stream: TextIO | None = None) -> None:

@@ -11,6 +11,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rota.observability.printable import printable
 from rota.pipeline.atomic import write_atomically
 from rota.pipeline.charts import level_bars, stacked_bars
 
@@ -94,17 +95,31 @@ class Page:
         )
 
     def markdown(self) -> str:
-        parts = [f"# {self.title}", "\n".join(f"- {name}: **{value}**" for name, value in self.headline.items())]
+        facts = (f"- {markdown(name)}: **{markdown(value)}**" for name, value in self.headline.items())
+        parts = [f"# {markdown(self.title)}", "\n".join(facts)]
         for section in self.sections:
-            parts += [f"{'###' if section.of else '##'} {section.title}", section.sentence]
+            parts += [f"{'###' if section.of else '##'} {markdown(section.title)}", markdown(section.sentence)]
             if section.rows:
-                lines = [section.columns, ["---"] * len(section.columns), *section.rows]
-                parts.append(
-                    "\n".join(
-                        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
-                    )
-                )
+                lines = [f"| {' | '.join(map(markdown, line))} |" for line in (section.columns, *section.rows)]
+                parts.append("\n".join((lines[0], "| --- " * len(section.columns) + "|", *lines[1:])))
         return "\n\n".join(parts) + "\n"
+
+
+def markdown(value: object) -> str:
+    """A text inside of a line of Markdown, in which it is only text: no HTML, structure, link or other line."""
+    return _MARKDOWN.sub(r"\\\g<0>", escape(printable(str(value)), quote=False))
+
+
+def csv_cell(value: object) -> object:
+    """A value as a cell of CSV that no spreadsheet takes for a formula. Numbers stay numbers.
+
+    As OWASP advises: an apostrophe before what may begin one, also behind a semicolon, which separates cells in some
+    countries. A sign before a number begins none.
+    """
+    if value is None or isinstance(value, int | float):
+        return value
+    text = printable(str(value))
+    return text if _NUMBER.fullmatch(text) else _FORMULA.sub("'", text)
 
 
 def duration(value: float | None) -> str:
@@ -150,13 +165,14 @@ def _cell(value: Any, anchors: Collection[str]) -> str:
 
 def _csv(section: Section) -> str:
     out = StringIO()
-    writer = csv.writer(out)
-    writer.writerow(section.columns)
-    writer.writerows([str(cell) if isinstance(cell, Link) else cell for cell in row] for row in section.rows)
+    csv.writer(out).writerows(map(csv_cell, row) for row in (section.columns, *section.rows))
     return out.getvalue()
 
 
 _LONG = 30
+_MARKDOWN = re.compile(r"[\\`*_\[\]|~]|(?<=:)//|(?<=www)\.")
+_FORMULA = re.compile(r"(?:^|(?<=;))(?=\s*[=+\-@＝＋－＠])")
+_NUMBER = re.compile(r"[+-]?\d*\.?\d*")
 _STYLE = """
 :root{color-scheme:light dark;--text:#222;--soft:#595959;--page:#fff;--box:#f4f6f9;--line:#d9d9d9;--link:#245a9e;
 --c0:#3b6fb6;--c1:#d1603d;--c2:#4f9d69;--c3:#9a6fb8;--c4:#c98a00;--c5:#6b7a8f;--c6:#c2517a;--c7:#23898a;--c8:#8a6d3b;--c9:#7f8f2a}
