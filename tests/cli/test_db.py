@@ -83,6 +83,16 @@ def test_whatever_is_changed_behind_the_journals_back_is_found(
     assert found.err.splitlines()[-1] == "rota: the journal and the rows do not agree"
 
 
+def test_a_foreign_trigger_is_found(rota: Rota, copied: Path) -> None:
+    with closing(sqlite3.connect(copied)) as connection:
+        connection.execute("CREATE TRIGGER keep AFTER UPDATE ON tokens BEGIN SELECT 1; END")
+
+    found = rota("db", "verify", "--store", f"sqlite:///{copied}", "-o", "json")
+
+    assert (found.exit_code, json.loads(found.out)["differences"]) == (1, 1)
+    assert "the schema: it has the TRIGGER keep, which Rota does not make" in found.err
+
+
 def test_a_store_is_made_checked_and_verified(rota: Rota, tmp_path: Path) -> None:
     store = ("--store", f"sqlite:///{tmp_path / 'new' / 'rota.db'}")
     missing = rota("db", "check", *store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,13 +15,13 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.replica.ports import StoreRefused
-from rota.storage import SqlStore, check, downgrade, upgrade
-from rota.storage.backup import restore
+from rota.storage import SqlStore, check, downgrade, open_store, upgrade
+from rota.storage.backup import backup, restore
 from rota.storage.engine import single_engine
 from rota.storage.schema import POSTGRES_SCHEMA, metadata_for
 from rota.storage.urls import parse_store_url
 from tests.contracts.conftest import SHARD_COUNT
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import PostgresServer, binary
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -156,18 +157,19 @@ async def test_a_store_without_schema_is_rejected_with_the_command(empty_url: st
 
 
 async def test_no_store_is_made_where_texts_could_not_be_stored(
-    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    postgres_server: PostgresServer, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PATH", f"{binary('pg_dump').parent}{os.pathsep}{os.environ['PATH']}")
+    await (await open_store(postgres_url, SHARD_COUNT)).close()
+    dump = await backup(postgres_url, tmp_path / "dump")
     locale = "LC_COLLATE 'C' LC_CTYPE 'C'"
     postgres_server.execute(f"CREATE DATABASE latin TEMPLATE template0 ENCODING 'WIN1252' {locale}")
 
     says = "encoding of this database is WIN1252, and must be UTF8"
     with pytest.raises(StoreRefused, match=says):
         await upgrade(postgres_server.dsn("latin"))
-    with monkeypatch.context() as patched:
-        patched.setattr("rota.storage.backup_postgres._check_dump", lambda _: None)
-        with pytest.raises(StoreRefused, match=says):
-            await restore(postgres_server.dsn("latin"), Path("any.dump"))
+    with pytest.raises(StoreRefused, match=says):
+        await restore(postgres_server.dsn("latin"), dump)
 
     postgres_server.drop_database("latin")
 

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from rota.replica.ports import StoreRefused
-from rota.storage import downgrade, upgrade
+from rota.storage import upgrade
 from rota.storage.backup import backup, restore
+from rota.storage.backup_files import manifest_of
+from rota.storage.objects import check_objects
 from rota.storage.restored import restored
 from tests.contracts.builders import image_of
 from tests.contracts.restorable import append, claimed, opened, path_of
@@ -171,6 +173,7 @@ async def test_a_copy_with_little_harm_is_refused(
     await (await opened(sqlite_url)).close()
     file = await backup(sqlite_url, tmp_path / "copy")
     file.write_bytes(harm(file.read_bytes()))
+    manifest_of(file).unlink()
 
     with pytest.raises(StoreRefused, match=says):
         await restore(sqlite_url, file)
@@ -203,17 +206,21 @@ def _ended() -> None:
 
 
 async def test_a_backup_of_an_earlier_release_is_upgraded(sqlite_url: str, tmp_path: Path) -> None:
-    store = await opened(sqlite_url)
-    await append(store, await claimed(store), 3, 7)
-    await store.close()
-    await downgrade(sqlite_url, "0007")
     older = tmp_path / "older.db"
-    older.write_bytes(path_of(sqlite_url).read_bytes())
+    await upgrade(f"sqlite:///{older}", "0007")
+    with closing(sqlite3.connect(older)) as store, store:
+        store.execute("INSERT INTO store VALUES (1, 8, 'former', 1)")
+        group = "shard_id, namespace, group_id, state, generation_id, join_generation_id, state_since_ms"
+        store.execute(
+            f"INSERT INTO groups ({group}, rebalance_reason, rebalance_by) VALUES (0,'n','g','Empty',3,3,1,'','')"
+        )
+    before = older.read_bytes()
 
     done = await restore(sqlite_url, older)
 
     assert done.restored.shards[0].generation_floor == 1_000_003
-    assert older.read_bytes() == Path(done.kept_as).read_bytes()  # The backup itself stays as it is.
+    assert older.read_bytes() == before  # The backup itself stays as it is.
+    assert await check_objects(sqlite_url) == []
 
 
 @pytest.mark.parametrize("name", ["rota.db", "rota.db-wal", "rota.db.lock"])

@@ -12,7 +12,6 @@ import typer
 
 from rota.cli.options import OutputFormat, Store, shared, store_url
 from rota.cli.output import Output, print_item, print_items, print_notice
-from rota.observability.printable import printable
 from rota.protocol.limits import GENERATIONS_RAISED, MAX_GENERATION
 
 if TYPE_CHECKING:
@@ -54,12 +53,17 @@ def backup(
     """Write a copy of the whole store into a new file. Servers may be running.
 
     The copy is the store at one moment, readable for its owner alone, and on the disk when the command ends. It never
-    takes the place of a file. On Postgres it needs `pg_dump` on PATH, of the server's major release or later, and a
-    direct connection or a pooler in session mode.
+    takes the place of a file. Its manifest, a file with `.json` after its name, has its SHA-256: keep the two together.
+    On Postgres it needs `pg_dump` on PATH, of the server's major release or later, and a direct connection or a pooler
+    in session mode.
     """
     from rota.storage.backup import backup as back_up
+    from rota.storage.backup_files import read_manifest
 
-    print(asyncio.run(back_up(store_url(store), target)))
+    made = asyncio.run(back_up(store_url(store), target))
+    for each in (read_manifest(made) or {}).get("foreign_objects", ()):
+        print_notice(f"`rota db restore` will refuse this backup: {each}. See `rota db verify`")
+    print(made)
 
 
 def copy(
@@ -102,17 +106,21 @@ def restore(
 ) -> None:
     """Replace the store by a backup. All servers must be stopped.
 
-    The backup is read to its end and checked before anything is replaced, and brought up to this release. The store
-    that was there is kept under another name: a file beside, a schema `rota_before_…`. No fencing token is granted
-    again that may have been granted: generations jump (as `rota db restored` does it). Where the former store can be
-    read, the commits and generations that the backup lacks are listed.
+    The backup is checked by its manifest, and its rows are copied into a schema that this release makes. A backup that
+    was changed, or has other objects than Rota's own (a trigger, a table, a function), is refused: nothing of it runs.
+    The store that was there is kept under another name: a file beside, a schema `rota_before_…`. No fencing token is
+    granted again that may have been granted: generations jump (as `rota db restored` does it). Where the former store
+    can be read, the commits and generations that the backup lacks are listed.
     """
     from rota.storage.backup import restore as put_back
+    from rota.storage.backup_files import manifest_of
     from rota.storage.urls import parse_store_url
 
     url = store_url(store)
     done = asyncio.run(put_back(url, source, raise_by=raise_generations_by, force=force))
     print_notice(f"{parse_store_url(url)} holds now what {source} holds")
+    if not manifest_of(source).is_file():
+        print_notice(f"{source} has no manifest, so changes of the file since the backup were not looked for")
     if done.kept_as:
         print_notice(f"the store that was there is kept as {done.kept_as}")
     if done.unreadable:
@@ -193,6 +201,6 @@ def _lost_revocations(lost: Lost) -> Iterator[str]:
 
 def _print_some(sentences: Sequence[str]) -> None:
     for sentence in sentences[:SHOWN]:
-        print_notice(printable(sentence))
+        print_notice(sentence)
     if len(sentences) > SHOWN:
         print_notice(f"… and {len(sentences) - SHOWN:,} more such lines; `-o json` has all")

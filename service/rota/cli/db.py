@@ -87,30 +87,34 @@ async def _until_usable(url: str, give_up_at: float) -> str | None:
 
 @app.command()
 def verify(context: typer.Context, store: Store = None, output: OutputFormat = None) -> None:
-    """Fold the whole journal and compare the result with the rows; ends with 1 on any difference.
+    """Compare the whole journal with the rows, and the schema with the release's; ends with 1 on any difference.
 
     Checks that no line is missing, that epochs never go back, that no generation is opened twice, and that the groups,
-    members, offsets and topics of the store match the journal exactly. Only reads; a server may be running.
-    In a shard with pruned events only the remaining ones are checked.
+    members, offsets and topics of the store match the journal exactly. Checks, too, that the schema has the objects
+    that this release makes, and no others: a foreign trigger, table, rule or function, and a changed definition count.
+    Only reads; a server may be running. In a shard with pruned events only the remaining ones are checked.
     """
-    reports = asyncio.run(_verify(store_url(store)))
-    differences = [(report.shard_id, difference) for report in reports for difference in report.differences]
-    for shard_id, difference in differences:
-        print_notice(f"shard {shard_id}: {difference}")
+    reports, objects = asyncio.run(_verify(store_url(store)))
+    differences = [f"shard {report.shard_id}: {each}" for report in reports for each in report.differences]
+    for difference in (*differences, *(f"the schema: {each}" for each in objects)):
+        print_notice(difference)
     item = {
         "shards": sum(report.shard_id != NO_SHARD for report in reports),
         "events": sum(report.events for report in reports),
         "groups": sum(report.groups for report in reports),
         "pruned": sum(report.pruned for report in reports),
-        "differences": len(differences),
+        "differences": len(differences) + len(objects),
     }
     chosen = shared(context, output=output).output
     print_item(item, Output.TABLE if chosen is Output.NAME else chosen, name="shards")
     if differences:
         raise CommandFailed("the journal and the rows do not agree")
+    if objects:
+        raise CommandFailed("the schema is not as this release makes it: another program has changed it")
 
 
-async def _verify(url: str) -> list[ShardReport]:
+async def _verify(url: str) -> tuple[list[ShardReport], list[str]]:
+    from rota.storage.objects import check_objects
     from rota.storage.verify import verify as verify_store
 
-    return [report async for report in verify_store(url)]
+    return [report async for report in verify_store(url)], await check_objects(url)

@@ -1,14 +1,21 @@
-"""Files of backups: whole or not there, for their owner alone, and never in the place of another file."""
+"""Files of backups: whole or not there, for their owner alone, and never in the place of another file.
+
+Each has a manifest beside it, with its digest.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
+import rota
 from rota.replica.ports import StoreRefused
 
 _OWNER_ONLY = 0o600
@@ -22,6 +29,48 @@ def named(target: Path, suffix: str) -> Path:
 def moment() -> str:
     """The present moment, as part of a file's name."""
     return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def manifest_of(backup: Path) -> Path:
+    """The path of a backup's manifest."""
+    return backup.with_name(f"{backup.name}.json")
+
+
+@contextmanager
+def new_backup(target: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Gives a file as `new_file` does, and facts for the manifest that is published with it."""
+    facts: dict[str, Any] = {}
+    with new_file(manifest_of(target)) as manifest, new_file(target) as file:
+        yield file, facts
+        made = {"made_at": moment(), "release": rota.__version__, "sha256": _sha256(file)}
+        manifest.write_text(json.dumps({**made, **facts}, indent=2) + "\n")
+
+
+def read_manifest(backup: Path) -> dict[str, Any] | None:
+    """The manifest of a backup, which holds the file's digest; None if there is no manifest.
+
+    Raises:
+        StoreRefused: The file is not the one that the manifest describes.
+    """
+    path = manifest_of(backup)
+    if not path.is_file() or not backup.is_file():
+        return None
+    try:
+        manifest = json.loads(path.read_bytes())
+        stated = manifest["sha256"]
+    except (ValueError, TypeError, LookupError) as error:
+        raise StoreRefused(f"{path} is damaged: it is no manifest of a backup. Nothing was changed") from error
+    if stated != _sha256(backup):
+        raise StoreRefused(
+            f"{backup} was changed after it was made: its SHA-256 is not the one in {path}. Nothing was changed: use "
+            "another backup"
+        )
+    return manifest  # type: ignore[no-any-return]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

@@ -1,171 +1,243 @@
-"""Backups of a store on Postgres: the schema `rota` alone, as a dump of `pg_dump`, put back in one transaction."""
+"""Backups of a store on Postgres: the schema `rota` alone, as a dump of `pg_dump`, whose rows alone are restored.
+
+A dump is text for a database to run, written by anyone that can write where backups are kept. So nothing of it is run:
+the release's migrations make the schema, and the rows are copied into their tables (ADR 103).
+"""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import date
+from itertools import islice
 from pathlib import Path
+from typing import IO
 
-from sqlalchemy import Executable, text
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.replica.ports import StoreRefused
-from rota.storage.backup_files import moment, named, new_file
-from rota.storage.engine import durable, single_engine
-from rota.storage.errors import as_store_error, store_errors
-from rota.storage.identity import read_incarnation
+from rota.storage.backup_files import moment
+from rota.storage.engine import driver_of
+from rota.storage.errors import as_store_error
 from rota.storage.lost_facts import Facts, read_facts
-from rota.storage.migrate import check_encoding, status_of, upgrade
-from rota.storage.postgres_programs import PostgresProgramFailed, program, psql, run
-from rota.storage.raising import new_incarnation, no_room, raising
-from rota.storage.readers import opened
+from rota.storage.migrate import lock_migrations, migrate, status_of, transaction, usable
+from rota.storage.objects import differences, read_objects, refuse_differences
+from rota.storage.partitions import PARTITION_PREFIX, create_partitions, create_partitions_ahead
+from rota.storage.postgres_programs import PostgresProgramFailed, output_of, program, run
+from rota.storage.raising import start_again
 from rota.storage.restored import Replaced, highest_of, refuse_live_replicas, refuse_other_release, report
-from rota.storage.schema import ALONE, POSTGRES_SCHEMA
+from rota.storage.schema import ALONE, POSTGRES_SCHEMA, fence_roles, side_commits
+from rota.storage.transfer import COPIED
 from rota.storage.urls import PostgresLocation
 
-_FIRST_WITH_FLOORS = "0008"
-# The second one is Postgres' since 17.
+# The last one is Postgres' since 17.
 _UNLIMITED = text(
     "SELECT set_config(name, '0', true) FROM pg_settings"
-    " WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')"
+    " WHERE name IN ('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')"
 )
 _LOCK_WAIT_MS = 60_000
 """As long as a migration of the schema is waited for."""
 _REVISION = re.compile(rf"^COPY {POSTGRES_SCHEMA}\.alembic_version [^;]*;\n(?P<revision>\w+)\n", re.MULTILINE)
 _ENTRY = re.compile(
-    r"^\d+; \d+ \d+ (?:SCHEMA - (?P<schema>\S+)|TABLE (?!DATA |ATTACH )(?P<owner>\S+) \S+) ", re.MULTILINE
+    r"^\d+; \d+ \d+ (?P<kind>[A-Z]+(?: [A-Z]+)*) (?P<schema>\S+) (?P<name>.+) \S+$",
+    re.MULTILINE,
 )
-_NO_ROLE = re.compile(r'role "(?P<role>[^"]+)" does not exist')
+_NO_OBJECTS = ("ACL", "COMMENT", "INDEX ATTACH", "SEQUENCE OWNED BY", "SEQUENCE SET", "TABLE ATTACH", "TABLE DATA")
+_PARTITION = re.compile(rf"TABLE {PARTITION_PREFIX}(\d{{8}})")
+_TABLES = frozenset(table.name for table in (*COPIED, side_commits, fence_roles))
+"""The tables whose rows are restored. Rows of `fence_checks` live no longer than their transaction."""
+_COPY = re.compile(rf"COPY {POSTGRES_SCHEMA}\.(?P<table>\w+) \((?P<columns>[^)]*)\) FROM stdin;\n".encode())
+_BETWEEN = re.compile(rb"\n|--|SELECT pg_catalog\.|\\(?:un)?restrict |SET (?!client_encoding = (?!'UTF8'))")
+"""Lines between the rows of two tables, which are not used."""
+_END_OF_ROWS = b"\\.\n"
+_ROWS = 1_000
+# The rights that were given on the schema that was there. Those on fences stand in a table, too.
+_RIGHTS = text("""
+WITH objects AS (
+    SELECT 'SCHEMA rota' AS name, nspacl AS rights, nspowner AS owner FROM pg_namespace WHERE nspname = :kept_as
+    UNION ALL
+    SELECT format('%s rota.%I', CASE relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, relname), relacl, relowner
+    FROM pg_class WHERE relnamespace = to_regnamespace(:kept_as) AND relkind IN ('r', 'p', 'S')
+        AND to_regclass(format('rota.%I', relname)) IS NOT NULL
+    UNION ALL
+    SELECT format('FUNCTION rota.%I(%s)', proname, oidvectortypes(proargtypes)), proacl, proowner
+    FROM pg_proc WHERE pronamespace = to_regnamespace(:kept_as)
+        AND to_regprocedure(format('rota.%I(%s)', proname, oidvectortypes(proargtypes))) IS NOT NULL
+)
+SELECT format('GRANT %s ON %s TO %s', privilege_type, name, CASE grantee WHEN 0 THEN 'PUBLIC'
+    ELSE quote_ident(pg_get_userbyid(grantee)) END)
+FROM objects, aclexplode(rights) WHERE grantee <> owner
+""")
+_FENCE_RIGHTS = text(
+    "SELECT rota.grant_fences(role_name, namespace) FROM rota.fence_roles JOIN pg_roles ON rolname = role_name"
+)
+_NEXT_SIDE_COMMIT = text(
+    "SELECT setval(pg_get_serial_sequence('rota.side_commits', 'id'), max(id)) FROM rota.side_commits"
+)
 
 
-async def back_up_postgres(store_url: str, location: PostgresLocation, target: Path) -> Path:
-    """Dump the schema `rota`, as of one moment, into a new file; servers may run. Returns the file's path.
+async def dump_postgres(location: PostgresLocation, target: Path) -> None:
+    """Dump the schema `rota`, as of one moment, into a file; servers may run.
 
     No pruning meanwhile: truncated rows disappear from earlier snapshots, too.
     """
-    target = named(target, ".dump")
     dump = [program("pg_dump"), "--format=custom", f"--schema={POSTGRES_SCHEMA}", "--no-unlogged-table-data"]
     # A role or a database may set another encoding of clients, which need not have all characters.
-    dump += [f"--lock-wait-timeout={_LOCK_WAIT_MS}", "--encoding=UTF8"]
-    async with opened(store_url, writes=False) as engine:
-        with new_file(target) as file, store_errors():
-            async with engine.begin() as connection:
-                await read_incarnation(connection)
-                await connection.execute(_UNLIMITED)
-                await connection.execute(ALONE)
-                await asyncio.to_thread(run, [*dump, f"--file={file}"], location)
-    return target
+    dump += [f"--lock-wait-timeout={_LOCK_WAIT_MS}", "--encoding=UTF8", f"--file={target}"]
+    async with usable(location, writes=False) as connection:
+        await connection.execute(_UNLIMITED)
+        await connection.execute(ALONE)
+        await asyncio.to_thread(run, dump, location)
 
 
-async def restore_postgres(
-    store_url: str, location: PostgresLocation, source: Path, *, raise_by: int, force: bool
-) -> Replaced:
-    """Put what `source` holds in the place of the schema `rota`, with floors above all that the store may have granted.
+async def restore_postgres(location: PostgresLocation, source: Path, *, raise_by: int, force: bool) -> Replaced:
+    """Make the schema `rota` anew, with the rows of `source`, and floors above all that the store may have granted.
 
-    The schema that was there stays under another name. All or nothing: one transaction, begun after the whole dump was
-    read once. A server cannot come in between: it finds the former state, or the restored one.
+    The schema that was there stays under another name. All or nothing: one transaction. A server cannot come in
+    between: it finds the former state, or the restored one.
 
     Raises:
         StoreRefused: A server uses the store (unless `force`), or the source is no dump of it, or of a later release.
     """
-    await asyncio.to_thread(_check_dump, source)
-    engine = single_engine(location, writes=True)
-    try:
-        with store_errors():
-            async with engine.connect() as connection:
-                kept_as = await _name_to_keep(connection)
-                if not kept_as:
-                    await check_encoding(connection)
-                former, unreadable = await _former(connection, force=force) if kept_as else (None, "")
-        statements = raising("postgresql", new_incarnation(), raise_by, highest_of(former, None))
-        await asyncio.to_thread(_load, location, source, kept_as, statements, raise_by)
-        # Also where the dump is of this release: it lacks the journal's partitions of today.
-        await upgrade(store_url)
-        with store_errors():
-            async with engine.connect() as connection:
-                return Replaced(await report(connection, former), kept_as, unreadable)
-    finally:
-        await engine.dispose()
+    contents = _contents(source)
+    async with transaction(location, writes=True) as connection:
+        await connection.execute(_UNLIMITED)
+        former, unreadable = await _former(connection, force=force)
+        kept_as = await _put_aside(connection)
+        await lock_migrations(connection)
+        await migrate(connection, contents.revision)
+        await create_partitions(connection, contents.days)
+        refuse_differences(source, differences(contents.objects, await read_objects(connection)))
+        await _load(connection, source)
+        await migrate(connection)
+        await create_partitions_ahead(connection)
+        await start_again(connection, raise_by=raise_by, known=highest_of(former, None))
+        for grant in (await connection.scalars(_RIGHTS, {"kept_as": kept_as})).all():
+            await connection.exec_driver_sql(grant)
+        await connection.execute(_FENCE_RIGHTS)
+        return Replaced(await report(connection, former), kept_as, unreadable)
 
 
-def _check_dump(source: Path) -> None:
-    """Read all of it; `StoreRefused` where it cannot be put back as it is."""
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """What a dump's list of contents names."""
+
+    revision: str
+    objects: dict[str, str]
+    """Names with an empty digest: the definitions are not used."""
+    days: list[date]
+    """Those of the journal's partitions."""
+
+
+def _contents(source: Path) -> _Contents:
+    """Raises `StoreRefused` for a file that is no dump, or of a later release."""
     if not source.is_file():
         raise StoreRefused(f"there is no backup at {source}")
     pg_restore = program("pg_restore")
     try:
-        listed = run([pg_restore, "--list", str(source)]).decode()
+        listed = run([pg_restore, "--list", str(source)]).decode(errors="replace")
         version = run([pg_restore, "--data-only", "--table=alembic_version", "--file=-", str(source)]).decode()
-        run([pg_restore, f"--file={os.devnull}", str(source)])
-    except PostgresProgramFailed as failed:
-        raise StoreRefused(f"{source} is no whole dump in the custom format of pg_dump: {failed}") from failed
-    schemas = {found["schema"] or found["owner"] for found in _ENTRY.finditer(listed)}
-    if schemas != {POSTGRES_SCHEMA}:
-        raise StoreRefused(
-            f"{source} is no dump of the schema {POSTGRES_SCHEMA} alone. Where that is one of several, restore it with "
-            "pg_restore, and then run `rota db restored`"
-        )
+    except (PostgresProgramFailed, UnicodeError) as failed:
+        raise _no_dump(source, failed) from failed
     found = _REVISION.search(version)
     status = status_of(found["revision"] if found else None)
     refuse_other_release(status, source)
-    if str(status.current) < _FIRST_WITH_FLOORS:
-        raise StoreRefused(
-            f"{source} is of an earlier release than the first with floors: restore it with pg_restore, then run "
-            "`rota db upgrade` and `rota db restored`"
-        )
+    entries = (entry for entry in _ENTRY.finditer(listed) if entry["kind"] not in _NO_OBJECTS)
+    names = [_name(entry) for entry in entries if (entry["kind"], entry["name"]) != ("SCHEMA", POSTGRES_SCHEMA)]
+    try:
+        days = [date.fromisoformat(day[1]) for name in names if (day := _PARTITION.fullmatch(name))]
+    except ValueError as error:
+        raise _no_dump(source, error) from error
+    return _Contents(str(status.current), dict.fromkeys(names, ""), days)
 
 
-async def _name_to_keep(connection: AsyncConnection) -> str:
-    """Under which name the schema stays that is there; empty where there is none."""
-    has_schema = await connection.scalar(text(f"SELECT to_regnamespace('{POSTGRES_SCHEMA}') IS NOT NULL"))
-    return f"{POSTGRES_SCHEMA}_before_{moment().lower()}" if has_schema else ""
+def _name(entry: re.Match[str]) -> str:
+    place = "" if entry["schema"] == POSTGRES_SCHEMA else f"{entry['schema']}."
+    return f"{entry['kind']} {place}{entry['name']}"
+
+
+def _no_dump(source: Path, why: Exception) -> StoreRefused:
+    return StoreRefused(f"{source} is no whole dump in the custom format of pg_dump: {why}")
 
 
 async def _former(connection: AsyncConnection, *, force: bool) -> tuple[Facts | None, str]:
     """What the schema holds that is about to be replaced, or why that cannot be read; refuses live replicas."""
+    if not await connection.scalar(text(f"SELECT to_regnamespace('{POSTGRES_SCHEMA}') IS NOT NULL")):
+        return None, ""
     if not await connection.scalar(text(f"SELECT to_regclass('{POSTGRES_SCHEMA}.shards') IS NOT NULL")):
         return None, "it has no tables"
     if not force:
         await refuse_live_replicas(connection)
     try:
-        return await read_facts(connection), ""
+        async with connection.begin_nested():
+            return await read_facts(connection), ""
     except DBAPIError as error:
         return None, str(as_store_error(error))
 
 
-def _load(
-    location: PostgresLocation, source: Path, keep_as: str, statements: Sequence[Executable], raise_by: int
-) -> None:
-    """One transaction, in which nothing but `psql` can read what a dump holds."""
-    keep = f"ALTER SCHEMA {POSTGRES_SCHEMA} RENAME TO {keep_as};\n" if keep_as else ""
+async def _put_aside(connection: AsyncConnection) -> str:
+    """Rename the schema that is there, and make an empty one of the same owner; returns the new name, or "".
+
+    The rest of the transaction has the owner's rights and no more: the restored store is as much its own.
+    """
+    owner = await connection.scalar(
+        text(f"SELECT quote_ident(pg_get_userbyid(nspowner)) FROM pg_namespace WHERE nspname = '{POSTGRES_SCHEMA}'")
+    )
+    if owner is None:
+        return ""
+    kept_as = f"{POSTGRES_SCHEMA}_before_{moment().lower()}"
+    await connection.exec_driver_sql(f"ALTER SCHEMA {POSTGRES_SCHEMA} RENAME TO {kept_as}")
+    await connection.exec_driver_sql(f"CREATE SCHEMA {POSTGRES_SCHEMA} AUTHORIZATION {owner}")
+    await connection.exec_driver_sql(f"SET LOCAL ROLE {owner}")
+    return kept_as
+
+
+async def _load(connection: AsyncConnection, source: Path) -> None:
+    """Copy the rows of a dump into the tables. No other line of it is run; `StoreRefused` for one that is unknown."""
+    from asyncpg import PostgresError
+
     try:
-        with psql(location) as script:
-            script.write(f"BEGIN;\n{durable(of_transaction=True)};\n{keep}".encode())
-            script.flush()
-            run([program("pg_restore"), "--file=-", str(source)], stdout=script)
-            script.write("".join(f"{_as_text(each)};\n" for each in (*statements, text("COMMIT"))).encode())
+        with output_of([program("pg_restore"), "--data-only", "--file=-", str(source)]) as script:
+            for line in script:
+                if copied := _COPY.fullmatch(line):
+                    await _copy(connection, copied["table"].decode(), copied["columns"].decode(), _rows(script, source))
+                elif not _BETWEEN.match(line):
+                    raise StoreRefused(f"{source} holds a line that is no row: {line[:80].decode(errors='replace')!r}")
     except PostgresProgramFailed as failed:
-        raise StoreRefused(_explained(str(failed), raise_by)) from failed
+        raise _no_dump(source, failed) from failed
+    except PostgresError as error:
+        raise StoreRefused(f"{source} holds a row that the release's tables refuse: {error}") from error
+    await connection.execute(_NEXT_SIDE_COMMIT)
 
 
-def _as_text(statement: Executable) -> str:
-    assert hasattr(statement, "compile"), "each statement is a clause"
-    dialect = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call]
-    return str(statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
+def _rows(script: IO[bytes], source: Path) -> Iterator[bytes]:
+    """The lines up to the one that ends a table's rows."""
+    for line in script:
+        if line == _END_OF_ROWS:
+            return
+        yield line
+    raise StoreRefused(f"{source} is damaged: its end is missing")
 
 
-def _explained(failed: str, raise_by: int) -> str:
-    """What the programs said, and what to do about it; nothing was changed."""
-    if "integer out of range" in failed:
-        return no_room(raise_by, None)
-    if missing := _NO_ROLE.search(failed):
-        role = missing["role"]
-        return (
-            f'nothing was changed: the dump grants rights to, or is owned by, the role "{role}", which this server '
-            f'lacks. Make it first: CREATE ROLE "{role}" NOLOGIN'
-        )
-    return f"nothing was changed: {failed}"
+async def _copy(connection: AsyncConnection, table: str, columns: str, rows: Iterator[bytes]) -> None:
+    table = "group_events" if table.startswith(PARTITION_PREFIX) else table
+    if table not in _TABLES:
+        for _ in rows:
+            pass
+        return
+    await driver_of(connection).copy_to_table(
+        table,
+        schema_name=POSTGRES_SCHEMA,
+        columns=[column.strip(' "') for column in columns.split(",")],
+        source=_chunks(rows),
+        format="text",
+    )
+
+
+async def _chunks(rows: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while chunk := b"".join(islice(rows, _ROWS)):
+        yield chunk

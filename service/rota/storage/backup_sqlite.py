@@ -4,61 +4,69 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 from urllib.parse import quote
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from rota.replica.ports import StoreRefused, StoreUnavailable
-from rota.storage.backup_files import give_to_owner_of, moment, named, new_file, sync
-from rota.storage.engine import single_engine
-from rota.storage.errors import store_errors
-from rota.storage.identity import read_incarnation
+from rota.storage.backup_files import give_to_owner_of, moment, sync
 from rota.storage.lost_facts import Facts
-from rota.storage.migrate import read_status, upgrade
+from rota.storage.migrate import refuse_missing, status_of, transaction, upgrade
+from rota.storage.objects import SQLITE_OBJECTS, differences, digests, refuse_differences
 from rota.storage.raising import start_again
-from rota.storage.restored import Replaced, facts_of, highest_of, is_there, refuse_other_release, report
+from rota.storage.restored import Replaced, facts_of, highest_of, refuse_other_release, report
 from rota.storage.store_file import FileLock, Note, read_note, write_note
 from rota.storage.store_note import read_standing
+from rota.storage.transfer import COPIED
 from rota.storage.urls import SqliteLocation
 
 _BESIDE = ("-wal", "-shm", "-journal")
 """What SQLite keeps beside a database, and would take for a part of another one of that name."""
 
 
-def back_up_sqlite(store: Path, target: Path) -> Path:
-    """Copy the store, as of one moment, into a new file; a server may write meanwhile. Returns the file's path."""
-    target = named(target, ".db")
-    if target.resolve() in _files_of(store.resolve()):
-        raise StoreRefused(f"{target} is a file of the store itself")
-    if not store.is_file():
-        raise StoreRefused(f"there is no store at {store}")
-    with new_file(target) as copy:
-        _copy(store, copy)
-    return target
+def copy_sqlite(store: Path, target: Path) -> None:
+    """Copy a store with what its write-ahead log holds, as of one moment, into a file; a server may write meanwhile.
+
+    Raises:
+        StoreRefused: The file is no store of Rota, or damaged.
+    """
+    refuse_missing(SqliteLocation(store))
+    with (
+        _reading(store),
+        closing(sqlite3.connect(_read_only(store), uri=True)) as origin,
+        closing(sqlite3.connect(target)) as copy,
+    ):
+        origin.backup(copy)
+        # One file without a log: it can be read where nothing can be written.
+        copy.execute("PRAGMA journal_mode = DELETE")
+        _revision(copy, "main", store)
+        _refuse_damage(copy, "main", store)
+
+
+def refuse_own_file(store: Path, file: Path) -> None:
+    """Raise `StoreRefused` for a file that SQLite or a server uses with the store."""
+    if file.resolve() in {Path(f"{store.resolve()}{suffix}") for suffix in ("", ".lock", *_BESIDE)}:
+        raise StoreRefused(f"{file} is a file of the store itself")
 
 
 async def restore_sqlite(store: Path, source: Path, *, raise_by: int) -> Replaced:
-    """Put a copy of `source` in the store's place, with floors above all that the store may have granted.
+    """Put a new store with the rows of `source` in the store's place, with floors above all that it may have granted.
 
-    The store that was there stays beside it. Nothing is changed before the copy is complete, checked and migrated.
+    The store that was there stays beside it. Nothing is changed before the new one is complete, checked and migrated.
 
     Raises:
         StoreRefused: A server uses the store; or the source is no store, damaged, or of a later release.
     """
     store, source = _checked(store, source)
     with FileLock(store) as lock, _room_for_a_copy(store) as copy:
-        _copy(source, copy)
-        _refuse_cut(source)
-        await _migrate(copy, source)
+        await _rebuild(source, copy)
         former, unreadable = await _former(store)
         noted = read_note(lock) or Note(former.incarnation if former is not None else "unknown")
         noted = replace(noted, highest=highest_of(former, noted))
-        async with _transaction(copy) as connection:
+        async with transaction(SqliteLocation(copy), writes=True) as connection:
             await start_again(connection, raise_by=raise_by, known=noted.highest)
             done = await report(connection, former)
             note = await read_standing(connection)
@@ -72,8 +80,7 @@ async def restore_sqlite(store: Path, source: Path, *, raise_by: int) -> Replace
 
 def _checked(store: Path, source: Path) -> tuple[Path, Path]:
     """The file behind each name, which may be a symbolic link."""
-    if source.resolve() in _files_of(store.resolve()):
-        raise StoreRefused(f"{source} is a file of the store itself")
+    refuse_own_file(store, source)
     if not source.is_file():
         raise StoreRefused(f"there is no backup at {source}")
     store.resolve().parent.mkdir(parents=True, exist_ok=True)
@@ -97,24 +104,45 @@ def _delete(copy: Path) -> None:
         Path(f"{copy}{suffix}").unlink(missing_ok=True)
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Copy a database with what its write-ahead log holds; `StoreRefused` where it is none of ours, or damaged."""
+async def _rebuild(source: Path, copy: Path) -> None:
+    """Make a store of this release in `copy`, with the rows of `source`: nothing of its schema is believed.
+
+    Its objects are compared before a row is read: what a view or an index computes is computed by the reader.
+    """
+    with _reading(source), closing(sqlite3.connect(":memory:", uri=True)) as connection:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("ATTACH ? AS source", (_read_only(source),))
+        revision = _revision(connection, "source", source)
+        refuse_other_release(status_of(revision), source)
+        await upgrade(f"sqlite:///{quote(str(copy))}", revision)
+        connection.execute("ATTACH ? AS copy", (str(copy),))
+        refuse_differences(source, differences(_objects(connection, "source"), _objects(connection, "copy")))
+        _refuse_damage(connection, "source", source)
+        _refuse_cut(source)
+        for table in (each.name for each in COPIED):
+            columns = ", ".join(f'"{row[1]}"' for row in connection.execute(f"PRAGMA copy.table_info({table})"))
+            if columns:  # An earlier release may lack the table.
+                connection.execute(f"INSERT INTO copy.{table} ({columns}) SELECT {columns} FROM source.{table}")
+        connection.commit()
+    await upgrade(f"sqlite:///{quote(str(copy))}")
+
+
+@contextmanager
+def _reading(source: Path) -> Iterator[None]:
     try:
-        with (
-            closing(sqlite3.connect(f"file:{quote(str(source.absolute()))}?mode=ro", uri=True)) as origin,
-            closing(sqlite3.connect(target)) as copy,
-        ):
-            origin.backup(copy)
-            # One file without a log: it can be read where nothing can be written.
-            copy.execute("PRAGMA journal_mode = DELETE")
-            found = str(copy.execute("PRAGMA integrity_check(1)").fetchone()[0])
-            tables = {row[0] for row in copy.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # The second one where the words of an error are damaged.
+        yield
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # The second one if the words of an error are damaged.
         raise StoreRefused(f"{source} cannot be copied: {error}") from error
+
+
+def _read_only(path: Path) -> str:
+    return f"file:{quote(str(path.absolute()))}?mode=ro"
+
+
+def _refuse_damage(connection: sqlite3.Connection, database: str, source: Path) -> None:
+    found = str(connection.execute(f"PRAGMA {database}.integrity_check(1)").fetchone()[0])
     if found != "ok":
         raise StoreRefused(f"{source} is damaged: {found.splitlines()[-1]}")
-    if not {"alembic_version", "store", "shards"} <= tables:
-        raise StoreRefused(f"{source} is no store of Rota")
 
 
 def _refuse_cut(source: Path) -> None:
@@ -125,18 +153,24 @@ def _refuse_cut(source: Path) -> None:
         raise StoreRefused(f"{source} is damaged: its end is missing")
 
 
-async def _migrate(copy: Path, source: Path) -> None:
-    async with _transaction(copy, writes=False) as connection:
-        status = await connection.run_sync(read_status)
-        refuse_other_release(status, source)
-        await read_incarnation(connection)
-    await upgrade(f"sqlite:///{quote(str(copy))}")
+def _revision(connection: sqlite3.Connection, database: str, source: Path) -> str:
+    """The revision of a store's schema; `StoreRefused` if it is no store of Rota."""
+    objects = _objects(connection, database)
+    if not {"TABLE alembic_version", "TABLE store", "TABLE shards"} <= objects.keys():
+        raise StoreRefused(f"{source} is no store of Rota")
+    return str(connection.execute(f"SELECT max(version_num) FROM {database}.alembic_version").fetchone()[0])
+
+
+def _objects(connection: sqlite3.Connection, database: str) -> dict[str, str]:
+    return digests(connection.execute(SQLITE_OBJECTS.format(f"{database}.")))
 
 
 async def _former(store: Path) -> tuple[Facts | None, str]:
     """What the store holds that is about to be replaced, or why that cannot be read."""
     location = SqliteLocation(store)
-    if not is_there(location):
+    try:
+        refuse_missing(location)
+    except StoreRefused:
         return None, ""
     try:
         # The driver would leave a connection open to a file that is not a database.
@@ -169,18 +203,3 @@ def _put_aside(store: Path) -> str:
         if part.exists():
             part.rename(f"{aside}{suffix}")
     return aside if was_there else ""
-
-
-def _files_of(store: Path) -> set[Path]:
-    return {Path(f"{store}{suffix}") for suffix in ("", ".lock", *_BESIDE)}
-
-
-@asynccontextmanager
-async def _transaction(path: Path, *, writes: bool = True) -> AsyncIterator[AsyncConnection]:
-    engine = single_engine(SqliteLocation(path), writes=writes)
-    try:
-        with store_errors():
-            async with engine.begin() as connection:
-                yield connection
-    finally:
-        await engine.dispose()

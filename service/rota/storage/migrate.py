@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 import rota
 from rota.replica.ports import StoreRefused
 from rota.storage.engine import single_engine
-from rota.storage.errors import store_errors
+from rota.storage.errors import UPGRADE_HINT, store_errors
 from rota.storage.partitions import create_partitions_ahead
 from rota.storage.schema import POSTGRES_SCHEMA
 from rota.storage.store_file import FileLock, make_file
@@ -42,8 +42,8 @@ class MigrationStatus:
         return self.up_to_date or self.is_newer
 
 
-async def upgrade(store_url: str) -> MigrationStatus:
-    """Make the schema, or bring it up to this release, and say where it stands then.
+async def upgrade(store_url: str, revision: str = "head") -> MigrationStatus:
+    """Make the schema, or bring it up to this release, or to a `revision` of it, and say where it stands then.
 
     All or nothing. Concurrent calls wait for one another. On SQLite no service may be running on
     the file (`StoreRefused`); on Postgres replicas of the previous release may run on.
@@ -52,7 +52,7 @@ async def upgrade(store_url: str) -> MigrationStatus:
     async with _migrating(location) as connection:
         status = await connection.run_sync(read_status)
         if not status.usable:
-            await connection.run_sync(_run_alembic, command.upgrade, "head")
+            await migrate(connection, revision)
         if not isinstance(location, SqliteLocation):
             # Here, too, because a service's own login need not own the tables.
             await create_partitions_ahead(connection)
@@ -70,7 +70,7 @@ async def check(store_url: str) -> MigrationStatus:
     location = parse_store_url(store_url)
     if isinstance(location, SqliteLocation) and not location.path.exists():
         return MigrationStatus(None, _head(), is_newer=False)
-    async with _transaction(location, writes=False) as connection:
+    async with transaction(location, writes=False) as connection:
         return await connection.run_sync(read_status)
 
 
@@ -85,8 +85,14 @@ def status_of(current: str | None) -> MigrationStatus:
     return MigrationStatus(current, _head(), is_newer=current is not None and current not in known)
 
 
+async def migrate(connection: AsyncConnection, revision: str = "head") -> None:
+    """Run the migrations up to `revision` in this transaction."""
+    await connection.run_sync(_run_alembic, command.upgrade, revision)
+
+
 @asynccontextmanager
-async def _transaction(location: StoreLocation, *, writes: bool) -> AsyncIterator[AsyncConnection]:
+async def transaction(location: StoreLocation, *, writes: bool) -> AsyncIterator[AsyncConnection]:
+    """The one transaction of a command, whatever the schema is."""
     with store_errors():
         engine = single_engine(location, writes=writes)
         try:
@@ -97,6 +103,29 @@ async def _transaction(location: StoreLocation, *, writes: bool) -> AsyncIterato
 
 
 @asynccontextmanager
+async def usable(location: StoreLocation, *, writes: bool) -> AsyncIterator[AsyncConnection]:
+    """The one transaction of a command on a store that is there, with a schema that this release knows."""
+    refuse_missing(location)
+    async with transaction(location, writes=writes) as connection:
+        await check_schema(connection, location)
+        yield connection
+
+
+def refuse_missing(location: StoreLocation) -> None:
+    """Raise `StoreRefused` if there is no such file; a database is asked instead."""
+    if isinstance(location, SqliteLocation) and not location.path.exists():
+        raise StoreRefused(f"there is no store at {location.path}")
+
+
+async def check_schema(connection: AsyncConnection, location: StoreLocation) -> None:
+    """Raise `StoreRefused` if the schema is not one that this release knows."""
+    status = await connection.run_sync(read_status)
+    if not status.usable:
+        stands = f"is at {status.current}" if status.current else "is missing"
+        raise StoreRefused(f"the schema of {location} {stands}, this release needs {status.head}: {UPGRADE_HINT}")
+
+
+@asynccontextmanager
 async def _migrating(location: StoreLocation) -> AsyncIterator[AsyncConnection]:
     """The one transaction in which migrations run, while no other such transaction does."""
     match location:
@@ -104,15 +133,16 @@ async def _migrating(location: StoreLocation) -> AsyncIterator[AsyncConnection]:
             path.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(path) as lock:
                 make_file(path, lock)
-                async with _transaction(location, writes=True) as connection:
+                async with transaction(location, writes=True) as connection:
                     yield connection
         case PostgresLocation():
-            async with _transaction(location, writes=True) as connection:
-                await _guard(connection)
+            async with transaction(location, writes=True) as connection:
+                await lock_migrations(connection)
                 yield connection
 
 
-async def _guard(connection: AsyncConnection) -> None:
+async def lock_migrations(connection: AsyncConnection) -> None:
+    """Have no other migration run until this transaction ends, and make the schema `rota` if it is missing."""
     # A concurrent migration is waited for; other users of the tables are not, for long:
     # all others would queue up behind us.
     await connection.execute(text("SET LOCAL lock_timeout = '60s'"))
@@ -120,11 +150,11 @@ async def _guard(connection: AsyncConnection) -> None:
     await connection.execute(text("SET LOCAL lock_timeout = '5s'"))
     # IF NOT EXISTS would ask for the right to create schemas even where there is nothing to create.
     if await connection.scalar(text(f"SELECT to_regnamespace('{POSTGRES_SCHEMA}')")) is None:
-        await check_encoding(connection)
+        await _check_encoding(connection)
         await connection.execute(text(f"CREATE SCHEMA {POSTGRES_SCHEMA}"))
 
 
-async def check_encoding(connection: AsyncConnection) -> None:
+async def _check_encoding(connection: AsyncConnection) -> None:
     """Raise `StoreRefused` where some texts of clients could not be stored: each such call would fail its shard."""
     encoding = await connection.scalar(text("SHOW server_encoding"))
     if encoding != "UTF8":

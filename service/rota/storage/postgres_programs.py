@@ -1,4 +1,4 @@
-"""PostgreSQL's own programs, run on a store: `pg_dump`, `pg_restore`, `psql`. Passwords go by their environment."""
+"""PostgreSQL's own programs: `pg_dump` and `pg_restore`. Passwords go by their environment."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def program(name: str) -> str:
     return found
 
 
-def run(command: Sequence[str], location: PostgresLocation | None = None, *, stdout: IO[bytes] | None = None) -> bytes:
-    """Run a program to its end; returns its output, unless that goes to `stdout`.
+def run(command: Sequence[str], location: PostgresLocation | None = None) -> bytes:
+    """Run a program to its end; returns its output.
 
     With a `location`, `-d` and its connection string are added.
     """
@@ -43,49 +43,28 @@ def run(command: Sequence[str], location: PostgresLocation | None = None, *, std
     if location is not None:
         dsn, environment = connection_of(location)
         arguments += ["-d", dsn]
-    done = subprocess.run(
-        arguments,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=stdout or subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        check=False,
-    )
+    done = subprocess.run(arguments, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     if done.returncode:
         raise _failed(command[0], done.stderr)
-    return done.stdout or b""
+    return done.stdout
 
 
 @contextmanager
-def psql(location: PostgresLocation) -> Iterator[IO[bytes]]:
-    """Gives the input of a `psql` that ends at the first error. Uncommitted changes are rolled back at the end.
+def output_of(command: Sequence[str]) -> Iterator[IO[bytes]]:
+    """Gives the output of a program while it runs.
 
     Raises:
-        PostgresProgramFailed: A statement failed, whatever the block raised because of that.
+        PostgresProgramFailed: The program ended with an error, although the block did not.
     """
-    dsn, environment = connection_of(location)
-    command = [program("psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", "-", "-d", dsn]
     with (
         tempfile.TemporaryFile() as said,
-        subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said
-        ) as process,
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said) as process,
     ):
-        assert process.stdin is not None, "there is a pipe"
-        failed: BaseException | None = None
-        try:
-            yield process.stdin
-        except (OSError, PostgresProgramFailed) as error:  # Its reader has ended before the block.
-            failed = error
-        try:
-            process.stdin.close()
-        except OSError as error:
-            failed = failed or error
+        assert process.stdout is not None, "there is a pipe"
+        yield process.stdout
         if process.wait():
             said.seek(0)
-            raise _failed("psql", said.read()) from failed
-        if failed is not None:
-            raise failed
+            raise _failed(command[0], said.read())
 
 
 def connection_of(location: PostgresLocation) -> tuple[str, dict[str, str]]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Executable, Integer, delete, func, insert, literal, select, update
+from sqlalchemy import Integer, delete, func, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.protocol.ids import NO_SHARD
@@ -28,39 +27,29 @@ async def start_again(connection: AsyncConnection, *, raise_by: int, known: Floo
     await connection.execute(select(shards.c.shard_id).order_by(shards.c.shard_id).with_for_update())
     room = MAX_GENERATION - 1 - max(known.generation_id, (await highest_in(connection)).generation_id)
     if raise_by > room:
-        raise StoreRefused(no_room(raise_by, room))
-    incarnation = new_incarnation()
-    for statement in raising(connection.dialect.name, incarnation, raise_by, known):
-        await connection.execute(statement)
-    return incarnation
-
-
-def new_incarnation() -> str:
-    return uuid.uuid4().hex
-
-
-def raising(dialect: str, incarnation: str, raise_by: int, known: Floor = NOTHING_KNOWN) -> Sequence[Executable]:
-    """The statements of `start_again`, for one transaction. They need nothing but the store itself.
-
-    A shard that no replica had claimed gets a row, too: it may have got groups since. Epochs are raised at once, so
-    that a replica that still runs has lost its shards.
-    """
+        raise StoreRefused(
+            f"a raise by {raise_by:,} would use up the generations, which are 32-bit numbers: {max(room, 0):,} are "
+            "left. Give a smaller --raise-generations-by; nothing was changed"
+        )
+    incarnation = uuid.uuid4().hex
+    if connection.dialect.name == "postgresql":
+        # A fenced transaction that began before this must not end as if the floors were as it saw them: if the row of
+        # its group has changed, Postgres refuses its commit.
+        await connection.execute(update(groups).values(state=groups.c.state))
+    # A shard that no replica had claimed gets a row, too: it may have got groups since.
     number = select(literal(0).label("shard_id")).cte("number", recursive=True)
     count = select(store.c.shard_count).scalar_subquery()
     number = number.union_all(select(number.c.shard_id + 1).where(number.c.shard_id + 1 < count))
     columns = ["shard_id", "replica_id", "address", "epoch", "lease_until_ms", "last_seq"]
     unclaimed = select(number.c.shard_id, *(literal(each) for each in ("", "", 0, 0, 0)))
     unclaimed = unclaimed.where(number.c.shard_id.not_in(select(shards.c.shard_id)))
-    # A fenced transaction that began before this must not end as if the floors were as it saw them: where the row of
-    # its group has changed, Postgres refuses its commit.
-    touched = [update(groups).values(state=groups.c.state)] if dialect == "postgresql" else []
-    return (
-        *touched,
-        insert(shards).from_select(columns, unclaimed),
-        update(shards).where(shards.c.shard_id != NO_SHARD).values(_raised(dialect, raise_by, known)),
-        update(store).values(incarnation=incarnation),
-        delete(replicas),
-    )
+    await connection.execute(insert(shards).from_select(columns, unclaimed))
+    # Epochs are raised at once, so that a replica that still runs has lost its shards.
+    raised = _raised(connection.dialect.name, raise_by, known)
+    await connection.execute(update(shards).where(shards.c.shard_id != NO_SHARD).values(raised))
+    await connection.execute(update(store).values(incarnation=incarnation))
+    await connection.execute(delete(replicas))
+    return incarnation
 
 
 def _raised(dialect: str, raise_by: int, known: Floor) -> dict[str, Any]:
@@ -73,8 +62,7 @@ def _raised(dialect: str, raise_by: int, known: Floor) -> dict[str, Any]:
     floor = greatest(shards.c.generation_floor, literal(known.generation_id, Integer()), *granted)
     epoch = greatest(shards.c.epoch, shards.c.epoch_floor, known.epoch) + EPOCHS_SKIPPED
     raised: dict[str, Any] = {
-        # At least one generation must be left above it: otherwise Postgres refuses the sum.
-        "generation_floor": floor + raise_by + 1 - 1,
+        "generation_floor": floor + raise_by,
         "epoch": epoch,
         "epoch_floor": epoch,
         "lease_until_ms": store_clock_ms(),
@@ -91,12 +79,3 @@ async def highest_in(connection: AsyncConnection) -> Floor:
     generations = [await connection.scalar(select(func.max(column))) for column in wanted]
     epochs = [await connection.scalar(select(func.max(column))) for column in (shards.c.epoch, shards.c.epoch_floor)]
     return Floor(max(each or 0 for each in generations), max(each or 0 for each in epochs))
-
-
-def no_room(raise_by: int, room: int | None) -> str:
-    """The refusal of a raise beyond the last generation; `room` is how many are left, where that is known."""
-    left = f": {max(room, 0):,} are left" if room is not None else ""
-    return (
-        f"a raise by {raise_by:,} would use up the generations, which are 32-bit numbers{left}. Give a smaller "
-        "--raise-generations-by; nothing was changed"
-    )

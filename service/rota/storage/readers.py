@@ -11,13 +11,12 @@ from sqlalchemy import delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from rota.replica.ports import StoreRefused
 from rota.storage.engine import single_engine
-from rota.storage.errors import UPGRADE_HINT, store_errors
+from rota.storage.errors import store_errors
 from rota.storage.identity import read_incarnation
-from rota.storage.migrate import read_status
+from rota.storage.migrate import check_schema, refuse_missing, usable
 from rota.storage.schema import journal_readers, shards, store_clock_ms
-from rota.storage.urls import SqliteLocation, parse_store_url
+from rota.storage.urls import parse_store_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +38,13 @@ class Reader:
 
 async def list_readers(store_url: str) -> list[Reader]:
     """All registered readers of the journal, by name."""
-    async with _transaction(store_url, writes=False) as connection:
+    async with usable(parse_store_url(store_url), writes=False) as connection:
         return await readers_of(connection)
 
 
 async def register_reader(store_url: str, name: str) -> bool:
     """Let pruning wait for the new reader `name`; False if it is registered already."""
-    async with _transaction(store_url, writes=True) as connection:
+    async with usable(parse_store_url(store_url), writes=True) as connection:
         engine = postgresql if connection.dialect.name == "postgresql" else sqlite
         before_first = await connection.execute(select(shards.c.shard_id, shards.c.first_seq - 1))
         insert = engine.insert(journal_readers).values(
@@ -60,7 +59,7 @@ async def register_reader(store_url: str, name: str) -> bool:
 
 async def forget_reader(store_url: str, name: str) -> bool:
     """Let pruning not wait for `name` any more; False if no reader has that name."""
-    async with _transaction(store_url, writes=True) as connection:
+    async with usable(parse_store_url(store_url), writes=True) as connection:
         gone = delete(journal_readers).where(journal_readers.c.reader == name).returning(journal_readers.c.reader)
         return (await connection.execute(gone)).first() is not None
 
@@ -79,26 +78,15 @@ async def readers_of(connection: AsyncConnection) -> list[Reader]:
 async def opened(store_url: str, *, writes: bool) -> AsyncIterator[AsyncEngine]:
     """A store with this release's schema, which a service may have open."""
     location = parse_store_url(store_url)
-    if isinstance(location, SqliteLocation) and not location.path.exists():
-        raise StoreRefused(f"there is no store at {location.path}")
+    refuse_missing(location)
     engine = single_engine(location, writes=writes)
     try:
         with store_errors():
             async with engine.connect() as connection:
-                status = await connection.run_sync(read_status)
-        if not status.usable:
-            raise StoreRefused(f"the schema of {location} is not this release's: {UPGRADE_HINT}")
+                await check_schema(connection, location)
         yield engine
     finally:
         await engine.dispose()
-
-
-@asynccontextmanager
-async def _transaction(store_url: str, *, writes: bool) -> AsyncIterator[AsyncConnection]:
-    async with opened(store_url, writes=writes) as engine:
-        with store_errors():
-            async with engine.begin() as connection:
-                yield connection
 
 
 def _reader(

@@ -13,11 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rota.protocol.ids import NO_SHARD
 from rota.protocol.limits import GENERATIONS_RAISED
 from rota.replica.ports import Floor, StoreRefused
-from rota.storage.engine import single_engine
-from rota.storage.errors import UPGRADE_HINT, store_errors
 from rota.storage.identity import read_incarnation
 from rota.storage.lost_facts import Facts, Lost, compare, read_facts
-from rota.storage.migrate import MigrationStatus, read_status
+from rota.storage.migrate import MigrationStatus, refuse_missing, usable
 from rota.storage.raising import start_again
 from rota.storage.schema import replicas, shards, store_clock_ms
 from rota.storage.store_file import FileLock, Note, read_note, write_note
@@ -76,8 +74,7 @@ async def restored(
     former = await facts_of(former_location) if former_location is not None else None
     async with _alone(location) as lock:
         known = highest_of(former, read_note(lock) if lock is not None else None)
-        async with _writing(location) as connection:
-            await check_schema(connection, location)
+        async with usable(location, writes=True) as connection:
             await read_incarnation(connection)
             if lock is None and not force:
                 await refuse_live_replicas(connection)
@@ -125,31 +122,10 @@ def highest_of(former: Facts | None, note: Note | None) -> Floor:
     return Floor(max((each.generation_id for each in known), default=0), max((each.epoch for each in known), default=0))
 
 
-def is_there(location: StoreLocation) -> bool:
-    """Whether there is such a file; a database is asked instead."""
-    return not isinstance(location, SqliteLocation) or location.path.exists()
-
-
 async def facts_of(location: StoreLocation) -> Facts:
     """The facts of a store that is only read."""
-    if not is_there(location):
-        raise StoreRefused(f"there is no store at {location}")
-    engine = single_engine(location, writes=False)
-    try:
-        with store_errors():
-            async with engine.begin() as connection:
-                await check_schema(connection, location)
-                return await read_facts(connection)
-    finally:
-        await engine.dispose()
-
-
-async def check_schema(connection: AsyncConnection, location: StoreLocation) -> None:
-    """Raise `StoreRefused` where the schema is not one that this release knows."""
-    status = await connection.run_sync(read_status)
-    if not status.usable:
-        stands = f"is at {status.current}" if status.current else "is missing"
-        raise StoreRefused(f"the schema of {location} {stands}, this release needs {status.head}: {UPGRADE_HINT}")
+    async with usable(location, writes=False) as connection:
+        return await read_facts(connection)
 
 
 def refuse_other_release(status: MigrationStatus, source: Path) -> None:
@@ -169,18 +145,6 @@ async def _alone(location: StoreLocation) -> AsyncIterator[FileLock | None]:
     if not isinstance(location, SqliteLocation):
         yield None
         return
-    if not is_there(location):
-        raise StoreRefused(f"there is no store at {location}")
+    refuse_missing(location)
     with FileLock(location.path) as lock:
         yield lock
-
-
-@asynccontextmanager
-async def _writing(location: StoreLocation) -> AsyncIterator[AsyncConnection]:
-    engine = single_engine(location, writes=True)
-    try:
-        with store_errors():
-            async with engine.begin() as connection:
-                yield connection
-    finally:
-        await engine.dispose()

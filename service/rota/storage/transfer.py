@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
@@ -13,11 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rota.protocol.ids import NO_SHARD
 from rota.replica.ports import RELEASED, StoreRefused
 from rota.storage import schema
-from rota.storage.engine import single_engine
-from rota.storage.errors import store_errors
 from rota.storage.lost_facts import read_facts
+from rota.storage.migrate import refuse_missing, usable
 from rota.storage.partitions import create_partitions
-from rota.storage.restored import check_schema, is_there
 from rota.storage.store_file import FileLock
 from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation, parse_store_url
 
@@ -64,12 +60,9 @@ async def copy_store(source_url: str, target_url: str) -> Copied:
     source, target = parse_store_url(source_url), parse_store_url(target_url)
     if not (isinstance(source, SqliteLocation) and isinstance(target, PostgresLocation)):
         raise StoreRefused("a store is copied from SQLite to Postgres; `rota db backup` and `restore` keep the engine")
-    if not is_there(source):
-        raise StoreRefused(f"there is no store at {source}")
+    refuse_missing(source)
     with FileLock(source.path):
-        async with _transaction(source, writes=False) as reading, _transaction(target, writes=True) as writing:
-            await check_schema(reading, source)
-            await check_schema(writing, target)
+        async with usable(source, writes=False) as reading, usable(target, writes=True) as writing:
             await _refuse_a_store(writing, target)
             await _prepare_partitions(reading, writing)
             rows = {table.name: await _copy(table, reading, writing) for table in COPIED}
@@ -108,14 +101,3 @@ async def _copy(table: Table, reading: AsyncConnection, writing: AsyncConnection
         await writing.execute(insert(table), batch)
         copied += len(batch)
     return copied
-
-
-@asynccontextmanager
-async def _transaction(location: StoreLocation, *, writes: bool) -> AsyncIterator[AsyncConnection]:
-    engine = single_engine(location, writes=writes)
-    try:
-        with store_errors():
-            async with engine.begin() as connection:
-                yield connection
-    finally:
-        await engine.dispose()

@@ -15,14 +15,14 @@ from rota.group.records import AssignmentSynced, Entry, GenerationCompleted, Gen
 from rota.group.rows import GroupRow, MemberRow, OffsetRow, ShardImage, SideCommit, TopicRow, TopicsRevisionRow
 from rota.group.shard_state import ShardState
 from rota.protocol.ids import NO_SHARD
-from rota.replica.ports import JournalEvent, StoreRefused
+from rota.replica.ports import JournalEvent
 from rota.storage.engine import single_engine
-from rota.storage.errors import UPGRADE_HINT, store_errors
+from rota.storage.errors import store_errors
 from rota.storage.journal import read_events
-from rota.storage.migrate import read_status
+from rota.storage.migrate import check_schema, refuse_missing
 from rota.storage.rows import load_images, load_side_commits
 from rota.storage.schema import POSTGRES_SCHEMA, shards, store
-from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation, parse_store_url
+from rota.storage.urls import PostgresLocation, StoreLocation, parse_store_url
 
 _PAGE = 1_000
 _MEANS_NOTHING = (AssertionError, KeyError, TypeError, ValueError)
@@ -207,8 +207,7 @@ async def _side_commits(connection: AsyncConnection, shard_id: int) -> list[Side
 @asynccontextmanager
 async def _opened(location: StoreLocation) -> AsyncIterator[AsyncEngine]:
     """An engine whose transactions each see one snapshot. The service's lock on a file is left alone."""
-    if isinstance(location, SqliteLocation) and not location.path.exists():
-        raise StoreRefused(f"there is no store at {location.path}")
+    refuse_missing(location)
     engine = single_engine(location, writes=False)
     try:
         if isinstance(location, PostgresLocation):
@@ -221,9 +220,7 @@ async def _opened(location: StoreLocation) -> AsyncIterator[AsyncEngine]:
 
 async def _shard_ids(connection: AsyncConnection, location: StoreLocation) -> list[int]:
     """The shards that the store was made with, none where no service ever opened it, and what belongs to no shard."""
-    status = await connection.run_sync(read_status)
-    if not status.usable:
-        raise StoreRefused(f"the schema of {location} is not this release's: {UPGRADE_HINT}")
+    await check_schema(connection, location)
     shard_ids = list(range(await connection.scalar(select(store.c.shard_count)) or 0))
     shard_ids += await connection.scalars(select(shards.c.shard_id).where(shards.c.shard_id == NO_SHARD))
     return shard_ids

@@ -12,7 +12,8 @@ from itertools import islice
 from rota.group.rows import RowChanges, ShardImage
 from rota.replica.ports import ShardBatch, StoreRefused
 from rota.storage import SqlStore, upgrade
-from rota.storage.engine import asyncpg_connect, single_engine
+from rota.storage.engine import asyncpg_connect
+from rota.storage.migrate import transaction
 from rota.storage.urls import PostgresLocation, SqliteLocation, parse_store_url
 from rota.workload.shard import JournalRow
 
@@ -103,12 +104,8 @@ async def _make_days(location: PostgresLocation, from_ms: int, until_ms: int) ->
     from rota.storage.partitions import create_partitions
 
     first, last = _moment(from_ms).date(), _moment(until_ms).date()
-    engine = single_engine(location, writes=True)
-    try:
-        async with engine.begin() as connection:
-            await create_partitions(connection, [first + timedelta(days=n) for n in range((last - first).days + 1)])
-    finally:
-        await engine.dispose()
+    async with transaction(location, writes=True) as connection:
+        await create_partitions(connection, [first + timedelta(days=n) for n in range((last - first).days + 1)])
 
 
 def _chunks(rows: Iterable[JournalRow]) -> Iterator[list[JournalRow]]:
