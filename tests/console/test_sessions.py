@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import httpx
 import pytest
 import pytest_asyncio
 
+from rota.access.buckets import BURST_S
 from rota.access.proxies import Proxies, parse_networks
-from rota.access.sessions import SESSION_MS, cookie_of, digest_of, new_session, secret_of, token_of
+from rota.access.sessions import SESSION_MS, cookie_of, digest_of, new_session, secret_for, secret_of, token_of
+from rota.access.tokens import RANDOM_BYTES, mint
 from rota.console.entrance import COOKIE, COOKIE_OVER_TLS
-from rota.console.sessions import UNKNOWN_PER_S, Sessions
+from rota.console.sessions import SIGN_INS_PER_S, UNKNOWN_PER_S, Sessions
 from rota.observability.metrics import Metrics
 from rota.protocol.messages import Act
 from rota.server.access.opening import open_guard
 from rota.server.proxies import TrustedProxies
-from rota.storage import upgrade
+from rota.storage import SqlStore, upgrade
+from rota.storage.sessions import MOST_OF_A_CALLER, MOST_SESSIONS
 from tests.access.guarded import bearer
 from tests.console.conftest import HOST
 from tests.console.doors import GROUP, NAMESPACE, SAME_ORIGIN, Doors, guarded
@@ -200,6 +205,105 @@ async def test_made_up_cookies_do_not_load_the_store(doors: Doors) -> None:
         assert (await honest.get(PAGE)).status_code == 200
 
     assert set(statuses) == {200, 429}
+
+
+# --- a flood ------------------------------------------------------------------------------------------
+
+
+async def rows(doors: Doors) -> int:
+    with closing(sqlite3.connect(doors.settings.store.removeprefix("sqlite:///"))) as store:
+        return int(store.execute("SELECT count(*) FROM console_sessions").fetchone()[0])
+
+
+async def sign_ins(doors: Doors, role: str, count: int) -> list[int]:
+    transport = httpx.ASGITransport(doors.services.api)
+    async with httpx.AsyncClient(transport=transport, base_url=HOST, trust_env=False, headers=SAME_ORIGIN) as http:
+        statuses = []
+        for _ in range(count):
+            http.cookies.clear()
+            statuses.append((await http.post("/signin", data={"token": doors.tokens[role]})).status_code)
+        return statuses
+
+
+async def test_a_flood_of_sign_ins_is_few_writes_to_the_store(tmp_path: Path) -> None:
+    """And another caller signs in all the while."""
+    async with guarded(tmp_path / "flood") as doors:
+        began = time.monotonic()
+        done = await asyncio.gather(*(sign_ins(doors, "viewer", 50) for _ in range(8)), sign_ins(doors, "admin", 1))
+        took_s = time.monotonic() - began
+        written = await rows(doors)
+
+    assert Counter(status for each in done[:-1] for status in each).keys() == {303, 429}
+    assert done[-1] == [303]
+    assert written <= 2 + 1 + SIGN_INS_PER_S * (BURST_S * 1.5 + took_s)
+
+
+async def test_sign_ins_count_against_the_callers_quota(tmp_path: Path) -> None:
+    """Those without a valid token against that of their address."""
+    quotas = "".join(
+        f'[[caller_quotas]]\nsubject = "{name}"\nrequests_per_s = 1\n' for name in ("token:viewer", "anonymous*")
+    )
+    async with guarded(tmp_path / "quotas", quotas) as doors:
+        viewer = await sign_ins(doors, "viewer", 10)  # Fewer than all sign-ins of a moment.
+        doors.tokens["nobody"] = mint(bytes(RANDOM_BYTES))
+        nobody = await sign_ins(doors, "nobody", 40)
+        admin = await sign_ins(doors, "admin", 5)
+
+    assert (set(viewer), set(nobody), set(admin)) == ({303, 429}, {422, 429}, {303})
+
+
+async def test_signing_out_without_a_session_writes_nothing(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also twice, and with a header that a session gives way to."""
+    async with doors.browser("viewer") as browser:
+        cookie = browser.cookies[COOKIE]
+    ended = []
+    end_session = type(doors.services.store).end_session
+
+    async def counted(store: SqlStore, digest: str) -> None:
+        ended.append(digest)
+        await end_session(store, digest)
+
+    monkeypatch.setattr(type(doors.services.store), "end_session", counted)
+    for number in range(20):
+        made_up = cookie_of(b"made up" + number.to_bytes(25, "little"))
+        for shown in (cookie, made_up):
+            async with with_cookie(doors, shown) as thief:
+                await thief.post("/signout", headers=bearer("x") if number % 2 else {})
+
+    secret = secret_of(cookie)
+    assert secret is not None
+    assert ended == [digest_of(secret)]
+
+
+async def test_a_caller_keeps_no_other_from_signing_in(doors: Doors) -> None:
+    """It has so many sessions at most, of which the oldest one ends; others are not touched."""
+    store, now_ms = doors.services.store, int(time.time() * 1000)
+    secrets = [secret_for("token:viewer", number.to_bytes(32, "big")) for number in range(MOST_OF_A_CALLER + 20)]
+    async with doors.browser("admin") as admin:
+        for age, secret in enumerate(secrets):
+            await store.add_session(new_session(secret, doors.tokens["viewer"], now_ms + age), now_ms)
+        kept = [await store.read_session(digest_of(secret)) is not None for secret in secrets]
+
+        assert kept == [False] * 20 + [True] * MOST_OF_A_CALLER
+        assert (await admin.get("/tokens")).status_code == 200
+
+
+async def test_the_table_never_keeps_a_caller_out(doors: Doors) -> None:
+    """Full of sessions of many callers, it drops the oldest one."""
+    now_ms = int(time.time() * 1000)
+    many = [new_session(secret_for(str(n), n.to_bytes(32, "big")), "t", now_ms - n) for n in range(MOST_SESSIONS)]
+    with closing(sqlite3.connect(doors.settings.store.removeprefix("sqlite:///"))) as store, store:
+        store.executemany(
+            "INSERT INTO console_sessions VALUES (?, ?, ?)",
+            [(each.digest, each.sealed, each.expires_at_ms) for each in many],
+        )
+
+    async with doors.browser("admin") as admin:
+        assert (await admin.get("/tokens")).status_code == 200
+
+    assert await rows(doors) == MOST_SESSIONS
+    assert await doors.services.store.read_session(many[-1].digest) is None
+    assert await doors.services.store.read_session(many[0].digest) is not None
 
 
 # --- the store and other replicas --------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Sessions of the console: the store keeps a sealed token, and only the browser's cookie opens it.
 
-The cookie is 256 random bits and no credential of the API. The store keeps a digest of it and the token that was
-shown, encrypted with a key that is derived from the cookie. So neither a copy of the store nor the cookie alone
-yields the token.
+The cookie is no credential of the API: 192 random bits, behind 64 bits that the sessions of one caller share, so that
+these can be counted. The store keeps a digest of it and the token that was shown, encrypted with a key that is derived
+from the cookie. So neither a copy of the store nor the cookie alone yields the token.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
 
 SECRET_BYTES = 32
+CALLER_BYTES = 8
+"""As many bytes at the beginning of a secret, and of a session's name, stand for the caller."""
 SESSION_MS = 12 * 3_600_000
 """The longest that a browser stays signed in; the token may end before that."""
 _COOKIE = re.compile(r"[A-Za-z0-9_-]{43}")
@@ -36,14 +38,21 @@ def cookie_of(secret: bytes) -> str:
     return urlsafe_b64encode(secret).decode().rstrip("=")
 
 
+def secret_for(subject: str, random: bytes) -> bytes:
+    """The secret of a new session of a caller, from `SECRET_BYTES` random bytes."""
+    caller = hashlib.sha256(b"rota console session: caller\0" + subject.encode()).digest()
+    return caller[:CALLER_BYTES] + random[CALLER_BYTES:]
+
+
 def secret_of(cookie: str) -> bytes | None:
     """The bytes of a cookie; None for text of another form."""
     return urlsafe_b64decode(f"{cookie}=") if _COOKIE.fullmatch(cookie) else None
 
 
 def digest_of(secret: bytes) -> str:
-    """The name of a session in the store."""
-    return hashlib.sha256(b"rota console session: name\0" + secret).hexdigest()
+    """The name of a session in the store. It begins with the caller's bytes."""
+    name = hashlib.sha256(b"rota console session: name\0" + secret).digest()
+    return (secret[:CALLER_BYTES] + name[CALLER_BYTES:]).hex()
 
 
 def new_session(secret: bytes, token: str, now_ms: int) -> SessionRecord:

@@ -48,8 +48,8 @@ class Entrance:
     async def open_session(self, response: Response, token: str, http: Request) -> Response:
         """Sign in with a token that `refusal_of` accepted. A session that the browser had before ends."""
         assert self.sessions is not None
-        await self._close(http)
         cookie, secure = await self.sessions.open(token), http.url.scheme == "https"
+        await self._close(http)
         max_age, name = SESSION_MS // 1000, _cookie_name(http)
         response.set_cookie(name, cookie, max_age=max_age, path="/", secure=secure, httponly=True, samesite="strict")
         return _forget_former(response, http)
@@ -66,12 +66,17 @@ class Entrance:
             await self.sessions.close(http.cookies.get(_cookie_name(http), ""))
 
     async def refusal_of(self, token: str) -> str:
-        """The reason why this token is rejected; empty if it is accepted."""
+        """The reason why this token is rejected; empty if it is accepted.
+
+        Raises:
+            RejectedRequest: The caller asks more than its quota; without a valid token that of its address.
+        """
         if self.guard is None:
             return "There is no sign-in: this server lets every caller do everything."
         if not token or len(token) > TOKEN_MAX_CHARS or not token.isascii() or not token.isprintable():
             return "That is no token."
         identity = await self.guard.enter(bearer(token))
+        self.guard.charge()
         return identity.proof_refused() or ("That token identifies no caller." if identity.caller.is_anonymous else "")
 
     @property

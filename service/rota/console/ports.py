@@ -38,8 +38,8 @@ class ConsoleStore(Protocol):
     async def revoke_token(self, token_id: str, at_ms: int, act: Act) -> bool:
         """Refuse a token from now on; False if there is none of that id that is not revoked."""
 
-    async def add_session(self, record: SessionRecord, now_ms: int) -> bool:
-        """Keep a session of the console; False where there are too many."""
+    async def add_session(self, record: SessionRecord, now_ms: int) -> None:
+        """Keep a session of the console. The oldest one of its caller ends if that has too many."""
 
     async def read_session(self, digest: str) -> SessionRecord | None:
         """The session of that name; None if it has ended."""

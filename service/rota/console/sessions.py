@@ -8,7 +8,17 @@ import os
 import time
 from collections import OrderedDict
 
-from rota.access.sessions import SECRET_BYTES, SessionRecord, cookie_of, digest_of, new_session, secret_of, token_of
+from rota.access.buckets import Turns
+from rota.access.sessions import (
+    SECRET_BYTES,
+    SessionRecord,
+    cookie_of,
+    digest_of,
+    new_session,
+    secret_for,
+    secret_of,
+    token_of,
+)
 from rota.api.access.guard import Guard
 from rota.api.access.identity import Credentials, Identity
 from rota.console.ports import ConsoleStore
@@ -18,6 +28,8 @@ from rota.replica.ports import StoreUnavailable
 LOOK_EVERY_S = 1.0
 """The longest that a session which ended at another replica goes on at this one."""
 REMEMBERED = 10_000
+SIGN_INS_PER_S = 10
+"""Of all callers at this process, with an equal share for each: each is a write to the store, as commits are."""
 UNKNOWN_PER_S = 50
 """Cookies that this process does not know, and looks up in the store, each second."""
 
@@ -48,13 +60,17 @@ class Sessions:
         self._looking: set[asyncio.Task[None]] = set()
         self._second = 0
         self._looked_up = 0
+        self._sign_ins = Turns(SIGN_INS_PER_S, int(time.monotonic() * 1000))
 
     async def open(self, token: str) -> str:
-        """The cookie of a new session; raises `RejectedRequest` where there are too many, and `StoreUnavailable`."""
-        secret, now_ms = os.urandom(SECRET_BYTES), int(time.time() * 1000)
+        """The cookie of a new session of the caller; raises `RejectedRequest` for too many, and `StoreUnavailable`."""
+        caller = self._guard.current().caller.subject
+        if not self._sign_ins.take(caller, 1, int(time.monotonic() * 1000)):
+            raise RejectedRequest(ErrorCode.THROTTLED, "too many browsers sign in at once; try again in a second")
+        secret = secret_for(caller, os.urandom(SECRET_BYTES))
+        now_ms = int(time.time() * 1000)
         record = new_session(secret, token, now_ms)
-        if not await self._store.add_session(record, now_ms):
-            raise RejectedRequest(ErrorCode.THROTTLED, "too many browsers are signed in")
+        await self._store.add_session(record, now_ms)
         self._remember(Session(record))
         return cookie_of(secret)
 
@@ -75,10 +91,10 @@ class Sessions:
         secret = secret_of(cookie)
         if secret is None:
             return
-        digest = digest_of(secret)
-        if digest in self._known:
-            self._known[digest].ended = True
-        await self._store.end_session(digest)
+        session = await self._find(digest_of(secret))
+        if session is not None and not session.ended:
+            await self._store.end_session(session.record.digest)
+            session.ended = True
 
     def _bound(self, identity: Identity, session: Session) -> Identity:
         """The token's identity, for as long as the session lasts: also on a stream that is open."""

@@ -277,9 +277,9 @@ class SqlStore:
         async with self._writing() as connection:
             return await forget_token(connection, token_id, act)
 
-    async def add_session(self, record: SessionRecord, now_ms: int) -> bool:
+    async def add_session(self, record: SessionRecord, now_ms: int) -> None:
         async with self._writing() as connection:
-            return await add_session(connection, record, now_ms)
+            await add_session(connection, record, now_ms)
 
     async def read_session(self, digest: str) -> SessionRecord | None:
         async with self._reading() as connection:
