@@ -21,7 +21,7 @@ async def objects_made(url: str) -> dict[str, str]:
     async with engine.begin() as connection:
         found = await read_objects(connection)
     await engine.dispose()
-    return {generic(name): digest for name, digest in found.items()}
+    return {generic(name): definition for name, definition in found.items()}
 
 
 def write(path: Path) -> None:

@@ -242,9 +242,11 @@ async def test_a_changed_row_of_a_backup_is_refused(stopped: str, tmp_path: Path
         with pytest.raises(StoreRefused, match="was changed after it was made"):
             await restore(stopped, file)
     file.write_bytes(whole)
+    (tmp_path / "latest").symlink_to(file)
     manifest_of(file).write_text("[]")
-    with pytest.raises(StoreRefused, match="no manifest of a backup"):
-        await restore(stopped, file)
+    for name in ("copy", "latest"):
+        with pytest.raises(StoreRefused, match="no manifest of a backup"):
+            await restore(stopped, tmp_path / name)
 
 
 async def test_a_manifest_says_what_a_backup_is(stopped: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from rota.cli.consent import Yes, confirm
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.lists import AllNamespaces, Limit, Listing, Sort, Watch
 from rota.cli.options import Group, Member, Namespace, OutputFormat, Url, shared
-from rota.cli.output import Output, as_json, as_line, print_item, print_notice
+from rota.cli.output import Output, as_line, print_item, print_notice
 from rota.cli.tables import print_table
 from rota.cli.times import ago, milliseconds, since_ms, until
 from rota.observability.printable import printable
@@ -183,7 +183,7 @@ def group_history(
         events = past_events(server, group, is_shown, limit=limit, since_ms=not_before_ms)
     match options.output:
         case Output.JSON:
-            print(as_json(events))
+            print(json.dumps(events, indent=2))
         case Output.TABLE | Output.NDJSON as chosen:
             for event in events:
                 _print_event(event, as_text=chosen is Output.TABLE)

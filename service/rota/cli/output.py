@@ -1,4 +1,7 @@
-"""How results are printed: as a table for people, as JSON for programs, or as names for other commands."""
+"""How results are printed: as a table for people, as JSON for programs, or as names for other commands.
+
+JSON is in ASCII: callers' texts have characters that control a terminal, of which JSON itself escapes only some.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from rota.cli.tables import print_table
-from rota.observability.printable import printable, printable_json
+from rota.observability.printable import printable
 
 Item = Mapping[str, Any]
 
@@ -29,7 +32,7 @@ def print_items(items: Sequence[Item], output: Output, *, columns: Sequence[str]
         case Output.TABLE:
             print_table([[item[column] for column in columns] for item in items], headings=columns)
         case Output.JSON:
-            print(as_json(list(items)))
+            print(json.dumps(list(items), indent=2))
         case Output.NDJSON:
             for item in items:
                 print(as_line(item))
@@ -43,19 +46,14 @@ def print_item(item: Item, output: Output, *, name: str) -> None:
     if output is Output.TABLE:
         print_table([[f"{key}:", value] for key, value in item.items()])
     elif output is Output.JSON:
-        print(as_json(item))
+        print(json.dumps(item, indent=2))
     else:
         print_items([item], output, columns=(), name=name)
 
 
-def as_json(document: Any) -> str:
-    """A document as JSON, over many lines."""
-    return printable_json(json.dumps(document, indent=2, ensure_ascii=False))
-
-
 def as_line(item: Item) -> str:
     """An item as one line of JSON."""
-    return printable_json(json.dumps(item, ensure_ascii=False, separators=(",", ":")))
+    return json.dumps(item, separators=(",", ":"))
 
 
 def print_notice(message: str) -> None:

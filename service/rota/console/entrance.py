@@ -20,8 +20,6 @@ from rota.protocol.messages import Act
 COOKIE = "rota_session"
 COOKIE_OVER_TLS = f"__Host-{COOKIE}"
 """Browsers take a cookie of this prefix only over TLS, from this host itself, and for all of its paths."""
-FORMER_COOKIE = "rota_console"
-"""Held the token itself in earlier releases; browsers are asked to forget it."""
 TOKEN_MAX_CHARS = 8_192
 
 
@@ -52,14 +50,14 @@ class Entrance:
         await self._close(http)
         max_age, name = SESSION_MS // 1000, _cookie_name(http)
         response.set_cookie(name, cookie, max_age=max_age, path="/", secure=secure, httponly=True, samesite="strict")
-        return _forget_former(response, http)
+        return response
 
     async def close_session(self, response: Response, http: Request) -> Response:
         """Sign out: the cookie is worth nothing from now on."""
         await self._close(http)
         secure = http.url.scheme == "https"
         response.delete_cookie(_cookie_name(http), path="/", secure=secure, httponly=True, samesite="strict")
-        return _forget_former(response, http)
+        return response
 
     async def _close(self, http: Request) -> None:
         if self.sessions is not None:
@@ -123,12 +121,6 @@ def place_to_go(wanted: str) -> str:
 def note(text: str) -> None:
     """Keep this with whatever the guard writes down of the call that follows."""
     NOTE.set(text)
-
-
-def _forget_former(response: Response, http: Request) -> Response:
-    if FORMER_COOKIE in http.cookies:
-        response.delete_cookie(FORMER_COOKIE, path="/", httponly=True, samesite="strict")
-    return response
 
 
 def _cookie_name(http: Request) -> str:

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any, Literal, TextIO
 
-from rota.observability.printable import printable, printable_json
+from rota.observability.printable import printable
 
 LogFormat = Literal["text", "json"]
 
@@ -32,7 +32,7 @@ class JsonFormatter(logging.Formatter):
         line.update({name: value for name, value in vars(record).items() if name not in _STANDARD})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return printable_json(json.dumps(line, default=str, ensure_ascii=False))
+        return json.dumps(line, default=str)
 
 
 class TextFormatter(logging.Formatter):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 from rota.protocol.limits import GENERATIONS_RAISED
@@ -31,7 +30,7 @@ async def backup(store_url: str, target: Path) -> Path:
             copy_sqlite(location.path, file)
         else:
             await dump_postgres(location, file)
-        facts.update(asdict(await describe(location)))
+        facts.update(await describe(location))
     return target
 
 

@@ -32,8 +32,8 @@ def moment() -> str:
 
 
 def manifest_of(backup: Path) -> Path:
-    """The path of a backup's manifest."""
-    return backup.with_name(f"{backup.name}.json")
+    """The path of a backup's manifest, beside the file that a symbolic link leads to."""
+    return Path(f"{backup.resolve()}.json")
 
 
 @contextmanager

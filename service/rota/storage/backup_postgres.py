@@ -106,8 +106,7 @@ async def restore_postgres(location: PostgresLocation, source: Path, *, raise_by
     contents = _contents(source)
     async with transaction(location, writes=True) as connection:
         await connection.execute(_UNLIMITED)
-        former, unreadable = await _former(connection, force=force)
-        kept_as = await _put_aside(connection)
+        kept_as, former, unreadable = await _put_aside(connection, force=force)
         await lock_migrations(connection)
         await migrate(connection, contents.revision)
         await create_partitions(connection, contents.days)
@@ -128,7 +127,7 @@ class _Contents:
 
     revision: str
     objects: dict[str, str]
-    """Names with an empty digest: the definitions are not used."""
+    """Names with empty definitions, for those of a dump are not used."""
     days: list[date]
     """Those of the journal's partitions."""
 
@@ -164,36 +163,30 @@ def _no_dump(source: Path, why: Exception) -> StoreRefused:
     return StoreRefused(f"{source} is no whole dump in the custom format of pg_dump: {why}")
 
 
-async def _former(connection: AsyncConnection, *, force: bool) -> tuple[Facts | None, str]:
-    """What the schema holds that is about to be replaced, or why that cannot be read; refuses live replicas."""
-    if not await connection.scalar(text(f"SELECT to_regnamespace('{POSTGRES_SCHEMA}') IS NOT NULL")):
-        return None, ""
-    if not await connection.scalar(text(f"SELECT to_regclass('{POSTGRES_SCHEMA}.shards') IS NOT NULL")):
-        return None, "it has no tables"
-    if not force:
-        await refuse_live_replicas(connection)
-    try:
-        async with connection.begin_nested():
-            return await read_facts(connection), ""
-    except DBAPIError as error:
-        return None, str(as_store_error(error))
+async def _put_aside(connection: AsyncConnection, *, force: bool) -> tuple[str, Facts | None, str]:
+    """Rename the schema that is there, and make an empty one of the same owner; refuses live replicas.
 
-
-async def _put_aside(connection: AsyncConnection) -> str:
-    """Rename the schema that is there, and make an empty one of the same owner; returns the new name, or "".
-
-    The rest of the transaction has the owner's rights and no more: the restored store is as much its own.
+    Returns the new name (empty if there was no schema), and its facts, or why they cannot be read. The rest of the
+    transaction has the owner's rights and no more: the restored store is as much its own.
     """
     owner = await connection.scalar(
         text(f"SELECT quote_ident(pg_get_userbyid(nspowner)) FROM pg_namespace WHERE nspname = '{POSTGRES_SCHEMA}'")
     )
     if owner is None:
-        return ""
+        return "", None, ""
+    if not force and await connection.scalar(text(f"SELECT to_regclass('{POSTGRES_SCHEMA}.shards')")) is not None:
+        await refuse_live_replicas(connection)
+    former, unreadable = None, ""
+    try:
+        async with connection.begin_nested():
+            former = await read_facts(connection)
+    except DBAPIError as error:
+        unreadable = str(as_store_error(error))
     kept_as = f"{POSTGRES_SCHEMA}_before_{moment().lower()}"
     await connection.exec_driver_sql(f"ALTER SCHEMA {POSTGRES_SCHEMA} RENAME TO {kept_as}")
     await connection.exec_driver_sql(f"CREATE SCHEMA {POSTGRES_SCHEMA} AUTHORIZATION {owner}")
     await connection.exec_driver_sql(f"SET LOCAL ROLE {owner}")
-    return kept_as
+    return kept_as, former, unreadable
 
 
 async def _load(connection: AsyncConnection, source: Path) -> None:

@@ -15,7 +15,7 @@ from rota.replica.ports import StoreRefused, StoreUnavailable
 from rota.storage.backup_files import give_to_owner_of, moment, sync
 from rota.storage.lost_facts import Facts
 from rota.storage.migrate import refuse_missing, status_of, transaction, upgrade
-from rota.storage.objects import SQLITE_OBJECTS, differences, digests, refuse_differences
+from rota.storage.objects import SQLITE_OBJECTS, differences, refuse_differences
 from rota.storage.raising import start_again
 from rota.storage.restored import Replaced, facts_of, highest_of, refuse_other_release, report
 from rota.storage.store_file import FileLock, Note, read_note, write_note
@@ -162,7 +162,7 @@ def _revision(connection: sqlite3.Connection, database: str, source: Path) -> st
 
 
 def _objects(connection: sqlite3.Connection, database: str) -> dict[str, str]:
-    return digests(connection.execute(SQLITE_OBJECTS.format(f"{database}.")))
+    return dict(connection.execute(SQLITE_OBJECTS.format(f"{database}.")))
 
 
 async def _former(store: Path) -> tuple[Facts | None, str]:

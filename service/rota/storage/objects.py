@@ -1,15 +1,13 @@
 """The objects of a store's schema (tables, indexes, functions, triggers, …), compared with those of this release.
 
-`migrations/objects.json` lists those that the migrations make, by name, each with a digest of its definition.
+`migrations/objects.json` lists those that the migrations make, by name, each with its definition.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,9 @@ from rota.storage.urls import StoreLocation, parse_store_url
 
 RELEASED = "objects.json"
 _NAMED = 5
-SQLITE_OBJECTS = "SELECT upper(type) || ' ' || name, sql FROM {}sqlite_master WHERE name NOT LIKE 'sqlite_stat%'"
+SQLITE_OBJECTS = (
+    "SELECT upper(type) || ' ' || name, coalesce(sql, '') FROM {}sqlite_master WHERE name NOT LIKE 'sqlite_stat%'"
+)
 _DAY = re.compile(r"\bgroup_events_\d{8}(?!\d)")
 """One of the journal's partitions; all of them are alike."""
 
@@ -80,19 +80,10 @@ WHERE refclassid = 'pg_namespace'::regclass AND refobjid = schema.oid
 
 
 async def read_objects(connection: AsyncConnection) -> dict[str, str]:
-    """The objects of the schema that this transaction sees: names with digests of their definitions."""
+    """The objects of the schema that this transaction sees: their names and definitions."""
     is_sqlite = connection.dialect.name == "sqlite"
     found = await connection.execute(text(SQLITE_OBJECTS.format("")) if is_sqlite else _POSTGRES_OBJECTS)
-    return digests((name, definition) for name, definition in found)
-
-
-def digests(objects: Iterable[tuple[Any, Any]]) -> dict[str, str]:
-    """Digests of definitions, by the names of the objects."""
-    return {name: _digest(definition or "") for name, definition in objects}
-
-
-def _digest(definition: str) -> str:
-    return hashlib.sha256(" ".join(generic(definition).split()).encode()).hexdigest()[:32]
+    return {name: generic(definition) for name, definition in found}
 
 
 def generic(words: str) -> str:
@@ -101,8 +92,8 @@ def generic(words: str) -> str:
 
 
 def differences(found: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
-    """One sentence for each object that is foreign, changed or missing. An empty digest stands for any definition."""
-    released = {generic(name): digest for name, digest in expected.items()}
+    """One sentence for each object that is foreign, changed or missing. An empty definition stands for any."""
+    released = {generic(name): definition for name, definition in expected.items()}
     missing = released.keys() - {generic(name) for name in found}
     return [
         *(f"it has the {name}, which Rota does not make" for name in sorted(found) if generic(name) not in released),
@@ -118,31 +109,25 @@ def differences(found: Mapping[str, str], expected: Mapping[str, str]) -> list[s
 def refuse_differences(source: Path, wrong: Sequence[str]) -> None:
     """Raise `StoreRefused` for a backup with objects that are not those of the release."""
     if wrong:
-        more = f"; and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+        objects = "; ".join(wrong[:_NAMED])
         raise StoreRefused(
-            f"{source} is no backup of a store that only Rota has changed: {'; '.join(wrong[:_NAMED])}{more}. Nothing "
-            "was changed"
+            f"{source} is no backup of a store that Rota alone has changed: {objects}. Nothing was changed"
         )
 
 
 async def check_objects(store_url: str) -> list[str]:
     """`differences` of a store; a schema of a later release is not compared. Only reads."""
-    return (await describe(parse_store_url(store_url))).foreign_objects
+    found: list[str] = (await describe(parse_store_url(store_url)))["foreign_objects"]
+    return found
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
-    """What the manifest of a backup says of the store."""
-
-    schema: str | None
-    incarnation: str | None
-    foreign_objects: list[str]
-
-
-async def describe(location: StoreLocation) -> Description:
-    """Objects of another schema than this release's are not compared."""
+async def describe(location: StoreLocation) -> dict[str, Any]:
+    """Facts of a store for the manifest of a backup. Objects of another schema than this release's are not compared."""
     async with transaction(location, writes=False) as connection:
         status = await connection.run_sync(read_status)
         released = json.loads((migrations_folder() / RELEASED).read_text())[connection.dialect.name]
-        foreign = differences(await read_objects(connection), released) if status.up_to_date else []
-        return Description(status.current, await connection.scalar(select(store.c.incarnation)), foreign)
+        return {
+            "schema": status.current,
+            "incarnation": await connection.scalar(select(store.c.incarnation)),
+            "foreign_objects": differences(await read_objects(connection), released) if status.up_to_date else [],
+        }

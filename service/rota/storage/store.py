@@ -24,7 +24,6 @@ from rota.replica.ports import (
     ShardBatch,
     ShardClaim,
     ShardOwner,
-    StoreRefused,
     StoreUnavailable,
     check_batches,
 )
@@ -34,7 +33,7 @@ from rota.storage.gate import OnTerminated
 from rota.storage.identity import fix_identity, read_incarnation
 from rota.storage.journal import read_events
 from rota.storage.leases import Leases
-from rota.storage.migrate import read_status
+from rota.storage.migrate import check_schema
 from rota.storage.replicas import Replicas
 from rota.storage.rows import load_images, load_side_commits, read_namespaces
 from rota.storage.schema import shards
@@ -146,12 +145,7 @@ class SqlStore:
 
     async def _check_schema(self) -> None:
         async with self._reading() as connection:
-            status = await connection.run_sync(read_status)
-        if not status.usable:
-            stands = f"is at {status.current}" if status.current else "is missing"
-            raise StoreRefused(
-                f"the schema of {self.location} {stands}, this release needs {status.head}: {UPGRADE_HINT}"
-            )
+            await check_schema(connection, self.location)
 
     # --- replicas and leases --------------------------------------------------------------------
 

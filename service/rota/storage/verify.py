@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import select, text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.group.journal import decode_entry
 from rota.group.records import AssignmentSynced, Entry, GenerationCompleted, GenerationRaised, GroupEmptied
@@ -16,13 +15,11 @@ from rota.group.rows import GroupRow, MemberRow, OffsetRow, ShardImage, SideComm
 from rota.group.shard_state import ShardState
 from rota.protocol.ids import NO_SHARD
 from rota.replica.ports import JournalEvent
-from rota.storage.engine import single_engine
 from rota.storage.errors import store_errors
 from rota.storage.journal import read_events
-from rota.storage.migrate import check_schema, refuse_missing
+from rota.storage.readers import opened
 from rota.storage.rows import load_images, load_side_commits
 from rota.storage.schema import POSTGRES_SCHEMA, shards, store
-from rota.storage.urls import PostgresLocation, StoreLocation, parse_store_url
 
 _PAGE = 1_000
 _MEANS_NOTHING = (AssertionError, KeyError, TypeError, ValueError)
@@ -47,11 +44,12 @@ async def verify(store_url: str) -> AsyncIterator[ShardReport]:
     A shard's rows and its journal are read in one snapshot, so that a service that writes in the meantime makes no
     difference.
     """
-    location = parse_store_url(store_url)
-    async with _opened(location) as engine:
+    async with opened(store_url, writes=False) as any_engine:
+        snapshots = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+        engine = any_engine.execution_options(**snapshots if any_engine.dialect.name == "postgresql" else {})
         with store_errors():
             async with engine.begin() as connection:
-                shard_ids = await _shard_ids(connection, location)
+                shard_ids = await _shard_ids(connection)
         for shard_id in shard_ids:
             with store_errors():
                 async with engine.begin() as connection:
@@ -204,23 +202,8 @@ async def _side_commits(connection: AsyncConnection, shard_id: int) -> list[Side
     return await load_side_commits(connection, [shard_id]) if connection.dialect.name == "postgresql" else []
 
 
-@asynccontextmanager
-async def _opened(location: StoreLocation) -> AsyncIterator[AsyncEngine]:
-    """An engine whose transactions each see one snapshot. The service's lock on a file is left alone."""
-    refuse_missing(location)
-    engine = single_engine(location, writes=False)
-    try:
-        if isinstance(location, PostgresLocation):
-            yield engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-        else:
-            yield engine
-    finally:
-        await engine.dispose()
-
-
-async def _shard_ids(connection: AsyncConnection, location: StoreLocation) -> list[int]:
+async def _shard_ids(connection: AsyncConnection) -> list[int]:
     """The shards that the store was made with, none where no service ever opened it, and what belongs to no shard."""
-    await check_schema(connection, location)
     shard_ids = list(range(await connection.scalar(select(store.c.shard_count)) or 0))
     shard_ids += await connection.scalars(select(shards.c.shard_id).where(shards.c.shard_id == NO_SHARD))
     return shard_ids
