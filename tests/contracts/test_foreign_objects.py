@@ -374,13 +374,17 @@ async def test_a_restored_store_keeps_its_owner_and_rights(dump: Dump) -> None:
     dump.execute(f"SELECT rota.grant_fences('{worker}', 'default')")
     dump.write()
 
+    empty = dump.server.create_database()
+
     await restore(dump.url, dump.file)
+    await restore(empty, dump.file)
 
     asked = (
-        "SELECT tableowner, has_table_privilege('{1}', 'rota.tokens', 'SELECT'), has_table_privilege('{1}',"
-        " 'rota.tokens', 'UPDATE'), has_function_privilege('{2}', 'rota.assert_token(text, text, bigint, text)',"
+        f"SELECT tableowner, has_table_privilege('{reader}', 'rota.tokens', 'SELECT'), has_table_privilege('{reader}',"
+        f" 'rota.tokens', 'UPDATE'), has_function_privilege('{worker}', 'rota.assert_token(text, text, bigint, text)',"
         " 'EXECUTE') FROM pg_tables WHERE schemaname = 'rota' AND tablename = 'tokens'"
     )
-    found = dump.server.execute(asked.format(owner, reader, worker), database=dump.url.rpartition("/")[2])
-    assert found.strip() == f"{owner}|t|f|t"
+    found = [dump.server.execute(asked, database=url.rpartition("/")[2]).strip() for url in (dump.url, empty)]
+    assert found == [f"{owner}|t|f|t", "postgres|f|f|t"]
+    dump.server.drop_database(empty.rpartition("/")[2])
     dump.execute(f"DROP OWNED BY {owner}, {reader}, {worker} CASCADE; DROP ROLE {owner}, {reader}, {worker}")
