@@ -95,6 +95,10 @@ class Seat(ABC):
             self._drains = True
             await self._settled(self._publish("draining"))
 
+    def announce(self) -> None:
+        """Publish the state at the start, when nothing is known: a label or file may show that of a former process."""
+        self._publish("unknown")
+
     def _publish(self, kind: str) -> Change:
         return self._news.publish(kind, self.status(), time.time_ns() // 1_000_000)
 
