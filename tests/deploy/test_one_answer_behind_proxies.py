@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -60,7 +61,7 @@ async def wrong_answers(port: int, numbers: range) -> dict[int, str]:
     wrong: dict[int, str] = {}
     for number in numbers:
         random = Random(f"{SEED}:{number}")
-        request = next(each for each in iter(lambda: odd_request(random), None) if each.is_whole)
+        request = next(each for each in iter(partial(odd_request, random), None) if each.is_whole)
         with socket.socket() as attacker, socket.socket() as second:
             await receive_one(attacker, port, request)
             answer = await answer_to_second(second, port, number)
