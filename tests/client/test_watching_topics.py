@@ -12,6 +12,8 @@ from rota.protocol.messages import TopicReply
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage import MemoryStore
+from tests.client.stage import Cable, a_coordinator
+from tests.client.virtual_time import in_virtual_time
 
 DEADLINE_S = 60.0
 
@@ -48,3 +50,27 @@ async def test_a_topic_is_watched_from_before_its_start_to_its_end(client: Clien
         (4, (("weight", "3"),)),
         None,
     ]
+
+
+@in_virtual_time
+async def test_a_topic_is_watched_through_a_silence_of_two_minutes() -> None:
+    seen: list[int] = []
+
+    async def watch(client: Client) -> None:
+        async for topic in client.watch_topic("words"):
+            assert topic is not None
+            seen.append(topic.partitions)
+
+    async with a_coordinator() as coordinator:
+        admin, cable = Client(Cable(coordinator)), Cable(coordinator)
+        await admin.put_topic("words", 1)
+        watching = asyncio.create_task(watch(Client(cable)))
+        await asyncio.sleep(1)
+        cable.is_silent = True
+        await asyncio.sleep(120)
+        await admin.put_topic("words", 2)
+        cable.is_silent = False
+        await asyncio.sleep(30)
+        watching.cancel()
+
+    assert seen == [1, 2]

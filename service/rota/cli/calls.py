@@ -17,7 +17,7 @@ from rota.cli.options import Shared
 from rota.client.errors import UnreachableKind
 from rota.client.transports.addresses import HTTP, split_address
 from rota.client.transports.causes import IS_THIS_ROTA, cause_of
-from rota.protocol.defaults import COMMAND_LINE_TIMEOUT_MS
+from rota.protocol.defaults import COMMAND_LINE_TIMEOUT_MS, STREAM_SILENCE_MS
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.ids import check_group_id, check_topic
 from rota.protocol.messages import DeleteOffsets, FetchOffsets, GroupRequest, Reply, Request, TopicRequest, parks_for_ms
@@ -127,9 +127,9 @@ class Server:
 
     @contextmanager
     def stream(self, path: str, query: tuple[tuple[str, str], ...]) -> Iterator[Iterator[str]]:
-        """The lines of an answer that has no end."""
-        no_end = httpx.Timeout(_TIMEOUT_S, read=None)
-        with self._reaching(), self._http.stream("GET", path, params=list(query), timeout=no_end) as response:
+        """The lines of an answer that has no end; it fails once the server has sent no ping for `STREAM_SILENCE_MS`."""
+        silence = httpx.Timeout(_TIMEOUT_S, read=STREAM_SILENCE_MS / 1000)
+        with self._reaching(), self._http.stream("GET", path, params=list(query), timeout=silence) as response:
             if response.status_code != httpx.codes.OK:
                 response.read()
                 self._checked(response)

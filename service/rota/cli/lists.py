@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -17,6 +17,8 @@ from rota.wire.suggestions import unknown
 
 if TYPE_CHECKING:
     from rota.cli.calls import Server
+
+Found = TypeVar("Found")
 
 POLL_S = 2.0
 
@@ -66,7 +68,7 @@ class Listing:
         """Print what `read` returns, once or each time that it changes; `read` raises where the server is away."""
         shown: Items | None = None
         while True:
-            items = self._arranged(read() if shown is None else self._read_again(read))
+            items = self._arranged(read() if shown is None else read_patiently(read))
             if shown is None or _without(items, self.ages) != _without(shown, self.ages):
                 if self.watch and output is Output.TABLE and sys.stdout.isatty():
                     Console().clear()
@@ -99,17 +101,6 @@ class Listing:
         """Whether no more pages have to be read: not before the last one where the list is sorted."""
         return self.sort is None and self.limit is not None and len(items) >= self.limit
 
-    def _read_again(self, read: Callable[[], Items]) -> Items:
-        """As `read`; waits for a server that is away."""
-        while True:
-            try:
-                return read()
-            except CommandFailed as failed:
-                if failed.exit_code is not Exit.UNAVAILABLE:
-                    raise
-                print_notice(f"{failed}; trying again")
-            time.sleep(POLL_S)
-
     def _arranged(self, items: Items) -> Items:
         if self.sort is not None:
             column = self._column
@@ -117,6 +108,18 @@ class Listing:
             key = f"{column}_at_ms" if column in self.ages else column
             items = sorted(items, key=lambda item: _order_of(item[key]), reverse=self.sort.startswith("-"))
         return items[: self.limit]
+
+
+def read_patiently(read: Callable[[], Found]) -> Found:
+    """Read again while no server answers, for as long as it takes: a watch has no end."""
+    while True:
+        try:
+            return read()
+        except CommandFailed as failed:
+            if failed.exit_code is not Exit.UNAVAILABLE:
+                raise
+            print_notice(f"{failed}; trying again")
+        time.sleep(POLL_S)
 
 
 def _order_of(value: Any) -> tuple[bool, float, str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rota.cli.consent import Yes, confirm
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.lists import AllNamespaces, Limit, Listing, Sort, Watch
+from rota.cli.lists import AllNamespaces, Limit, Listing, Sort, Watch, read_patiently
 from rota.cli.options import Namespace, OutputFormat, Topic, Url, shared
 from rota.cli.output import print_item, print_notice
 from rota.protocol.defaults import TOPICS_WAIT_MS
@@ -105,7 +106,8 @@ def watch_topic(
             version = found.version
             while found.version == version:
                 try:
-                    found = server.call(GetTopic(server.namespace, topic, version, TOPICS_WAIT_MS), TopicReply)
+                    changed = GetTopic(server.namespace, topic, version, TOPICS_WAIT_MS)
+                    found = read_patiently(partial(server.call, changed, TopicReply))
                 except CommandFailed as failed:
                     if failed.exit_code is not Exit.NOT_FOUND:
                         raise

@@ -10,7 +10,7 @@ from typing import Any
 from rota.cli.calls import JournalIsShorter, LinesArePruned, Server, failure_in
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.output import print_notice
-from rota.protocol.defaults import RECONNECT_TIMEOUT_MS
+from rota.protocol.defaults import RECONNECT_TIMEOUT_MS, STREAM_SILENCE_MS
 from rota.wire.problems import PRUNED_EVENT, decode_problem
 
 _PAUSE_S = 0.5
@@ -35,6 +35,7 @@ def group_events(server: Server, group_id: str, beginning: int | str | None) -> 
         )
     give_up_at: float | None = None
     while True:
+        opened_at = time.monotonic()
         try:
             for event in _stream(server, group_id, after):
                 after, give_up_at, skips_pruned = event["revision"], None, False
@@ -52,6 +53,8 @@ def group_events(server: Server, group_id: str, beginning: int | str | None) -> 
         except CommandFailed as failed:
             if failed.exit_code is not Exit.UNAVAILABLE:
                 raise
+            if time.monotonic() - opened_at >= STREAM_SILENCE_MS / 1000:
+                give_up_at = None  # A server answered this time, and sent no event, or the path became silent.
             give_up_at = give_up_at or time.monotonic() + RECONNECT_TIMEOUT_MS / 1000
             if time.monotonic() > give_up_at:
                 raise

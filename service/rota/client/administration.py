@@ -260,11 +260,18 @@ class Administration:
                     raise
                 after = pruned.first_revision - 1
             except Unavailable as error:
-                lasting += isinstance(error, CoordinatorUnreachable) and error.is_lasting
-                if lasting > 1:
-                    raise
-                pause_s = max(_WATCH_PAUSE_S, retry_delay_ms(error.code, error.retry_after_ms) / 1000)
-                await asyncio.sleep(pause_s)
+                lasting = await self._pause_watch(error, lasting)
+
+    async def _pause_watch(self, error: Unavailable, lasting: int) -> int:
+        """Pause a watch that was interrupted; raise the second error in a row of a kind that will not change.
+
+        `lasting` counts these, and the new count is returned.
+        """
+        lasting += isinstance(error, CoordinatorUnreachable) and error.is_lasting
+        if lasting > 1:
+            raise error
+        await asyncio.sleep(max(_WATCH_PAUSE_S, retry_delay_ms(error.code, error.retry_after_ms) / 1000))
+        return lasting
 
     # --- topics -------------------------------------------------------------------------------
 
@@ -286,15 +293,20 @@ class Administration:
     async def watch_topic(self, topic: str) -> AsyncIterator[TopicReply | None]:
         """A topic as it is now, and each time that it is another, without end; None while it is not registered.
 
-        Of several changes at once, the last one is reported.
+        Of several changes at once, the last one is reported. When the coordinator goes away it is waited for.
         """
         version: str | None = None
+        lasting = 0
         while True:
             wait_ms = 0 if version is None else TOPICS_WAIT_MS
             try:
                 found = await self._caller.ask(GetTopic(self.namespace, topic, version or "", wait_ms), TopicReply)
+                lasting = 0
             except UnknownTopic:
                 found = None
+            except Unavailable as error:
+                lasting = await self._pause_watch(error, lasting)
+                continue
             if version is None or (found.version if found else "") != version:
                 version = found.version if found else ""
                 yield found

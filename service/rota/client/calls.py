@@ -49,12 +49,14 @@ class Caller:
         self.check: Callable[[], None] = check or (lambda: None)
 
     async def ask(self, request: Request, reply_type: type[AnyReply]) -> AnyReply:
-        """The reply to `request`. Raises its error, or `CoordinatorUnreachable` where no answer came.
+        """The reply to `request`. Raises its error, or `CoordinatorUnreachable` if no answer came.
+
+        The time for which a call may park is not taken from that for retries.
 
         An answer of another program that will not change, such as a 404, is asked for once more and then raised.
         """
         loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + self._retry_timeout_ms / 1000
+        give_up_at = loop.time() + (self._retry_timeout_ms + parks_for_ms(request)) / 1000
         backoff = Backoff(CALL_BACKOFF_FIRST_MS, CALL_BACKOFF_CAP_MS)
         lasting = 0
         while True:

@@ -531,7 +531,7 @@ class Client:
     def watch_topic(self, topic: str) -> Iterator[TopicReply | None]:
         """A topic as it is now, and each time that it is another, without end; None while it is not registered.
 
-        Of several changes at once, the last one is reported.
+        Of several changes at once, the last one is reported. When the coordinator goes away it is waited for.
         """
 
     def put_topic(self, topic: str, partitions: int, attributes: Mapping[str, str] | None = None) -> TopicReply:

@@ -24,6 +24,7 @@ DRAIN_GRANT_MS: Final = 300_000
 QUARANTINE_WINDOW_MS: Final = 3_600_000
 TOPICS_REFRESH_MS: Final = 10_000
 TOPICS_WAIT_MS: Final = 20_000
+STREAM_SILENCE_MS: Final = 45_000
 AUTO_COMMIT_MS: Final = 5_000
 
 # --- stopping --------------------------------------------------------------------------------
@@ -161,6 +162,12 @@ DEFAULTS: Final = (
         TOPICS_WAIT_MS,
         "the parked call that waits for changes of topics",
         "Shorter than the 30 s after which many proxies cut a silent connection.",
+    ),
+    Default(
+        "STREAM_SILENCE_MS",
+        STREAM_SILENCE_MS,
+        "a stream of events, of the SDK and of `rota groups watch`, that is opened anew when it is silent",
+        "The server pings a stream every 15 s: one that is silent for three pings is dead.",
     ),
     Default(
         "AUTO_COMMIT_MS",

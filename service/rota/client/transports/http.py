@@ -27,7 +27,7 @@ from rota.client.transports.port import GroupEvent
 from rota.client.transports.sse import events_of
 from rota.credentials import Credentials, CredentialsError
 from rota.observability.tracing import carried
-from rota.protocol.defaults import CONNECT_TIMEOUT_MS
+from rota.protocol.defaults import CONNECT_TIMEOUT_MS, STREAM_SILENCE_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Request, refuse
 from rota.wire.documents import dump_document
@@ -36,8 +36,6 @@ from rota.wire.replies import Received
 from rota.wire.routes import PREFIX, Target, encode_request
 
 _CONNECT_TIMEOUT_S = CONNECT_TIMEOUT_MS / 1000
-_STREAM_SILENCE_S = 45.0
-"""The server pings a stream every 15 seconds: one that is silent for three pings is dead."""
 _ELSEWHERE = frozenset(
     {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
 )
@@ -104,7 +102,7 @@ class HttpTransport:
         """As `Transport.watch`."""
         path = f"{PREFIX.format(namespace=namespace)}/groups/{group_id}/events"
         query = {} if after_revision is None else {"after": str(after_revision)}
-        no_end = httpx.Timeout(_STREAM_SILENCE_S, connect=_CONNECT_TIMEOUT_S)
+        no_end = httpx.Timeout(STREAM_SILENCE_MS / 1000, connect=_CONNECT_TIMEOUT_S)
         address = self._base_urls[self._current]
         try:
             async with self._http.stream("GET", address + path, params=query, timeout=no_end) as response:
