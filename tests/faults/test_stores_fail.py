@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 
 import pytest
+import redis
 
 from rota.client import HttpTransport
 from rota.protocol.errors import ErrorCode
@@ -56,8 +57,23 @@ def stalled(cluster: Cluster) -> None:
     cluster.valkey.process.pause()
 
 
+def poisoned(cluster: Cluster) -> None:
+    """Another program writes into the keys of all shards."""
+    with redis.Redis(port=cluster.valkey.port) as client:
+        for key in client.scan_iter():
+            now_ms = 1_000 * client.time()[0]
+            client.zadd(key, {"another program's member": now_ms, b"\xff\xfe": now_ms, "a/b": "inf", "": "inf"})
+
+
+def overwritten(cluster: Cluster) -> None:
+    """Another program overwrites every second key."""
+    with redis.Redis(port=cluster.valkey.port) as client:
+        for key in sorted(client.scan_iter())[::2]:
+            client.set(key, "another program's value")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("hurt", [flushed, restarted_empty, gone, stalled])
+@pytest.mark.parametrize("hurt", [flushed, restarted_empty, gone, stalled, poisoned, overwritten])
 async def test_nobody_is_evicted_when_redis_fails_and_then_a_replica(
     cluster: Cluster, seed: int, hurt: Callable[[Cluster], None]
 ) -> None:

@@ -51,7 +51,8 @@ def a_value(random: Random, kind: Any) -> Any:
 
 def a_message(random: Random, kind: Any) -> Any:
     """A message with any values of the right types; one that waits does not wait."""
-    values = {name: a_value(random, hint) for name, hint in get_type_hints(kind).items()}
+    hints = get_type_hints(kind)
+    values = {field.name: a_value(random, hints[field.name]) for field in dataclasses.fields(kind)}
     return kind(**{**values, "wait_ms": 0} if "wait_ms" in values else values)
 
 

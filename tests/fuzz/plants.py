@@ -14,10 +14,12 @@ import jwt
 from rota.access import certificates
 from rota.api.grpc import server as grpc_server
 from rota.api.http import framing
+from rota.api.peer import answers, methods
 from rota.api.peer import server as peer_server
 from rota.group import join
 from rota.group.journal import decode_entry
-from rota.server.access import bearers
+from rota.liveness import redis as redis_store
+from rota.server.access import bearers, reviews
 from rota.storage import verify
 from rota.wire import envelopes
 from rota.wire.records import ObjectShape
@@ -133,6 +135,31 @@ def a_fold_that_is_never_forgotten(patch: Patch) -> None:
 @plant("peers", "AttributeError")
 def a_reply_that_is_taken_for_a_request(patch: Patch) -> None:
     patch(peer_server, "unpack_request", lambda data: envelopes.unpack(data)[0])
+
+
+@plant("redis", "UnicodeDecodeError")
+def a_foreign_name_that_is_taken_for_a_member(patch: Patch) -> None:
+    patch(redis_store, "_member", lambda text: tuple(text.decode().split("/", 2)))
+
+
+@plant("redis", "ValueError")
+def an_answer_that_is_read_outside_of_the_guard(patch: Patch) -> None:
+    patch(redis_store.RedisLiveness, "_read", lambda _self, command, answer, read: read(command, answer))
+
+
+@plant("peer_answers", "Answer(")
+def a_reply_to_another_kind_of_call(patch: Patch) -> None:
+    patch(answers, "check_kind", lambda request, answer: None)
+
+
+@plant("peer_answers", "JournalEvent(")
+def an_event_without_checked_types(patch: Patch) -> None:
+    patch(methods, "checked", lambda given, kinds: given)
+
+
+@plant("issuers", "reviews.py")
+def a_review_whose_answer_is_trusted(patch: Patch) -> None:
+    patch(reviews.Reviews, "_ask", lambda self, token: self._review(token))
 
 
 @plant("core", "StopIteration")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -17,8 +17,15 @@ PATIENT_S = 10.0
 """Where a test is not about time, a machine that is busy with other tests may be slow."""
 
 
-def on(server: ValkeyServer, *, incarnation: str | None = None, timeout_s: float = PATIENT_S) -> RedisLiveness:
-    return RedisLiveness(server.url, incarnation=incarnation or uuid.uuid4().hex, timeout_s=timeout_s)
+def on(
+    server: ValkeyServer,
+    *,
+    incarnation: str | None = None,
+    timeout_s: float = PATIENT_S,
+    on_unusable: Callable[[], None] = lambda: None,
+) -> RedisLiveness:
+    named = incarnation or uuid.uuid4().hex
+    return RedisLiveness(server.url, incarnation=named, timeout_s=timeout_s, on_unusable=on_unusable)
 
 
 @pytest.fixture(params=["memory", "valkey"])

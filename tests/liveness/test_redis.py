@@ -14,6 +14,7 @@ import redis
 import trustme
 
 from rota.group.sessions import MemberName
+from rota.liveness import redis as redis_store
 from rota.liveness.redis import RedisLiveness
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
@@ -93,6 +94,97 @@ async def test_scripts_are_loaded_again_after_a_restart(liveness: RedisLiveness,
         client.script_flush()
 
     assert await liveness.record(3, [A]) == [True]
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"another program's member": 1},
+        {b"\xff\xfe": 1},
+        {"a/b": 1},
+        {"default/orders/b": "inf"},
+        {"default/orders/b": "-inf"},
+        {"default/orders/b": 1e300},
+        {"default/orders/b": -1},
+    ],
+)
+async def test_entries_that_no_replica_writes_are_skipped(
+    valkey_server: ValkeyServer, entries: dict[str, float]
+) -> None:
+    unusable: list[None] = []
+    liveness = on(valkey_server, incarnation="abc", on_unusable=lambda: unusable.append(None))
+    await liveness.publish(news(A))
+    with redis.Redis(port=valkey_server.port) as client:
+        client.zadd("rota:{abc-3}:heard", entries)
+
+    seen = await liveness.read(3)
+    asked = await liveness.seen_ms_ago([(3, A), (3, ("default", "orders", "b"))])
+
+    assert set(seen.seen_ms_ago) == {A}
+    assert seen.published_ms_ago is not None
+    assert [each is not None for each in asked] == [True, False]
+    assert len(unusable) == ("default/orders/b" not in entries)
+    await liveness.close()
+
+
+async def test_a_time_in_the_future_is_removed_by_the_next_update(
+    liveness: RedisLiveness, valkey_server: ValkeyServer
+) -> None:
+    await liveness.publish(news(A))
+    with redis.Redis(port=valkey_server.port) as client:
+        client.zadd("rota:{abc-3}:heard", {"": "inf", "default/orders/a": "inf"})
+
+    assert await liveness.publish(news()) == [3], "all is to be published again"
+    assert await liveness.publish(news(A)) == []
+    seen = await liveness.read(3)
+    assert set(seen.seen_ms_ago) == {A}
+    assert seen.published_ms_ago is not None
+
+
+async def test_a_key_of_another_type_costs_its_shard_alone(
+    valkey_server: ValkeyServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    unusable: list[None] = []
+    liveness = on(valkey_server, incarnation="abc", on_unusable=lambda: unusable.append(None))
+    with redis.Redis(port=valkey_server.port) as client:
+        client.set("rota:{abc-3}:heard", "another program's value")
+
+    lost = await liveness.publish([*news(A, shard_id=3), *news(A, shard_id=4)])
+    asked = await liveness.seen_ms_ago([(3, A), (4, A)])
+    known = [await liveness.record(shard_id, [A]) for shard_id in (3, 4)]
+
+    assert (lost, known) == ([3], [[False], [True]])
+    assert [each is not None for each in asked] == [False, True]
+    assert (await liveness.read(3)).published_ms_ago is None
+    assert len(unusable) == 4
+    assert [record.__dict__["key"] for record in caplog.records] == ["rota:{abc-3}:heard"]
+    await liveness.close()
+
+
+async def test_a_key_with_too_many_entries_is_not_read(
+    valkey_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_store, "MOST_ENTRIES", 3)
+    liveness = on(valkey_server, incarnation="abc")
+    await liveness.publish(
+        [*news(A, shard_id=4), *news(*[("default", "orders", str(n)) for n in range(9)], shard_id=3)]
+    )
+
+    assert (await liveness.read(3)).published_ms_ago is None
+    assert set((await liveness.read(4)).seen_ms_ago) == {A}
+    await liveness.close()
+
+
+async def test_a_redis_that_takes_no_writes_is_away(valkey_server: ValkeyServer) -> None:
+    liveness = on(valkey_server, incarnation="abc")
+    with redis.Redis(port=valkey_server.port) as client:
+        client.execute_command("REPLICAOF", "127.0.0.1", "1")
+        try:
+            with pytest.raises(LivenessUnavailable, match="ReadOnlyError"):
+                await liveness.publish([*news(A, shard_id=3), *news(A, shard_id=4)])
+        finally:
+            client.execute_command("REPLICAOF", "NO", "ONE")
+    await liveness.close()
 
 
 async def test_a_time_in_the_future_is_no_sign_of_life(liveness: RedisLiveness, valkey_server: ValkeyServer) -> None:

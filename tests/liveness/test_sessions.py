@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from rota.liveness.memory import MemoryLiveness
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatManyReply, HeartbeatReply, MemberHeartbeat
 from rota.runtime.routing import RoutedCoordinator
@@ -108,6 +109,50 @@ async def test_members_that_left_or_expired_are_forgotten() -> None:
         await asyncio.sleep(0.2)
 
         assert set((await fleet.liveness.read(0)).seen_ms_ago) == set()
+
+
+# --- a liveness store that answers in wrong forms ---------------------------------------------------
+
+
+class Garbling(MemoryLiveness):
+    """It answers everything with what its client cannot read."""
+
+    def _check(self) -> None:
+        raise ValueError("not enough values to unpack (expected 3, got 1)")
+
+
+@in_virtual_time
+async def test_a_shard_is_served_whatever_the_liveness_store_answers() -> None:
+    fleet = Fleet()
+    fleet.liveness = Garbling(fleet.clock.monotonic_ms)
+    async with owner_and_other(fleet) as (owner, other):
+        worker = await a_worker(owner)
+        await fleet.kill(owner)
+        answers = {await worker.heartbeat(other)}
+        await until_owned(other)
+
+        answers |= await worker.heartbeats(other, seconds=2 * SESSION_S)
+        assert answers <= {ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        assert await worker.heartbeat(other) is ErrorCode.NONE
+        assert await expired_at_s(fleet) > worker.seen_s + SESSION_S - 0.01
+        assert other.ready()[0]
+
+
+@in_virtual_time
+async def test_a_key_that_another_program_overwrites_costs_no_member() -> None:
+    fleet = Fleet()
+    assert fleet.liveness is not None
+    async with owner_and_other(fleet) as (owner, other):
+        worker = await a_worker(owner)
+        fleet.liveness.spoiled.add(0)
+        await worker.heartbeats(owner, seconds=5)
+        await fleet.kill(owner)
+        await until_owned(other)
+
+        assert await worker.heartbeats(other, seconds=2 * SESSION_S) == OK
+        fleet.liveness.spoiled.clear()
+        await asyncio.sleep(1.5)
+        assert set((await fleet.liveness.read(0)).seen_ms_ago) == {(*GROUP, worker.member_id)}
 
 
 # --- a shard without an owner ----------------------------------------------------------------------

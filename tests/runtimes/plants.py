@@ -13,9 +13,11 @@ from typing import Any
 
 from rota.replica.leases import Leases
 from rota.replica.owned_shard import OwnedShard
-from rota.replica.ports import StoreUnavailable
+from rota.replica.ports import LivenessUnavailable, StoreUnavailable
+from rota.replica.shared_liveness import UNAVAILABLE
 from rota.runtime.host import ShardHost
 from rota.runtime.ownership import Ownership
+from rota.runtime.sessions import SharedSessions
 from tests.sim.mutants import MUTANTS
 
 Patch = Callable[[Any, str, Any], None]
@@ -117,6 +119,17 @@ shared("a_call_of_unknown_outcome_is_sent_again", "aesthetics D2", "S13", 1, 3)
 
 shared("the_others_are_not_asked_before_an_expiry", "aesthetics D2, faults R9", "L1")
 shared("a_new_owner_ignores_what_was_left_of_sessions", "aesthetics D2", "L2", 1957)
+
+
+@plant("faults D1", "crash L9", 4, 40)
+def a_garbled_answer_of_the_liveness_store_ends_the_process(patch: Patch) -> None:
+    async def ask_store(self: Any, do: Any) -> Any:
+        try:
+            return await self._do(do)
+        except LivenessUnavailable:
+            return UNAVAILABLE
+
+    patch(SharedSessions, "_ask_store", ask_store)
 
 
 # --- what no finding had, but a net of this kind must find ----------------------------------------------

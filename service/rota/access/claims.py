@@ -87,7 +87,7 @@ def caller_of_review(status: Mapping[str, Any], issuer: Issuer, *, expires_at_ms
     if not user["username"].startswith(_SERVICE_ACCOUNT) or not name:
         raise UnusableClaims("the token is no service account's")
     extra = user.get("extra") or {}
-    pod_name, pod_uid = (next(iter(extra.get(key) or ()), "") for key in (_POD_NAME, _POD_UID))
+    pod_name, pod_uid = (str(next(iter(extra.get(key) or ()), "")) for key in (_POD_NAME, _POD_UID))
     pod = issuer.pod(namespace, pod_name, pod_uid) if pod_name else None
     return _of_account(issuer, namespace, name, pod, expires_at_ms)
 

@@ -9,10 +9,12 @@ from rota.replica.ports import LivenessUnavailable, SeenMembers, ShardNews
 
 
 class MemoryLiveness:
-    """`Liveness` on two dictionaries, by `clock_ms`. `away` and `forget()` do to it what happens to a Redis."""
+    """`Liveness` on two dictionaries, by `clock_ms`. `away`, `forget()`, `spoiled` do to it what happens to a Redis."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self.away = False
+        self.spoiled: set[int] = set()
+        """Shards whose keys another program has overwritten."""
         self._clock_ms = clock_ms
         self._seen: dict[int, dict[MemberName, int]] = {}
         self._published: dict[int, int] = {}
@@ -30,6 +32,10 @@ class MemoryLiveness:
         self._check()
         now_ms, lost = self._clock_ms(), []
         for some in news:
+            if some.shard_id in self.spoiled:
+                self._seen.pop(some.shard_id, None)
+                lost.append(some.shard_id)
+                continue
             shard = self._seen.setdefault(some.shard_id, {})
             for name in some.gone:
                 shard.pop(name, None)
@@ -43,25 +49,29 @@ class MemoryLiveness:
 
     async def read(self, shard_id: int) -> SeenMembers:
         self._check()
-        now_ms, published_ms = self._clock_ms(), self._published.get(shard_id)
-        seen = {name: now_ms - at_ms for name, at_ms in self._seen.get(shard_id, {}).items()}
+        now_ms = self._clock_ms()
+        published_ms = None if shard_id in self.spoiled else self._published.get(shard_id)
+        seen = {name: now_ms - at_ms for name, at_ms in self._known_of(shard_id).items()}
         return SeenMembers(seen, None if published_ms is None else now_ms - published_ms)
 
     async def seen_ms_ago(self, members: Sequence[tuple[int, MemberName]]) -> list[int | None]:
         self._check()
         now_ms = self._clock_ms()
-        seen = (self._seen.get(shard_id, {}).get(name) for shard_id, name in members)
+        seen = (self._known_of(shard_id).get(name) for shard_id, name in members)
         return [None if at_ms is None else now_ms - at_ms for at_ms in seen]
 
     async def record(self, shard_id: int, members: Sequence[MemberName]) -> list[bool]:
         self._check()
-        shard = self._seen.get(shard_id, {})
+        shard = self._known_of(shard_id)
         known = [name in shard for name in members]
         shard.update({name: self._clock_ms() for name in members if name in shard})
         return known
 
     async def close(self) -> None:
         """Nothing to let go of."""
+
+    def _known_of(self, shard_id: int) -> dict[MemberName, int]:
+        return {} if shard_id in self.spoiled else self._seen.get(shard_id, {})
 
     def _check(self) -> None:
         if self.away:

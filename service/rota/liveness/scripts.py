@@ -6,6 +6,9 @@ an owner last published its news.
 
 from __future__ import annotations
 
+CLOCK_BACK_MS = 2_000
+"""A time further in the future than this is not one of a heartbeat: the clock has gone back, or no replica wrote it."""
+
 NOW = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -13,6 +16,8 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 PUBLISH = (
     NOW
+    + f"""
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '(' .. (now + {CLOCK_BACK_MS}), '+inf')"""
     + """
 local published = redis.call('ZSCORE', KEYS[1], '')
 local gone = cjson.decode(ARGV[1])
@@ -33,7 +38,14 @@ return {now, published}
 )
 """Members that are gone, members that were seen, is this the end of the news, how long to remember."""
 
-READ = NOW + "return {now, redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')}"
+READ = (
+    NOW
+    + """
+if redis.call('ZCARD', KEYS[1]) > tonumber(ARGV[1]) then return redis.error_reply('WRONGTYPE too many entries') end
+return {now, redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')}
+"""
+)
+"""The most entries."""
 
 SEEN = NOW + "return {now, redis.call('ZMSCORE', KEYS[1], unpack(ARGV))}"
 

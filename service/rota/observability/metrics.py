@@ -126,6 +126,11 @@ class Metrics:
         self._liveness_failures = Counter(
             "rota_liveness_failures_total", "Failed calls to Redis.", ["operation"], registry=self.registry
         )
+        self._liveness_unusable = Counter(
+            "rota_liveness_unusable_total",
+            "Answers of Redis about keys with contents that no replica writes.",
+            registry=self.registry,
+        )
         self._events = _Counts("rota_journal_events", "Journal events that became durable.", ("kind",), self.registry)
         self._journal_lines = Gauge(
             "rota_journal_lines",
@@ -272,6 +277,9 @@ class Metrics:
         """`operation` is one of publish, ask, record, read, ping."""
         self._liveness_failures.labels(operation).inc()
         self._liveness_up.labels("redis").set(0)
+
+    def liveness_unusable(self) -> None:
+        self._liveness_unusable.inc()
 
     def liveness_answered(self) -> None:
         self._liveness_up.labels("redis").set(1)

@@ -103,6 +103,8 @@ class SharedLiveness:
         """What the store knew of a shard that was loaded: its former owner may have ended before all was published."""
         self._published_ms: dict[OwnedShard, int] = {}
         """When, by the monotonic clock. A shard that is missing here is published as a whole."""
+        self._lost_ms: dict[OwnedShard, int] = {}
+        """Shards that the store has lost although they were published as a whole: they are published again later."""
         self._asking: list[tuple[OwnedShard, Timer]] = []
         self._has_failed = False
         self._away_until_ms = 0
@@ -120,6 +122,7 @@ class SharedLiveness:
         """Publish what these shards have received since the last round, one of which begins every `PUBLISH_MS`."""
         owned = [each for each in shards if each.may_answer(now)]
         held = {each.shard_id for each in shards}
+        self._lost_ms = {each: ms for each, ms in self._lost_ms.items() if now.monotonic_ms < ms + AWAY_MS}
         self._gone = {shard_id: gone for shard_id, gone in self._gone.items() if shard_id in held}
         if self._has_failed:
             is_back, now = yield from self._is_back(now)
@@ -135,6 +138,8 @@ class SharedLiveness:
             self._failed(now)
             return
         published = {some.shard_id for some in updates} - set(lost)
+        was_whole = [each for each in owned if each not in self._published_ms]
+        self._lost_ms |= {each: now.monotonic_ms for each in was_whole if each.shard_id in lost}
         for some in updates:
             if some.shard_id in published:
                 self._note_forgotten(some)
@@ -169,6 +174,9 @@ class SharedLiveness:
         published_ms = self._published_ms.get(owned)
         names = dict(self._gone.get(owned.shard_id, {}))
         if published_ms is None:
+            if owned in self._lost_ms:
+                owned.shard.take_seen()
+                return None
             owned.shard.mark_all_seen()
             names |= dict.fromkeys(self._found.get(owned.shard_id, ()))
         gone = [name for name in names if not owned.shard.has_member(name)]

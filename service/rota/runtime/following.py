@@ -173,6 +173,9 @@ class Follower:
                 extra={"last": ahead.last_revision},
             )
             self._go_on_after(ahead.last_revision or 0)
+        except Exception as error:
+            # A peer's lines, or a listener that fails at them: members get the same with their next heartbeats.
+            logger.error("events of a followed group were not received", exc_info=error)
 
     def _go_on_after(self, seq: int) -> None:
         epoch = self._last[0] if self._last is not None else 0

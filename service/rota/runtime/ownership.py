@@ -307,9 +307,9 @@ class Ownership:
                 group.create_task(self._serve(claim, image, do.lease_until_ms, do.lost.get(claim.shard_id)))
 
     async def _serve(self, claim: ShardClaim, image: ShardImage, lease_until_ms: int, lost: Lost | None) -> None:
-        # Read last: until now, others may have recorded heartbeats for a shard without an owner.
-        seen = await self._sessions.read(claim.shard_id) if self._sessions else None
         try:
+            # Read last: until now, others may have recorded heartbeats for a shard without an owner.
+            seen = await self._sessions.read(claim.shard_id) if self._sessions else None
             host = ShardHost(
                 claim,
                 image,

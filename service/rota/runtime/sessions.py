@@ -12,7 +12,7 @@ from rota.group.sessions import MemberName
 from rota.protocol.messages import Heartbeat, HeartbeatMany
 from rota.replica import shared_liveness as step
 from rota.replica.owned_shard import PUBLISH_MS
-from rota.replica.ports import Answer, Liveness, LivenessUnavailable, SeenMembers
+from rota.replica.ports import Answer, Liveness, SeenMembers
 from rota.replica.shared_liveness import UNAVAILABLE, Found, SharedLiveness, Step, Steps
 from rota.runtime.clock import Clock
 from rota.runtime.host import ShardHost
@@ -91,7 +91,8 @@ class SharedSessions:
     async def _ask_store(self, do: Step) -> Any:
         try:
             return await self._do(do)
-        except LivenessUnavailable as error:
+        except Exception as error:
+            # The store is a help that members can do without, whatever it answers: no error of it ends this process.
             self._failed(_OPERATIONS[type(do)], error)
             return UNAVAILABLE
 
@@ -113,14 +114,14 @@ class SharedSessions:
             case step.RecordHeartbeats(shard_id, names):
                 return await self._liveness.record(shard_id, names)
 
-    def _failed(self, operation: str, error: LivenessUnavailable) -> None:
+    def _failed(self, operation: str, error: Exception) -> None:
         now_ms = self._clock.monotonic_ms()
         self._telemetry.on_liveness_failed(operation)
         if now_ms >= self._warned_at_ms + WARN_MS:
             self._warned_at_ms = now_ms
             logger.warning(
                 "the liveness store does not answer; this replica uses only the heartbeats that it receives itself",
-                extra={"operation": operation, "error": str(error)},
+                extra={"operation": operation, "error": str(error) or repr(error)},
             )
 
 

@@ -239,7 +239,7 @@ async def _liveness(settings: Settings, store: SqlStore, metrics: Metrics) -> As
         return
     from rota.liveness.redis import RedisLiveness
 
-    liveness = RedisLiveness(settings.redis, incarnation=store.incarnation)
+    liveness = RedisLiveness(settings.redis, incarnation=store.incarnation, on_unusable=metrics.liveness_unusable)
     try:
         try:
             await liveness.ping()

@@ -15,7 +15,7 @@ from rota.protocol.messages import Heartbeat, HeartbeatMany
 from rota.replica import shared_liveness as step
 from rota.replica.owned_shard import PUBLISH_MS, OwnedShard
 from rota.replica.ports import Answer, SeenMembers, ShardNews
-from rota.replica.shared_liveness import UNAVAILABLE, Asked, Found, SharedLiveness, Step, Steps
+from rota.replica.shared_liveness import AWAY_MS, UNAVAILABLE, Asked, Found, SharedLiveness, Step, Steps
 from rota.testing.scheduler import Process
 
 if TYPE_CHECKING:
@@ -41,14 +41,18 @@ class LivenessServer(MemoryLiveness):
         self.published_ms: dict[int, list[int]] = defaultdict(list)
         """When the owner of each shard published."""
         self._copy = self._contents()
+        if world.wrong_forms.is_drawn:
+            world.scheduler.after(world.wrong_forms.draws.randrange(4_000), None, self._spoil)
 
     def submit(
         self,
         process: Process,
         command: Callable[[], Coroutine[Any, Any, Result]],
-        done: Callable[[tuple[Result] | None], None],
+        done: Callable[[tuple[Result] | tuple[Exception] | None], None],
     ) -> None:
-        """One message to the server and one back; `done` gets None where the answer does not come in time."""
+        """One message to the server and one back; `done` gets None if the answer does not come in time, and an
+        exception if the client cannot read it.
+        """
         world = self._world
         sent_ms, rng = world.scheduler.now_ms, world.rng
         there_ms = 1 + int(rng.random() * (300 if sent_ms < self.slow_until_ms else 2))
@@ -57,12 +61,14 @@ class LivenessServer(MemoryLiveness):
         def run() -> None:
             if world.scheduler.now_ms >= self.away_until_ms:
                 answer = _finished(command())
-                world.scheduler.after(1 + int(rng.random() * 2), process, settle, (answer,))
+                is_wrong = world.wrong_forms.has_next("the liveness store")
+                found = (ValueError("not what a replica has written"),) if is_wrong else (answer,)
+                world.scheduler.after(1 + int(rng.random() * 2), process, settle, found)
 
-        def settle(answer: tuple[Result] | None) -> None:
+        def settle(answer: tuple[Result] | tuple[Exception] | None) -> None:
             if next(outcomes):
                 return
-            if answer is None:
+            if answer is None or isinstance(answer[0], Exception):
                 world.sometimes("the liveness store did not answer")
                 self.faults_ms.append((sent_ms, world.scheduler.now_ms))
             done(answer)
@@ -74,6 +80,15 @@ class LivenessServer(MemoryLiveness):
         for each in news:
             self.published_ms[each.shard_id].append(self._world.scheduler.now_ms)
         return await super().publish(news)
+
+    def _spoil(self) -> None:
+        """Another program overwrites the key of a shard; later, that is removed."""
+        shard_id, for_ms = self._world.wrong_forms.draws.randrange(self._world.profile.shards), 2_000
+        now_ms = self._world.scheduler.now_ms
+        self._world.sometimes("another program overwrites a key of the liveness store")
+        self.spoiled.add(shard_id)
+        self.faults_ms.append((now_ms, now_ms + for_ms + AWAY_MS))
+        self._world.scheduler.after(for_ms, None, self.spoiled.clear)
 
     def has_failed(self, from_ms: int, to_ms: int) -> bool:
         """Was there a moment in this span of time at which it was not to be relied on?"""
@@ -166,7 +181,7 @@ class SimulatedSessions:
             self._server.submit(self._replica, lambda: self._command(do), answered)
 
         def answered(answer: tuple[Any] | None) -> None:
-            found = UNAVAILABLE if answer is None else answer[0]
+            found = UNAVAILABLE if answer is None or isinstance(answer[0], Exception) else answer[0]
             try:
                 do = steps.send((found, self._replica.now()))
             except StopIteration as end:

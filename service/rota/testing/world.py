@@ -37,6 +37,7 @@ from rota.testing.served_worker import RETURN_DELAY_MS
 from rota.testing.situations import note_reply_situation, note_takeover
 from rota.testing.store import STORE_CLOCK_MS, SimulatedStore
 from rota.testing.without import NOTHING, Without
+from rota.testing.wrong_forms import WrongForms
 from rota.types.leader import decode_candidate
 
 NAMESPACE = "sim"
@@ -72,6 +73,7 @@ class World:
         self.forwards = self.parts.forwards
         self.rng = Random(seed)
         self.scheduler = Scheduler()
+        self.wrong_forms = WrongForms(self)
         self.liveness = LivenessServer(self) if self.parts.liveness else None
         self.cut_links: dict[frozenset[str], int] = {}
         """Until when two replicas cannot reach each other."""

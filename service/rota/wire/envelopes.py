@@ -98,7 +98,16 @@ def _dataclass_decoder(kind: Any) -> Callable[[Any], Any]:
 def _checked(kind: type, value: Any) -> Any:
     if type(value) is not kind:
         raise TypeError(f"a {kind.__name__} was expected")
+    if kind is int:
+        return bounded(value)
     return whole(value) if isinstance(value, str) else value
+
+
+def bounded(number: Any) -> int:
+    """The number; ValueError for one of more than 64 bits, and for anything else: no field of a message holds it."""
+    if type(number) is not int or not -(2**63) <= number < 2**63:
+        raise ValueError("not a number that a replica sends")
+    return number
 
 
 def whole(text: str) -> str:
@@ -125,4 +134,6 @@ def checked(given: Any, kinds: tuple[Any, ...]) -> list[Any]:
     for each in given:
         if isinstance(each, str):
             whole(each)
+        elif isinstance(each, int):
+            bounded(each)
     return list_of(given)

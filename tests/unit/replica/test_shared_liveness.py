@@ -248,6 +248,18 @@ def test_what_the_store_has_lost_is_published_as_a_whole(replica: Replica) -> No
     assert replica.publish() == ShardNews(0, {replica.member: 10}, [])
 
 
+def test_a_store_that_loses_a_whole_shard_gets_it_again_later(replica: Replica) -> None:
+    replica.answers = lambda _do: [0]
+    replica.publish()
+    replica.later(AWAY_MS - 1)
+    replica.heartbeat()
+    assert replica.publish() is None, "its key is another program's: to publish it all each time is in vain"
+    replica.comes_back()
+    replica.later(1)
+
+    assert replica.publish() == ShardNews(0, {replica.member: 1}, [])
+
+
 def test_a_shard_that_is_gone_is_known_no_more(replica: Replica) -> None:
     replica.publish()
     other = Replica()

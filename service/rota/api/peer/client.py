@@ -12,6 +12,7 @@ from typing import cast
 
 import grpc
 
+from rota.api.peer.answers import read_answer
 from rota.api.peer.heartbeats import CollectedHeartbeats, may_be_collected
 from rota.api.peer.methods import (
     CALL,
@@ -33,7 +34,7 @@ from rota.protocol.messages import CommitOffsets, Request
 from rota.replica.forwarding import Beats, ForwardedAtOnce, NoAnswer, answer_timeout_ms
 from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.forwarding import PeerUnreachable
-from rota.wire.envelopes import MalformedEnvelope, pack, unpack
+from rota.wire.envelopes import MalformedEnvelope, pack
 from rota.wire.peer_commits import pack_commit, unpack_commit_answer
 
 NOTIFY_S = 0.5
@@ -86,9 +87,8 @@ class GrpcPeers:
         except grpc.aio.AioRpcError as error:
             raise PeerUnreachable(error.details() or error.code().name) from error
         try:
-            reply, beside = unpack(data)
-            return Answer(reply, beside["revision"], beside["epoch"], beside["owner"], tuple(beside.get("shards", ())))
-        except (MalformedEnvelope, KeyError, TypeError) as error:
+            return read_answer(request, data)
+        except MalformedEnvelope as error:
             raise PeerUnreachable(f"its answer cannot be read, so it may be of another release: {error}") from error
 
     def submit(self, peer: Replica, request: ForwardedAtOnce, done: Callable[[Answer | NoAnswer], None]) -> None:
@@ -131,8 +131,8 @@ class GrpcPeers:
                 async for data in stream:
                     yield unpack_event(data)
         except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.OUT_OF_RANGE:
-                raise unpack_refusal(error.details() or "") from error
+            if error.code() is grpc.StatusCode.OUT_OF_RANGE and (refusal := unpack_refusal(error.details() or "")):
+                raise refusal from error
         except MalformedEnvelope as error:
             _log.warning("a peer's event cannot be read", extra={"peer": peer.replica_id, "error": str(error)})
         finally:
@@ -156,9 +156,13 @@ class GrpcPeers:
         await asyncio.gather(*self._closing)
 
     async def _notify(self, peer: Replica, rpc_of: Callable[[_Link], _Unary], data: bytes) -> None:
-        link = self._link(peer)
-        with suppress(grpc.aio.AioRpcError), link.used():
-            await rpc_of(link)(data, timeout=NOTIFY_S, metadata=self._metadata)
+        try:
+            link = self._link(peer)
+            with suppress(grpc.aio.AioRpcError), link.used():
+                await rpc_of(link)(data, timeout=NOTIFY_S, metadata=self._metadata)
+        except Exception as error:
+            # A row of the registry that no replica writes: it costs this notification, and no round on the leases.
+            _log.warning("a peer cannot be notified", extra={"peer": peer.replica_id, "error": repr(error)})
 
     def _link(self, peer: Replica) -> _Link:
         version, credentials = self._credentials() if self._credentials is not None else (None, None)

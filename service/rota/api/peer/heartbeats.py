@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 
+from rota.api.peer.answers import check_kind
 from rota.api.peer.unix import UnixLink
 from rota.observability import tracing
 from rota.protocol.messages import Heartbeat, HeartbeatMany, Request
@@ -152,8 +153,6 @@ class CollectedHeartbeats:
                 with tracing.spans.within("forward heartbeats", kind, noted, links):
                     data = await self._send(message, limit_s)
             outcome = unpack_answers(data, Answer)
-            if len(outcome) != len(some):
-                outcome = NoAnswer(f"{len(outcome)} replies to {len(some)} heartbeats")
         except grpc.aio.AioRpcError as error:
             outcome = NoAnswer(error.details() or error.code().name)
         except MalformedEnvelope as error:
@@ -163,6 +162,12 @@ class CollectedHeartbeats:
 
     def _received(self, some: list[_Asked], outcome: Sequence[Answer] | NoAnswer) -> None:
         self._under_way -= 1
+        try:
+            if not isinstance(outcome, NoAnswer):
+                for (request, _, _), answer in zip(some, outcome, strict=True):
+                    check_kind(request, answer)
+        except ValueError as error:
+            outcome = NoAnswer(str(error))
         _settle(some, [outcome] * len(some) if isinstance(outcome, NoAnswer) else outcome)
         self._send_unsent(has_waited=True)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 from rota.protocol.errors import LinesPruned, NotInJournal, ReaderIsAhead
 from rota.replica.ports import JournalEvent
-from rota.wire.envelopes import MalformedEnvelope, whole
+from rota.wire.envelopes import MalformedEnvelope, checked, whole
 
 SERVICE = "rota.internal.v1.Peer"
 CALL = f"/{SERVICE}/Call"
@@ -63,16 +63,18 @@ def pack_event(event: JournalEvent) -> bytes:
     return json.dumps(dataclasses.asdict(event)).encode()
 
 
-_FIELDS_OF_AN_EVENT = frozenset(field.name for field in dataclasses.fields(JournalEvent))
+_FIELDS_OF_AN_EVENT = {name: get_origin(kind) or kind for name, kind in get_type_hints(JournalEvent).items()}
 
 
 def unpack_event(data: bytes) -> JournalEvent:
     """Fields that this release does not know are of a later one, and left out. Raises `MalformedEnvelope`."""
     document = _unpack_document(data)
     try:
-        return JournalEvent(**{name: value for name, value in document.items() if name in _FIELDS_OF_AN_EVENT})
-    except TypeError as error:
+        event = JournalEvent(**{name: value for name, value in document.items() if name in _FIELDS_OF_AN_EVENT})
+        checked([getattr(event, name) for name in _FIELDS_OF_AN_EVENT], tuple(_FIELDS_OF_AN_EVENT.values()))
+    except (TypeError, ValueError) as error:
         raise MalformedEnvelope("not an event") from error
+    return event
 
 
 def pack_refusal(refusal: NotInJournal) -> str:
@@ -81,9 +83,15 @@ def pack_refusal(refusal: NotInJournal) -> str:
     return json.dumps([refusal.after_revision, refusal.first_revision, *end])
 
 
-def unpack_refusal(message: str) -> NotInJournal:
-    after_revision, first_revision, *end = json.loads(message)
-    return ReaderIsAhead(after_revision, first_revision, *end) if end else LinesPruned(after_revision, first_revision)
+def unpack_refusal(message: str) -> NotInJournal | None:
+    """None for what no replica sends."""
+    try:
+        after_revision, first_revision, *end = json.loads(message)
+        if not end:
+            return LinesPruned(*checked([after_revision, first_revision], (int, int)))
+        return ReaderIsAhead(*checked([after_revision, first_revision, *end], (int, int, int, str)))
+    except (TypeError, ValueError, RecursionError):
+        return None
 
 
 def pack_document(document: dict[str, Any]) -> bytes:

@@ -239,7 +239,7 @@ class _Asking(_Messages):
             answers = self._answers.unpack(outcome)
             if len(answers) != count:
                 raise MalformedEnvelope(f"{len(answers)} replies to {count} heartbeats")
-        except MalformedEnvelope as error:
+        except Exception as error:
             self.transport.abort()
             done(NoAnswer(str(error)))
         else:

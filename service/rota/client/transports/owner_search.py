@@ -62,7 +62,10 @@ class OwnerSearch:
     def _likely(self, report: OwnerReport) -> list[str]:
         """Where it was, and where it says that it is, as far as it may be gone there."""
         urls = [url for url, replica_id in self._replicas.items() if replica_id == report.replica_id]
-        scheme, advertised = urlsplit(self._urls[0]).scheme, urlsplit(report.address)
+        try:
+            scheme, advertised = urlsplit(self._urls[0]).scheme, urlsplit(report.address)
+        except ValueError:
+            return urls  # The owner's address is none.
         url = advertised._replace(scheme=scheme).geturl()
         if url in self._urls or (self._anywhere and advertised.netloc):
             urls += [url] if advertised.scheme == scheme.removesuffix("+stream") else []

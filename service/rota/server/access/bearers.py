@@ -40,6 +40,8 @@ class IssuedTokens:
             return caller_of_claims(await self._claims(token, header, issuer), issuer)
         except UnusableClaims as error:
             raise Refused(str(error)) from error
+        except (AttributeError, TypeError) as error:
+            raise Unanswered(f"{issuer.issuer}: its answer cannot be read") from error
 
     async def close(self) -> None:
         for reviews in self._reviews.values():

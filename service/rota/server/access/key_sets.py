@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 from jwt import PyJWK
-from jwt.exceptions import PyJWKError
+from jwt.exceptions import PyJWTError
 
 from rota.access.claims import Issuer
 
@@ -69,8 +69,11 @@ class KeySet:
         try:
             self._keys = _read_keys(await self._document())
             self._fetched_at = time.monotonic()
-        except (OSError, httpx.HTTPError, ValueError, PyJWKError) as error:
-            _log.warning("no keys of an issuer", extra={"issuer": self._issuer.issuer, "why": str(error)})
+        except Exception as error:
+            # Whatever the issuer answers, the keys that are known stay good.
+            _log.warning(
+                "no keys of an issuer", extra={"issuer": self._issuer.issuer, "why": str(error) or repr(error)}
+            )
             if not self._keys:
                 raise KeysUnavailable("its keys cannot be fetched") from error
 
@@ -81,9 +84,9 @@ class KeySet:
         async with await http_client(self._issuer) as client:
             client.headers.update(authorization_of(self._issuer))
             if not where:
-                found = await _get(client, self._issuer.issuer.rstrip("/") + "/.well-known/openid-configuration")
-                where = str(found.get("jwks_uri", ""))
-            return await _get(client, where)
+                where = self._issuer.issuer.rstrip("/") + "/.well-known/openid-configuration"
+                where = str((await ask(client, "GET", where)).get("jwks_uri", ""))
+            return await ask(client, "GET", where)
 
 
 async def http_client(issuer: Issuer) -> httpx.AsyncClient:
@@ -106,10 +109,16 @@ def _is_url(where: str) -> bool:
     return where.startswith(("http://", "https://"))
 
 
-async def _get(client: httpx.AsyncClient, url: str) -> Mapping[str, Any]:
-    answer = await client.get(url)
-    answer.raise_for_status()
-    return _json_object(answer.content)
+async def ask(client: httpx.AsyncClient, method: str, url: str, **sent: Any) -> Mapping[str, Any]:
+    """The JSON object that a URL answers with, within a time and a size; raises for anything else."""
+    data = b""
+    async with asyncio.timeout(TIMEOUT_S), client.stream(method, url, **sent) as answer:
+        answer.raise_for_status()
+        async for chunk in answer.aiter_bytes():
+            data += chunk
+            if len(data) > MAX_BYTES:
+                break
+    return _json_object(data)
 
 
 def _read_file(name: str) -> Mapping[str, Any]:
@@ -133,7 +142,7 @@ def _read_keys(document: Mapping[str, Any]) -> dict[str, PyJWK]:
         try:
             if jwk.get("use", "sig") == "sig" and jwk.get("kty") != "oct":
                 keys[str(jwk.get("kid", number))] = PyJWK.from_dict(jwk)
-        except (PyJWKError, AttributeError):
+        except (PyJWTError, AttributeError, TypeError, ValueError):
             continue
     if not keys:
         raise ValueError("no keys to check signatures with")

@@ -19,7 +19,7 @@ from rota.access.sources import source_of
 from rota.api.access.identity import ORIGIN
 from rota.observability.refusals import log_refusal
 from rota.server.access.authenticator import Overloaded, Unanswered
-from rota.server.access.key_sets import authorization_of, http_client
+from rota.server.access.key_sets import ask, authorization_of, http_client
 
 _PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
 
@@ -100,7 +100,7 @@ class Reviews:
         with self._budget.one(source_of(ORIGIN.get())):
             try:
                 return await self._review(token)
-            except (OSError, httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            except Exception as error:
                 issuer = self._issuer.issuer
                 log_refusal(_log, "no review of a token", issuer, issuer=issuer, why=type(error).__name__)
                 raise Unanswered("the API server does not answer") from error
@@ -114,10 +114,8 @@ class Reviews:
         }
         client = await self._newest_client()
         url = self._issuer.review.rstrip("/") + _PATH
-        answer = await client.post(url, json=asked, headers=authorization_of(self._issuer))
-        answer.raise_for_status()
-        status: dict[str, Any] = answer.json()["status"]
-        return status
+        answer = await ask(client, "POST", url, json=asked, headers=authorization_of(self._issuer))
+        return dict(answer["status"])
 
     async def _newest_client(self) -> httpx.AsyncClient:
         """The client, with another one in its place where the file of its authorities has changed."""

@@ -70,7 +70,9 @@ class Dispatcher:
             try:
                 await self._hook.deliver(change)
                 break
-            except HookFailed as failed:
+            except Exception as error:
+                # Whatever the receiver answers, the member goes on.
+                failed = error if isinstance(error, HookFailed) else HookFailed(repr(error))
                 _log.warning("%s: %s was not delivered: %s", self._hook.name, change.kind, failed)
                 if not failed.again:
                     break

@@ -51,7 +51,9 @@ class Webhook:
         if self._secret is not None:
             headers[SIGNATURE_HEADER] = signature(self._secret, int(self._clock()), body)
         try:
-            response = await self._http.post(self._url, content=body, headers=headers)
+            # The body of the answer is not read: it may be of any size.
+            async with self._http.stream("POST", self._url, content=body, headers=headers) as response:
+                pass
         except httpx.TransportError as error:
             raise HookFailed(f"{type(error).__name__}: {error}") from error
         if not response.is_success:

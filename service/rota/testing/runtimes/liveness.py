@@ -43,12 +43,14 @@ class LivenessOfReplica:
     async def _ask(self, command: Callable[[], Coroutine[Any, Any, Found]]) -> Found:
         outcome = self._replica.loop.create_future()
 
-        def settle(answer: tuple[Found] | None) -> None:
+        def settle(answer: tuple[Found] | tuple[Exception] | None) -> None:
             if not outcome.done():
                 outcome.set_result(answer)
 
         self._server.submit(self._replica, command, settle)
-        answer: tuple[Found] | None = await outcome
+        answer: tuple[Found] | tuple[Exception] | None = await outcome
         if answer is None:
             raise LivenessUnavailable(f"no answer within {TIMEOUT_MS} ms")
+        if isinstance(answer[0], Exception):
+            raise answer[0]
         return answer[0]

@@ -49,7 +49,9 @@ class Forwarded:
             self._task.cancel()
 
     def _settle(self, answer: Answer) -> None:
-        if not self.outcome.done():
+        if self._peers.has_wrong_form("a peer"):
+            self._fail("its answer cannot be read")
+        elif not self.outcome.done():
             self.outcome.set_result(answer)
 
     def _fail(self, reason: str) -> None:
@@ -111,10 +113,16 @@ class PeersOfReplica:
     async def notify_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
         for peer in peers:
             if not self._world.topics.is_notification_lost():
-                self._notify(peer, lambda target: target.local.on_topics_changed(namespaces))
+                is_wrong = self.has_wrong_form("a topic notification")
+                named = ["no namespace\x00"] if is_wrong else namespaces
+                self._notify(peer, lambda target, named=named: target.local.on_topics_changed(named))  # type: ignore[misc]
 
     async def close(self) -> None:
         """There is no connection to close."""
+
+    def has_wrong_form(self, sender: str) -> bool:
+        """Whether the next message of this sender cannot be read."""
+        return self._world.wrong_forms.has_next(sender)
 
     def running(self, peer: Replica) -> RuntimeReplica | None:
         """The process that registered as `peer`, if it still runs."""

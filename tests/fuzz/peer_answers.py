@@ -1,0 +1,146 @@
+"""Answers of a peer that are nearly what a replica sends: to calls, to heartbeats, to commits, and to watches."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+import grpc
+
+from rota.api.peer.client import GrpcPeers
+from rota.api.peer.methods import CALL, HEARTBEATS, RELEASED, SERVICE, TOPICS_CHANGED, WATCH, pack_event
+from rota.protocol.errors import NotInJournal
+from rota.protocol.messages import (
+    REPLY_OF,
+    CommitOffsets,
+    Heartbeat,
+    HeartbeatMany,
+    HeartbeatManyReply,
+    HeartbeatReply,
+    MemberHeartbeat,
+)
+from rota.replica.forwarding import NoAnswer
+from rota.replica.ports import Answer, JournalEvent, Replica
+from rota.runtime.forwarding import PeerUnreachable
+from rota.wire.envelopes import pack
+from rota.wire.peer_heartbeats import pack_answers
+from rota.wire.replies import encode_reply
+from tests.fuzz.campaign import Broken, Target
+from tests.fuzz.mutations import as_json, mutated, mutated_document
+from tests.fuzz.peers import a_message
+
+EVENT = JournalEvent(1, 0, "default", "g1", 1, "rebalance_started", "a member joined", {"cause": "x"}, 1)
+BEATS = (Heartbeat("default", "g1", "m", 1), HeartbeatMany("default", "g1", (MemberHeartbeat("m", 1),)))
+REFUSALS: tuple[Any, ...] = ([3, 5], [9, 1, 4, "abc"], ["x", None], [], {}, [1], [1, 2, 3], [1, 2, 3, "a", 5])
+
+
+class PeerAnswerFuzzer:
+    """Asks a peer, and checks the form of what comes out of the client."""
+
+    cpu_s = staticmethod(time.thread_time)
+
+    def __init__(self, runner: asyncio.Runner) -> None:
+        self._runner = runner
+        self._random = Random(0)
+        self._asked: Any = None
+        runner.run(self._start())
+
+    async def _start(self) -> None:
+        self._server = grpc.aio.server()
+        unary: Any = grpc.unary_unary_rpc_method_handler(self._answer)
+        methods = {name.rpartition("/")[2]: unary for name in (CALL, HEARTBEATS, RELEASED, TOPICS_CHANGED)}
+        methods[WATCH.rpartition("/")[2]] = grpc.unary_stream_rpc_method_handler(self._events)
+        self._server.add_registered_method_handlers(SERVICE, methods)
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+        port = self._server.add_insecure_port("127.0.0.1:0")
+        await self._server.start()
+        self._peer = Replica("r", "http://r", f"127.0.0.1:{port}")
+        self._peers = GrpcPeers()
+
+    async def end(self) -> None:
+        await self._peers.close()
+        await self._server.stop(None)
+
+    def play(self, random: Random) -> None:
+        self._random = random
+        self._runner.run(random.choice((self._call, self._call, self._submit, self._watch, self._notify))())
+
+    async def _call(self) -> None:
+        request = self._asked = a_message(self._random, self._random.choice(list(REPLY_OF)))
+        try:
+            self._check(request, await self._peers.call(self._peer, request))
+        except PeerUnreachable:
+            return
+
+    async def _submit(self) -> None:
+        request = self._asked = self._random.choice((*BEATS, CommitOffsets("default", "g1", 1, (), "m")))
+        outcomes: asyncio.Queue[Answer | NoAnswer] = asyncio.Queue()
+        self._peers.submit(self._peer, request, outcomes.put_nowait)
+        outcome = await outcomes.get()
+        if not isinstance(outcome, NoAnswer):
+            self._check(request, outcome)
+
+    async def _watch(self) -> None:
+        try:
+            async for event in self._peers.watch(self._peer, "default", "g1", 0):
+                if (type(event.epoch), type(event.seq), type(event.payload)) != (int, int, dict):
+                    raise Broken(f"{event!r}")
+        except NotInJournal as refusal:
+            if type(refusal.after_revision) is not int or type(refusal.first_revision) is not int:
+                raise Broken(f"{refusal!r}") from refusal
+
+    async def _notify(self) -> None:
+        await self._peers.notify_released([self._peer])
+        await self._peers.notify_topics_changed([self._peer], ["default"])
+
+    def _check(self, request: Any, answer: Answer) -> None:
+        if type(answer.reply) is not REPLY_OF[type(request)]:
+            raise Broken(f"{answer!r} to {request!r}")
+        if not type(answer.revision) is type(answer.epoch) is int or type(answer.owner) is not str:
+            raise Broken(f"{answer!r}")
+        if not isinstance(answer.reply, HeartbeatManyReply):
+            json.dumps(encode_reply(answer.reply))
+
+    # --- the peer ----------------------------------------------------------------------------------
+
+    async def _answer(self, _data: bytes, _context: Any) -> bytes:
+        return self._sent(self._right())
+
+    async def _events(self, _data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
+        for _ in range(self._random.choice((0, 1, 3))):
+            yield self._sent(pack_event(EVENT))
+        if self._random.random() < 0.5:
+            refusal = as_json(self._random.choice(REFUSALS)).decode()
+            code = self._random.choice((grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.UNKNOWN))
+            await context.abort(code, refusal[: self._random.choice((1, 1_000))])
+
+    def _right(self) -> bytes:
+        random, request = self._random, self._asked
+        if isinstance(request, Heartbeat | HeartbeatMany):
+            kinds = [
+                random.choice((HeartbeatReply, REPLY_OF[type(request)])) for _ in range(random.choice((0, 1, 1, 2)))
+            ]
+            return pack_answers([(a_message(random, kind), 1, 1, "") for kind in kinds])
+        kind = REPLY_OF[type(request)] if random.random() < 0.7 else random.choice(list(REPLY_OF.values()))
+        return pack(a_message(random, kind), revision=1, epoch=1, owner="", shards=[1, 2])
+
+    def _sent(self, data: bytes) -> bytes:
+        if self._random.random() < 0.6:
+            data = as_json(mutated_document(self._random, json.loads(data)))
+        return mutated(self._random, data) if self._random.random() < 0.3 else data
+
+
+@contextmanager
+def opened() -> Iterator[PeerAnswerFuzzer]:
+    with asyncio.Runner() as runner:
+        fuzzer = PeerAnswerFuzzer(runner)
+        yield fuzzer
+        runner.run(fuzzer.end())
+
+
+PEER_ANSWERS = Target("peer_answers", "answers of a peer: to calls, heartbeats, commits and watches", opened)
