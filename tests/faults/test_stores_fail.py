@@ -87,6 +87,7 @@ async def test_nobody_is_evicted_when_redis_fails_and_then_a_replica(
         # So long that a member without heartbeats would expire.
         await asyncio.sleep(1.2 * PATIENT.session_ms / 1_000)
         await load.until_facts(FACTS)
+        assert {name for name, replica in cluster.replicas.items() if replica.running} == {"r1", "r3"}
 
     verdict = await judge(load, cluster, quiet_since_ms=quiet_since_ms)
     verdict.assert_clean()
