@@ -340,7 +340,7 @@ def a_replica_that_drains_parks_calls_at_peers(patch: Patch) -> None:
 @mutant
 def the_others_are_not_asked_before_an_expiry(patch: Patch) -> None:
     """L1: a member is expired although another replica has recorded its heartbeat in time."""
-    patch(shard.Shard, "session_is_over", lambda _self, _timer, _now_ms: False)
+    patch(shard.Shard, "removes_members", lambda _self, _timer, _now_ms: False)
 
 
 @mutant

@@ -15,7 +15,7 @@ from rota.group.rebalance import (
 )
 from rota.group.records import MemberExpired
 from rota.group.result import Result, Timer, TimerKind
-from rota.group.sessions import member_to_expire, report_gaps
+from rota.group.sessions import member_to_expire, report_gaps, session_is_over
 from rota.group.state import PREPARING_REBALANCE, Group, Member
 from rota.group.suspects import note_fall
 from rota.group.trigger import Trigger, trigger_of
@@ -45,6 +45,19 @@ def on_timer(result: Result, group: Group, timer: Timer, limits: Limits) -> None
             on_preempt_timer(result, group, timer.at_ms)
         case TimerKind.ASSIGN:
             pass  # The replica hands the assignment in, with `Shard.finish_job`.
+
+
+def removes_members(group: Group, timer: Timer, now_ms: int) -> bool:
+    """Would this timer remove members now because they are silent? Then the owner first reads what has arrived."""
+    match timer.kind:
+        case TimerKind.SESSION:
+            return session_is_over(group, timer, now_ms)
+        case TimerKind.JOIN:
+            return group.join_deadline_ms == timer.at_ms and not group.all_joined()
+        case TimerKind.SYNC:
+            return group.sync_deadline_ms == timer.at_ms
+        case _:
+            return False
 
 
 def _expire(result: Result, group: Group, member: Member, limits: Limits) -> None:

@@ -100,7 +100,7 @@ def _arm(result: Result, group: Group, member: Member, at_ms: int) -> None:
 
 
 def session_is_over(group: Group, timer: Timer, now_ms: int) -> bool:
-    """Would this timer expire its member now? Then the owner first asks when other replicas have seen the member."""
+    """Would this timer expire its member now?"""
     member = group.members.get(timer.member_id)
     return (
         member is not None

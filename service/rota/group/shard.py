@@ -11,7 +11,7 @@ from rota.group.apply import record
 from rota.group.assignment import AssignmentJob, ask_for_assignment, assignment_job, is_current
 from rota.group.describe import describe_group, get_leader, list_groups
 from rota.group.drain import drain_member
-from rota.group.expiry import on_timer
+from rota.group.expiry import on_timer, removes_members
 from rota.group.fence import verify_fence
 from rota.group.freeze import freeze_group, refuse_newcomer, watch_freeze
 from rota.group.heartbeat import heartbeat, heartbeat_many, unpark_heartbeat
@@ -35,7 +35,6 @@ from rota.group.sessions import (
     extend_session,
     last_seen,
     report_gaps,
-    session_is_over,
     shorten_sessions,
     start_sessions,
 )
@@ -267,18 +266,17 @@ class Shard(ShardState):
         shorten_sessions(result, self.groups.values(), seen_ms_ago, grace_ms, unknown_ms_ago)
         return result
 
-    def session_is_over(self, timer: Timer, now_ms: int) -> bool:
-        """Would this timer expire a member now?"""
+    def removes_members(self, timer: Timer, now_ms: int) -> bool:
+        """Would this timer remove members now because they are silent?"""
         group = self.groups.get((timer.namespace, timer.group_id))
-        return timer.kind is TimerKind.SESSION and group is not None and session_is_over(group, timer, now_ms)
+        return group is not None and removes_members(group, timer, now_ms)
 
-    def extend_session(self, timer: Timer, seen_ms_ago: int, now_ms: int) -> Result:
-        """A session timer fired, but another replica saw the member so long ago; it expires if that is too long."""
+    def extend_session(self, timer: Timer, seen_ms_ago: int, now_ms: int) -> None:
+        """Another replica saw the member of this session timer so long ago."""
         group = self.groups.get((timer.namespace, timer.group_id))
         member = group.members.get(timer.member_id) if group is not None else None
         if member is not None:
             extend_session(member, seen_ms_ago, now_ms)
-        return self.on_timer(timer, now_ms)
 
     def has_member(self, name: MemberName) -> bool:
         """Whether this is a member of one of the shard's groups."""

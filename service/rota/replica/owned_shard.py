@@ -102,7 +102,8 @@ class Ready:
     parks_ms: int | None = None
     """The call of this step has no reply yet: after so long `unpark` it."""
     asks: Timer | None = None
-    """BEFORE this timer expires its member: ask the other replicas when they last saw it, then `others_answered`."""
+    """BEFORE this timer removes members: read all that this process has received until now, ask the other replicas when
+    they last saw the member of a session, then `others_answered`."""
     gone: Sequence[MemberName] = ()
     """Members that are no more, if sessions are shared: the other replicas are to forget them. AFTER that is durable,
     which is so by now."""
@@ -137,6 +138,8 @@ class OwnedShard:
         self.lease_until_ms = lease_until_ms
         """By the monotonic clock."""
         self.asks_others = False
+        self._asked_ms: dict[Timer, int] = {}
+        """When each timer fired that waits for `others_answered`."""
         """Sessions are shared (`shared_liveness.py`): ask other replicas before a session's timer expires a member."""
         self.is_closed = False
         """It decides nothing more."""
@@ -273,17 +276,26 @@ class OwnedShard:
         if timer.kind is TimerKind.ASSIGN:
             self.shard.note_asked(timer, now.wall_ms)
             return Ready(assigns=timer)
-        if self.asks_others and self.shard.session_is_over(timer, now.wall_ms):
+        if self.shard.removes_members(timer, now.wall_ms):
+            self._asked_ms[timer] = now.wall_ms
             return Ready(asks=timer)
         return self._take(self.shard.on_timer(timer, now.wall_ms), now)
 
     def others_answered(self, timer: Timer, seen_ms_ago: int | None, now: Now) -> Ready:
-        """How long ago the last of the other replicas saw the timer's member; None where none of them knows."""
+        """All that was received before `on_timer` has been read. `seen_ms_ago`: how long ago the last of the other
+        replicas saw the timer's member; None if none of them knows.
+
+        A heartbeat among that has begun a session. If that seems to be over as well, the process is slow, and what has
+        been received since then is read first.
+        """
+        asked_ms = self._asked_ms.pop(timer, now.wall_ms)
         if self._is_mute(now):
             return NOTHING
-        if seen_ms_ago is None:
+        if seen_ms_ago is not None:
+            self.shard.extend_session(timer, seen_ms_ago, now.wall_ms)
+        if self.shard.removes_members(timer, asked_ms):
             return self._take(self.shard.on_timer(timer, now.wall_ms), now)
-        return self._take(self.shard.extend_session(timer, seen_ms_ago, now.wall_ms), now)
+        return self.on_timer(timer, now)
 
     def finish_job(self, job: AssignmentJob, outcome: Mapping[str, bytes] | str, now: Now) -> Ready | None:
         """Take what the server assigned, see `Shard.finish_job`; None if the group is another by now."""

@@ -37,6 +37,7 @@ from rota.runtime.assigning import ServerAssigner
 from rota.runtime.clock import Clock, SystemClock, TimerTask
 from rota.runtime.confirming import Confirmations
 from rota.runtime.directory import Directory
+from rota.runtime.expiries import Expiries
 from rota.runtime.following import Listener, Subscriptions, watch_group
 from rota.runtime.forwarding import Forwarder, Peers
 from rota.runtime.host import Call, ShardHost
@@ -89,6 +90,7 @@ class LocalCoordinator:
         hosts: dict[int, ShardHost] = {}
         # Without a liveness store, the memory of the shards' owners is all that is known of sessions.
         self._sessions = SharedSessions(liveness, self._clock, self._telemetry, hosts.values) if liveness else None
+        self._expiries = Expiries(self._sessions)
         self.directory = Directory(store, self._clock, self.replica_id, shard_count)
         """The other replicas that are up, and the owners of shards."""
         self.forwarding = Forwarding(self.directory, hosts, forwards=forward and peers is not None)
@@ -124,6 +126,7 @@ class LocalCoordinator:
             steal=steal,
             on_events=self._on_events,
             notify=peers.notify_released if peers is not None else None,
+            ask=self._expiries.ask,
             sessions=self._sessions,
             assign=self._assigner.want,
             drain=self._drain,
@@ -141,7 +144,7 @@ class LocalCoordinator:
         """Start serving. Shards answer as they are loaded; `ready()` says when all are."""
         upkeep = Upkeep(self._ownership, self._clock, has_side_door=self._store.has_side_door)
         runners = [self._ownership.run(), self._ownership.committer.run(), self._timers.run(), upkeep.run()]
-        runners.append(self._assigner.run())
+        runners += [self._assigner.run(), self._expiries.run()]
         if self._sessions:
             runners.append(self._sessions.run())
         self._tasks = [asyncio.create_task(runner) for runner in runners]

@@ -139,7 +139,7 @@ class ShardHost:
         give_up: Callable[[ShardHost, str], None],
         on_events: Callable[[int, list[JournalEvent]], None],
         on_expired: Callable[[int], None],
-        ask: Callable[[ShardHost, Timer], None] | None = None,
+        ask: Callable[[ShardHost, Timer], None],
         forget: Callable[[int, Sequence[MemberName]], None] | None = None,
         assign: Callable[[ShardHost, Timer], None] | None = None,
         lost: Lost | None = None,
@@ -156,7 +156,7 @@ class ShardHost:
         self._on_events = on_events
         self._on_expired = on_expired
         self._ask = ask
-        """Asks the other replicas before a timer expires a member, then fires it with `fire_asked`."""
+        """Has what was received read before a timer removes members, then fires it with `fire_asked`."""
         self._forget = forget
         """Has the other replicas forget members that are gone."""
         self._assign = assign
@@ -286,7 +286,7 @@ class ShardHost:
         self._fire(timer, lambda now: self.owned.on_timer(timer, now))
 
     def fire_asked(self, timer: Timer, seen_ms_ago: int | None) -> None:
-        """The other replicas have been asked: this is when the last of them saw the member, None if none knows it."""
+        """All that was received is read, and the other replicas were asked: see `OwnedShard.others_answered`."""
         self._fire(timer, lambda now: self.owned.others_answered(timer, seen_ms_ago, now))
 
     def finish_job(self, job: AssignmentJob, outcome: Mapping[str, bytes] | str) -> bool:
@@ -387,7 +387,7 @@ class ShardHost:
         self._set_timers(ready.timers)
         if ready.replies:
             self._answer(ready.replies)
-        if ready.asks is not None and self._ask is not None:
+        if ready.asks is not None:
             self._ask(self, ready.asks)
         if ready.gone and self._forget is not None:
             self._forget(self.shard_id, ready.gone)

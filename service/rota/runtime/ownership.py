@@ -55,6 +55,7 @@ class Ownership:
         steal: bool,
         on_events: Callable[[int, list[JournalEvent]], None],
         notify: Notify | None = None,
+        ask: Callable[[ShardHost, Timer], None],
         sessions: SharedSessions | None = None,
         assign: Callable[[ShardHost, Timer], None] | None = None,
         drain: Callable[[], None],
@@ -80,6 +81,7 @@ class Ownership:
         self._on_events = on_events
         self._notify = notify
         self._sessions = sessions
+        self._ask = ask
         self._assign = assign
         self._drain = drain
         self._wake = asyncio.Event()
@@ -323,7 +325,7 @@ class Ownership:
                 give_up=self.give_up,
                 on_events=self._on_events,
                 on_expired=self._telemetry.on_expired,
-                ask=self._sessions.ask if self._sessions else None,
+                ask=self._ask,
                 forget=self._sessions.forget if self._sessions else None,
                 assign=self._assign,
                 seen=seen,

@@ -1,4 +1,4 @@
-"""The shell of `rota.replica.shared_liveness`: the tasks that publish and ask, and the calls to the liveness store."""
+"""The shell of `rota.replica.shared_liveness`: the task that publishes, and the calls to the liveness store."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class SharedSessions:
         self._telemetry = telemetry
         self._hosts = hosts
         self._shared = SharedLiveness()
-        self._is_due = asyncio.Event()
         self._warned_at_ms = -WARN_MS
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keep_publishing())
-            tasks.create_task(self._keep_asking())
+        """Publish heartbeats, until cancelled."""
+        while True:
+            await asyncio.sleep(PUBLISH_MS / 1000)
+            await self._carry_out(self._shared.publish([host.owned for host in self._hosts()], self._clock.now()))
 
     async def read(self, shard_id: int) -> SeenMembers:
         """See `SharedLiveness.read`."""
@@ -50,31 +50,15 @@ class SharedSessions:
         """See `SharedLiveness.record`."""
         return await self._carry_out(self._shared.record(shard_id, request))
 
-    def ask(self, host: ShardHost, timer: Timer) -> None:
-        """This timer would expire its member: ring it again once the others have been asked."""
-        self._shared.ask(host.owned, timer)
-        self._is_due.set()
+    async def ask_others(self, asking: Sequence[tuple[ShardHost, Timer]]) -> list[int | None]:
+        """See `SharedLiveness.ask_others`."""
+        for host, timer in asking:
+            self._shared.ask(host.owned, timer)
+        return [each.seen_ms_ago for each in await self._carry_out(self._shared.ask_others())]
 
     def forget(self, shard_id: int, gone: Sequence[MemberName]) -> None:
         """See `SharedLiveness.forget`."""
         self._shared.forget(shard_id, gone)
-
-    # --- tasks ---------------------------------------------------------------------------------------
-
-    async def _keep_publishing(self) -> None:
-        while True:
-            await asyncio.sleep(PUBLISH_MS / 1000)
-            await self._carry_out(self._shared.publish([host.owned for host in self._hosts()], self._clock.now()))
-
-    async def _keep_asking(self) -> None:
-        while True:
-            await self._is_due.wait()
-            self._is_due.clear()
-            asked = await self._carry_out(self._shared.ask_others())
-            hosts = {host.owned: host for host in self._hosts()}
-            for owned, timer, seen_ms_ago in asked:
-                if owned in hosts:
-                    hosts[owned].fire_asked(timer, seen_ms_ago)
 
     # --- steps ---------------------------------------------------------------------------------------
 

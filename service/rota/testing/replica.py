@@ -164,7 +164,14 @@ class Replica(ReplicaProcess):
         """A timer is due."""
         is_join = timer.kind is TimerKind.JOIN
         event = f"timer:{timer.kind}"
-        self._step(event, owned, timer, lambda: owned.on_timer(timer, self.now()), by_join_timer=is_join)
+
+        def step() -> Ready:
+            ready = owned.on_timer(timer, self.now())
+            if ready.asks is None or (self.sessions is not None and timer.kind is TimerKind.SESSION):
+                return ready
+            return owned.others_answered(timer, None, self.now())  # There is nothing that was received and not read.
+
+        self._step(event, owned, timer, step, by_join_timer=is_join)
 
     def _step(
         self,

@@ -119,8 +119,8 @@ def test_a_session_is_over_at_its_deadline() -> None:
     deadline_ms = core.deadline_ms("m0")
     assert deadline_ms is not None
 
-    assert not core.shard.session_is_over(timer, deadline_ms - 1)
-    assert core.shard.session_is_over(timer, deadline_ms)
+    assert not core.shard.removes_members(timer, deadline_ms - 1)
+    assert core.shard.removes_members(timer, deadline_ms)
 
 
 def test_only_the_timer_that_counts_ends_a_session() -> None:
@@ -128,10 +128,10 @@ def test_only_the_timer_that_counts_ends_a_session() -> None:
     timer = timer_of(core)
     late_ms = core.now_ms + 10 * SESSION_MS
 
-    assert not core.shard.session_is_over(timer._replace(at_ms=timer.at_ms - 1), late_ms)
-    assert not core.shard.session_is_over(timer._replace(member_id="stranger"), late_ms)
-    assert not core.shard.session_is_over(timer._replace(group_id="other"), late_ms)
-    assert not core.shard.session_is_over(timer._replace(kind=TimerKind.JOIN), late_ms)
+    assert not core.shard.removes_members(timer._replace(at_ms=timer.at_ms - 1), late_ms)
+    assert not core.shard.removes_members(timer._replace(member_id="stranger"), late_ms)
+    assert not core.shard.removes_members(timer._replace(group_id="other"), late_ms)
+    assert not core.shard.removes_members(timer._replace(kind=TimerKind.JOIN), late_ms)
 
 
 def test_the_session_of_a_parked_member_is_not_over() -> None:
@@ -139,13 +139,14 @@ def test_the_session_of_a_parked_member_is_not_over() -> None:
     armed_ms = core.group.members["m1"].session_armed_ms
     assert armed_ms is not None
 
-    assert not core.shard.session_is_over(Timer(TimerKind.SESSION, *KEY, "m1", armed_ms), core.now_ms + 10 * SESSION_MS)
+    assert not core.shard.removes_members(Timer(TimerKind.SESSION, *KEY, "m1", armed_ms), core.now_ms + 10 * SESSION_MS)
 
 
 def test_a_member_another_replica_saw_has_a_session_from_then() -> None:
     core = a_stable_group()
     timer, now_ms = timer_of(core), core.now_ms + SESSION_MS
-    result = core.shard.extend_session(timer, 2_500, now_ms)
+    core.shard.extend_session(timer, 2_500, now_ms)
+    result = core.shard.on_timer(timer, now_ms)
 
     assert core.deadline_ms("m0") == now_ms - 2_500 + SESSION_MS
     assert [t.at_ms for t in result.timers] == [now_ms - 2_500 + SESSION_MS]
@@ -156,7 +157,8 @@ def test_a_member_seen_too_early_by_another_replica_expires() -> None:
     core = a_stable_group()
     deadline_ms = core.deadline_ms("m0")
     assert deadline_ms is not None
-    result = core.shard.extend_session(timer_of(core), SESSION_MS + 1, deadline_ms)
+    core.shard.extend_session(timer_of(core), SESSION_MS + 1, deadline_ms)
+    result = core.shard.on_timer(timer_of(core), deadline_ms)
 
     assert "member_expired" in [entry.record.kind for entry in result.records]
 
@@ -176,7 +178,8 @@ def test_an_answer_about_a_member_that_is_gone_does_nothing() -> None:
     timer = timer_of(core)
 
     for gone in (timer._replace(member_id="stranger"), timer._replace(group_id="other")):
-        assert core.shard.extend_session(gone, 0, core.now_ms).records == []
+        core.shard.extend_session(gone, 0, core.now_ms)
+        assert core.shard.on_timer(gone, core.now_ms).records == []
 
 
 @pytest.mark.parametrize(

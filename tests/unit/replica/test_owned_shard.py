@@ -11,7 +11,7 @@ from rota.group.records import Entry, ShardAcquired, ShardReleased
 from rota.group.result import Timer, TimerKind
 from rota.group.rows import OffsetRow, ShardImage, SideCommit
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import JoinGroup
+from rota.protocol.messages import Heartbeat, JoinGroup
 from rota.replica.leases import MOVES
 from rota.replica.owned_shard import GRACE_MS, LEASE_IS_OVER, NOTHING, PUBLISH_MS, STILL_HERE_MS, OwnedShard, Ready
 from rota.replica.ports import Answer, SeenMembers, ShardClaim
@@ -245,8 +245,50 @@ def test_a_session_that_is_over_expires_its_member() -> None:
     owned = a_shard_with_a_member()
     owned.lease_until_ms = 2**40
 
-    assert owned.on_timer(session_timer(), at(SESSION_MS + 200)).appends
+    owned.on_timer(session_timer(), at(SESSION_MS + 200))
+    assert owned.others_answered(session_timer(), None, at(SESSION_MS + 230)).appends
     assert "member_expired" in kinds(owned)
+
+
+def test_a_heartbeat_that_is_read_before_the_expiry_counts() -> None:
+    owned = a_shard_with_a_member()
+    owned.lease_until_ms = 2**40
+    owned.on_timer(session_timer(), at(SESSION_MS + 200))
+    decide(owned, 9, Heartbeat(*KEY, "m", 1), SESSION_MS + 210)
+
+    ready = owned.others_answered(session_timer(), None, at(SESSION_MS + 230))
+
+    assert not ready.appends
+    assert [timer.at_ms for timer in ready.timers] == [at(2 * SESSION_MS + 210).wall_ms]
+
+
+@pytest.mark.parametrize("seen_ms_ago", [None, SESSION_MS + 90])
+def test_a_slow_process_reads_again_before_a_later_session_ends(seen_ms_ago: int | None) -> None:
+    """It took longer than a session to read what it had received: more has arrived since then."""
+    owned = a_shard_with_a_member(seen=SeenMembers({}, None))
+    owned.lease_until_ms = 2**40
+    owned.on_timer(session_timer(), at(SESSION_MS + 200))
+    if seen_ms_ago is None:
+        decide(owned, 9, Heartbeat(*KEY, "m", 1), SESSION_MS + 210)
+
+    late = at(2 * SESSION_MS + 300)
+    assert owned.others_answered(session_timer(), seen_ms_ago, late) == Ready(asks=session_timer())
+    assert owned.others_answered(session_timer(), None, late).appends
+
+
+def test_a_rebalance_reads_what_has_arrived_before_it_removes() -> None:
+    owned = a_shard_with_a_member()
+    owned.lease_until_ms = 2**40
+    group = owned.shard.groups[KEY]
+    group.join_deadline_ms, group.sync_deadline_ms = at(500).wall_ms, at(700).wall_ms
+    group.pending["newcomer"] = at(900).wall_ms
+
+    asked = [
+        owned.on_timer(Timer(kind, *KEY, "", at(due_ms).wall_ms), at(due_ms)).asks is not None
+        for kind, due_ms in ((TimerKind.JOIN, 500), (TimerKind.JOIN, 499), (TimerKind.SYNC, 700), (TimerKind.SYNC, 699))
+    ]
+
+    assert asked == [True, False, True, False]
 
 
 def test_other_replicas_are_asked_before_a_member_expires() -> None:
