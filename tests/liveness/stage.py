@@ -130,6 +130,16 @@ class _Wires:
         async for event in self._fleet.up[peer.replica_id].watch(namespace, group_id, after_revision):
             yield event
 
+    async def held(self, owners: Sequence[ShardOwner]) -> set[int]:
+        reached = {} if self._fleet.is_cut else self._fleet.up
+        asked = [(reached.get(owner.replica_id), owner) for owner in owners]
+        return {
+            shard_id
+            for local, owner in asked
+            if local is not None
+            for shard_id in local.held(owner.replica_id, {owner.shard_id: owner.epoch})
+        }
+
     async def notify_released(self, peers: Sequence[Replica]) -> None:
         for peer in peers:
             if peer.replica_id in self._fleet.up:

@@ -222,6 +222,9 @@ class _DeafPeers:
     ) -> AsyncIterator[JournalEvent]:
         raise PeerUnreachable("gone")
 
+    async def held(self, owners: object) -> set[int]:
+        return set()
+
     async def notify_released(self, peers: object) -> None: ...
 
     async def notify_topics_changed(self, peers: object, namespaces: object) -> None: ...

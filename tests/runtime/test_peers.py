@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,26 @@ async def test_peers_are_notified_over_new_channels(tables: MemoryTables) -> Non
     async with a_peer(tables, SECRET) as one, a_peer(tables, SECRET) as other, peers_that_show(SECRET) as peers:
         await peers.notify_released([one, other])
         await peers.notify_topics_changed([other, one], ["default"])
+
+
+async def test_a_peer_says_which_shards_it_holds_in_which_epoch(tables: MemoryTables) -> None:
+    async with a_peer(tables, SECRET) as peer, peers_that_show(SECRET) as peers:
+        (owner,) = tables.owners()
+        held = replace(owner, peer_address=peer.peer_address)
+        others = [replace(held, epoch=2), replace(held, replica_id="its predecessor"), replace(held, shard_id=7)]
+
+        assert await peers.held([held]) == {0}
+        assert [await peers.held([each]) for each in others] == [set()] * 3
+        assert await peers.held([replace(held, peer_address="127.0.0.1:1"), held]) == {0}
+    async with peers_that_show(SECRET) as peers:
+        assert await peers.held([held]) == set(), "it is gone"
+
+
+async def test_a_peer_that_is_silent_holds_nothing(tables: MemoryTables) -> None:
+    async with a_peer(tables, SECRET) as peer, peers_that_show(SECRET) as peers:
+        (owner,) = tables.owners()
+        async with a_line_to(peer, asyncio.Event()) as line:
+            assert await peers.held([replace(owner, peer_address=line.peer_address)]) == set()
 
 
 @asynccontextmanager

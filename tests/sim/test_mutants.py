@@ -27,7 +27,7 @@ FOUND_BY = {
     "a_topic_change_while_a_job_runs_is_forgotten": 88,
     "candidate_is_named_as_leader": 5,
     "commit_while_the_assignment_is_awaited": 29,
-    "departure_while_the_assignment_is_awaited_is_not_settled": 15,
+    "departure_while_the_assignment_is_awaited_is_not_settled": 29,
     "full_group_waits_for_a_removed_member": 42,
     "heartbeat_in_join_phase_does_not_renew": 49,
     "heartbeat_of_an_older_generation_is_accepted": 25,

@@ -8,8 +8,10 @@ from tests.support.directories import server_user
 from tests.support.postgres import PostgresServer, binary, environment_of, run_program
 
 
-class Standby(PostgresServer):
-    """Streams from `primary`, which must run when this starts for the first time."""
+class PhysicalCopy(PostgresServer):
+    """A copy of `primary`, which must run when this starts for the first time, as a server of its own."""
+
+    OPTIONS: tuple[str, ...] = ()
 
     def __init__(self, primary: PostgresServer) -> None:
         super().__init__(durable=False)
@@ -18,9 +20,15 @@ class Standby(PostgresServer):
     def start(self) -> None:
         if not self.data_directory.exists():
             source = f"{self._primary.dsn()}?application_name={NAME}"
-            options: list[str | Path] = ["-D", self.data_directory, "-d", source, "-R", "--checkpoint=fast"]
+            options: list[str | Path] = ["-D", self.data_directory, "-d", source, "--checkpoint=fast", *self.OPTIONS]
             run_program([binary("pg_basebackup"), *options], environment_of(self._directory), user=server_user())
         super().start()
+
+
+class Standby(PhysicalCopy):
+    """Streams from `primary`."""
+
+    OPTIONS = ("-R",)
 
     def become_synchronous(self) -> None:
         """From here on each commit of the primary waits for this standby."""

@@ -126,6 +126,11 @@ class Metrics:
         self._liveness_failures = Counter(
             "rota_liveness_failures_total", "Failed calls to Redis.", ["operation"], registry=self.registry
         )
+        self._store_copied = Counter(
+            "rota_store_copied_total",
+            "Shards that were not claimed because their owners hold them in the store of which this one is a copy.",
+            registry=self.registry,
+        )
         self._liveness_unusable = Counter(
             "rota_liveness_unusable_total",
             "Answers of Redis about keys with contents that no replica writes.",
@@ -277,6 +282,9 @@ class Metrics:
         """`operation` is one of publish, ask, record, read, ping."""
         self._liveness_failures.labels(operation).inc()
         self._liveness_up.labels("redis").set(0)
+
+    def store_copied(self, shards: int) -> None:
+        self._store_copied.inc(shards)
 
     def liveness_unusable(self) -> None:
         self._liveness_unusable.inc()

@@ -21,7 +21,7 @@ from rota.replica.forwarding import DRAINING
 from rota.replica.known_owners import KnownOwners
 from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard
 from rota.replica.placement import shards_of
-from rota.replica.ports import Replica, ShardClaim, StoreUnavailable
+from rota.replica.ports import RELEASED, Replica, ShardClaim, ShardOwner, StoreUnavailable
 from rota.replica.prerequisites import NOT_OWNED
 from rota.replica.steps import Do, Loaded, Steps
 
@@ -56,6 +56,8 @@ class Leases:
         self._renewed_ms = 0
         self._is_in_haste = False
         """There is more to hand over."""
+        self._held_since_ms: dict[int, int] = {}
+        """Since when the owners of shards that are free in this store say that they hold them."""
         self._unreadable: set[int] = set()
         """Shards that this round could not read: the next one tries again, and no other shard waits for them."""
 
@@ -93,7 +95,7 @@ class Leases:
             return min(next_ms, now.monotonic_ms + STORE_RETRY_MS)
         if self._is_in_haste:
             return now.monotonic_ms
-        free_ms = self.known.next_free_ms(self.owned)
+        free_ms = self.known.next_free_ms(self.owned.keys() | self._held_since_ms.keys())
         return next_ms if free_ms is None else min(next_ms, free_ms + SLACK_MS)
 
     def round(self, now: Now) -> Steps:
@@ -193,6 +195,8 @@ class Leases:
     def _acquire(self, now: Now) -> Generator[Do, tuple[Any, Now], Now]:
         missing = [shard_id for shard_id in self.due if shard_id not in self.owned.keys() | self._unreadable]
         free = [shard_id for shard_id in missing if self.steal or self._is_free(shard_id, now)]
+        if not self.steal:
+            free, now = yield from self._without_held(free, now)
         for start in range(0, len(free), LOADING_AT_ONCE):
             if self.is_leaving or self.known.memory.setbacks:
                 return now
@@ -201,6 +205,31 @@ class Leases:
                 # Loading everything may take longer than the leases that there are.
                 now = yield from self._renew(now)
         return now
+
+    def _without_held(self, free: Sequence[int], now: Now) -> Generator[Do, tuple[Any, Now], tuple[list[int], Now]]:
+        """Leave out the shards that their former owners still hold, though their leases are over in this store.
+
+        Such an owner renews its leases in another store: this one is a copy that was made while replicas ran, and a
+        claim would give out the same tokens twice. In one store it could only be because the store's clock was set, and
+        the owner's next renewal shows that: so it is reported only after the length of a lease.
+        """
+        asked = [row for row in map(self.known.owners.get, free) if row is not None and self._may_be_held(row)]
+        held: Collection[int] = ()
+        if asked:
+            held, now = yield steps.AskOwners(asked)
+        since_ms = {shard_id: self._held_since_ms.get(shard_id, now.monotonic_ms) for shard_id in held}
+        copied = [
+            row for row in asked if now.monotonic_ms >= since_ms.get(row.shard_id, now.monotonic_ms) + self.lease_ms
+        ]
+        self._held_since_ms = since_ms
+        if copied:
+            _, now = yield steps.StoreCopied(copied)
+            since_ms |= {row.shard_id: now.monotonic_ms for row in copied}
+        return [shard_id for shard_id in free if shard_id not in held], now
+
+    def _may_be_held(self, row: ShardOwner) -> bool:
+        """A lease that was not released, of a replica that can be asked."""
+        return bool(row.peer_address) and row.lease_until_ms != RELEASED and row.replica_id != self.replica.replica_id
 
     def _is_free(self, shard_id: int, now: Now) -> bool:
         """Also by this replica's clock: where the store's was set, the owner may go on for the length of one lease."""

@@ -135,6 +135,8 @@ class ShardOwner:
     """The random id of the journal, where the store was asked."""
     generation_floor: int = 0
     """See `Floor`."""
+    peer_address: str = ""
+    """Where other replicas reach the owner, as far as the store still has its registration."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from rota.group.shard import Lost
 from rota.protocol.errors import ErrorCode
 from rota.replica.going_back import LostFact, Setback
 from rota.replica.owned_shard import Now, OwnedShard
-from rota.replica.ports import Floor, ShardClaim
+from rota.replica.ports import Floor, ShardClaim, ShardOwner
 
 Loaded: TypeAlias = tuple[ShardClaim, ShardImage]
 """A claim, and the shard's rows after it."""
@@ -25,6 +25,22 @@ class ReadOwners:
 @dataclass(frozen=True, slots=True)
 class Register:
     """Register this replica for as long as a lease; answered with all that are registered."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskOwners:
+    """Ask these former owners whether they hold the shard in that epoch, with a lease that is not over; answered with
+    the shards that they say they do. Best effort: an owner that does not answer within a moment holds none.
+    """
+
+    owners: Sequence[ShardOwner]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCopied:
+    """The owners of these shards renew their leases in another store, of which this one is a copy: report it."""
+
+    owners: Sequence[ShardOwner]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +165,8 @@ class NotifyPeers:
 Do: TypeAlias = (
     ReadOwners
     | Register
+    | AskOwners
+    | StoreCopied
     | Claim
     | Load
     | Serve

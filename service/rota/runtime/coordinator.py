@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -126,6 +126,7 @@ class LocalCoordinator:
             steal=steal,
             on_events=self._on_events,
             notify=peers.notify_released if peers is not None else None,
+            ask_owners=peers.held if peers is not None else None,
             ask=self._expiries.ask,
             sessions=self._sessions,
             assign=self._assigner.want,
@@ -304,6 +305,12 @@ class LocalCoordinator:
         host = self._host(namespace, group_id)
         if host is not None:
             await host.gone.wait()
+
+    def held(self, replica_id: str, epochs: Mapping[int, int]) -> list[int]:
+        """The shards that this replica holds in these epochs, if that is its id, with leases that are not over."""
+        hosts = [self._ownership.hosts.get(shard_id) for shard_id in epochs]
+        here = [host for host in hosts if host is not None and replica_id == self.replica_id and host.may_answer()]
+        return [host.shard_id for host in here if host.claim.epoch == epochs[host.shard_id]]
 
     def nudge(self) -> None:
         """A peer says that shards have become free."""

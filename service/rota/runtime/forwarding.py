@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from rota.replica.forwarding import (
     Steps,
     Submitted,
 )
-from rota.replica.ports import Answer, Cancel, JournalEvent, Replica
+from rota.replica.ports import Answer, Cancel, JournalEvent, Replica, ShardOwner
 from rota.runtime.directory import Directory
 from rota.runtime.host import Call
 
@@ -48,6 +48,9 @@ class Peers(Protocol):
         self, peer: Replica, namespace: str, group_id: str, after_revision: int | None
     ) -> AsyncIterator[JournalEvent]:
         """Follow a group at its owner; ends when the peer or the shard goes."""
+
+    async def held(self, owners: Sequence[ShardOwner]) -> Collection[int]:
+        """The shards that these say they hold, see `steps.AskOwners`; all are asked at once."""
 
     async def notify_released(self, peers: Sequence[Replica]) -> None:
         """Let these know that shards have become free. Best effort: leases run out anyway."""

@@ -35,6 +35,8 @@ MOST_LOST_LINES = 200
 
 Notify = Callable[[Sequence[Replica]], Awaitable[None]]
 """Has these replicas begin a round: shards have become free, or a replica has started."""
+AskOwners = Callable[[Sequence[ShardOwner]], Awaitable[Collection[int]]]
+"""See `steps.AskOwners`."""
 
 
 class Ownership:
@@ -55,6 +57,7 @@ class Ownership:
         steal: bool,
         on_events: Callable[[int, list[JournalEvent]], None],
         notify: Notify | None = None,
+        ask_owners: AskOwners | None = None,
         ask: Callable[[ShardHost, Timer], None],
         sessions: SharedSessions | None = None,
         assign: Callable[[ShardHost, Timer], None] | None = None,
@@ -80,6 +83,7 @@ class Ownership:
         self._answers = Answers()
         self._on_events = on_events
         self._notify = notify
+        self._ask_owners = ask_owners
         self._sessions = sessions
         self._ask = ask
         self._assign = assign
@@ -189,6 +193,10 @@ class Ownership:
         match do:
             case step.ReadOwners():
                 return await self.directory.look()
+            case step.AskOwners(owners):
+                return await self._ask_owners(owners) if self._ask_owners is not None else ()
+            case step.StoreCopied(owners):
+                return self._report_copy(owners)
             case step.Register():
                 return await store.register(leases.replica, leases.lease_ms)
             case step.Claim():
@@ -288,6 +296,17 @@ class Ownership:
             leases.lease_ms,
             steal=leases.steal,
             known_epochs=do.known_epochs,
+        )
+
+    def _report_copy(self, owners: Sequence[ShardOwner]) -> None:
+        self._telemetry.on_store_copied(len(owners))
+        logger.error(
+            "this store is a copy of another one that is in use: its shards are not claimed",
+            extra={
+                "shard_ids": [owner.shard_id for owner in owners],
+                "owners": sorted({f"{owner.replica_id} at {owner.peer_address}" for owner in owners}),
+                "hint": "stop these replicas, or give the copy an identity of its own with: rota db restored",
+            },
         )
 
     def _report_setbacks(self, setbacks: Sequence[Setback]) -> None:

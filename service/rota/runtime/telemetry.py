@@ -38,6 +38,9 @@ class Telemetry:
     def on_store_failed(self, operation: str) -> None:
         """The store did not answer: `commit` or `leases`."""
 
+    def on_store_copied(self, shards: int) -> None:
+        """This store is a copy of another one, in which replicas hold so many of its shards."""
+
     def on_store_went_back(self, setbacks: Sequence[Setback]) -> None:
         """The store went back to an earlier state: these shards have lost lines."""
 

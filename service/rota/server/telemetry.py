@@ -106,6 +106,9 @@ class ServerTelemetry(Telemetry):
     def on_store_failed(self, operation: str) -> None:
         self._metrics.store_failed(operation)
 
+    def on_store_copied(self, shards: int) -> None:
+        self._metrics.store_copied(shards)
+
     def on_store_went_back(self, setbacks: Sequence[Setback]) -> None:
         self._metrics.store_went_back(len(setbacks))
 

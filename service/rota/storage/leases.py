@@ -30,7 +30,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rota.protocol.ids import NO_SHARD
 from rota.replica.ports import EPOCHS_SKIPPED, RELEASED, Floor, Renewal, ShardClaim, ShardOwner
 from rota.storage.bulk import GivenRows, given_rows
-from rota.storage.schema import POSTGRES_SCHEMA, shards, store, store_clock_ms
+from rota.storage.schema import POSTGRES_SCHEMA, replicas, shards, store, store_clock_ms
 
 _ME: ColumnElement[str] = bindparam("me", type_=Text())
 _ADDRESS: ColumnElement[str] = bindparam("my_address", type_=Text())
@@ -47,7 +47,9 @@ _OWNERS = (
         case((shards.c.claimed_epoch == shards.c.epoch, shards.c.claimed_seq)).label("claimed_seq"),
         select(store.c.incarnation).scalar_subquery().label("incarnation"),
         shards.c.generation_floor,
+        replicas.c.peer_address,
     )
+    .join_from(shards, replicas, shards.c.replica_id == replicas.c.replica_id, isouter=True)
     .where(shards.c.shard_id != NO_SHARD)
     .order_by(shards.c.shard_id)
 )
@@ -135,6 +137,7 @@ class Leases:
                 claimed_seq=row.claimed_seq,
                 incarnation=row.incarnation or "",
                 generation_floor=row.generation_floor,
+                peer_address=row.peer_address or "",
             )
             for row in rows
         ]

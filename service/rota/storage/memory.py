@@ -213,6 +213,9 @@ class MemoryTables:
                 claimed_seq=shard.claimed_seq,
                 incarnation=self.incarnation,
                 generation_floor=shard.generation_floor,
+                peer_address=self._replicas[shard.replica_id][0].peer_address
+                if shard.replica_id in self._replicas
+                else "",
             )
             for shard_id, shard in sorted(self._shards.items())
         ]

@@ -16,7 +16,7 @@ from rota.replica.known_owners import KnownOwners
 from rota.replica.leases import HANDING_OVER_AT_ONCE, LOADING_AT_ONCE, MOVES, SLACK_MS, STORE_RETRY_MS, Leases
 from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard
 from rota.replica.placement import shards_of
-from rota.replica.ports import Floor, Renewal, Replica, ShardClaim, ShardOwner, StoreUnavailable
+from rota.replica.ports import RELEASED, Floor, Renewal, Replica, ShardClaim, ShardOwner, StoreUnavailable
 from rota.replica.steps import Do
 from tests.unit.replica.shards import AN_OFFSET, LEASE_MS, LIMITS, a_shard, at, decide
 
@@ -46,6 +46,8 @@ class Shell:
         self.fails: set[type[Do]] = set()
         self.before: dict[type[Do], Callable[[], None]] = {}
         """Called while such a step is under way."""
+        self.held: set[int] = set()
+        """Shards that their former owners say they hold."""
         self.is_failover = False
         """Claims find another timeline."""
         self.now_ms = 0
@@ -93,6 +95,8 @@ class Shell:
                 self.known.update(list(self.rows.values()), now_ms, asked=asked)
             case steps.Register():
                 return self.registered
+            case steps.AskOwners(owners):
+                return self.held & {owner.shard_id for owner in owners}
             case steps.Claim(shard_ids):
                 return [self._claim(shard_id) for shard_id in shard_ids if shard_id not in self.taken]
             case steps.Load(claims):
@@ -158,6 +162,83 @@ def a_replica_beside_another(shards: int = SHARDS) -> Shell:
 
 def held_by(replica: Replica, left_ms: int, *shard_ids: int) -> list[ShardOwner]:
     return [ShardOwner(shard_id, replica.replica_id, replica.address, 9, left_ms, 99) for shard_id in shard_ids]
+
+
+# --- a store that is a copy ------------------------------------------------------------------------------
+
+
+def a_replica_after_another(**fields: Any) -> Shell:
+    """The leases of a replica that was there before are over; it says that it holds the first two shards."""
+    shell = Shell()
+    rows = held_by(PEER, 0, *range(SHARDS))
+    shell.owners = [replace(row, **{"peer_address": "r1:1", "lease_until_ms": 7, **fields}) for row in rows]
+    shell.held = {0, 1}
+    shell.round()
+    shell.owners = shell.owners[:2]
+    return shell
+
+
+def claimed(shell: Shell) -> set[int]:
+    return {shard_id for claim in shell.did(steps.Claim) for shard_id in claim.shard_ids}
+
+
+def test_shards_that_their_former_owner_holds_are_not_claimed() -> None:
+    shell = a_replica_after_another()
+
+    assert claimed(shell) == {2, 3}
+    assert shell.names().index("AskOwners") < shell.names().index("Claim")
+    assert not shell.did(steps.StoreCopied), "the store's clock may have been set"
+
+
+def test_an_owner_that_renews_elsewhere_shows_a_copy() -> None:
+    shell = a_replica_after_another()
+    shell.now_ms += LEASE_MS - 1
+    shell.round()
+    assert not shell.did(steps.StoreCopied)
+    shell.now_ms += 1
+    shell.round()
+
+    assert [[row.shard_id for row in do.owners] for do in shell.did(steps.StoreCopied)] == [[0, 1]]
+    shell.now_ms += LEASE_MS - 1
+    shell.round()
+    assert not shell.did(steps.StoreCopied), "once for each lease"
+    assert claimed(shell) == set()
+
+
+def test_an_owner_that_renews_here_shows_no_copy() -> None:
+    """The store's clock was set forwards, and is noticed by the owner's next renewal."""
+    shell = a_replica_after_another()
+    shell.owners = [replace(row, lease_left_ms=LEASE_MS) for row in shell.owners]
+    shell.now_ms += LEASE_MS
+    shell.round()
+    shell.owners = [replace(row, lease_left_ms=0) for row in shell.owners]
+    shell.now_ms += LEASE_MS
+    shell.round()
+
+    assert not shell.did(steps.StoreCopied)
+
+
+def test_a_former_owner_that_holds_nothing_any_more_is_followed() -> None:
+    shell = a_replica_after_another()
+    shell.held = set()
+    shell.now_ms += 1
+    shell.round()
+
+    assert claimed(shell) == {0, 1}
+
+
+@pytest.mark.parametrize("fields", [{"peer_address": ""}, {"lease_until_ms": RELEASED}, {"replica_id": ME.replica_id}])
+def test_only_another_owner_that_can_be_asked_is_asked(fields: dict[str, Any]) -> None:
+    shell = a_replica_after_another(**fields)
+
+    assert not shell.did(steps.AskOwners)
+    assert claimed(shell) == set(range(SHARDS))
+
+
+def test_a_round_waits_for_no_shard_that_is_held_elsewhere() -> None:
+    shell = a_replica_after_another()
+
+    assert shell.leases.next_round_ms(0, shell.now(), has_failed=False) == LEASE_MS // 3
 
 
 # --- starting ------------------------------------------------------------------------------------------

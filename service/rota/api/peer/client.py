@@ -18,12 +18,14 @@ from rota.api.peer.methods import (
     CALL,
     CHANNEL_OPTIONS,
     HEARTBEATS,
+    HELD,
     RELEASED,
     TLS_CHANNEL_OPTIONS,
     TOPICS_CHANGED,
     WATCH,
     pack_document,
     unpack_event,
+    unpack_held,
     unpack_refusal,
 )
 from rota.api.peer.secret import Metadata, shown
@@ -32,12 +34,14 @@ from rota.grpc_polling import keep_polling
 from rota.observability import tracing
 from rota.protocol.messages import CommitOffsets, Request
 from rota.replica.forwarding import Beats, ForwardedAtOnce, NoAnswer, answer_timeout_ms
-from rota.replica.ports import Answer, JournalEvent, Replica
+from rota.replica.ports import Answer, JournalEvent, Replica, ShardOwner
 from rota.runtime.forwarding import PeerUnreachable
 from rota.wire.envelopes import MalformedEnvelope, pack
 from rota.wire.peer_commits import pack_commit, unpack_commit_answer
 
 NOTIFY_S = 0.5
+HELD_S = 0.3
+"""By so much a take-over is later where the former owner's machine does not even refuse the connection."""
 _log = logging.getLogger(__name__)
 
 ChannelCredentials = Callable[[], tuple[object, grpc.ChannelCredentials]]
@@ -138,6 +142,26 @@ class GrpcPeers:
         finally:
             stream.cancel()
 
+    async def held(self, owners: Sequence[ShardOwner]) -> set[int]:
+        by_replica: dict[tuple[str, str], list[ShardOwner]] = {}
+        for owner in owners:
+            by_replica.setdefault((owner.replica_id, owner.peer_address), []).append(owner)
+        return set().union(*await asyncio.gather(*map(self._held_by, by_replica.values())))
+
+    async def _held_by(self, owners: Sequence[ShardOwner]) -> set[int]:
+        """Of these shards of one replica. One that cannot be asked, or does not answer in time, holds none."""
+        peer = Replica(owners[0].replica_id, owners[0].address, owners[0].peer_address)
+        epochs = {owner.shard_id: owner.epoch for owner in owners}
+        data = pack_document({"replica_id": peer.replica_id, "epochs": list(epochs.items())})
+        try:
+            link = self._link(peer)
+            with link.used():
+                answer = await link.held(data, timeout=HELD_S, metadata=self._metadata)
+            return epochs.keys() & unpack_held(answer)
+        except Exception as error:
+            _log.info("a former owner does not answer", extra={"peer": peer.replica_id, "error": repr(error)[:200]})
+            return set()
+
     async def notify_released(self, peers: Sequence[Replica]) -> None:
         async with asyncio.TaskGroup() as group:
             for peer in peers:
@@ -227,6 +251,7 @@ class _Link:
             self.channel = grpc.aio.secure_channel(address, credentials, options=TLS_CHANNEL_OPTIONS)
         self.call: _Unary = self.channel.unary_unary(CALL)
         self.released: _Unary = self.channel.unary_unary(RELEASED)
+        self.held: _Unary = self.channel.unary_unary(HELD)
         self.topics_changed: _Unary = self.channel.unary_unary(TOPICS_CHANGED)
         self.watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self.channel.unary_stream(WATCH)
         heartbeats: _Unary = self.channel.unary_unary(HEARTBEATS)

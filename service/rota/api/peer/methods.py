@@ -9,12 +9,13 @@ from typing import Any, get_origin, get_type_hints
 
 from rota.protocol.errors import LinesPruned, NotInJournal, ReaderIsAhead
 from rota.replica.ports import JournalEvent
-from rota.wire.envelopes import MalformedEnvelope, checked, whole
+from rota.wire.envelopes import MalformedEnvelope, checked, list_of, whole
 
 SERVICE = "rota.internal.v1.Peer"
 CALL = f"/{SERVICE}/Call"
 HEARTBEATS = f"/{SERVICE}/Heartbeats"
 WATCH = f"/{SERVICE}/Watch"
+HELD = f"/{SERVICE}/Held"
 RELEASED = f"/{SERVICE}/Released"
 TOPICS_CHANGED = f"/{SERVICE}/TopicsChanged"
 
@@ -116,6 +117,26 @@ def unpack_namespaces(data: bytes) -> list[str]:
     if type(namespaces) is not list or not all(type(each) is str for each in namespaces):
         raise MalformedEnvelope("not a list of namespaces")
     return namespaces
+
+
+def unpack_claims(data: bytes) -> tuple[str, dict[int, int]]:
+    """A replica's id, and the epochs of shards that it may hold; raises `MalformedEnvelope`."""
+    document = _unpack_document(data)
+    replica_id, pairs = document.get("replica_id"), document.get("epochs")
+    try:
+        (checked_id,) = checked([replica_id], (str,))
+        return checked_id, dict(checked(pair, (int, int)) for pair in list_of(pairs))
+    except (TypeError, ValueError) as error:
+        raise MalformedEnvelope("not claims") from error
+
+
+def unpack_held(data: bytes) -> list[int]:
+    """The shards that a replica holds; raises `MalformedEnvelope`."""
+    shard_ids = _unpack_document(data).get("held")
+    try:
+        return checked(shard_ids, (int,) * len(list_of(shard_ids)))
+    except (TypeError, ValueError) as error:
+        raise MalformedEnvelope("not a list of shards") from error
 
 
 def _unpack_document(data: bytes) -> dict[str, Any]:

@@ -13,13 +13,16 @@ from rota.api.peer.answers import packed
 from rota.api.peer.methods import (
     CALL,
     HEARTBEATS,
+    HELD,
     RELEASED,
     SERVER_OPTIONS,
     SERVICE,
     TOPICS_CHANGED,
     WATCH,
+    pack_document,
     pack_event,
     pack_refusal,
+    unpack_claims,
     unpack_namespaces,
     unpack_watch,
 )
@@ -74,6 +77,7 @@ class PeerServer:
             HEARTBEATS.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._heartbeats),
             RELEASED.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._released),
             TOPICS_CHANGED.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._topics_changed),
+            HELD.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._held),
             WATCH.rpartition("/")[2]: grpc.unary_stream_rpc_method_handler(self._watch),
         }
 
@@ -94,6 +98,9 @@ class PeerServer:
     async def _released(self, _data: bytes, _context: Any) -> bytes:
         self._local.nudge()
         return b"{}"
+
+    async def _held(self, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        return pack_document({"held": self._local.held(*await _read(unpack_claims, data, context))})
 
     async def _topics_changed(self, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         self._local.on_topics_changed(await _read(unpack_namespaces, data, context))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rota.protocol.messages import CommitOffsets, Request
 from rota.replica import forwarding
-from rota.replica.ports import Answer, JournalEvent, Replica
+from rota.replica.ports import Answer, JournalEvent, Replica, ShardOwner
 from rota.runtime.forwarding import PeerUnreachable
 
 if TYPE_CHECKING:
     from rota.testing.runtimes.replica import RuntimeReplica
     from rota.testing.runtimes.world import RuntimeWorld
+HELD_S = 0.3
 
 
 class Forwarded:
@@ -105,6 +106,33 @@ class PeersOfReplica:
         events: tuple[JournalEvent, ...] = ()
         for event in events:
             yield event
+
+    async def held(self, owners: Sequence[ShardOwner]) -> Collection[int]:
+        """Ask one owner after the other: at most two have failed."""
+        held: set[int] = set()
+        for owner in owners:
+            held.update(await self._held_by(owner))
+        return held
+
+    async def _held_by(self, owner: ShardOwner) -> list[int]:
+        peer = Replica(owner.replica_id, owner.address)
+        outcome: asyncio.Future[list[int]] = self.replica.loop.create_future()
+
+        def arrive() -> None:
+            target = self.running(peer)
+            held = target.local.held(owner.replica_id, {owner.shard_id: owner.epoch}) if target is not None else []
+            self.carry(peer.address, self.replica.replica_id, settle, held)
+
+        def settle(held: list[int]) -> None:
+            if not outcome.done():
+                outcome.set_result(held)
+
+        self.carry(self.replica.replica_id, peer.address, arrive, to=peer)
+        try:
+            async with asyncio.timeout(HELD_S):
+                return await outcome
+        except TimeoutError:
+            return []
 
     async def notify_released(self, peers: Sequence[Replica]) -> None:
         for peer in peers:

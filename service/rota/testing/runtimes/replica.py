@@ -137,6 +137,9 @@ class Witness(Telemetry):
             )
         self._world.sometimes(f"shard dropped: {reason.partition(':')[0]}")
 
+    def on_store_copied(self, shards: int) -> None:
+        self._world.violation(f"L9 {self._replica.owner_id} takes its only store for a copy, for {shards} shards")
+
     def on_store_went_back(self, setbacks: Sequence[Setback]) -> None:
         self._world.note_setbacks(self._replica, setbacks)
 
@@ -180,6 +183,7 @@ class RuntimeReplica(ReplicaProcess):
             liveness=liveness,
         )
         self.local.process = self
+        self.local.reached_at(peer_address=replica_id)
         self.local._assigner.compute = world.topics.compute
         self._upkeep = Upkeep(self.local._ownership, clock, has_side_door=self.store.has_side_door)
         self.routed = RoutedCoordinator(self.local)
