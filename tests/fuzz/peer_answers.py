@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from rota.api.peer.client import GrpcPeers
-from rota.api.peer.methods import CALL, HEARTBEATS, RELEASED, SERVICE, TOPICS_CHANGED, WATCH, pack_event
+from rota.api.peer.methods import CALL, HEARTBEATS, HELD, RELEASED, SERVICE, TOPICS_CHANGED, WATCH, pack_event
 from rota.protocol.errors import NotInJournal
 from rota.protocol.messages import (
     REPLY_OF,
@@ -25,7 +25,7 @@ from rota.protocol.messages import (
     MemberHeartbeat,
 )
 from rota.replica.forwarding import NoAnswer
-from rota.replica.ports import Answer, JournalEvent, Replica
+from rota.replica.ports import Answer, JournalEvent, Replica, ShardOwner
 from rota.runtime.forwarding import PeerUnreachable
 from rota.wire.envelopes import pack
 from rota.wire.peer_heartbeats import pack_answers
@@ -53,7 +53,7 @@ class PeerAnswerFuzzer:
     async def _start(self) -> None:
         self._server = grpc.aio.server()
         unary: Any = grpc.unary_unary_rpc_method_handler(self._answer)
-        methods = {name.rpartition("/")[2]: unary for name in (CALL, HEARTBEATS, RELEASED, TOPICS_CHANGED)}
+        methods = {name.rpartition("/")[2]: unary for name in (CALL, HEARTBEATS, HELD, RELEASED, TOPICS_CHANGED)}
         methods[WATCH.rpartition("/")[2]] = grpc.unary_stream_rpc_method_handler(self._events)
         self._server.add_registered_method_handlers(SERVICE, methods)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
@@ -68,7 +68,7 @@ class PeerAnswerFuzzer:
 
     def play(self, random: Random) -> None:
         self._random = random
-        self._runner.run(random.choice((self._call, self._call, self._submit, self._watch, self._notify))())
+        self._runner.run(random.choice((self._call, self._call, self._submit, self._watch, self._notify, self._held))())
 
     async def _call(self) -> None:
         request = self._asked = a_message(self._random, self._random.choice(list(REPLY_OF)))
@@ -98,6 +98,12 @@ class PeerAnswerFuzzer:
         await self._peers.notify_released([self._peer])
         await self._peers.notify_topics_changed([self._peer], ["default"])
 
+    async def _held(self) -> None:
+        self._asked = HELD
+        rows = [ShardOwner(n, "r", "http://r", 1, 0, peer_address=self._peer.peer_address) for n in range(2)]
+        if not await self._peers.held(rows) <= {0, 1}:
+            raise Broken("it holds what it was not asked for")
+
     def _check(self, request: Any, answer: Answer) -> None:
         if type(answer.reply) is not REPLY_OF[type(request)]:
             raise Broken(f"{answer!r} to {request!r}")
@@ -121,6 +127,8 @@ class PeerAnswerFuzzer:
 
     def _right(self) -> bytes:
         random, request = self._random, self._asked
+        if request == HELD:
+            return as_json({"held": [random.choice((0, 1, 2))] * random.choice((0, 1, 2))})
         if isinstance(request, Heartbeat | HeartbeatMany):
             kinds = [
                 random.choice((HeartbeatReply, REPLY_OF[type(request)])) for _ in range(random.choice((0, 1, 1, 2)))

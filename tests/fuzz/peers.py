@@ -13,7 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import grpc
 
-from rota.api.peer.methods import CALL, HEARTBEATS, RELEASED, TOPICS_CHANGED, WATCH
+from rota.api.peer.methods import CALL, HEARTBEATS, HELD, RELEASED, TOPICS_CHANGED, WATCH
 from rota.api.peer.secret import shown
 from rota.protocol.messages import REPLY_OF, Heartbeat
 from rota.wire.envelopes import pack
@@ -25,7 +25,7 @@ from tests.fuzz.served import HOST, SECRET, Served
 CALL_S = 30.0
 WATCH_S = 0.1
 OUR_FAULT = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.DATA_LOSS)
-_METHODS = (CALL, CALL, CALL, HEARTBEATS, RELEASED, TOPICS_CHANGED, WATCH)
+_METHODS = (CALL, CALL, CALL, HEARTBEATS, HELD, RELEASED, TOPICS_CHANGED, WATCH)
 _TEXTS = ("default", "g1", "g2", "i1", "", "range", "x")
 _NUMBERS = (-1, 0, 1, 2, 10_000)
 
@@ -100,6 +100,8 @@ def _well_formed(random: Random, method: str) -> bytes:
             return pack(a_message(random, random.choice(kinds)))
         case str() if method == HEARTBEATS:
             return pack_heartbeats([a_message(random, Heartbeat) for _ in range(random.choice((0, 1, 5)))])
+        case str() if method == HELD:
+            return json.dumps({"replica_id": "r", "epochs": [[0, 1], [3, 2]]}).encode()
         case str() if method == TOPICS_CHANGED:
             return json.dumps({"namespaces": ["default", "n1"]}).encode()
         case str() if method == WATCH:

@@ -138,6 +138,29 @@ async def test_a_shard_is_served_whatever_the_liveness_store_answers() -> None:
         assert other.ready()[0]
 
 
+class Short(MemoryLiveness):
+    """It answers about no member that it is asked for."""
+
+    async def seen_ms_ago(self, _members: object) -> list[int | None]:
+        return []
+
+    async def record(self, _shard_id: int, _members: object) -> list[bool]:
+        return []
+
+
+@in_virtual_time
+async def test_a_liveness_store_that_answers_too_little_is_away() -> None:
+    fleet = Fleet()
+    fleet.liveness = Short(fleet.clock.monotonic_ms)
+    async with owner_and_other(fleet) as (owner, other):
+        worker = await a_worker(owner)
+        fleet.is_cut = True
+
+        assert await worker.heartbeats(other, seconds=2) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        assert await expired_at_s(fleet) > worker.seen_s + SESSION_S - 0.01
+        assert owner.ready()[0]
+
+
 @in_virtual_time
 async def test_a_key_that_another_program_overwrites_costs_no_member() -> None:
     fleet = Fleet()

@@ -113,7 +113,7 @@ async def test_a_follower_goes_on_with_a_later_epoch_of_a_lost_line(
     await until(lambda: listener.kinds[-1:] == ["leader_changed"])
 
     assert listener.kinds[0] == "member_joined"
-    assert "the store lost events of a followed group; going on after its last one" in caplog.text
+    assert "events of a followed group are gone; going on after them" in caplog.text
     await asyncio.gather(follower.end(), return_exceptions=True)
 
 
@@ -144,5 +144,5 @@ async def test_a_follower_goes_on_behind_pruned_lines_and_says_so(
     await until(lambda: listener.kinds[-1:] == ["leader_changed"])
 
     assert listener.events[0].seq == 5
-    assert "events of a followed group were pruned; going on after them" in caplog.text
+    assert "events of a followed group are gone; going on after them" in caplog.text
     await asyncio.gather(follower.end(), return_exceptions=True)

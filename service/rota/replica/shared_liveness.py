@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from rota.group.result import Timer
 from rota.group.sessions import MemberName
@@ -78,14 +78,6 @@ Found = TypeVar("Found")
 Steps: TypeAlias = Generator[Step, tuple[Any, Now], Found]
 
 
-class Asked(NamedTuple):
-    """A timer that would expire its member, and how long ago another replica saw the member; None if none did."""
-
-    owned: OwnedShard
-    timer: Timer
-    seen_ms_ago: int | None
-
-
 # --- one replica's side ----------------------------------------------------------------------------
 
 
@@ -105,7 +97,6 @@ class SharedLiveness:
         """When, by the monotonic clock. A shard that is missing here is published as a whole."""
         self._lost_ms: dict[OwnedShard, int] = {}
         """Shards that the store has lost although they were published as a whole: they are published again later."""
-        self._asking: list[tuple[OwnedShard, Timer]] = []
         self._has_failed = False
         self._away_until_ms = 0
 
@@ -193,18 +184,16 @@ class SharedLiveness:
 
     # --- expiring, taking over, and heartbeats that no owner answers ---------------------------------
 
-    def ask(self, owned: OwnedShard, timer: Timer) -> None:
-        """This timer would expire its member: it fires once the other replicas have been asked (`ask_others`)."""
-        self._asking.append((owned, timer))
-
-    def ask_others(self) -> Steps[list[Asked]]:
-        """When other replicas last saw the members that `ask` was called for: see `OwnedShard.others_answered`."""
-        asking, self._asking = self._asking, []
-        seen, now = yield LastSeen([(owned.shard_id, _name(timer)) for owned, timer in asking])
+    def ask_others(self, timers: Sequence[tuple[int, Timer]]) -> Steps[Sequence[int | None]]:
+        """How long ago other replicas last saw the members of these timers, by shard: see `OwnedShard.others_answered`.
+        None for a member that none of them knows.
+        """
+        seen, now = yield LastSeen([(shard_id, _name(timer)) for shard_id, timer in timers])
         if seen is UNAVAILABLE:
             self._failed(now)
-            seen = [None] * len(asking)
-        return [Asked(owned, timer, ms_ago) for (owned, timer), ms_ago in zip(asking, seen, strict=True)]
+            return [None] * len(timers)
+        found: Sequence[int | None] = seen
+        return found
 
     def read(self, shard_id: int, now: Now) -> Steps[SeenMembers]:
         """The last heartbeats of a shard that is being loaded.

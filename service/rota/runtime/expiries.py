@@ -41,10 +41,10 @@ class Expiries:
             asking, self._asking = self._asking, []
             for _ in range(READS):
                 await asyncio.sleep(READ_S)
-            of_sessions = [each for each in asking if each[1].kind is TimerKind.SESSION] if self._sessions else []
-            seen = await self._sessions.ask_others(of_sessions) if self._sessions and of_sessions else []
-            seen_ms_ago = dict(zip(of_sessions, seen, strict=True))
+            timers = [(host.shard_id, timer) for host, timer in asking if timer.kind is TimerKind.SESSION]
+            seen = await self._sessions.ask_others(timers) if self._sessions and timers else [None] * len(timers)
+            seen_ms_ago = dict(zip(timers, seen, strict=True))
             for number, (host, timer) in enumerate(asking, 1):
-                host.fire_asked(timer, seen_ms_ago.get((host, timer)))
+                host.fire_asked(timer, seen_ms_ago.get((host.shard_id, timer)))
                 if number % BATCH == 0:
                     await asyncio.sleep(0)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
-from rota.protocol.errors import LinesPruned, ReaderIsAhead
+from rota.protocol.errors import NotInJournal
 from rota.replica.ports import JournalEvent, ShardStore, StoreUnavailable
 from rota.runtime.host import ShardHost
 
@@ -162,24 +162,14 @@ class Follower:
                     self._notify((event,))
         except StoreUnavailable:
             return
-        except LinesPruned as pruned:
-            logger.warning(
-                "events of a followed group were pruned; going on after them", extra={"first": pruned.first_revision}
-            )
-            self._go_on_after(pruned.first_revision - 1)
-        except ReaderIsAhead as ahead:
-            logger.warning(
-                "the store lost events of a followed group; going on after its last one",
-                extra={"last": ahead.last_revision},
-            )
-            self._go_on_after(ahead.last_revision or 0)
+        except NotInJournal as refusal:
+            # They were pruned, or the store has lost them.
+            after = refusal.first_revision - 1 if refusal.last_revision is None else refusal.last_revision
+            logger.warning("events of a followed group are gone; going on after them", extra={"after": after})
+            self._last = (self._last[0] if self._last is not None else 0, after)
         except Exception as error:
             # A peer's lines, or a listener that fails at them: members get the same with their next heartbeats.
             logger.error("events of a followed group were not received", exc_info=error)
-
-    def _go_on_after(self, seq: int) -> None:
-        epoch = self._last[0] if self._last is not None else 0
-        self._last = (epoch, seq)
 
     def _notify(self, events: Sequence[JournalEvent]) -> None:
         last = self._last

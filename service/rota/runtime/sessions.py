@@ -50,11 +50,9 @@ class SharedSessions:
         """See `SharedLiveness.record`."""
         return await self._carry_out(self._shared.record(shard_id, request))
 
-    async def ask_others(self, asking: Sequence[tuple[ShardHost, Timer]]) -> list[int | None]:
+    async def ask_others(self, timers: Sequence[tuple[int, Timer]]) -> Sequence[int | None]:
         """See `SharedLiveness.ask_others`."""
-        for host, timer in asking:
-            self._shared.ask(host.owned, timer)
-        return [each.seen_ms_ago for each in await self._carry_out(self._shared.ask_others())]
+        return await self._carry_out(self._shared.ask_others(timers))
 
     def forget(self, shard_id: int, gone: Sequence[MemberName]) -> None:
         """See `SharedLiveness.forget`."""
@@ -94,9 +92,9 @@ class SharedSessions:
             case step.ReadShard(shard_id):
                 return await self._liveness.read(shard_id)
             case step.LastSeen(members):
-                return await self._liveness.seen_ms_ago(members)
+                return _one_each(members, await self._liveness.seen_ms_ago(members))
             case step.RecordHeartbeats(shard_id, names):
-                return await self._liveness.record(shard_id, names)
+                return _one_each(names, await self._liveness.record(shard_id, names))
 
     def _failed(self, operation: str, error: Exception) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -107,6 +105,12 @@ class SharedSessions:
                 "the liveness store does not answer; this replica uses only the heartbeats that it receives itself",
                 extra={"operation": operation, "error": str(error) or repr(error)},
             )
+
+
+def _one_each(asked: Sequence[object], answers: Sequence[Found]) -> Sequence[Found]:
+    if len(answers) != len(asked):
+        raise ValueError(f"{len(answers)} answers about {len(asked)} members")
+    return answers
 
 
 _OPERATIONS: dict[type[Step], str] = {

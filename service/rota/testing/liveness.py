@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from copy import deepcopy
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +16,7 @@ from rota.protocol.messages import Heartbeat, HeartbeatMany
 from rota.replica import shared_liveness as step
 from rota.replica.owned_shard import PUBLISH_MS, OwnedShard
 from rota.replica.ports import Answer, SeenMembers, ShardNews
-from rota.replica.shared_liveness import AWAY_MS, UNAVAILABLE, Asked, Found, SharedLiveness, Step, Steps
+from rota.replica.shared_liveness import AWAY_MS, UNAVAILABLE, Found, SharedLiveness, Step, Steps
 from rota.testing.scheduler import Process
 
 if TYPE_CHECKING:
@@ -124,8 +125,8 @@ class SimulatedSessions:
         self._replica = replica
         self._server = server
         self._shared = SharedLiveness()
+        self._asking: list[tuple[OwnedShard, Timer]] = []
         self._is_asking = False
-        self._wants_to_ask = False
         self.forget = self._shared.forget
         self._publish_later()
 
@@ -150,17 +151,17 @@ class SimulatedSessions:
 
     def ask(self, owned: OwnedShard, timer: Timer) -> None:
         """This timer would expire its member: the other replicas are asked first."""
-        self._shared.ask(owned, timer)
-        self._wants_to_ask = True
+        self._asking.append((owned, timer))
         self._world.scheduler.after(0, self._replica, self._ask)
 
     def _ask(self) -> None:
-        if self._wants_to_ask and not self._is_asking:
-            self._wants_to_ask, self._is_asking = False, True
-            self._carry_out(self._shared.ask_others(), self._asked)
+        if self._asking and not self._is_asking:
+            asking, self._asking, self._is_asking = self._asking, [], True
+            timers = [(owned.shard_id, timer) for owned, timer in asking]
+            self._carry_out(self._shared.ask_others(timers), partial(self._asked, asking))
 
-    def _asked(self, answers: list[Asked]) -> None:
-        for owned, timer, seen_ms_ago in answers:
+    def _asked(self, asking: list[tuple[OwnedShard, Timer]], answers: Sequence[int | None]) -> None:
+        for (owned, timer), seen_ms_ago in zip(asking, answers, strict=True):
             if self._replica.owned.get(owned.shard_id) is owned:
                 ready = owned.others_answered(timer, seen_ms_ago, self._replica.now())
                 if ready.decided is not None and not ready.decided.records:

@@ -35,7 +35,6 @@ from rota.replica.shared_liveness import (
     AWAY_MS,
     MOST_GONE,
     UNAVAILABLE,
-    Asked,
     LastSeen,
     Ping,
     Publish,
@@ -367,13 +366,10 @@ def a_timer(replica: Replica) -> Timer:
 @pytest.mark.parametrize(("answer", "seen"), [([20], 20), ([None], None), (UNAVAILABLE, None)])
 def test_others_are_asked_for_all_that_would_expire(replica: Replica, answer: object, seen: int | None) -> None:
     timer = a_timer(replica)
-    replica.shared.ask(replica.owned, timer)
     replica.answers = lambda _do: answer
 
-    assert replica.run(replica.shared.ask_others()) == [Asked(replica.owned, timer, seen)]
+    assert replica.run(replica.shared.ask_others([(0, timer)])) == [seen]
     assert replica.steps == [LastSeen([(0, replica.member)])]
-    replica.answers = lambda _do: []
-    assert replica.run(replica.shared.ask_others()) == [], "each is asked for once"
 
 
 # --- heartbeats that no owner answers -----------------------------------------------------------------------

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from types import NoneType
 from typing import Any, get_origin, get_type_hints
 
 from rota.protocol.errors import LinesPruned, NotInJournal, ReaderIsAhead
 from rota.replica.ports import JournalEvent
-from rota.wire.envelopes import MalformedEnvelope, checked, list_of, whole
+from rota.wire.envelopes import MalformedEnvelope, checked, list_of
 
 SERVICE = "rota.internal.v1.Peer"
 CALL = f"/{SERVICE}/Call"
@@ -102,13 +103,12 @@ def pack_document(document: dict[str, Any]) -> bytes:
 def unpack_watch(data: bytes) -> tuple[str, str, int | None]:
     """Namespace, group and revision of a watch, None for what happens from now on; or `MalformedEnvelope`."""
     document = _unpack_document(data)
-    namespace, group_id, after = (document.get(name) for name in ("namespace", "group_id", "after_revision"))
-    if type(namespace) is not str or type(group_id) is not str or not (after is None or type(after) is int):
-        raise MalformedEnvelope("not a watch")
     try:
-        return whole(namespace), whole(group_id), after
-    except UnicodeError as error:
-        raise MalformedEnvelope("not a watch: half of a character") from error
+        named = checked([document.get("namespace"), document.get("group_id")], (str, str))
+        (after,) = checked([document.get("after_revision")], ((int, NoneType),))
+    except (TypeError, ValueError) as error:
+        raise MalformedEnvelope("not a watch") from error
+    return named[0], named[1], after
 
 
 def unpack_namespaces(data: bytes) -> list[str]:
