@@ -157,6 +157,30 @@ def test_offsets_are_set_listed_and_deleted(rota: Rota) -> None:
     assert rota("offsets", "list", "billing", "-o", "name").out.split() == ["invoices/0", "orders/0"]
 
 
+@pytest.mark.parametrize(
+    ("offset", "in_json"), [(2**53 - 1, 2**53 - 1), (2**53, str(2**53)), (2**63 - 1, str(2**63 - 1))]
+)
+def test_an_offset_of_64_bits_is_set_and_listed(rota: Rota, offset: int, in_json: object) -> None:
+    rota("offsets", "set", "billing", "invoices", "0", str(offset))
+
+    listed = rota("offsets", "list", "billing").out.splitlines()
+    (item,) = json.loads(rota("offsets", "list", "billing", "-o", "json").out)
+
+    assert listed[1].split()[:3] == ["invoices", "0", str(offset)]
+    assert item["offset"] == in_json
+
+
+def test_a_topic_is_deleted_with_the_progress_of_its_groups(rota: Rota) -> None:
+    rota("topics", "put", "invoices", "--partitions", "4")
+    rota("offsets", "set", "billing", "invoices", "0", "1000")
+
+    deleted = rota("topics", "delete", "--yes", "invoices")
+    rota("topics", "put", "invoices", "--partitions", "2")
+
+    assert deleted.err == "topic invoices is deleted; groups that had progress in it: 1\n"
+    assert json.loads(rota("offsets", "list", "billing", "-o", "json").out) == []
+
+
 def test_an_offset_is_set_with_a_retention_of_its_own(rota: Rota) -> None:
     rota("offsets", "set", "billing", "invoices", "0", "7", "--retention-ms", "86400000")
 
@@ -183,7 +207,11 @@ def test_topics_are_put_shown_listed_and_deleted(rota: Rota) -> None:
 
     assert json.loads(put.out) == {"topic": "words", "partitions": 12, "attributes": {"owner": "search"}}
     assert (shrunk.exit_code, table[1].split()) == (2, ["words", "12", "owner=search"])
-    assert (deleted.exit_code, deleted.out, deleted.err) == (0, "", "topic words is deleted\n")
+    assert (deleted.exit_code, deleted.out, deleted.err) == (
+        0,
+        "",
+        "topic words is deleted; groups that had progress in it: 0\n",
+    )
     assert (gone.exit_code, gone.out, gone.err) == (3, "", "rota: No such topic (UNKNOWN_TOPIC)\n")
 
 

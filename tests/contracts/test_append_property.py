@@ -44,8 +44,22 @@ GROUPS = st.builds(
 MEMBERS = st.builds(
     a_member, NAMES, NAMES, st.integers(0, 3), group_instance_id=st.none() | TEXT, assignment=st.binary(max_size=8)
 )
-OFFSETS = st.builds(an_offset, st.integers(0, 2), NUMBERS, NAMES, leader_epoch=st.none() | NUMBERS, metadata=TEXT)
-TOPICS = st.builds(a_topic, NAMES, NUMBERS, attributes=st.lists(st.tuples(TEXT, TEXT), max_size=2).map(tuple))
+OFFSETS = st.builds(
+    an_offset,
+    st.integers(0, 2),
+    NUMBERS,
+    NAMES,
+    leader_epoch=st.none() | NUMBERS,
+    metadata=TEXT,
+    topic_id=st.integers(0, 2),
+)
+TOPICS = st.builds(
+    a_topic,
+    NAMES | st.just("documents"),
+    NUMBERS,
+    topic_id=st.integers(0, 2),
+    attributes=st.lists(st.tuples(TEXT, TEXT), max_size=2).map(tuple),
+)
 CHANGES = st.builds(
     RowChanges,
     groups=st.lists(GROUPS, max_size=3, unique_by=lambda row: row.group_id),
@@ -56,7 +70,6 @@ CHANGES = st.builds(
         st.tuples(st.just("default"), NAMES, st.just("documents"), st.integers(0, 2)), max_size=3, unique=True
     ),
     topics=st.lists(TOPICS, max_size=2, unique_by=lambda row: row.topic),
-    topics_deleted=st.lists(st.tuples(st.just("default"), NAMES), max_size=2, unique=True),
 )
 # What each shard is given in one append: how far from the right epoch and place, how many lines, which rows.
 BATCHES = st.tuples(st.sampled_from([0, 0, 0, -1]), st.sampled_from([0, 0, 0, 1, -1]), st.integers(0, 3), CHANGES)

@@ -38,7 +38,7 @@ CHANGES = {
     "commit": RowChanges(offsets=ONE_OFFSET),
     "expiry": RowChanges(offsets_deleted=[("default", "g", "documents", 1)]),
     "topic": RowChanges(topics=[a_topic("new")], topics_revisions=[TopicsRevisionRow("default", 5)]),
-    "topic_deleted": RowChanges(topics_deleted=[("default", "more")]),
+    "topic_deleted": RowChanges(topics=[a_topic("more", 0, topic_id=5)]),
     "joins": RowChanges(groups=ONE_GROUP, members=[*ONE_MEMBER, a_member("m-8", position=8)]),
     "leaves": RowChanges(groups=ONE_GROUP, members_deleted=FORMER),
     "commits": RowChanges(offsets=[an_offset(0, 8), an_offset(7)]),

@@ -88,7 +88,6 @@ async def test_rows_are_deleted_by_lookups_though_planned_for_none(
     gone = RowChanges(
         members_deleted=[("default", "g", each) for each in "ab"],
         offsets_deleted=[("default", "g", "documents", each) for each in (1, 2)],
-        topics_deleted=[("default", each) for each in "ab"],
     )
 
     await store.append([a_batch(claim, rows=gone)])

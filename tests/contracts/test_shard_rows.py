@@ -142,26 +142,23 @@ async def test_deleted_rows_are_gone_and_their_neighbours_stay(store: ShardStore
     first = RowChanges(
         members=[a_member("m-1"), a_member("m-2", position=1), a_member("m-1", "h")],
         offsets=[an_offset(0), an_offset(1), an_offset(0, group_id="h")],
-        topics=[a_topic("a"), a_topic("b"), a_topic("a", namespace="other")],
     )
     await store.append([a_batch(claim, rows=first)])
 
     deletions = RowChanges(
         members_deleted=[("default", "g", "m-1")],
         offsets_deleted=[("default", "g", "documents", 0)],
-        topics_deleted=[("default", "a")],
     )
     await store.append([a_batch(claim, after=1, rows=deletions)])
 
     image = await image_of(store, 0)
     assert image.members == (a_member("m-2", position=1), a_member("m-1", "h"))
     assert image.offsets == (an_offset(1), an_offset(0, group_id="h"))
-    assert image.topics == (a_topic("b"), a_topic("a", namespace="other"))
 
 
 async def test_deleting_what_is_not_there_does_nothing(store: ShardStore) -> None:
     claim = await claim_one(store)
-    deletions = RowChanges(members_deleted=[("default", "g", "m-1")], topics_deleted=[("default", "a")])
+    deletions = RowChanges(members_deleted=[("default", "g", "m-1")])
 
     assert await store.append([a_batch(claim, rows=deletions)]) == []
 
@@ -188,7 +185,6 @@ async def test_a_row_deleted_and_written_in_one_batch_is_written(store: ShardSto
         members=[a_member(client_id="again")],
         offsets_deleted=[("default", "g", "documents", 0), ("default", "g", "documents", 1)],
         offsets=[an_offset(0, 1)],
-        topics_deleted=[("default", "documents")],
         topics=[a_topic(partitions=99)],
     )
     await store.append([a_batch(claim, after=1, rows=both)])
@@ -301,3 +297,23 @@ async def test_a_cause_is_of_the_rebalance_that_it_was_written_with(store: Shard
     image = await image_of(store, claim.shard_id)
 
     assert [group.rebalance_cause for group in image.groups] == ["member_left", ""]
+
+
+async def test_offsets_of_a_deleted_topic_are_not_loaded(store: ShardStore) -> None:
+    claim = await claim_one(store)
+    deleted = a_topic(partitions=0, topic_id=5)
+    late, current, other = an_offset(0), an_offset(1, topic_id=5), an_offset(0, topic="orders")
+
+    await store.append([a_batch(claim, rows=RowChanges(offsets=[late, current, other], topics=[deleted]))])
+
+    image = await image_of(store, 0)
+    assert (image.offsets, image.topics) == ((current, other), (deleted,))
+
+
+@pytest.mark.parametrize("offset", [2**53 - 1, 2**53, 2**63 - 1])
+async def test_offsets_have_64_bits(store: ShardStore, offset: int) -> None:
+    claim = await claim_one(store)
+
+    await store.append([a_batch(claim, rows=RowChanges(offsets=[an_offset(0, offset)]))])
+
+    assert (await image_of(store, 0)).offsets == (an_offset(0, offset),)

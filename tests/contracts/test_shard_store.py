@@ -213,7 +213,6 @@ async def test_an_old_epochs_deletions_are_refused_too(store: ShardStore) -> Non
     deletions = RowChanges(
         members_deleted=[("default", "g", "m-1")],
         offsets_deleted=[("default", "g", "documents", 0)],
-        topics_deleted=[("default", "documents")],
     )
 
     assert await store.append([a_batch(old, after=1, rows=deletions)]) == [0]

@@ -86,6 +86,11 @@ async def the_life_of_a_member(say: Say) -> None:
     await say(
         CommitOffsets(*G, member.generation_id, (OffsetToCommit("t", 3, 2**53 - 1, 7, "note"),), member.member_id)
     )
+    for number, offset in enumerate((2**53, 1_795_372_229_057_000_000, 2**63 - 1)):
+        item = OffsetToCommit("t", number, offset, topic_id=0)
+        await say(CommitOffsets(*G, member.generation_id, (item,), member.member_id))
+    later = OffsetToCommit("t", 0, 0, topic_id=7)
+    await say(CommitOffsets(*G, member.generation_id, (later,), member.member_id))
     await say(FetchOffsets(*G))
     await say(LeaveGroup(*G, (LeavingMember(member.member_id, None, "done"), LeavingMember("stranger"))))
     await say(DescribeGroup(*G))

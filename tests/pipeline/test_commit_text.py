@@ -48,10 +48,15 @@ def read(text: str) -> list[dict[str, Any]] | None:
     """What a JSON reader says; None where it is no commit."""
     try:
         found = json.loads(text)["offsets"]
-        rows = [{"topic": topic, "partition": n, "offset": offset} for topic, n, offset, *_ in found]
+        rows = [{"topic": topic, "partition": n, "offset": _number(offset)} for topic, n, offset, *_ in found]
         return pa.array([rows], OFFSET_LISTS).to_pylist()[0] if all(map(_is_typed, rows)) else None
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def _number(offset: Any) -> Any:
+    """Above 2^53 - 1 an offset is a string."""
+    return int(offset) if isinstance(offset, str) else offset
 
 
 def _is_typed(row: dict[str, Any]) -> bool:

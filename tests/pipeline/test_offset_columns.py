@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rota.group.journal import payload_of
+from rota.group.records import CommittedOffset, OffsetsCommitted
 from rota.pipeline.committed import typed_offsets
 from rota.pipeline.events import EVENTS, Line
 from rota.pipeline.facts.offset_columns import Ends, fold_offsets, telling_commits, with_offsets
@@ -132,6 +134,24 @@ def test_a_payload_that_cannot_be_read_leaves_the_others_typed() -> None:
 
     offsets = [{"topic": "t", "partition": 1, "offset": 7}, {"topic": "t", "partition": 2, "offset": 8}]
     assert read.to_pylist() == [offsets, None, offsets]
+
+
+@pytest.mark.parametrize("offset", [2**53 - 1, 2**53, 1_795_372_229_057_000_000, 2**63 - 1])
+def test_offsets_have_64_bits_from_the_journal_to_the_table(offset: int) -> None:
+    def a_line(seq: int, at: int) -> Line:
+        committed = OffsetsCommitted("m", (CommittedOffset("t", 0, at, None, ""), CommittedOffset("u", 0, 3, None, "")))
+        payload = json.dumps(payload_of(committed))
+        return Line(3, seq, 10 * HOUR_MS + seq, 1, "n", "g", 0, COMMITS, "", payload)
+
+    lines = [a_line(1, 0), a_line(2, offset)]
+
+    assert typed_offsets(pa.array([lines[1].payload])).to_pylist()[0][0] == {
+        "topic": "t",
+        "partition": 0,
+        "offset": offset,
+    }
+    assert by_columns([lines]) == by_columns([lines[:1], lines[1:]]) == by_lines(lines)
+    assert any(f", {offset}, 2, " in row for row in by_lines(lines)[1])
 
 
 def test_a_commit_that_cannot_be_read_is_named() -> None:

@@ -16,11 +16,15 @@ MEMBERS: list[Any] = ["m", "", "ü", "m" * 513, "\x00", 7, None]
 GENERATIONS: list[Any] = [0, -1, -2, 2**31 - 1, 2**31, True, 7.0, "7", None]
 TOPICS: list[Any] = ["t", "", "t" * 249, "t" * 250, "a/b", "..", "\x00", 7, None]
 PARTITIONS: list[Any] = [0, -1, 2**31 - 1, 2**31, True, 1.0, "1", None]
-OFFSETS: list[Any] = [0, -1, 2**53 - 1, 2**53, False, 1.0, "1", None]
+OFFSETS: list[Any] = [0, -1, 2**53 - 1, 2**53, False, 1.0, "1", "01", "+1", str(2**63 - 1), str(2**63), None]
 PLAIN = {"topic": "t", "partition": 3, "offset": 41}
 ODD: list[Any] = [
     {**PLAIN, "metadata": ""},
     {**PLAIN, "leader_epoch": 3},
+    {**PLAIN, "topic_id": "3"},
+    {**PLAIN, "topic_id": -1},
+    {**PLAIN, "topic_id": None},
+    {"topic": "t", "partition": 3, "topic_id": 3},
     {"topic": "t", "partition": 3},
     {},
     [],
@@ -77,6 +81,13 @@ def test_each_member_is_what_its_shape_makes_of_it() -> None:
 )
 def test_what_is_not_plain_is_left_to_the_shape(document: dict[str, Any]) -> None:
     assert read_plain_commit(document, "ns", "g", LIMITS) is None
+
+
+@pytest.mark.parametrize("topic_id", [0, 1, 2**53 - 1])
+def test_a_commit_with_the_topics_id_is_plain(topic_id: int) -> None:
+    document = a_commit({**PLAIN, "topic_id": topic_id})
+
+    assert read_plain_commit(document, "ns", "g", LIMITS) == accepted(document) is not None
 
 
 def test_a_commit_of_no_offset_is_plain() -> None:

@@ -12,7 +12,7 @@ from rota.protocol.messages import CommitOffsets, CommitReply, OffsetToCommit, P
 from rota.wire.envelopes import MalformedEnvelope
 from rota.wire.peer_commits import pack_commit, pack_commit_answer, unpack_commit, unpack_commit_answer
 
-OFFSETS = (OffsetToCommit("t", 0, 7), OffsetToCommit("ü", 1, 2**53 - 1, 3, "meta\u00e9", 60_000))
+OFFSETS = (OffsetToCommit("t", 0, 7), OffsetToCommit("ü", 1, 2**63 - 1, 3, "meta\u00e9", 60_000, 4))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.wire.documents import dump_document, parse_document
-from rota.wire.requests import LIST_GROUPS
+from rota.wire.requests import LIST_GROUPS, OFFSET
 from rota.wire.routes import ROUTES, Carrier, decode_request, encode_request
 from rota.wire.states import STATE_NAMES
 
@@ -57,7 +57,7 @@ REQUESTS: list[m.Request] = [
         "default",
         "indexers:v1",
         4,
-        (m.OffsetToCommit("documents", 0, 12, 3, "note"), m.OffsetToCommit("documents", 1, 2**53 - 1)),
+        (m.OffsetToCommit("documents", 0, 12, 3, "note"), m.OffsetToCommit("documents", 1, 2**63 - 1, topic_id=4)),
         member_id="m-1",
     ),
     m.FetchOffsets("default", "indexers:v1"),
@@ -120,8 +120,8 @@ def test_what_the_client_sends_the_server_reads(request_: m.Request) -> None:
 
 
 def test_every_request_of_the_protocol_has_a_route_and_a_sample() -> None:
-    # Over HTTP, several heartbeats share the route of a single one.
-    every_request = set(m.Request.__args__) - {m.HeartbeatMany}
+    # Over HTTP, several heartbeats share the route of a single one. No caller has a topic forgotten.
+    every_request = set(m.Request.__args__) - {m.HeartbeatMany, m.ForgetTopic}
     assert set(ROUTES) == every_request
     assert {type(request) for request in REQUESTS} == every_request
 
@@ -451,3 +451,48 @@ def test_a_false_or_empty_field_that_has_another_default_is_sent() -> None:
         "rebalance_timeout_ms": 20_000,
         "wait_ms": 0,
     }
+
+
+# --- numbers of 64 bits -----------------------------------------------------------------------------------
+
+ODD_OFFSETS = (
+    2**53,
+    2**63,
+    -1,
+    1.0,
+    1e3,
+    True,
+    "",
+    "01",
+    "00",
+    "+1",
+    "-1",
+    "1e3",
+    "1.0",
+    " 1",
+    "1_0",
+    "\u0663",
+    str(2**63),
+    "9" * 30,
+)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2**53 - 1, 2**53, 1_795_372_229_057_000_000, 2**63 - 1])
+def test_an_offset_above_2_to_the_53_is_a_string_of_digits(offset: int) -> None:
+    written = OFFSET.encode(offset)
+
+    assert type(written) is (int if offset < 2**53 else str)
+    assert OFFSET.decode(written, Limits()) == OFFSET.decode(str(offset), Limits()) == offset
+
+
+@pytest.mark.parametrize("offset", ODD_OFFSETS)
+def test_what_is_no_number_of_64_bits_is_refused(offset: object) -> None:
+    with pytest.raises(RejectedRequest) as refused:
+        OFFSET.decode(offset, Limits())
+
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_a_number_that_readers_of_doubles_change_is_refused_as_one() -> None:
+    with pytest.raises(RejectedRequest, match="must be a string of digits above 9007199254740991"):
+        OFFSET.decode(2**53, Limits())

@@ -13,6 +13,7 @@ from typing import Any
 
 from rota.cli.tables import print_table
 from rota.observability.printable import printable
+from rota.protocol.limits import MAX_SAFE_INTEGER
 
 Item = Mapping[str, Any]
 
@@ -32,7 +33,7 @@ def print_items(items: Sequence[Item], output: Output, *, columns: Sequence[str]
         case Output.TABLE:
             print_table([[item[column] for column in columns] for item in items], headings=columns)
         case Output.JSON:
-            print(json.dumps(list(items), indent=2))
+            print(json.dumps([_for_json(item) for item in items], indent=2))
         case Output.NDJSON:
             for item in items:
                 print(as_line(item))
@@ -46,14 +47,21 @@ def print_item(item: Item, output: Output, *, name: str) -> None:
     if output is Output.TABLE:
         print_table([[f"{key}:", value] for key, value in item.items()])
     elif output is Output.JSON:
-        print(json.dumps(item, indent=2))
+        print(json.dumps(_for_json(item), indent=2))
     else:
         print_items([item], output, columns=(), name=name)
 
 
 def as_line(item: Item) -> str:
     """An item as one line of JSON."""
-    return json.dumps(item, separators=(",", ":"))
+    return json.dumps(_for_json(item), separators=(",", ":"))
+
+
+def _for_json(item: Item) -> Item:
+    """The item with numbers as strings that readers of doubles would change."""
+    return {
+        key: str(value) if isinstance(value, int) and value > MAX_SAFE_INTEGER else value for key, value in item.items()
+    }
 
 
 def print_notice(message: str) -> None:

@@ -119,15 +119,16 @@ def watch_topic(
 def delete_topic(
     context: typer.Context, topic: Topic, yes: Yes = False, url: Url = None, namespace: Namespace = None
 ) -> None:
-    """Forget a topic. Offsets that were committed for it stay."""
+    """Delete a topic with the progress of all groups in it: a new topic of this name begins without progress."""
     from rota.cli.calls import Server
     from rota.protocol.messages import DeleteTopic, TopicReply
 
     with Server(shared(context, url, namespace)) as server:
         check_topic(topic)
-        confirm(f"Delete topic {topic} of namespace {server.namespace}?", yes=yes)
-        server.call(DeleteTopic(server.namespace, topic), TopicReply)
-    print_notice(f"topic {topic} is deleted")
+        question = f"Delete topic {topic} of namespace {server.namespace}, and the progress of all groups in it?"
+        confirm(question, yes=yes)
+        deleted = server.call(DeleteTopic(server.namespace, topic), TopicReply)
+    print_notice(f"topic {topic} is deleted; groups that had progress in it: {deleted.groups}")
 
 
 def _item(topic: TopicReply) -> dict[str, Any]:

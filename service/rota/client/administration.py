@@ -321,7 +321,10 @@ class Administration:
         return await self._caller.ask(PutTopic(self.namespace, topic, partitions, pairs), TopicReply)
 
     async def delete_topic(self, topic: str) -> None:
-        """Forget a topic; `UnknownTopic` if there is none."""
+        """Delete a topic with the progress of all groups in it; `UnknownTopic` if there is none.
+
+        A new topic of this name begins without progress.
+        """
         await self._caller.ask(DeleteTopic(self.namespace, topic), TopicReply)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from rota.client.calls import retry_delay_ms
@@ -37,7 +37,7 @@ from rota.membership.backoff import Backoff
 from rota.protocol.defaults import COMMIT_FLUSH_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_RETENTION_TIME_MS, Limits
-from rota.protocol.messages import CommitOffsets, CommitReply, OffsetToCommit, PartitionResult
+from rota.protocol.messages import CommitOffsets, CommitReply, FetchedOffset, OffsetToCommit, PartitionResult
 
 Share = TypeVar("Share")
 
@@ -133,6 +133,8 @@ class Commits(Generic[Share]):
         self._jitter = jitter
         self._stats = stats
         self._holding: Holding[Share] | None = None
+        self._topic_ids: dict[_Place, int] = {}
+        """The topic of each partition whose progress was fetched: the program's work is on that one."""
         self._waiting: list[_Entry[Share]] = []
         self._under_way: list[_Entry[Share]] = []
         self._idle = asyncio.Event()
@@ -160,6 +162,12 @@ class Commits(Generic[Share]):
             self._tasks.create(self._send_all())
         return entry.outcome
 
+    def note_fetched(self, offsets: Sequence[FetchedOffset]) -> None:
+        """From here on, commits of these partitions are refused if their topic was deleted since."""
+        self._topic_ids.update(
+            {(each.topic, each.partition): each.topic_id for each in offsets if each.topic_id is not None}
+        )
+
     async def flush(self, for_good_s: float | None = None) -> None:
         """Return when nothing is queued any more, sent or failed.
 
@@ -172,6 +180,7 @@ class Commits(Generic[Share]):
 
     def drop(self) -> None:
         """Fail all that is not known to be committed: the share is lost, and with it the generation."""
+        self._topic_ids.clear()
         self._fail_rest("this member does not hold (any more) the partitions of this commit")
 
     async def _send_all(self) -> None:
@@ -261,8 +270,19 @@ class Commits(Generic[Share]):
             own = [name for item in entry.items if (name := _place(item)) in refused]
             if own:
                 names = ", ".join(f"{topic}/{partition}" for topic, partition in own)
-                entry.errors.append(error_for(refused[own[0]], f"not committed: {names}"))
+                is_deleted = refused[own[0]] is ErrorCode.UNKNOWN_TOPIC
+                detail = f"not committed: {names}"
+                entry.errors.append(
+                    MembershipLost(f"{detail}: the topic was deleted")
+                    if is_deleted
+                    else error_for(refused[own[0]], detail)
+                )
             entry.finish()
+        if ErrorCode.UNKNOWN_TOPIC in refused.values() and self._holding is not None:
+            # The program works on with the progress of a topic that is gone: it starts again on what it is assigned.
+            reason = "a topic was deleted"
+            self._holding.lose(reason)
+            self._driver.rejoin(reason)
         return None
 
     async def _wait_until_stable(self, after_generation_id: int) -> None:
@@ -300,7 +320,7 @@ class Commits(Generic[Share]):
             settings.namespace,
             settings.group_id,
             machine.generation_id,
-            offsets,
+            tuple(replace(each, topic_id=self._topic_ids.get(_place(each), each.topic_id)) for each in offsets),
             machine.member_id,
             settings.group_instance_id,
         )

@@ -272,6 +272,7 @@ class Member(Running, Generic[Share]):
         settings = self._machine.settings
         wanted = None if topics is None else tuple(topics)
         reply = await self._caller.ask(FetchOffsets(settings.namespace, settings.group_id, wanted), FetchReply)
+        self._commits.note_fetched(reply.offsets)
         return reply.offsets
 
     async def verify_fence(self) -> FenceReply:

@@ -542,7 +542,10 @@ class Client:
         """
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic; `UnknownTopic` if there is none."""
+        """Delete a topic with the progress of all groups in it; `UnknownTopic` if there is none.
+
+        A new topic of this name begins without progress.
+        """
 
 class Member(Generic[Share]):
     """A membership, for the time of a `with` block, or from `start` to `close`.

@@ -26,7 +26,7 @@ from rota.fencing.errors import StaleTransaction
 from rota.protocol.messages import OffsetToCommit
 
 ATTEMPTS: Final = 10
-_STALE: Final = {"RT001", "RT002", "RT003"}
+_STALE: Final = {"RT001", "RT002", "RT003", "RT008"}
 _AGAIN: Final = {"40001", "40P01"}
 
 Work = TypeVar("Work", bound=Callable[..., Any])

@@ -214,7 +214,16 @@ def _offsets_committed(group: Group, record: OffsetsCommitted, at_ms: int) -> No
         committed_at_ms = at_ms if its_at_ms is None else its_at_ms
         key = (topic, partition)
         group.offsets[key] = OffsetRow(
-            namespace, group_id, topic, partition, offset, leader_epoch, metadata, committed_at_ms, expires_at_ms
+            namespace,
+            group_id,
+            topic,
+            partition,
+            offset,
+            leader_epoch,
+            metadata,
+            committed_at_ms,
+            expires_at_ms,
+            group.topic_id(topic),
         )
         group.dirty_offsets[key] = None
     if group.settled is None:

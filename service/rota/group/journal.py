@@ -1,7 +1,7 @@
 """Records as JSON values and back: the form in which the journal keeps them, and the pipeline reads them.
 
 A payload holds the record's fields by name, less `reason`, which is a column of its own. Bytes are
-base64, tuples are lists, a member's protocols are `[name, metadata]` pairs.
+base64, tuples are lists, a member's protocols are `[name, metadata]` pairs, and an offset above 2^53 - 1 is a string.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from rota.group import records as r
 from rota.group.rows import MemberImage
 from rota.protocol.causes import Cause
+from rota.protocol.limits import MAX_SAFE_INTEGER
 from rota.protocol.messages import Protocol
 
 RECORD_KINDS: dict[str, type[Any]] = {
@@ -120,6 +121,8 @@ def _encode_all(values: tuple[Any, ...]) -> list[Any]:
 
 
 def _encode_offset(offset: r.CommittedOffset) -> list[Any]:
+    if offset.offset > MAX_SAFE_INTEGER:
+        offset = offset._replace(offset=str(offset.offset))  # type: ignore[arg-type]
     if offset.expires_at_ms is not None:
         return [*offset]
     return [*offset[:5]] if offset.committed_at_ms is None else [*offset[:6]]
@@ -147,7 +150,7 @@ def _decode(name: str, value: Any) -> Any:
         case "assignments":
             return tuple((_plain(member_id), b64decode(assignment)) for member_id, assignment in value)
         case "offsets":
-            return tuple(r.CommittedOffset(*map(_plain, item)) for item in value)
+            return tuple(_decode_offset(*map(_plain, item)) for item in value)
         case "partitions" if isinstance(value, list):
             return tuple((_plain(topic), _plain(partition)) for topic, partition in value)
         case "members":
@@ -160,6 +163,10 @@ def _decode(name: str, value: Any) -> Any:
             return _pairs(value)
         case _:
             return _plain(value)
+
+
+def _decode_offset(topic: Any, partition: Any, offset: Any, *rest: Any) -> r.CommittedOffset:
+    return r.CommittedOffset(topic, partition, int(offset) if isinstance(offset, str) else offset, *rest)
 
 
 def _pairs(value: Any) -> tuple[tuple[Any, Any], ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rota.group.apply import record
 from rota.group.membership_checks import check_generation, is_in_generation, report_fenced, why
-from rota.group.records import IN_USERS_TRANSACTION, CommittedOffset, OffsetsCommitted, OffsetsDeleted
+from rota.group.records import IN_USERS_TRANSACTION, CommittedOffset, OffsetsCommitted, OffsetsDeleted, UnitsReleased
 from rota.group.result import Result
 from rota.group.rows import OffsetRow, SideCommit
 from rota.group.sessions import renew_session
@@ -26,6 +26,7 @@ from rota.protocol.messages import (
 from rota.types import subscribed_topics
 
 _NONE = ErrorCode.NONE
+TOPIC_DELETED = "topic deleted"
 
 
 def check_commit(group: Group, request: CommitOffsets) -> ErrorCode:
@@ -62,6 +63,9 @@ def commit_offsets(result: Result, group: Group, request: CommitOffsets, call: i
         if len(metadata) > most_chars:
             answers.append(PartitionResult(topic, partition, ErrorCode.OFFSET_METADATA_TOO_LARGE))
             continue
+        if o.topic_id is not None and o.topic_id != group.topic_id(topic):
+            answers.append(PartitionResult(topic, partition, ErrorCode.UNKNOWN_TOPIC))
+            continue
         answers.append(PartitionResult(topic, partition))
         if expires_at_ms is not None:
             expires_at_ms += result.now_ms
@@ -74,13 +78,23 @@ def commit_offsets(result: Result, group: Group, request: CommitOffsets, call: i
     result.reply(call, CommitReply(partitions=tuple(answers)))
 
 
-def fetch_offsets(group: Group | None, request: FetchOffsets) -> FetchReply:
+def fetch_offsets(group: Group, request: FetchOffsets) -> FetchReply:
     """Read progress in any state, of any group: where nothing was committed the offset is -1."""
-    offsets = group.offsets if group is not None else {}
-    keys: Iterable[tuple[str, int]] = sorted(offsets)
+    keys: Iterable[tuple[str, int]] = sorted(group.offsets)
     if request.topics is not None:
         keys = [(wanted.topic, partition) for wanted in request.topics for partition in wanted.partitions]
     return FetchReply(offsets=tuple(_fetched(group, key) for key in keys))
+
+
+def forget_topic(result: Result, group: Group, topic: str) -> bool:
+    """Delete the group's progress in a topic and release its quarantined units. Whether there was any progress."""
+    partitions = tuple(key for key in group.offsets if key[0] == topic)
+    if partitions:
+        record(result, group, OffsetsDeleted(partitions, TOPIC_DELETED))
+    units = tuple(unit for unit in group.quarantine.names if unit.rpartition("/")[0] == topic)
+    if units:
+        record(result, group, UnitsReleased(units, TOPIC_DELETED))
+    return bool(partitions)
 
 
 def delete_offsets(result: Result, group: Group, request: DeleteOffsets, call: int) -> None:
@@ -152,13 +166,11 @@ def _expires_at_ms(row: OffsetRow, empty_since_ms: int | None, retention_ms: int
     return empty_since_ms + retention_ms
 
 
-def _fetched(group: Group | None, key: tuple[str, int]) -> FetchedOffset:
-    row = group.offsets.get(key) if group is not None else None
+def _fetched(group: Group, key: tuple[str, int]) -> FetchedOffset:
+    row = group.offsets.get(key)
     if row is None:
-        return FetchedOffset(*key)
-    return FetchedOffset(
-        row.topic, row.partition, row.offset, row.leader_epoch, row.metadata, row.committed_at_ms, row.expires_at_ms
-    )
+        return FetchedOffset(*key, topic_id=group.topic_id(key[0]))
+    return FetchedOffset(*row[2:])
 
 
 # --- committed in users' own transactions ------------------------------------------------------
@@ -179,6 +191,8 @@ def take_in(result: Result, groups: Mapping[tuple[str, str], Group], commits: Se
     for commit in last.values():
         group = groups.get((commit.namespace, commit.group_id))
         if group is None or commit.row is None or (commit.topic, commit.partition) in group.dirty_offsets:
+            continue
+        if commit.row.topic_id < group.topic_id(commit.topic):
             continue
         found.setdefault((commit.namespace, commit.group_id, commit.member_id), []).append(commit.row)
     for (namespace, group_id, member_id), rows in found.items():

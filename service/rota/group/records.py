@@ -170,7 +170,7 @@ class OffsetsCommitted:
 
 @frozen
 class OffsetsDeleted:
-    """`reason` is "request" or "expired"."""
+    """`reason` is "request", "expired" or "topic deleted"."""
 
     kind: ClassVar[str] = "offsets_deleted"
     partitions: tuple[tuple[str, int], ...]
@@ -316,7 +316,10 @@ class GroupDeleted:
 
 @frozen
 class TopicChanged:
-    """A topic of the namespace was put (`partitions` > 0) or deleted (0)."""
+    """A topic of the namespace was put (`partitions` > 0) or deleted (0).
+
+    Every shard records a deletion, because each has groups with progress that is of the deleted topic (ADR 107).
+    """
 
     kind: ClassVar[str] = "topic_changed"
     topic: str

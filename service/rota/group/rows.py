@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -104,16 +105,22 @@ class OffsetRow(NamedTuple):
     committed_at_ms: int
     expires_at_ms: int | None = None
     """Where its commit named a retention: when that ends. Otherwise the server's retention counts."""
+    topic_id: int = 0
+    """The `TopicRow.topic_id` that this is progress of. The progress of an earlier topic does not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
+    """A registered topic, or the tombstone of one (`partitions` is 0), which every shard keeps for its groups."""
+
     namespace: str
     topic: str
     partitions: int
     attributes: tuple[tuple[str, str], ...]
     revision: int = 0
     """That of its last change. See `TopicsRevisionRow`."""
+    topic_id: int = 0
+    """Tells topics of one name apart: the revision of the last deletion; 0: no topic of this name was ever deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +129,15 @@ class TopicsRevisionRow:
 
     namespace: str
     revision: int
+
+
+def progress_of(topics: Iterable[TopicRow], offsets: Iterable[OffsetRow]) -> tuple[OffsetRow, ...]:
+    """The offsets of a shard that are not of deleted topics.
+
+    A user's transaction that commits at the very moment when the shard forgets its topic leaves a row behind.
+    """
+    known = {(row.namespace, row.topic): row.topic_id for row in topics if row.topic_id}
+    return tuple(row for row in offsets if row.topic_id >= known.get((row.namespace, row.topic), 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +171,6 @@ class RowChanges:
     offsets_deleted: list[tuple[str, str, str, int]] = field(default_factory=list)
     """(namespace, group_id, topic, partition)"""
     offsets: list[OffsetRow] = field(default_factory=list)
-    topics_deleted: list[tuple[str, str]] = field(default_factory=list)
-    """(namespace, topic)"""
     topics: list[TopicRow] = field(default_factory=list)
     topics_revisions: list[TopicsRevisionRow] = field(default_factory=list)
     side_commits_taken: list[int] = field(default_factory=list)

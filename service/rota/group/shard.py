@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rota.group.apply import record
 from rota.group.assignment import AssignmentJob, ask_for_assignment, assignment_job, is_current
@@ -17,7 +18,14 @@ from rota.group.freeze import freeze_group, refuse_newcomer, watch_freeze
 from rota.group.heartbeat import heartbeat, heartbeat_many, unpark_heartbeat
 from rota.group.join import check_join, join_group, pass_generations, reject_join, unpark_join
 from rota.group.leave import leave_group
-from rota.group.offsets import commit_offsets, delete_offsets, expired_offsets, fetch_offsets, take_in
+from rota.group.offsets import (
+    commit_offsets,
+    delete_offsets,
+    expired_offsets,
+    fetch_offsets,
+    forget_topic,
+    take_in,
+)
 from rota.group.quarantine import quarantine_group, watch_quarantine
 from rota.group.rebalance import force_rebalance, raise_generation
 from rota.group.records import (
@@ -68,6 +76,7 @@ from rota.protocol.messages import (
     DrainMember,
     DrainReply,
     FetchOffsets,
+    ForgetTopic,
     FreezeGroup,
     FreezeReply,
     GetLeader,
@@ -151,7 +160,8 @@ class Shard(ShardState):
             case LeaveGroup():
                 self._leave(result, request, call)
             case FetchOffsets():
-                result.reply(call, fetch_offsets(self._group(request), request))
+                key = (request.namespace, request.group_id)
+                result.reply(call, fetch_offsets(self.groups.get(key) or self._new_group(key), request))
             case _:
                 self._administer(result, request, call)
         if result.records:
@@ -320,7 +330,7 @@ class Shard(ShardState):
         if refusal is not None:
             result.reply(call, refusal)
             return
-        group = group or Group(*key, self.tombstones.get(key, 0))
+        group = group or self._new_group(key)
         refusal = check_join(group, request, self.limits) or refuse_newcomer(group, request, result.now_ms)
         if refusal is not None:
             reject_join(result, group, request, refusal, call)
@@ -354,7 +364,7 @@ class Shard(ShardState):
         key = (request.namespace, request.group_id)
         group = self.groups.get(key)
         if group is None and request.group_id and request.is_standalone:
-            group = self.groups[key] = Group(*key, self.tombstones.get(key, 0))
+            group = self.groups[key] = self._new_group(key)
             group.state_since_ms = result.now_ms
         if group is None:
             error = ErrorCode.GROUP_ID_NOT_FOUND if request.group_id else ErrorCode.INVALID_GROUP_ID
@@ -408,6 +418,9 @@ class Shard(ShardState):
                 result.reply(call, topic_reply(self.topics.get((request.namespace, request.topic))))
             case DeleteTopic():
                 result.reply(call, self._delete_topic(result, request))
+            case ForgetTopic():
+                groups = self._forget_topic(result, request, request.topic_id, "deleted: its progress does not count")
+                result.reply(call, TopicReply(topic=request.topic, groups=groups))
             case ListTopics():
                 result.reply(call, self._list_topics(request))
             case _:
@@ -437,6 +450,11 @@ class Shard(ShardState):
         refusal = check_put(topic, request, self.limits)
         if refusal is not None:
             return refusal
+        if topic is not None and not topic.partitions and topic.topic_id != request.topic_id:
+            detail = "progress of the deleted topic of this name is being deleted"
+            return TopicReply(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, detail, forget_id=self._next_revision(request.namespace)
+            )
         if topic is None or (topic.partitions, topic.attributes) != (request.partitions, request.attributes):
             change = TopicChanged(
                 request.topic, request.partitions, request.attributes, revision=self._next_revision(request.namespace)
@@ -446,11 +464,27 @@ class Shard(ShardState):
 
     def _delete_topic(self, result: Result, request: DeleteTopic) -> TopicReply:
         topic = self.topics.get((request.namespace, request.topic))
-        if topic is not None:
-            revision = self._next_revision(request.namespace)
-            change = TopicChanged(request.topic, 0, (), "deleted on request", revision)
-            self._record_topic(result, request.namespace, change)
-        return topic_reply(topic)
+        if topic is None:
+            return topic_reply(topic)
+        if not topic.partitions:
+            # The shard's former owner may have ended before the other shards have forgotten the topic.
+            return replace(topic_reply(topic), forget_id=topic.topic_id)
+        forget_id = self._next_revision(request.namespace)
+        groups = self._forget_topic(result, request, forget_id, "deleted on request")
+        return replace(topic_reply(topic), groups=groups, forget_id=forget_id)
+
+    def _forget_topic(self, result: Result, request: TopicRequest, topic_id: int, reason: str) -> int:
+        """Delete the progress of earlier topics of this name, and remember that. How many groups had any.
+
+        Does nothing if a later deletion was recorded here: what groups have committed since is progress of that topic.
+        """
+        namespace, former = request.namespace, self.topics.get((request.namespace, request.topic))
+        if former is not None and former.topic_id >= topic_id:
+            return 0
+        of_namespace = [group for group in self.groups.values() if group.namespace == namespace]
+        groups = sum(forget_topic(result, group, request.topic) for group in of_namespace)
+        self._record_topic(result, namespace, TopicChanged(request.topic, 0, (), reason, topic_id))
+        return groups
 
     def _next_revision(self, namespace: str) -> int:
         return self.topics_revisions.get(namespace, 0) + 1

@@ -21,6 +21,7 @@ class ShardState:
         self.tombstones: dict[tuple[str, str], int] = {}
         """Generations of deleted groups, by (namespace, group_id)."""
         self.topics: dict[tuple[str, str], TopicRow] = {}
+        """Registered topics, and the tombstones of those that were deleted (here or in another shard)."""
         self._dirty_groups: dict[tuple[str, str], None] = {}
         self._removed: list[Group] = []
         self.topics_revisions: dict[str, int] = {}
@@ -95,11 +96,7 @@ class ShardState:
                 changes.offsets_deleted.append((commit.namespace, commit.group_id, commit.topic, commit.partition))
         self._taken_in.clear()
         for key in self._dirty_topics:
-            topic = self.topics.get(key)
-            if topic is None:
-                changes.topics_deleted.append(key)
-            else:
-                changes.topics.append(topic)
+            changes.topics.append(self.topics[key])
         counted = sorted({namespace for namespace, _ in self._dirty_topics} & self.topics_revisions.keys())
         changes.topics_revisions += [TopicsRevisionRow(each, self.topics_revisions[each]) for each in counted]
         self._dirty_groups.clear()
@@ -132,20 +129,28 @@ class ShardState:
 
     def _apply_topic(self, namespace: str, record: TopicChanged) -> None:
         key = (namespace, record.topic)
-        if record.partitions:
-            self.topics[key] = TopicRow(namespace, record.topic, record.partitions, record.attributes, record.revision)
-        else:
-            self.topics.pop(key, None)
+        former = self.topics.get(key)
+        topic_id = former.topic_id if former is not None else 0
+        if not record.partitions:
+            topic_id = record.revision
+        self.topics[key] = TopicRow(
+            namespace, record.topic, record.partitions, record.attributes, record.revision, topic_id
+        )
         if record.revision:
-            self.topics_revisions[namespace] = record.revision
+            # That of a deletion is of the topic's own shard: a count only grows.
+            self.topics_revisions[namespace] = max(record.revision, self.topics_revisions.get(namespace, 0))
         self._dirty_topics[key] = None
 
     def _adopt(self, namespace: str, group_id: str) -> Group:
         key = (namespace, group_id)
         group = self.groups.get(key)
         if group is None:
-            group = self.groups[key] = Group(namespace, group_id, self.tombstones.get(key, 0))
+            group = self.groups[key] = self._new_group(key)
         return group
+
+    def _new_group(self, key: tuple[str, str]) -> Group:
+        """A group that goes on where a deleted one of this name has ended."""
+        return Group(*key, self.tombstones.get(key, 0), self.topics)
 
     def _note_dirty(self, result: Result) -> None:
         for entry in result.records:
@@ -157,7 +162,7 @@ class ShardState:
         if row.state == DEAD.value:
             self.tombstones[key] = row.generation_id
             return
-        group = self.groups[key] = Group(*key, row.generation_id)
+        group = self.groups[key] = Group(*key, row.generation_id, self.topics)
         group.settled = row
         group.state = GroupState(row.state)
         group.assigned_generation_id = row.generation_id if group.state is STABLE else None

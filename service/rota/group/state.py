@@ -26,13 +26,14 @@ The allowed transitions are one table, `TRANSITIONS`; `Group.move_to` rejects an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
 from rota.group.gaps import GapCount
 from rota.group.records import MemberGone
-from rota.group.rows import NO_QUARANTINE, GroupRow, MemberImage, MemberRow, OffsetRow
+from rota.group.rows import NO_QUARANTINE, GroupRow, MemberImage, MemberRow, OffsetRow, TopicRow
 from rota.group.trigger import Trigger
 from rota.protocol.fencing_token import LAST_TAKEOVER, fencing_token
 from rota.types import Departed
@@ -212,11 +213,20 @@ class Group:
         "support",
         "sync_deadline_ms",
         "takeovers",
+        "topics",
     )
 
-    def __init__(self, namespace: str, group_id: str, generation_id: int = 0) -> None:
+    def __init__(
+        self,
+        namespace: str,
+        group_id: str,
+        generation_id: int = 0,
+        topics: Mapping[tuple[str, str], TopicRow] | None = None,
+    ) -> None:
+        """`topics`: the shard's, which all of its groups refer to."""
         self.namespace = namespace
         self.group_id = group_id
+        self.topics = {} if topics is None else topics
         self.state = EMPTY
         self.generation_id = generation_id
         self.join_generation_id = generation_id
@@ -298,6 +308,11 @@ class Group:
     @property
     def key(self) -> tuple[str, str]:
         return (self.namespace, self.group_id)
+
+    def topic_id(self, topic: str) -> int:
+        """The topic that progress under this name is of: another id after each deletion."""
+        row = self.topics.get((self.namespace, topic))
+        return row.topic_id if row is not None else 0
 
     def is_leader(self, member_id: str) -> bool:
         return self.leader_id == member_id

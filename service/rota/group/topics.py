@@ -23,7 +23,7 @@ def check_put(topic: TopicRow | None, request: PutTopic, limits: Limits) -> Topi
 
 
 def topic_reply(topic: TopicRow | None) -> TopicReply:
-    if topic is None:
+    if topic is None or not topic.partitions:
         return TopicReply(ErrorCode.UNKNOWN_TOPIC)
     return TopicReply(
         topic=topic.topic, partitions=topic.partitions, attributes=topic.attributes, version=version_of(topic)
@@ -40,7 +40,7 @@ def version_of(topic: TopicRow) -> str:
 
 def list_topics(topics: Iterable[TopicRow], request: ListTopics, shard_id: int, revision: int) -> ListTopicsReply:
     """One page of the namespace's topics in this shard, ordered by name; `revision` counts all their changes."""
-    known = [topic for topic in topics if topic.namespace == request.namespace]
+    known = [topic for topic in topics if topic.namespace == request.namespace and topic.partitions]
     found = sorted((topic for topic in known if topic.topic > request.after), key=lambda topic: topic.topic)
     page = tuple(topic_reply(topic) for topic in found[: request.limit])
     version = version_of_all([_digest(shard_id, revision), *map(version_of, known)])

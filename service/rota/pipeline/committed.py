@@ -83,7 +83,9 @@ def _decoder() -> Any:
     offset = msgspec.defstruct(
         "Offset", [("topic", str), ("partition", int), ("offset", int)], array_like=True, gc=False
     )
-    return msgspec.json.Decoder(msgspec.defstruct("Commit", [("offsets", list[offset])], gc=False)).decode  # type: ignore[valid-type]
+    commit = msgspec.defstruct("Commit", [("offsets", list[offset])], gc=False)  # type: ignore[valid-type]
+    # Not strict: an offset above 2^53 - 1 is a string.
+    return msgspec.json.Decoder(commit, strict=False).decode
 
 
 def _errors() -> type[Exception]:

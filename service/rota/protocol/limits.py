@@ -23,6 +23,8 @@ MAX_QUARANTINED = 100
 """The highest number of units that may be quarantined at once: a fault of more is not the units'."""
 MAX_RETENTION_TIME_MS = 100 * 366 * 86_400_000
 """The longest retention that a commit may name: a century."""
+MAX_SAFE_INTEGER = 2**53 - 1
+"""JSON has larger numbers as strings, because readers that know only doubles would change them."""
 MAX_GENERATION = 2**31 - 1
 """Generations are 32-bit numbers in Kafka's protocol and in ours."""
 GENERATIONS_RAISED = 1_000_000

@@ -40,7 +40,6 @@ from rota.protocol.messages import (
     HeartbeatMany,
     JoinGroup,
     LeaveGroup,
-    ListGroups,
     ListTopics,
     Request,
     SyncGroup,
@@ -48,7 +47,7 @@ from rota.protocol.messages import (
     refuse,
 )
 from rota.replica.known_owners import KnownOwners
-from rota.replica.listing import page_of_all
+from rota.replica.listing import Listed, page_of_all
 from rota.replica.ports import Answer, Replica
 
 MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -164,7 +163,7 @@ class Forwarding:
 
     def call(self, request: Request, now_ms: int) -> Steps[Answer]:
         """The answer to a client's request, wherever its shard is."""
-        if isinstance(request, ListGroups | ListTopics):
+        if isinstance(request, Listed):
             return (yield from self._list(request, now_ms))
         asked_ms = now_ms
         answer, now_ms = yield from self._ask_owner(request, now_ms)
@@ -265,7 +264,7 @@ class Forwarding:
             yield Pause(asked_ms + min(request.wait_ms, MOVE_MS))
         return recorded
 
-    def _list(self, request: ListGroups | ListTopics, now_ms: int) -> Steps[Answer]:
+    def _list(self, request: Listed, now_ms: int) -> Steps[Answer]:
         """A page of all shards, retried while some have no owner, or an owner does not answer: it decides nothing.
 
         Without `forwards`, too: no single owner has the whole list, and this replica assigns groups by all topics.
@@ -279,7 +278,7 @@ class Forwarding:
             answer, now_ms = yield from self._list_everywhere(request)
         return answer
 
-    def _list_everywhere(self, request: ListGroups | ListTopics) -> Steps[tuple[Answer, int]]:
+    def _list_everywhere(self, request: Listed) -> Steps[tuple[Answer, int]]:
         """Each replica lists its own shards, one after the other: see `listing.page_of_all`."""
         answer, now_ms = yield AskHere(request)
         answers = [answer]

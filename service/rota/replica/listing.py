@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from rota.group.topics import version_of_all
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import ListGroups, ListReply, ListTopics, ListTopicsReply, Reply, refuse
+from rota.protocol.messages import (
+    ForgetTopic,
+    ListGroups,
+    ListReply,
+    ListTopics,
+    ListTopicsReply,
+    Reply,
+    TopicReply,
+    refuse,
+)
 from rota.replica.ports import Answer
 
 NOT_ALL = "not every shard is loaded"
@@ -14,12 +24,16 @@ NOT_ALL = "not every shard is loaded"
 EARLIER_RELEASE = "a replica of an earlier release cannot list groups by topic; retry once all replicas are upgraded"
 
 
-def page_of_shards(request: ListGroups | ListTopics, parts: Mapping[int, Reply]) -> Answer:
+Listed: TypeAlias = ListGroups | ListTopics | ForgetTopic
+"""Requests to every shard."""
+
+
+def page_of_shards(request: Listed, parts: Mapping[int, Reply]) -> Answer:
     """What one replica lists, of the pages of its shards."""
     return Answer(_merged(request, list(parts.values())), shards=tuple(parts))
 
 
-def page_of_all(request: ListGroups | ListTopics, answers: Sequence[Answer], shard_count: int) -> Answer:
+def page_of_all(request: Listed, answers: Sequence[Answer], shard_count: int) -> Answer:
     """What all replicas list.
 
     The page is complete only if each shard is in one answer. A shard may be in none, if its owner has released it and
@@ -35,15 +49,18 @@ def page_of_all(request: ListGroups | ListTopics, answers: Sequence[Answer], sha
     return Answer(_merged(request, [answer.reply for answer in answers]))
 
 
-def not_all(request: ListGroups | ListTopics) -> Answer:
+def not_all(request: Listed) -> Answer:
     """The refusal of a page that would lack some shards."""
     return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NOT_ALL))
 
 
-def _merged(request: ListGroups | ListTopics, replies: Sequence[Reply]) -> Reply:
+def _merged(request: Listed, replies: Sequence[Reply]) -> Reply:
     """One page of several pages."""
     if isinstance(request, ListGroups):
         return _groups_of([r for r in replies if isinstance(r, ListReply)], request.limit)
+    if isinstance(request, ForgetTopic):
+        groups = sum(reply.groups for reply in replies if isinstance(reply, TopicReply))
+        return TopicReply(topic=request.topic, groups=groups)
     return _topics_of([r for r in replies if isinstance(r, ListTopicsReply)], request.limit)
 
 

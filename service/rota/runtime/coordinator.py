@@ -15,7 +15,9 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
+    DeleteTopic,
     FenceReply,
+    ForgetTopic,
     GetLeader,
     GetTopic,
     Heartbeat,
@@ -24,8 +26,10 @@ from rota.protocol.messages import (
     ListGroups,
     ListTopics,
     PlanGroup,
+    PutTopic,
     Reply,
     Request,
+    TopicReply,
     VerifyFence,
     refuse,
 )
@@ -111,6 +115,7 @@ class LocalCoordinator:
             self._notifications = TopicNotifications(peers.notify_topics_changed, self.directory)
         self.topic_news = TopicNews()
         ask_all = self.forwarder.call if self.forwarder else self.call
+        self._ask_all_replicas = ask_all
         self._assigner = ServerAssigner(ask_all, self._clock, hosts)
         self._planner = Planner(ask_all, self.limits)
         self._ownership = Ownership(
@@ -212,11 +217,13 @@ class LocalCoordinator:
                 return await ask_until_changed(request, self._submit, host, self._clock)
             case VerifyFence(sign=True):
                 return await self._verify_and_sign(request)
+            case PutTopic() | DeleteTopic():
+                return await self._change_topic(request)
             case PlanGroup():
                 return await self._planner.finish(request, await self._submit(request))
             case ListTopics() if request.wait_ms:
                 return await self.topic_news.list_when_changed(request, self._list)
-            case ListGroups() | ListTopics():
+            case ListGroups() | ListTopics() | ForgetTopic():
                 return await self._list(request)
             case _:
                 return await self._submit(request)
@@ -402,14 +409,37 @@ class LocalCoordinator:
             return replace(answer, reply=self._sign(request, answer.reply))
         return answer
 
-    async def _list(self, request: ListGroups | ListTopics) -> Answer:
+    async def _change_topic(self, request: PutTopic | DeleteTopic) -> Answer:
+        """A topic that is deleted, or registered again, has no progress of an earlier one of its name (ADR 107).
+
+        Its own shard forgets the earlier one first, so that no later attempt takes the same id: a `ForgetTopic` that a
+        shard receives late must not delete the progress of a later topic.
+        """
+        answer = await self._submit(request)
+        reply = answer.reply
+        if not isinstance(reply, TopicReply) or not reply.forget_id:
+            return answer
+        forget = ForgetTopic(request.namespace, request.topic, reply.forget_id)
+        forgotten = await self._submit(forget)
+        if _ok(forgotten.reply):
+            forgotten = await self._ask_all_replicas(forget)
+        if not _ok(forgotten.reply):
+            why = f"groups may still have progress in the deleted topic {request.topic}: {forgotten.reply.detail}"
+            return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, why))
+        if isinstance(request, PutTopic):
+            return await self._submit(replace(request, topic_id=reply.forget_id))
+        assert isinstance(forgotten.reply, TopicReply)
+        return replace(answer, reply=replace(reply, groups=reply.groups + forgotten.reply.groups))
+
+    async def _list(self, request: ListGroups | ListTopics | ForgetTopic) -> Answer:
         parts = {of: reply for of, reply in await self._ask_all(request) if _ok(reply)}
         return page_of_shards(request, parts) if self._ownership.is_all(parts) else not_all(request)
 
     async def _ask_all(self, request: Request) -> list[tuple[int, Reply]]:
         """Every shard's part of a listing, each as durable as any other answer."""
         hosts = list(self._ownership.hosts.values())
-        return [(host.shard_id, (await _answered(host, request)).reply) for host in hosts]
+        answers = await asyncio.gather(*(_answered(host, request) for host in hosts))
+        return [(host.shard_id, answer.reply) for host, answer in zip(hosts, answers, strict=True)]
 
 
 async def _answered(host: ShardHost, request: Request) -> Answer:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import Heartbeat, HeartbeatMany, ListGroups, ListTopics, Request, parks_for_ms, refuse
+from rota.protocol.messages import Heartbeat, HeartbeatMany, Request, parks_for_ms, refuse
 from rota.replica import forwarding as step
 from rota.replica.forwarding import (
     DRAINING,
@@ -21,6 +21,7 @@ from rota.replica.forwarding import (
     Steps,
     Submitted,
 )
+from rota.replica.listing import Listed
 from rota.replica.ports import Answer, Cancel, JournalEvent, Replica, ShardOwner
 from rota.runtime.directory import Directory
 from rota.runtime.host import Call
@@ -92,7 +93,7 @@ class Forwarder:
     async def call(self, request: Request) -> Answer:
         """See `Forwarding.call`."""
         forwarding, asked_ms = self._forwarding, _now_ms()
-        if isinstance(request, ListGroups | ListTopics):
+        if isinstance(request, Listed):
             return await self._carry_out(forwarding.call(request, asked_ms))
         match forwarding.route(request):
             case Answer() as answer:

@@ -37,6 +37,7 @@ from rota.storage.schema import (
     metadata,
     offsets,
     side_commits,
+    topics,
 )
 
 Change = tuple[Table, Sequence[Row], Sequence[Row]]
@@ -119,14 +120,16 @@ def _statement(shape: Shape, is_small: bool) -> _AppendStatement:
     takes_over = (side_commits.name, True, False) in shape
     taken = _given_gone(side_commits, is_small) if takes_over else None
     moved = advance(_given_ends(is_small), taken).cte("moved")
+    gate = _gate(moved)
     parts: list[CTE] = []
     for name, has_gone, has_new in shape:
         table = metadata.tables[f"{POSTGRES_SCHEMA}.{name}"]
         if has_gone:
             parts.append(_delete(table, _given_gone(table, is_small), moved))
         if has_new:
-            # A change of a group waits for the transactions that are committing under its fence (ADR 0015).
-            parts.append(_insert(table, _given_new(table, is_small), _gate(moved) if table is groups else moved))
+            # A change of a group or topic waits for transactions that are committing under a fence (ADR 0015, 107).
+            is_fenced = table in (groups, topics)
+            parts.append(_insert(table, _given_new(table, is_small), gate if is_fenced else moved))
     built = compiled(select(moved.c.shard_id).add_cte(*parts), _DIALECT)
     given = [name for each in _given(shape, is_small) for name in each.parameters]
     constants = [name for name in dict.fromkeys(built.names) if name not in given]

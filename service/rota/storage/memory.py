@@ -16,6 +16,7 @@ from rota.group.rows import (
     SideCommit,
     TopicRow,
     TopicsRevisionRow,
+    progress_of,
 )
 from rota.group.state import GroupState
 from rota.protocol.errors import ErrorCode, check_in_journal
@@ -96,8 +97,6 @@ class _Shard:
         for offset in changes.offsets_deleted:
             self.offsets.pop(offset, None)
         self.offsets.update({(row.namespace, row.group_id, row.topic, row.partition): row for row in changes.offsets})
-        for topic in changes.topics_deleted:
-            self.topics.pop(topic, None)
         self.topics.update({(row.namespace, row.topic): row for row in changes.topics})
         self.topics_revisions.update({row.namespace: row for row in changes.topics_revisions})
         for taken in changes.side_commits_taken:
@@ -227,7 +226,7 @@ class MemoryTables:
             last_seq=shard.last_seq,
             groups=tuple(shard.groups[name] for name in sorted(shard.groups)),
             members=tuple(sorted(shard.members.values(), key=_by_position)),
-            offsets=tuple(shard.offsets[name] for name in sorted(shard.offsets)),
+            offsets=progress_of(shard.topics.values(), (shard.offsets[name] for name in sorted(shard.offsets))),
             topics=tuple(shard.topics[name] for name in sorted(shard.topics)),
             topics_revisions=tuple(shard.topics_revisions[name] for name in sorted(shard.topics_revisions)),
         )
@@ -266,7 +265,8 @@ class MemoryTables:
         name = (row.namespace, row.group_id, row.topic, row.partition)
         side_id = next(self._side_ids)
         shard = self._shards[shard_id]
-        shard.offsets[name] = row
+        topic = shard.topics.get((row.namespace, row.topic))
+        shard.offsets[name] = row._replace(topic_id=topic.topic_id if topic is not None else 0)
         shard.side_commits[side_id] = SideCommit(shard_id, side_id, *name, member_id, None)
 
     def side_commits(self, shard_ids: Sequence[int]) -> list[SideCommit]:

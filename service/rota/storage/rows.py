@@ -23,6 +23,7 @@ from rota.group.rows import (
     SideCommit,
     TopicRow,
     TopicsRevisionRow,
+    progress_of,
 )
 from rota.group.state import GroupState
 from rota.protocol.messages import Protocol
@@ -72,7 +73,7 @@ _SIDE_COMMITS = (
 )
 _NAMESPACES = union(
     select(groups.c.namespace.label("name")).where(groups.c.state != GroupState.DEAD.value),
-    select(topics.c.namespace),
+    select(topics.c.namespace).where(topics.c.partitions > 0),
 ).order_by("name")
 _LAST_SEQS = select(shards.c.shard_id, shards.c.last_seq).where(shards.c.shard_id.in_(_OF_SHARDS))
 
@@ -91,7 +92,7 @@ async def load_images(connection: AsyncConnection, shard_ids: Sequence[int]) -> 
             last_seq=next(iter(last_seqs[shard_id]), 0),
             groups=tuple(groups[shard_id]),
             members=tuple(members[shard_id]),
-            offsets=tuple(offsets[shard_id]),
+            offsets=progress_of(topics[shard_id], offsets[shard_id]),
             topics=tuple(topics[shard_id]),
             topics_revisions=tuple(revisions[shard_id]),
         )
@@ -128,7 +129,6 @@ def state_changes(batches: Sequence[ShardBatch]) -> list[TableChange]:
         TableChange(
             topics,
             [_topic_values(s, row) for s, c in changes for row in c.topics],
-            [(s, *key) for s, c in changes for key in c.topics_deleted],
         ),
         TableChange(
             topics_revisions, [_topics_revision_values(s, row) for s, c in changes for row in c.topics_revisions]
@@ -260,12 +260,12 @@ def _side_commit(values: Sequence[Any]) -> SideCommit:
 
 def _topic_values(shard_id: int, row: TopicRow) -> Row:
     attributes = json.dumps(row.attributes, ensure_ascii=False)
-    return (shard_id, row.namespace, row.topic, row.partitions, attributes, row.revision)
+    return (shard_id, row.namespace, row.topic, row.partitions, attributes, row.revision, row.topic_id)
 
 
 def _topic_row(values: Sequence[Any]) -> TopicRow:
-    _, namespace, topic, partitions, attributes, revision = values
-    return TopicRow(namespace, topic, partitions, tuple((name, value) for name, value in attributes), revision)
+    _, namespace, topic, partitions, attributes, *counts = values
+    return TopicRow(namespace, topic, partitions, tuple((name, value) for name, value in attributes), *counts)
 
 
 def _topics_revision_values(shard_id: int, row: TopicsRevisionRow) -> Row:

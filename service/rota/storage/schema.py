@@ -258,6 +258,7 @@ offsets = Table(
     Column("metadata", Text, nullable=False),
     Column("committed_at_ms", BigInteger, nullable=False),
     Column("expires_at_ms", BigInteger, comment="null: the retention of the server counts"),
+    Column("topic_id", BigInteger, nullable=False, server_default="0", comment="topics.topic_id at the commit"),
 )
 
 topics = Table(
@@ -266,9 +267,10 @@ topics = Table(
     Column("shard_id", Integer, primary_key=True, autoincrement=False),
     Column("namespace", Name, primary_key=True),
     Column("topic", Name, primary_key=True),
-    Column("partitions", Integer, nullable=False),
+    Column("partitions", Integer, nullable=False, comment="0: deleted"),
     Column("attributes", Json, nullable=False, comment="[[name, value], …]"),
     Column("revision", BigInteger, nullable=False, server_default="0", comment="topics_revisions at its last change"),
+    Column("topic_id", BigInteger, nullable=False, server_default="0", comment="topics_revisions at its last deletion"),
 )
 
 topics_revisions = Table(

@@ -54,5 +54,7 @@ async def _offset_bytes(connection: AsyncConnection, namespace: str) -> dict[str
 
 async def _topic_bytes(connection: AsyncConnection, namespace: str) -> dict[str, int]:
     octets = func.length(cast(topics.c.attributes, Text))
-    found = await connection.execute(select(topics.c.topic, octets).where(topics.c.namespace == namespace))
+    found = await connection.execute(
+        select(topics.c.topic, octets).where(topics.c.namespace == namespace, topics.c.partitions > 0)
+    )
     return {topic: int(total) for topic, total in found.all()}

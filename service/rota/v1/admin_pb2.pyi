@@ -470,7 +470,7 @@ class Topic(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ..., version: _Optional[str] = ...) -> None: ...
 
 class PutTopicResponse(_message.Message):
-    __slots__ = ("topic", "partitions", "attributes", "version", "revision", "epoch")
+    __slots__ = ("topic", "partitions", "attributes", "version", "groups", "revision", "epoch")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -482,15 +482,17 @@ class PutTopicResponse(_message.Message):
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partitions: int
     attributes: _containers.ScalarMap[str, str]
     version: str
+    groups: int
     revision: int
     epoch: int
-    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ..., version: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ..., version: _Optional[str] = ..., groups: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class GetTopicRequest(_message.Message):
     __slots__ = ("namespace", "topic", "version", "wait_ms")
@@ -505,7 +507,7 @@ class GetTopicRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., topic: _Optional[str] = ..., version: _Optional[str] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class GetTopicResponse(_message.Message):
-    __slots__ = ("topic", "partitions", "attributes", "version", "revision", "epoch")
+    __slots__ = ("topic", "partitions", "attributes", "version", "groups", "revision", "epoch")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -517,15 +519,17 @@ class GetTopicResponse(_message.Message):
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partitions: int
     attributes: _containers.ScalarMap[str, str]
     version: str
+    groups: int
     revision: int
     epoch: int
-    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ..., version: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ..., version: _Optional[str] = ..., groups: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class DeleteTopicRequest(_message.Message):
     __slots__ = ("namespace", "topic")
@@ -536,7 +540,7 @@ class DeleteTopicRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class DeleteTopicResponse(_message.Message):
-    __slots__ = ("topic", "partitions", "attributes", "version", "revision", "epoch")
+    __slots__ = ("topic", "partitions", "attributes", "version", "groups", "revision", "epoch")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -548,15 +552,17 @@ class DeleteTopicResponse(_message.Message):
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partitions: int
     attributes: _containers.ScalarMap[str, str]
     version: str
+    groups: int
     revision: int
     epoch: int
-    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ..., version: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ..., version: _Optional[str] = ..., groups: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class ListTopicsRequest(_message.Message):
     __slots__ = ("namespace", "page_token", "page_size", "version", "wait_ms")

@@ -211,7 +211,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTopic(self, request, context):
-        """Forget a topic. Offsets committed for it stay.
+        """Delete a topic, and the progress that groups have in it. A new topic of this name begins without progress.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -263,20 +263,22 @@ class LeaveGroupResponse(_message.Message):
     def __init__(self, members: _Optional[_Iterable[_Union[LeftMember, _Mapping]]] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class OffsetToCommit(_message.Message):
-    __slots__ = ("topic", "partition", "offset", "leader_epoch", "metadata", "retention_time_ms")
+    __slots__ = ("topic", "partition", "offset", "leader_epoch", "metadata", "retention_time_ms", "topic_id")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     RETENTION_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     offset: int
     leader_epoch: int
     metadata: str
     retention_time_ms: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., retention_time_ms: _Optional[int] = ...) -> None: ...
+    topic_id: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., retention_time_ms: _Optional[int] = ..., topic_id: _Optional[int] = ...) -> None: ...
 
 class CommitOffsetsRequest(_message.Message):
     __slots__ = ("namespace", "group_id", "generation_id", "member_id", "group_instance_id", "offsets")
@@ -333,7 +335,7 @@ class FetchOffsetsRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ...) -> None: ...
 
 class FetchedOffset(_message.Message):
-    __slots__ = ("topic", "partition", "offset", "leader_epoch", "metadata", "committed_at_ms", "expires_at_ms")
+    __slots__ = ("topic", "partition", "offset", "leader_epoch", "metadata", "committed_at_ms", "expires_at_ms", "topic_id")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -341,6 +343,7 @@ class FetchedOffset(_message.Message):
     METADATA_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     offset: int
@@ -348,7 +351,8 @@ class FetchedOffset(_message.Message):
     metadata: str
     committed_at_ms: int
     expires_at_ms: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., committed_at_ms: _Optional[int] = ..., expires_at_ms: _Optional[int] = ...) -> None: ...
+    topic_id: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., committed_at_ms: _Optional[int] = ..., expires_at_ms: _Optional[int] = ..., topic_id: _Optional[int] = ...) -> None: ...
 
 class FetchOffsetsResponse(_message.Message):
     __slots__ = ("offsets", "revision", "epoch")

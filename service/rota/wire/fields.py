@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rota.protocol.errors import ErrorCode, RejectedRequest
-from rota.protocol.limits import MAX_WAIT_MS, Limits
+from rota.protocol.limits import MAX_SAFE_INTEGER, MAX_WAIT_MS, Limits
 
-MAX_SAFE_INTEGER = 2**53 - 1
-"""Beyond this, JSON readers that know only doubles would change the number."""
 INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
 
 _BASE64 = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
@@ -118,6 +117,39 @@ class Integer:
 
     def schema(self, limits: Limits) -> Schema:
         return {"type": "integer", "minimum": self.minimum, "maximum": resolve(self.maximum, limits)}
+
+
+_DIGITS = "0|[1-9][0-9]{0,18}"
+_IS_DIGITS = re.compile(_DIGITS)
+
+
+@dataclass(frozen=True, slots=True)
+class Integer64:
+    """A whole number of 64 bits. Above 2^53 - 1 it is a string of digits, and below it may be one, as in protobuf's
+    JSON: readers that know only doubles would change the number.
+    """
+
+    minimum: int = 0
+
+    def decode(self, value: Any, limits: Limits) -> int:
+        if type(value) is int:
+            number, maximum = value, MAX_SAFE_INTEGER
+        elif type(value) is str and _IS_DIGITS.fullmatch(value):
+            number, maximum = int(value), INT64_MAX
+        else:
+            raise invalid("must be an integer, or a string of its digits")
+        if maximum < number <= INT64_MAX:
+            raise invalid(f"must be a string of digits above {MAX_SAFE_INTEGER}")
+        if not self.minimum <= number <= INT64_MAX:
+            raise invalid(f"must be from {self.minimum} to {INT64_MAX}")
+        return number
+
+    def encode(self, value: int) -> int | str:
+        return value if value <= MAX_SAFE_INTEGER else str(value)
+
+    def schema(self, limits: Limits) -> Schema:
+        number = {"type": "integer", "minimum": self.minimum, "maximum": MAX_SAFE_INTEGER}
+        return {"anyOf": [number, {"type": "string", "pattern": f"^({_DIGITS})$"}]}
 
 
 _WHOLE = Integer()

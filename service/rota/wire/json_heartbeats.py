@@ -9,9 +9,9 @@ from typing import Any
 
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.ids import check_member_id
-from rota.protocol.limits import MAX_WAIT_MS, Limits
+from rota.protocol.limits import MAX_SAFE_INTEGER, MAX_WAIT_MS, Limits
 from rota.protocol.messages import NO_GENERATION, Heartbeat, MemberHeartbeat
-from rota.wire.fields import INT32_MAX, MAX_SAFE_INTEGER
+from rota.wire.fields import INT32_MAX
 
 
 def read_plain(document: dict[str, Any], namespace: str, group_id: str) -> Heartbeat | None:

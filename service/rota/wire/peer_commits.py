@@ -14,7 +14,7 @@ from rota.wire.documents import json_writer
 from rota.wire.envelopes import MalformedEnvelope, checked
 
 _COMMIT = (str, str, int, str, (str, NoneType), str, list)
-_OFFSET = (str, int, int, (int, NoneType), str, (int, NoneType))
+_OFFSET = (str, int, int, (int, NoneType), str, (int, NoneType), (int, NoneType))
 _ANSWER = (int, int, str, str, str, list)
 _RESULT = (str, int, str)
 _write = json_writer(compact=True, ascii_only=True)
@@ -24,7 +24,15 @@ def pack_commit(request: CommitOffsets) -> bytes:
     """One without `act`."""
     named = (request.namespace, request.group_id, request.generation_id, request.member_id, request.group_instance_id)
     offsets = [
-        (each.topic, each.partition, each.offset, each.leader_epoch, each.metadata, each.retention_time_ms)
+        (
+            each.topic,
+            each.partition,
+            each.offset,
+            each.leader_epoch,
+            each.metadata,
+            each.retention_time_ms,
+            each.topic_id,
+        )
         for each in request.offsets
     ]
     return _write((*named, request.subject, offsets)).encode()

@@ -15,7 +15,20 @@ from google.protobuf.message import DecodeError, Message
 
 from rota.protocol.limits import Limits
 from rota.protocol.messages import TopicPartitions
-from rota.wire.fields import AnyObject, Boolean, Bound, Field, Integer, Octets, Text, TextMap, Wait, invalid, resolve
+from rota.wire.fields import (
+    AnyObject,
+    Boolean,
+    Bound,
+    Field,
+    Integer,
+    Integer64,
+    Octets,
+    Text,
+    TextMap,
+    Wait,
+    invalid,
+    resolve,
+)
 from rota.wire.records import ListOf, ObjectShape, Pair
 from rota.wire.requests import TopicSelector
 
@@ -102,6 +115,8 @@ def _codec(kind: Field, field: FieldDescriptor, *, lists_may_be_absent: bool) ->
             return _map(field.name)
         case Octets() | Text() | Integer() | Boolean() | Wait():
             return _reader(field), None
+        case Integer64():
+            return _as_in_json(field.name, kind), None
         case AnyObject():
             return _object(field.name)
         case _:
@@ -127,6 +142,15 @@ def _reader(field: FieldDescriptor) -> Read:
         return getattr(message, name) if message.HasField(name) else None
 
     return read_if_present if field.has_presence else read
+
+
+def _as_in_json(name: str, kind: Integer64) -> Read:
+    """A number that JSON may hold as a string; protobuf always holds it as it is."""
+
+    def read(message: Any, _limits: Limits) -> Any:
+        return kind.encode(getattr(message, name))
+
+    return read
 
 
 def _encoder(name: str, encode: Callable[[Any], Any]) -> Write:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.fencing_token import NO_TOKEN
-from rota.protocol.limits import Limits
+from rota.protocol.limits import MAX_SAFE_INTEGER, Limits
 from rota.protocol.messages import (
     CommitReply,
     DeleteGroupReply,
@@ -43,7 +43,7 @@ from rota.protocol.messages import (
     TopicPartitions,
     TopicReply,
 )
-from rota.wire.fields import MAX_SAFE_INTEGER, AnyObject, Boolean, Code, Integer, Octets, Text, TextMap, invalid
+from rota.wire.fields import AnyObject, Boolean, Code, Integer, Integer64, Octets, Text, TextMap, invalid
 from rota.wire.page_token import PageToken
 from rota.wire.records import ListOf, ObjectShape, Property
 
@@ -121,11 +121,12 @@ FETCH_REPLY = _reply(
                 FetchedOffset,
                 _TOPIC,
                 _PARTITION,
-                Property("offset", _NUMBER, doc="-1 where nothing was committed."),
+                Property("offset", Integer64(-1), doc="-1 where nothing was committed. Above 2^53 - 1 a string."),
                 Property("leader_epoch", _NUMBER, None),
                 Property("metadata", _TEXT),
                 Property("committed_at_ms", _NUMBER),
                 Property("expires_at_ms", _NUMBER, None, "Set where the commit named a retention."),
+                Property("topic_id", _NUMBER, None, "Another one after the topic was deleted: commits may repeat it."),
             )
         ),
     ),
@@ -285,7 +286,12 @@ LEADER_REPLY = _reply(
     Property("fencing_token", _NUMBER, NO_TOKEN, "The leader's; -1 where there is none."),
     title="LeaderReply",
 )
-TOPIC_REPLY = _reply(TopicReply, *_TOPIC_ENTRIES, title="TopicReply")
+TOPIC_REPLY = _reply(
+    TopicReply,
+    *_TOPIC_ENTRIES,
+    Property("groups", _NUMBER, 0, "Of a deletion: the number of groups whose progress was deleted with the topic."),
+    title="TopicReply",
+)
 LIST_TOPICS_REPLY = _reply(
     ListTopicsReply,
     Property("topics", _list_of(_reply(TopicReply, *_TOPIC_ENTRIES))),

@@ -60,6 +60,7 @@ from rota.wire.fields import (
     INT32_MAX,
     Boolean,
     Integer,
+    Integer64,
     Octets,
     Schema,
     Text,
@@ -86,7 +87,7 @@ WAIT = Wait()
 GENERATION_ID = Integer(NO_GENERATION, INT32_MAX)
 FENCING_TOKEN = Integer(0, MAX_TOKEN)
 PARTITION = Integer(0, INT32_MAX)
-OFFSET = Integer()
+OFFSET = Integer64()
 _COUNT = Integer(1, "max_topic_partitions", ErrorCode.INVALID_PARTITIONS)
 METADATA = Octets("metadata_max_bytes")
 ASSIGNMENT = Octets("assignment_max_bytes")
@@ -239,7 +240,7 @@ OFFSET_TO_COMMIT = given(
     (
         Property("topic", TOPIC),
         Property("partition", PARTITION),
-        Property("offset", OFFSET, doc="Where to go on: the next one to process."),
+        Property("offset", OFFSET, doc="Where to go on: the next one to process. Above 2^53 - 1 a string."),
         Property("leader_epoch", Integer(0, INT32_MAX), None),
         Property("metadata", Text("request_max_bytes"), "", "A note of the committer; its own limit is per partition."),
         Property(
@@ -247,6 +248,12 @@ OFFSET_TO_COMMIT = given(
             Integer(1, MAX_RETENTION_TIME_MS),
             None,
             "After this long the offset may expire. Absent: the server's retention counts.",
+        ),
+        Property(
+            "topic_id",
+            Integer(),
+            None,
+            "That of the fetched progress: the commit is refused if the topic was deleted since. Absent: not checked.",
         ),
     ),
 )

@@ -78,9 +78,9 @@ LINES: dict[r.Record, dict[str, Any]] = {
         "resync": False,
     },
     r.AssignmentFailed(2, "m", "no topic"): {"generation_id": 2, "leader_id": "m"},
-    r.OffsetsCommitted("m", (r.CommittedOffset("t", 0, 7, 3, "x"), r.CommittedOffset("t", 1, 8, None, "", 99))): {
+    r.OffsetsCommitted("m", (r.CommittedOffset("t", 0, 7, 3, "x"), r.CommittedOffset("t", 1, 2**53, None, "", 99))): {
         "member_id": "m",
-        "offsets": [["t", 0, 7, 3, "x"], ["t", 1, 8, None, "", 99]],
+        "offsets": [["t", 0, 7, 3, "x"], ["t", 1, "9007199254740992", None, "", 99]],
     },
     r.OffsetsDeleted((("t", 0), ("t", 1)), "expired"): {"partitions": [["t", 0], ["t", 1]]},
     r.RequestFenced("m", "i", "commit", "FENCED_INSTANCE_ID", 1): {

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from rota.group.apply import record
+from rota.group.records import UnitsQuarantined
+from rota.group.result import Result
+from rota.group.rows import OffsetRow, SideCommit
 from rota.group.topics import version_of_all
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from tests.unit.group.driver import Core, an_empty_shard
+from tests.unit.group.driver import KEY, Core, a_commit, a_fetch, a_leave, a_stable_group, an_empty_shard
 
 NS = "default"
 
@@ -16,6 +20,19 @@ NS = "default"
 def put(core: Core, topic: str = "t", partitions: int = 3, **attributes: str) -> m.TopicReply:
     reply: m.TopicReply = core.ask(m.PutTopic(NS, topic, partitions, tuple(attributes.items())))
     return reply
+
+
+def put_again(core: Core, topic: str = "t", partitions: int = 3) -> m.TopicReply:
+    """Register a topic whose name an earlier one has had, as the coordinator does with one shard."""
+    forget_id = put(core, topic, partitions).forget_id
+    core.ask(m.ForgetTopic(NS, topic, forget_id))
+    reply: m.TopicReply = core.ask(m.PutTopic(NS, topic, partitions, topic_id=forget_id))
+    assert reply.error is ErrorCode.NONE
+    return reply
+
+
+def progress(core: Core) -> list[tuple[str, int, int]]:
+    return [(each.topic, each.partition, each.offset) for each in core.ask(a_fetch()).offsets]
 
 
 def listed(core: Core, **asked: object) -> m.ListTopicsReply:
@@ -86,7 +103,9 @@ def test_a_deletion_returns_the_topic_and_makes_it_unknown() -> None:
     core = an_empty_shard()
     was = put(core, owner="a")
 
-    assert core.ask(m.DeleteTopic(NS, "t")) == was
+    deleted = core.ask(m.DeleteTopic(NS, "t"))
+
+    assert (deleted.topic, deleted.partitions, deleted.attributes) == (was.topic, was.partitions, was.attributes)
     assert core.ask(m.DeleteTopic(NS, "t")).error is ErrorCode.UNKNOWN_TOPIC
     assert core.kinds() == ["topic_changed", "topic_changed"]
 
@@ -95,7 +114,7 @@ def test_a_version_does_not_come_back_with_the_content() -> None:
     core = an_empty_shard()
     versions = [put(core).version, put(core, owner="a").version, put(core).version]
     core.ask(m.DeleteTopic(NS, "t"))
-    versions.append(put(core).version)
+    versions.append(put_again(core).version)
 
     assert len(set(versions)) == 4
 
@@ -154,3 +173,153 @@ def test_shards_without_topics_have_different_versions() -> None:
 def test_versions_of_parts_add_up_to_one() -> None:
     assert version_of_all(["ffffffffffffffff", "2"]) == "0000000000000001"
     assert version_of_all(["", ""]) == "0000000000000000"
+
+
+# --- progress belongs to one topic of the name (ADR 107) ------------------------------------------------
+
+
+def a_group_with_progress() -> Core:
+    """A Stable group that has committed 1000 in partition 0 of the registered topic `t`, and 7 in `u`."""
+    core = a_stable_group(members=1)
+    put(core)
+    core.ask(a_commit("m0", 1, offset=1_000))
+    core.ask(m.CommitOffsets(*KEY, 1, (m.OffsetToCommit("u", 0, 7),), "m0"))
+    return core
+
+
+def test_a_deletion_deletes_the_topics_progress_alone() -> None:
+    core = a_group_with_progress()
+
+    deleted = core.ask(m.DeleteTopic(NS, "t"))
+
+    assert deleted.groups == 1
+    assert progress(core) == [("u", 0, 7)]
+    line = core.last("offsets_deleted")
+    assert (line.partitions, line.reason) == ((("t", 0),), "topic deleted")
+
+
+def test_a_topic_that_comes_back_has_no_progress() -> None:
+    core = a_group_with_progress()
+    core.ask(m.DeleteTopic(NS, "t"))
+    core.ask(a_commit("m0", 1, offset=1_001))
+
+    put_again(core, partitions=2)
+
+    assert progress(core) == [("u", 0, 7)]
+    core.restart()
+    assert progress(core) == [("u", 0, 7)]
+
+
+def test_more_partitions_keep_the_progress() -> None:
+    core = a_group_with_progress()
+
+    put(core, partitions=6)
+
+    assert progress(core) == [("t", 0, 1_000), ("u", 0, 7)]
+
+
+def test_the_first_topic_of_a_name_keeps_the_progress() -> None:
+    core = a_stable_group(members=1)
+    core.ask(a_commit("m0", 1, offset=5))
+
+    put(core)
+
+    assert progress(core) == [("t", 0, 5)]
+
+
+def test_a_topic_that_was_deleted_is_not_put_before_all_forget_it() -> None:
+    core = a_group_with_progress()
+    core.ask(m.DeleteTopic(NS, "t"))
+
+    reply = put(core)
+
+    assert (reply.error, reply.forget_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, 3)
+    assert core.ask(m.GetTopic(NS, "t")).error is ErrorCode.UNKNOWN_TOPIC
+    assert core.ask(m.PutTopic(NS, "t", 3, topic_id=2)).forget_id == 0, "every shard has forgotten it by that id"
+
+
+def test_a_late_forget_does_not_touch_the_next_topic() -> None:
+    core = a_group_with_progress()
+    earlier = core.ask(m.DeleteTopic(NS, "t")).forget_id
+    put_again(core)
+    core.ask(a_commit("m0", 1, offset=3))
+
+    core.ask(m.ForgetTopic(NS, "t", earlier))
+
+    assert progress(core) == [("t", 0, 3), ("u", 0, 7)]
+
+
+def test_a_repeated_deletion_says_what_is_to_be_forgotten() -> None:
+    core = a_group_with_progress()
+    first = core.ask(m.DeleteTopic(NS, "t"))
+
+    again = core.ask(m.DeleteTopic(NS, "t"))
+
+    assert (again.error, again.forget_id) == (ErrorCode.UNKNOWN_TOPIC, first.forget_id)
+
+
+def commit_of(core: Core, topic_id: int | None) -> ErrorCode:
+    """The answer to a commit of a member that has fetched the progress of this topic."""
+    offsets = (m.OffsetToCommit("t", 0, 9, topic_id=topic_id), m.OffsetToCommit("u", 0, 8))
+    first, second = core.ask(m.CommitOffsets(*KEY, 1, offsets, "m0")).partitions
+    assert second.error is ErrorCode.NONE
+    error: ErrorCode = first.error
+    return error
+
+
+def test_a_commit_for_the_deleted_topic_is_refused() -> None:
+    core = a_group_with_progress()
+    (before, _) = core.ask(a_fetch()).offsets
+    core.ask(m.DeleteTopic(NS, "t"))
+    put_again(core)
+    (after,) = core.ask(m.FetchOffsets(*KEY, (m.TopicPartitions("t", (0,)),))).offsets
+
+    assert commit_of(core, before.topic_id) is ErrorCode.UNKNOWN_TOPIC
+    assert progress(core) == [("u", 0, 8)]
+    assert commit_of(core, after.topic_id) is ErrorCode.NONE
+    assert commit_of(core, None) is ErrorCode.NONE
+    core.restart()
+    assert commit_of(core, before.topic_id) is ErrorCode.UNKNOWN_TOPIC
+
+
+def test_groups_without_progress_forget_the_topic_too() -> None:
+    core = a_stable_group(members=1)
+    put(core)
+    (before,) = core.ask(m.FetchOffsets(*KEY, (m.TopicPartitions("t", (0,)),))).offsets
+    assert core.ask(m.DeleteTopic(NS, "t")).groups == 0
+
+    assert commit_of(core, before.topic_id) is ErrorCode.UNKNOWN_TOPIC
+
+
+def test_a_deleted_topic_takes_its_quarantined_units_with_it() -> None:
+    core = a_stable_group(members=1)
+    put(core)
+    result = Result(core.now_ms)
+    record(result, core.group, UnitsQuarantined(("t/1", "u/1"), 0, "three holders fell"))
+    core.shard._note_dirty(result)
+    core._take(result)
+
+    core.ask(m.DeleteTopic(NS, "t"))
+
+    assert core.group.quarantine.names == ("u/1",)
+    assert core.last("units_released").reason == "topic deleted"
+
+
+def test_an_empty_group_forgets_the_topic() -> None:
+    core = a_group_with_progress()
+    core.ask(a_leave("m0"))
+
+    core.ask(m.DeleteTopic(NS, "t"))
+
+    assert progress(core) == [("u", 0, 7)]
+
+
+def test_a_users_late_transaction_does_not_count() -> None:
+    core = a_group_with_progress()
+    core.ask(m.DeleteTopic(NS, "t"))
+    late = OffsetRow(*KEY, "t", 0, 1_001, None, "", 900, topic_id=0)
+    core.checking = False  # The store has the row already, this driver's store has not.
+
+    core._take(core.shard.take_in([SideCommit(0, 1, *KEY, "t", 0, "m0", late)], core.now_ms))
+
+    assert progress(core) == [("u", 0, 7)]

@@ -483,9 +483,9 @@ def test_progress_is_read_back_with_all_that_was_committed() -> None:
     item = m.OffsetToCommit("t", 3, 41, leader_epoch=5, metadata="here")
     core.ask(m.CommitOffsets(*KEY, 1, (item,), "m0", "i0"))
 
-    assert core.ask(a_fetch()).offsets == (m.FetchedOffset("t", 3, 41, 5, "here", core.now_ms),)
+    assert core.ask(a_fetch()).offsets == (m.FetchedOffset("t", 3, 41, 5, "here", core.now_ms, topic_id=0),)
     core.restart()
-    assert core.ask(a_fetch()).offsets == (m.FetchedOffset("t", 3, 41, 5, "here", core.now_ms),)
+    assert core.ask(a_fetch()).offsets == (m.FetchedOffset("t", 3, 41, 5, "here", core.now_ms, topic_id=0),)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ from typing import Any
 
 from rota.protocol.errors import ErrorCode, LinesPruned
 from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
-from rota.protocol.limits import Limits
+from rota.protocol.limits import MAX_SAFE_INTEGER, Limits
 from rota.protocol.messages import JoinReply, ListReply, ListTopicsReply, Reply, SyncReply
-from rota.wire.fields import MAX_SAFE_INTEGER
 from rota.wire.problems import PROBLEM_MEDIA_TYPE, problem_document
 from rota.wire.records import ObjectShape
 from rota.wire.replies import SHAPES

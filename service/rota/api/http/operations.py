@@ -261,9 +261,9 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "topicsDelete",
         TOPICS,
-        "Forget a topic. Offsets committed for it stay.",
+        "Delete a topic, and the progress that groups have in it. A new topic of this name begins without progress.",
         m.DeleteTopic("default", "documents"),
-        m.TopicReply(topic="documents", partitions=12),
+        m.TopicReply(topic="documents", partitions=12, groups=2),
         (E.UNKNOWN_TOPIC,),
     ),
     Operation(

@@ -6,8 +6,8 @@ from typing import Any
 
 from rota.api.beginning import EARLIEST, After
 from rota.protocol.ids import NO_SHARD
-from rota.protocol.limits import Limits
-from rota.wire.fields import MAX_SAFE_INTEGER, AnyObject, Code, Integer, Text, integer_from_text
+from rota.protocol.limits import MAX_SAFE_INTEGER, Limits
+from rota.wire.fields import AnyObject, Code, Integer, Text, integer_from_text
 from rota.wire.records import ListOf, ObjectShape, Property, given
 from rota.wire.requests import REASON
 

@@ -8,9 +8,9 @@ import httpx
 
 from rota.client.transports.owner_search import Ask, OwnerReport
 from rota.client.transports.owners import Group, OwnerOutOfReach
-from rota.protocol.limits import Limits
+from rota.protocol.limits import MAX_SAFE_INTEGER, Limits
 from rota.wire.documents import parse_document
-from rota.wire.fields import MAX_SAFE_INTEGER, Integer, Text
+from rota.wire.fields import Integer, Text
 from rota.wire.records import ObjectShape, Property
 from rota.wire.routes import PREFIX
 

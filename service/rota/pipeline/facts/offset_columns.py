@@ -142,7 +142,7 @@ class _Entries:
         entry = found.pop("entry")
         took_ms = np.maximum(found["last_at"] - found["first_at"], 0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            rate = (found["last_offset"] - found["first_offset"]) * 1000 / took_ms
+            rate = (found["last_offset"] - found["first_offset"]).astype(float) * 1000 / took_ms
         columns: dict[str, Any] = {name: pa.array(column, pa.int64()) for name, column in found.items()}
         columns |= {
             name: pa.array(found[name] * 1000, pa.int64()).cast(pa.timestamp("us", tz="UTC"))

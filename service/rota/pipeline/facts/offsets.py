@@ -24,7 +24,7 @@ class Offsets(Fact):
         match event.kind:
             case "offsets_committed":
                 for topic, partition, offset, *_ in event.payload["offsets"]:
-                    if (closed := self._commit(topic, partition, offset, event.at_ms)) is not None:
+                    if (closed := self._commit(topic, partition, int(offset), event.at_ms)) is not None:
                         yield _row(topic, partition, closed, view)
             case "offsets_deleted":
                 for topic, partition in event.payload["partitions"]:
@@ -76,7 +76,7 @@ def _row(topic: str, partition: int, hour: dict[str, Any], view: GroupView) -> R
         commits=hour["n"],
         first_at=us(hour["first_ms"]),
         last_at=us(hour["last_ms"]),
-        rate_per_s=(hour["last"] - hour["first"]) * 1000 / took_ms if took_ms else None,
+        rate_per_s=float(hour["last"] - hour["first"]) * 1000 / took_ms if took_ms else None,
         stall_ms=hour["stall"],
         went_back=hour["back"],
     )

@@ -81,6 +81,7 @@ from rota.protocol.messages.plans import (
 )
 from rota.protocol.messages.topics import (
     DeleteTopic,
+    ForgetTopic,
     GetTopic,
     ListTopics,
     ListTopicsReply,
@@ -109,6 +110,7 @@ __all__ = [
     "FetchOffsets",
     "FetchReply",
     "FetchedOffset",
+    "ForgetTopic",
     "FreezeGroup",
     "FreezeReply",
     "GetLeader",
@@ -185,6 +187,7 @@ Request = (
     | PutTopic
     | GetTopic
     | DeleteTopic
+    | ForgetTopic
     | ListTopics
 )
 Reply = (
@@ -232,6 +235,7 @@ REPLY_OF: dict[type, type] = {
     PutTopic: TopicReply,
     GetTopic: TopicReply,
     DeleteTopic: TopicReply,
+    ForgetTopic: TopicReply,
     ListTopics: ListTopicsReply,
 }
 

@@ -12,7 +12,9 @@ class OffsetToCommit:
     """A partition's progress.
 
     `retention_time_ms` after the commit the offset may expire, as in Kafka's OffsetCommit up to version 4. Without it,
-    the server's retention counts, from the moment when the group becomes Empty.
+    the server's retention counts, from the moment when the group becomes Empty. `topic_id` is the one that came with
+    the fetched progress: the commit is refused if the topic was deleted since. Without it, the commit counts for the
+    topic that has the name now.
     """
 
     topic: str
@@ -21,6 +23,7 @@ class OffsetToCommit:
     leader_epoch: int | None = None
     metadata: str = ""
     retention_time_ms: int | None = None
+    topic_id: int | None = None
 
 
 @frozen
@@ -75,7 +78,8 @@ class FetchOffsets(GroupRequest):
 class FetchedOffset:
     """A partition's progress; `offset` is -1 where nothing was committed.
 
-    `expires_at_ms` is set where the commit named a retention: the offset does not expire earlier.
+    `expires_at_ms` is set where the commit named a retention: the offset does not expire earlier. `topic_id` changes
+    when the topic is deleted or registered again; None comes from a server that does not say it.
     """
 
     topic: str
@@ -85,6 +89,7 @@ class FetchedOffset:
     metadata: str = ""
     committed_at_ms: int = 0
     expires_at_ms: int | None = None
+    topic_id: int | None = None
 
 
 @frozen

@@ -16,6 +16,8 @@ class PutTopic(TopicRequest, Audited):
     partitions: int
     attributes: tuple[tuple[str, str], ...] = ()
     act: Act | None = None
+    topic_id: int = 0
+    """Set by the coordinator when every shard has forgotten the deleted topic of this name: see `ForgetTopic`."""
 
 
 @frozen
@@ -28,7 +30,16 @@ class GetTopic(TopicRequest, Parkable):
 
 @frozen
 class DeleteTopic(TopicRequest, Audited):
+    """Delete a topic with the progress that groups have in it."""
+
     act: Act | None = None
+
+
+@frozen
+class ForgetTopic(TopicRequest):
+    """Delete the progress of all earlier topics of this name (ADR 107). The coordinator asks every shard."""
+
+    topic_id: int
 
 
 @frozen
@@ -40,6 +51,10 @@ class TopicReply:
     attributes: tuple[tuple[str, str], ...] = ()
     version: str = ""
     """Another one for each other content, for `GetTopic` to wait with."""
+    groups: int = 0
+    """The number of groups that had progress in the deleted topic."""
+    forget_id: int = 0
+    """The id of the `ForgetTopic` that all shards have to carry out before the call is answered; 0: none."""
 
 
 @frozen

@@ -19,12 +19,14 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
     DeleteTopic,
+    ForgetTopic,
     JoinGroup,
     ListTopics,
     ListTopicsReply,
     PutTopic,
     Reply,
     Request,
+    TopicReply,
     parks_for_ms,
     refuse,
 )
@@ -70,7 +72,7 @@ class GroupCoordinator:
     def topics(self) -> dict[str, TopicFacts]:
         """The registered topics."""
         rows = sorted(self.shard.topics.values(), key=lambda row: row.topic)
-        return {row.topic: TopicFacts(row.partitions, dict(row.attributes)) for row in rows}
+        return {row.topic: TopicFacts(row.partitions, dict(row.attributes)) for row in rows if row.partitions}
 
     # --- calls --------------------------------------------------------------------------------
 
@@ -97,7 +99,11 @@ class GroupCoordinator:
         """The reply to a request that never parks."""
         replies: list[Reply] = []
         self.submit(request, replies.append)
-        return replies[0]
+        reply = replies[0]
+        if isinstance(request, PutTopic) and isinstance(reply, TopicReply) and reply.forget_id:
+            self.ask(ForgetTopic(NAMESPACE, request.topic, reply.forget_id))
+            return self.ask(replace(request, topic_id=reply.forget_id))
+        return reply
 
     def hang_up(self, number: int) -> None:
         """The caller has closed its connection."""
