@@ -71,6 +71,7 @@ async def test_a_changed_assignment_without_a_rebalance_is_not_timed(observed: O
         SyncGroup("default", "g", joined.member_id, joined.generation_id, assignments=((joined.member_id, b"other"),))
     )
 
+    assert observed.value("rota_rebalances_total", cause="resync") == 1
     assert observed.value("rota_journal_events_total", kind="assignment_synced") == 2
     assert observed.value("rota_rebalance_duration_seconds_count", phase="sync") == 1
 
@@ -136,7 +137,7 @@ def test_a_phase_that_began_in_a_former_claim_is_not_timed() -> None:
     metrics = Metrics()
     telemetry = ServerTelemetry(metrics)
     completed = JournalEvent(1, 0, "default", "g", 1, "generation_completed", "", {"started_at_ms": 0})
-    synced = JournalEvent(2, 3_600_000, "default", "g", 1, "assignment_synced", "", {})
+    synced = JournalEvent(2, 3_600_000, "default", "g", 1, "assignment_synced", "", {"resync": False})
 
     telemetry.on_shard_loaded(0, 1, 0, 0.0)
     telemetry.on_shard_dropped(0, 1, "handed over")

@@ -493,6 +493,6 @@ def test_what_is_no_number_of_64_bits_is_refused(offset: object) -> None:
     assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
-def test_a_number_that_readers_of_doubles_change_is_refused_as_one() -> None:
+def test_a_number_that_doubles_would_change_is_refused() -> None:
     with pytest.raises(RejectedRequest, match="must be a string of digits above 9007199254740991"):
         OFFSET.decode(2**53, Limits())

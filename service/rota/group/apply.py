@@ -70,7 +70,7 @@ def _rebalance_started(group: Group, record: RebalanceStarted, at_ms: int) -> No
     group.rebalance_started_ms = at_ms
 
 
-def _note_trigger(group: Group, record: RebalanceStarted | GroupEmptied) -> None:
+def _note_trigger(group: Group, record: RebalanceStarted | GroupEmptied | AssignmentSynced) -> None:
     group.rebalance_cause = record.cause
     group.rebalance_reason = record.reason
     group.rebalance_by = record.by
@@ -152,6 +152,7 @@ def _assignment_synced(group: Group, record: AssignmentSynced, at_ms: int) -> No
     if record.resync:
         group.begin_generation(record.generation_id)
         group.fenced_reported.clear()
+        _note_trigger(group, record)
     group.move_to(STABLE, at_ms)
     group.assigned_generation_id = record.generation_id
     group.departed.clear()

@@ -16,6 +16,7 @@ from rota.group.records import AssignmentSynced
 from rota.group.result import Result, TimerKind
 from rota.group.state import COMPLETING_REBALANCE, STABLE, Group, Member
 from rota.group.suspects import clear_handed_over, leave_out
+from rota.protocol.causes import Cause
 from rota.protocol.fencing_token import NO_TOKEN
 from rota.types import Generation, JoinedWith, ServerSide, describe_topics, server_side
 
@@ -121,7 +122,8 @@ def record_assignment(
     changes = (describe_topic_changes(group, dict(given)) if resync else "") or describe_changes(group, dict(given))
     clear_handed_over(result, group, dict(given))
     reason = reason or f"the server assigned generation {generation_id} by {group.protocol_name}{changes}"
-    record(result, group, AssignmentSynced(generation_id, group.leader_id or "", given, resync, reason))
+    cause = Cause.RESYNC if resync else ""
+    record(result, group, AssignmentSynced(generation_id, group.leader_id or "", given, resync, reason, cause))
     result.reason = reason
 
 

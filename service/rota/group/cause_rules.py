@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from rota.group.records import (
     AssignmentFailed,
+    AssignmentSynced,
     GenerationRaised,
     GroupEmptied,
     MemberExpired,
@@ -42,6 +43,8 @@ TELLING = (*_DEPARTURES, MemberJoined, MemberUpdated, MemberFenced, AssignmentFa
 
 def has_cause(record: Record) -> bool:
     """Whether the coordinator gives records of this kind a code, which the rules below can check."""
+    if isinstance(record, AssignmentSynced):
+        return record.resync
     return isinstance(record, RebalanceStarted | GroupEmptied | MemberLeft | MemberExpired | MemberRemoved)
 
 
@@ -55,6 +58,8 @@ def wrong_cause(record: Record, former: Record | None) -> str:
         case MemberLeft() | MemberExpired() | MemberRemoved():
             allowed = _DEPARTURES[type(record)]
             return "" if record.cause in allowed else f"{record.kind} has the cause {record.cause!r}"
+        case AssignmentSynced():
+            return "" if record.cause == Cause.RESYNC else f"a resync has the cause {record.cause!r}"
         case GroupEmptied() if former is not None:
             agrees = isinstance(former, MemberLeft | MemberExpired | MemberRemoved) and former.cause == record.cause
             return "" if agrees else f"the group is empty for {record.cause!r}, after {former.kind}"

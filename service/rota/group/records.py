@@ -124,7 +124,11 @@ class LeaderChanged:
 
 @frozen
 class AssignmentSynced:
-    """The leader's assignment for a generation. `resync`: it opened the generation without a join phase."""
+    """The leader's assignment for a generation.
+
+    `resync`: it opened the generation without a join phase. Then it has a cause, and a member that caused it unless the
+    server assigned.
+    """
 
     kind: ClassVar[str] = "assignment_synced"
     generation_id: int
@@ -132,6 +136,8 @@ class AssignmentSynced:
     assignments: tuple[tuple[str, bytes], ...]
     resync: bool
     reason: str
+    cause: str = ""
+    by: str = ""
 
 
 @frozen

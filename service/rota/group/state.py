@@ -72,7 +72,7 @@ TRANSITIONS: dict[tuple[GroupState, GroupState], str] = {
     (COMPLETING_REBALANCE, STABLE): "leader's sync",
     (COMPLETING_REBALANCE, PREPARING_REBALANCE): "join, changed metadata, leave, expiry, or the leader's error",
     (COMPLETING_REBALANCE, EMPTY): "last member gone",
-    (STABLE, PREPARING_REBALANCE): "new member, changed metadata, leader rejoins, leave, expiry",
+    (STABLE, PREPARING_REBALANCE): "new member, changed metadata, leader rejoins, leave, expiry, or the leader's error",
     (STABLE, STABLE): "leader's resync",
     (STABLE, EMPTY): "last member gone",
     (EMPTY, DEAD): "deleted, or its last offset expired",

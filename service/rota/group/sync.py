@@ -51,7 +51,9 @@ def sync_group(result: Result, group: Group, request: SyncGroup, call: int, limi
     match group.state:
         case GroupState.PREPARING_REBALANCE:
             result.reply(call, SyncReply(REBALANCE_IN_PROGRESS, detail=group.rebalance_reason))
-        case GroupState.COMPLETING_REBALANCE if leads and request.leader_error is not None:
+        case _ if request.leader_error is not None and not leads:
+            result.reply(call, SyncReply(ErrorCode.INVALID_REQUEST, detail="only the leader may send an error"))
+        case _ if request.leader_error is not None:
             _fail_assignment(result, group, member, request.leader_error, call, limits)
         case GroupState.COMPLETING_REBALANCE:
             _park(result, group, member, call)
@@ -138,13 +140,15 @@ def answer_syncs(result: Result, group: Group) -> None:
 
 
 def _fail_assignment(result: Result, group: Group, leader: Member, error: str, call: int, limits: Limits) -> None:
-    """The leader cannot assign: the generation fails for all members that have synced, with the leader's message."""
-    record(result, group, AssignmentFailed(group.generation_id, leader.member_id, error))
+    """The leader cannot assign, or not assign anew: the generation fails for all members, with the leader's message."""
     reply = SyncReply(ErrorCode.ASSIGNMENT_FAILED, detail=error)
     result.reply(call, reply)
-    start_session(result, group, leader)
     reason = f"leader {leader.member_id} could not assign: {error}"
     trigger = Trigger(Cause.ASSIGNMENT_FAILED, reason, leader.member_id)
+    if hold_back(result, group, trigger):
+        return
+    record(result, group, AssignmentFailed(group.generation_id, leader.member_id, error))
+    start_session(result, group, leader)
     start_rebalance(result, group, limits, trigger, parked_syncs=reply)
 
 
@@ -192,6 +196,8 @@ def _synced(
         assignments=assignments,
         resync=resync,
         reason=reason,
+        cause=Cause.RESYNC if resync else "",
+        by=request.member_id if resync else "",
     )
 
 

@@ -147,5 +147,5 @@ class _Reader:
         at_ms, reason = event["at_ms"], event["reason"] or "the leader changed the assignment"
         same_members = replace(last, joined=(), departed=(), failure="", assignments=shares, revision=event["revision"])
         began = replace(same_members, started_at_ms=at_ms, completed_at_ms=at_ms, assigned_at_ms=at_ms)
-        again = replace(began, generation_id=payload["generation_id"], reason=reason, by=payload["leader_id"])
+        again = replace(began, generation_id=payload["generation_id"], reason=reason, by=payload.get("by", ""))
         self._finished.append(replace(again, cause=Cause.RESYNC))

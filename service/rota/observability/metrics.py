@@ -145,7 +145,7 @@ class Metrics:
         self._shards_owned = Gauge("rota_shards_owned", "Shards this replica owns.", registry=self.registry)
         self._draining = Gauge("rota_draining", "1 while the server is draining.", registry=self.registry)
         self._rebalances = Counter(
-            "rota_rebalances_total", "Rebalances that started.", ["cause"], registry=self.registry
+            "rota_rebalances_total", "Rebalances that started, and resyncs.", ["cause"], registry=self.registry
         )
         self._emptied = Counter(
             "rota_groups_emptied_total",

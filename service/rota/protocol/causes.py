@@ -52,7 +52,7 @@ CAUSES: Mapping[Cause, str] = {
     Cause.RETURN_DELAY_OVER: "the work of a departed worker has waited for its return for as long as it may",
     Cause.ASSIGNMENT_FAILED: "the leader or the server could not assign",
     Cause.ASSIGNMENT_OUTDATED: "the leader assigned to a member id that had been replaced",
-    Cause.RESYNC: "the leader changed the assignment; no join phase was needed",
+    Cause.RESYNC: "the leader or the server changed the assignment; no join phase was needed",
     Cause.REQUESTED: "an administrator requested a rebalance",
     Cause.STEP_DOWN: "an administrator requested another leader",
     Cause.UNIT_FAILED: "a member left, because its work on a unit failed",

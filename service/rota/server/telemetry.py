@@ -60,6 +60,8 @@ class ServerTelemetry(Telemetry):
                 case "generation_completed":
                     self._metrics.rebalance_phase_ended("join", event.at_ms - event.payload["started_at_ms"])
                     awaited[group] = event.at_ms
+                case "assignment_synced" if event.payload["resync"]:
+                    self._metrics.rebalance_started(event.payload["cause"])
                 case "assignment_synced" if (since_ms := awaited.pop(group, None)) is not None:
                     self._metrics.rebalance_phase_ended("sync", event.at_ms - since_ms)
                 case "group_emptied":

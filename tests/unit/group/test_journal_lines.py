@@ -76,6 +76,8 @@ LINES: dict[r.Record, dict[str, Any]] = {
         "leader_id": "m",
         "assignments": [["m", "AQ=="], ["n", ""]],
         "resync": False,
+        "cause": "",
+        "by": "",
     },
     r.AssignmentFailed(2, "m", "no topic"): {"generation_id": 2, "leader_id": "m"},
     r.OffsetsCommitted("m", (r.CommittedOffset("t", 0, 7, 3, "x"), r.CommittedOffset("t", 1, 2**53, None, "", 99))): {

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+
+import pytest
 
 from rota.assignors import TopicPartition
 from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import DescribeGroup, FreezeGroup
 from rota.types.consumer import Assignment, encode_assignment
 from tests.unit.group.driver import (
+    KEY,
     REBALANCE_MS,
     SESSION_MS,
+    Core,
     a_group_awaiting_its_assignment,
     a_group_in_a_join_phase,
     a_heartbeat,
@@ -66,6 +72,53 @@ def test_leader_that_cannot_assign_fails_the_generation_for_all() -> None:
     assert leader.error is core.answer(follower).error is ErrorCode.ASSIGNMENT_FAILED
     assert core.answer(follower).detail == "no topics"
     assert core.group.state == "PreparingRebalance"
+
+
+def test_a_leaders_error_fails_a_stable_generation_too() -> None:
+    core = a_stable_group(members=2)
+    waiting = core.send(a_heartbeat("m1", 1, wait_ms=5_000))
+
+    leader = core.ask(replace(a_sync("m0", 1), leader_error="no topics"))
+
+    assert (leader.error, leader.detail) == (ErrorCode.ASSIGNMENT_FAILED, "no topics")
+    assert core.answer(waiting).error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert (core.group.state, core.group.rebalance_cause) == ("PreparingRebalance", "assignment_failed")
+    assert core.group.rebalance_reason == "leader m0 could not assign: no topics"
+    assert core.kinds()[-2:] == ["assignment_failed", "rebalance_started"]
+    core.restart()
+    assert core.group.state == "PreparingRebalance"
+
+
+def test_a_leaders_error_waits_for_the_end_of_a_freeze() -> None:
+    core = a_stable_group(members=2)
+    core.ask(FreezeGroup(*KEY, 500))
+
+    leader = core.ask(replace(a_sync("m0", 1), leader_error="no topics"))
+    frozen = core.group.state
+    core.advance(500)
+
+    assert (leader.error, frozen) == (ErrorCode.ASSIGNMENT_FAILED, "Stable")
+    assert (core.group.state, core.group.rebalance_cause) == ("PreparingRebalance", "assignment_failed")
+
+
+@pytest.mark.parametrize("make", [a_stable_group, a_group_awaiting_its_assignment])
+def test_a_followers_error_is_refused(make: Callable[..., Core]) -> None:
+    core = make(members=2)
+    state = core.group.state
+
+    reply = core.ask(replace(a_sync("m1", 1), leader_error="no topics"))
+
+    assert (reply.error, reply.detail) == (ErrorCode.INVALID_REQUEST, "only the leader may send an error")
+    assert (core.group.state, core.generation_id) == (state, 1)
+
+
+def test_an_error_of_another_generation_or_phase_is_refused() -> None:
+    core = a_stable_group(members=2)
+    failed = replace(a_sync("m0", 1), leader_error="no topics")
+
+    assert core.ask(replace(failed, generation_id=7)).error is ErrorCode.ILLEGAL_GENERATION
+    core.ask(failed)
+    assert core.ask(failed).error is ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def test_wrong_generation_is_refused() -> None:
@@ -189,6 +242,10 @@ def test_resync_raises_the_generation_without_a_join_phase() -> None:
     leader = core.ask(a_sync("m0", 1, m0=b"more", m1=b"m1"))
 
     assert (leader.generation_id, leader.assignment) == (2, b"more")
+    line, described = core.last("assignment_synced"), core.ask(DescribeGroup(*KEY))
+    assert (line.cause, line.by) == ("resync", "m0")
+    assert (described.rebalance_cause, described.rebalance_by) == ("resync", "m0")
+    assert described.rebalance_reason == "the leader assigned anew"
     assert (core.answer(waiting).error, core.answer(waiting).generation_id) == (ErrorCode.NONE, 2)
     assert core.group.state == "Stable"
 

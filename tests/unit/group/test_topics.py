@@ -227,7 +227,7 @@ def test_the_first_topic_of_a_name_keeps_the_progress() -> None:
     assert progress(core) == [("t", 0, 5)]
 
 
-def test_a_topic_that_was_deleted_is_not_put_before_all_forget_it() -> None:
+def test_a_deleted_topic_is_not_put_before_all_forget_it() -> None:
     core = a_group_with_progress()
     core.ask(m.DeleteTopic(NS, "t"))
 

@@ -334,7 +334,7 @@ def test_a_resync_is_a_line_with_its_own_generation() -> None:
     core = a_stable_group()
     core.ask(a_sync("m0", 1, m0=b"m1", m1=b"m0"))
 
-    line = AssignmentSynced(2, "m0", (("m0", b"m1"), ("m1", b"m0")), True, "the leader assigned anew")
+    line = AssignmentSynced(2, "m0", (("m0", b"m1"), ("m1", b"m0")), True, "the leader assigned anew", "resync", "m0")
     assert core.last("assignment_synced") == line
 
 

@@ -101,7 +101,7 @@ class Rebalances(Fact):
         self.state["open"] = opened
 
     def _reassigned(self, event: Event, view: GroupView) -> Row:
-        opened = _began(event, view, event.payload["leader_id"])
+        opened = _began(event, view, event.payload.get("by", ""))
         opened.update(
             cause=Cause.RESYNC.value,
             generation_id=event.payload["generation_id"],
