@@ -120,6 +120,26 @@ async def test_changes_that_no_strategy_reads_cause_no_rebalance(client: Client)
         assert member.generation_id == generation_id + 1, "that there is a new topic, and nothing else"
 
 
+@pytest.mark.parametrize("leads", [LED_BY_MEMBERS, LED_BY_THE_SERVER])
+async def test_excepted_topics_are_no_members_work(client: Client, leads: str) -> None:
+    for topic in ("w-1", "w-audit", "orders"):
+        await client.put_topic(topic, 1)
+    options = {"topics_except": ["w-au*"], "topics_refresh_ms": 3_600_000, "session_timeout_ms": SESSION_MS}
+    member = client.consumer("g", re.compile("w-.*"), f"{leads}range", **options)  # type: ignore[arg-type]
+    async with member:
+        await until(lambda: topics_of(member) == {"w-1"})
+        await client.put_topic("w-audit-2", 1)
+        await client.put_topic("w-2", 1)
+        await until(lambda: topics_of(member) == {"w-1", "w-2"})
+
+        await member.subscribe(["orders", "w-audit"])
+        await until(lambda: topics_of(member) == {"orders"})
+
+
+def topics_of(member: Consumer) -> set[str]:
+    return {topic for topic, _ in member.assignment or ()}
+
+
 async def test_a_deleted_topic_is_nobody_s_work(client: Client) -> None:
     await client.put_topic("t", 4)
     (member,) = consumers(client, 1, "t", "cooperative-sticky")

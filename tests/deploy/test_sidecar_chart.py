@@ -126,8 +126,9 @@ def test_names_reach_the_sidecar_unchanged_by_yaml(chart: Path) -> None:
 
     arguments = ["--work=orders:", "--topic=a:", "--topic=b", "--strategy=sticky: #1"]
     assert sidecar_of(manifests)["args"][2:] == arguments
-    regex = {"work": "w", "topicRegex": "audit-[0-9]+: #1", "topicsDebounceMs": 5000}
-    arguments = ["--work=w", "--topic-regex=audit-[0-9]+: #1", "--topics-debounce-ms=5000"]
+    regex = {"work": "w", "topicRegex": "audit-[0-9]+: #1", "topicsDebounceMs": 5000, "topicsExcept": ["a*", "b"]}
+    excepted = ["--except=a*", "--except=b"]
+    arguments = ["--work=w", "--topic-regex=audit-[0-9]+: #1", *excepted, "--topics-debounce-ms=5000"]
     assert sidecar_of(rendered(chart, regex))["args"][2:] == arguments
     assert projected["sources"][0]["serviceAccountToken"]["audience"] == "a, b"
 
@@ -155,6 +156,7 @@ def test_it_has_rotas_credentials_and_the_program_its_status(chart: Path) -> Non
         ({"lead": "a", "topics": ["b"]}, NEWEST, "belong together"),
         ({"lead": "a", "topicRegex": "b.*"}, NEWEST, "belong together"),
         ({"work": "a", "topics": ["b"], "topicRegex": "b.*"}, NEWEST, "set one of topics and topicRegex"),
+        ({"work": "a", "topics": ["b"], "topicsExcept": ["c"]}, NEWEST, "topicsExcept goes with topicRegex"),
         ({"lead": "a", "url": ""}, NEWEST, "pass url"),
         ({"lead": "a", "image": ""}, NEWEST, "pass image"),
         ({"lead": "a"}, "1.28.0", "need Kubernetes 1.29"),

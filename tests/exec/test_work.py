@@ -62,10 +62,10 @@ def test_the_command_knows_its_share_and_sets_the_exit_code(wrappers: Wrappers) 
 @pytest.mark.slow
 def test_a_worker_by_an_expression_takes_up_topics_as_they_come(wrappers: Wrappers) -> None:
     group = wrappers.group_id
-    for topic in (f"{group}-1", f"{group}-x"):
+    for topic in (f"{group}-1", f"{group}-x", f"{group}-13"):
         wrappers.put_topic(topic, 1)
     worker = "echo started $ROTA_ASSIGNMENT; exec sleep 60"
-    options = ("--topic-regex", f"{group}-[0-9]+", "--topics-debounce-ms", "200")
+    options = ("--topic-regex", f"{group}-[0-9]+", "--except", f"{group}-13", "--topics-debounce-ms", "200")
     work = wrappers.work("", "sh", "-c", worker, options=options)
     assert json.loads(work.wait_for_line("^started (.*)$")[1]) == [{"topic": f"{group}-1", "partitions": [0]}]
 

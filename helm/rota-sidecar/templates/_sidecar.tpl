@@ -17,6 +17,7 @@ $sidecar is a dictionary such as `merge (dict "context" $) .Values.sidecar`. Key
   lead               be a candidate in this election; or
   work, topics       be a worker of this group, for partitions of these topics; instead of them
   topicRegex         for those of all topics whose whole name this expression of RE2 matches
+  topicsExcept       less these, audit-* for several
   topicsDebounceMs   let changes of topics collect for so long before the group is assigned anew
   strategy           how partitions are dealt
   sessionTimeoutMs   silence after which others take over
@@ -46,6 +47,9 @@ $sidecar is a dictionary such as `merge (dict "context" $) .Values.sidecar`. Key
 {{- if and .topics .topicRegex }}
 {{- fail "rota.sidecar: set one of topics and topicRegex" }}
 {{- end }}
+{{- if and .topicsExcept (not .topicRegex) }}
+{{- fail "rota.sidecar: topicsExcept goes with topicRegex" }}
+{{- end }}
 - name: rota-sidecar
   image: {{ required "rota.sidecar: pass image" .image }}
   {{- with .imagePullPolicy }}
@@ -69,6 +73,9 @@ $sidecar is a dictionary such as `merge (dict "context" $) .Values.sidecar`. Key
     {{- end }}
     {{- with .topicRegex }}
     - {{ printf "--topic-regex=%v" . | quote }}
+    {{- end }}
+    {{- range .topicsExcept }}
+    - {{ printf "--except=%v" . | quote }}
     {{- end }}
     {{- with .topicsDebounceMs }}
     - --topics-debounce-ms={{ int . }}

@@ -14,6 +14,7 @@ from rota.cli.members import (
     PREEMPT_AFTER_S,
     ConfigOffset,
     Connector,
+    Except,
     MemberNames,
     NoPreempt,
     PreemptAfter,
@@ -220,6 +221,7 @@ def work(
         list[str] | None, typer.Option("--topic", "-t", help="Topic whose partitions to share; repeat for several.")
     ] = None,
     topic_regex: TopicRegex = None,
+    topics_except: Except = None,
     topics_debounce_ms: TopicsDebounce = 0,
     connector: Connector = None,
     config_offset_file: ConfigOffset = None,
@@ -247,7 +249,7 @@ def work(
     of the share, with ROTA_CONNECTOR, ROTA_TASK (-1 for the connector itself) and ROTA_CONFIG_OFFSET, and goes on while
     others come and go. When one ends by itself, the others get TERM, and this process ends with its exit code.
     """
-    check_shared_work(topic, topic_regex, connector, strategy, topics_debounce_ms, config_offset_file)
+    check_shared_work(topic, topic_regex, connector, strategy, topics_debounce_ms, config_offset_file, topics_except)
     config_offset = config_offset_of(config_offset_file)
     from rota.exec.connectors import ConnectorOptions, work_on_connectors
     from rota.exec.work import WorkOptions
@@ -255,7 +257,7 @@ def work(
 
     options = shared(context, url, namespace)
     times = _times(session_timeout_ms, grace_ms)
-    names = MemberNames(group, topic or (), strategy, instance_id, topic_regex, connector or ())
+    names = MemberNames(group, topic or (), strategy, instance_id, topic_regex, connector or (), topics_except or ())
     if connector:
         connecting = ConnectorOptions(
             command,
@@ -285,6 +287,7 @@ def work(
         tuple(pass_env or ()),
         topic_regex or "",
         topics_debounce_ms,
+        tuple(topics_except or ()),
     )
     raise typer.Exit(run_member(options, names, lambda client: run_work(client, group, chosen), quiet=quiet))
 

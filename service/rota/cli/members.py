@@ -66,6 +66,7 @@ class MemberNames:
     instance_id: str | None = None
     topic_regex: str | None = None
     connectors: Sequence[str] = ()
+    topics_except: Sequence[str] = ()
 
     def check(self) -> None:
         """`RejectedRequest` or `CommandFailed` where a name is wrong."""
@@ -76,9 +77,9 @@ class MemberNames:
         check_group_id(self.group)
         for topic in self.topics:
             check_topic(topic)
-        for connector in self.connectors:
-            if connector != PATTERN_END:
-                check_topic(connector.removesuffix(PATTERN_END))
+        for name in (*self.connectors, *self.topics_except):
+            if name != PATTERN_END:
+                check_topic(name.removesuffix(PATTERN_END))
         if self.topic_regex is not None:
             with usage():
                 topic_regex(self.topic_regex)
@@ -96,6 +97,16 @@ TopicRegex = Annotated[
         envvar="ROTA_TOPIC_REGEX",
         metavar="REGEX",
         help="Instead of --topic: all registered topics whose whole name this expression of RE2 matches.",
+    ),
+]
+Except = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--except",
+        envvar="ROTA_TOPICS_EXCEPT",
+        metavar="TOPIC",
+        help="With --topic-regex: topic to leave out; audit-* for several.",
+        show_default=False,
     ),
 ]
 TopicsDebounce = Annotated[
@@ -151,10 +162,13 @@ def check_shared_work(
     strategy: str,
     topics_debounce_ms: int,
     config_offset_file: Path | None,
+    topics_except: Sequence[str] | None,
 ) -> None:
     """`CommandFailed` unless one option says which work the group shares, and the others go with it."""
     if bool(topics) + bool(topic_regex) + bool(connectors) != 1:
         raise CommandFailed("one of --topic TOPIC, --topic-regex REGEX and --connector NAME", Exit.USAGE)
+    if topics_except and not topic_regex:
+        raise CommandFailed("--except goes with --topic-regex", Exit.USAGE)
     if connectors and (strategy != DEFAULT_STRATEGY or topics_debounce_ms):
         raise CommandFailed("--strategy and --topics-debounce-ms do not go with --connector", Exit.USAGE)
     if config_offset_file is not None and not connectors:

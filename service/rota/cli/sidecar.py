@@ -18,6 +18,7 @@ from rota.cli.members import (
     PREEMPT_AFTER_S,
     ConfigOffset,
     Connector,
+    Except,
     MemberNames,
     NoPreempt,
     PreemptAfter,
@@ -57,6 +58,7 @@ def sidecar(
         ),
     ] = None,
     topic_regex: TopicRegex = None,
+    topics_except: Except = None,
     topics_debounce_ms: TopicsDebounce = 0,
     connector: Connector = None,
     config_offset_file: ConfigOffset = None,
@@ -175,16 +177,20 @@ def sidecar(
     if (lead is None) == (work is None):
         raise CommandFailed("either --lead NAME or --work GROUP", Exit.USAGE)
     if work is not None:
-        check_shared_work(topic, topic_regex, connector, strategy, topics_debounce_ms, config_offset_file)
-    elif topic or topic_regex or connector or config_offset_file:
+        check_shared_work(
+            topic, topic_regex, connector, strategy, topics_debounce_ms, config_offset_file, topics_except
+        )
+    elif topic or topic_regex or topics_except or connector or config_offset_file:
         raise CommandFailed(
-            "--lead takes none of --topic, --topic-regex, --connector and --config-offset-file", Exit.USAGE
+            "--lead takes none of --topic, --topic-regex, --except, --connector and --config-offset-file", Exit.USAGE
         )
     from rota.sidecar.settings import SidecarSettings, instance_id_of
 
     group = lead if work is None else work
     assert group is not None
-    names = MemberNames(group, topic or (), strategy, instance_id, topic_regex or None, connector or ())
+    names = MemberNames(
+        group, topic or (), strategy, instance_id, topic_regex or None, connector or (), topics_except or ()
+    )
     settings = SidecarSettings(
         group,
         _place(http),
@@ -212,6 +218,7 @@ def sidecar(
         tuple(connector or ()),
         config_offset_of(config_offset_file),
         scheduled_rebalance_max_delay_ms,
+        tuple(topics_except or ()),
     )
     from rota.sidecar.listening import CannotListen
     from rota.sidecar.serve import serve

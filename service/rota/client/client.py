@@ -285,6 +285,7 @@ class Client(Administration):
         auto_commit_ms: int | None = AUTO_COMMIT_MS,
         topics_refresh_ms: int = TOPICS_REFRESH_MS,
         topics_debounce_ms: int = 0,
+        topics_except: Sequence[str] = (),
         group_instance_id: str | None = None,
         rack_id: str | None = None,
         capacity: float = 1.0,
@@ -319,6 +320,7 @@ class Client(Administration):
             topics_debounce_ms: For how long changes of topics collect, from the first one on, before the group is
                 assigned anew; then all of them lead to one generation. With `server:` the longest time counts that a
                 member names, otherwise the leader's. Give all members the same.
+            topics_except: Topics to leave out of those that `topics` means, by name or by a beginning (`audit-*`).
             group_instance_id: As in `member`.
             rack_id: Where this member is, for strategies that use racks.
             capacity: How much this member carries, against others, for `weighted`.
@@ -328,7 +330,7 @@ class Client(Administration):
             leave_on_close: As in `member`.
         """
         times = _Times(session_timeout_ms, rebalance_timeout_ms, heartbeat_interval_ms)
-        selection = TopicSelection.of(topics)
+        selection = TopicSelection.of(topics, topics_except)
         registered = RegisteredTopics(self._members_caller, self.namespace)
         counts = partitions_per_topic or (topics if isinstance(topics, Mapping) else registered)
         is_registered = selection.pattern is not None or counts is registered
@@ -370,6 +372,7 @@ class Client(Administration):
         auto_commit_ms: int | None = AUTO_COMMIT_MS,
         topics_refresh_ms: int = TOPICS_REFRESH_MS,
         topics_debounce_ms: int = 0,
+        topics_except: Sequence[str] = (),
         group_instance_id: str | None = None,
         rack_id: str | None = None,
         capacity: float = 1.0,
@@ -398,6 +401,7 @@ class Client(Administration):
             auto_commit_ms=auto_commit_ms,
             topics_refresh_ms=topics_refresh_ms,
             topics_debounce_ms=topics_debounce_ms,
+            topics_except=topics_except,
             group_instance_id=group_instance_id,
             rack_id=rack_id,
             capacity=capacity,

@@ -232,6 +232,7 @@ class Client:
         auto_commit_ms: int | None = AUTO_COMMIT_MS,
         topics_refresh_ms: int = TOPICS_REFRESH_MS,
         topics_debounce_ms: int = 0,
+        topics_except: Sequence[str] = (),
         group_instance_id: str | None = None,
         rack_id: str | None = None,
         capacity: float = 1.0,
@@ -266,6 +267,7 @@ class Client:
             topics_debounce_ms: For how long changes of topics collect, from the first one on, before the group is
                 assigned anew; then all of them lead to one generation. With `server:` the longest time counts that a
                 member names, otherwise the leader's. Give all members the same.
+            topics_except: Topics to leave out of those that `topics` means, by name or by a beginning (`audit-*`).
             group_instance_id: As in `member`.
             rack_id: Where this member is, for strategies that use racks.
             capacity: How much this member carries, against others, for `weighted`.
@@ -291,6 +293,7 @@ class Client:
         auto_commit_ms: int | None = AUTO_COMMIT_MS,
         topics_refresh_ms: int = TOPICS_REFRESH_MS,
         topics_debounce_ms: int = 0,
+        topics_except: Sequence[str] = (),
         group_instance_id: str | None = None,
         rack_id: str | None = None,
         capacity: float = 1.0,

@@ -98,7 +98,7 @@ class TopicLookout:
 
     async def subscribe(self, topics: Topics) -> None:
         """See `Consumer.subscribe`."""
-        self._selection = TopicSelection.of(topics)
+        self._selection = TopicSelection.of(topics, self._selection.excepted)
         if isinstance(topics, Mapping) and isinstance(self._role.counts, Mapping):
             self._role.counts = {**self._role.counts, **topics}
         listing = None if self._selection.pattern is None else await self._registered.list()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import filterfalse
 from typing import TYPE_CHECKING, TypeAlias
 
 from rota.types.topic_regex import TopicRegex
+from rota.types.wanted_topics import names_matcher
 
 if TYPE_CHECKING:
     import re
@@ -19,19 +21,23 @@ time), or names with their partition counts.
 
 @dataclass(frozen=True, slots=True)
 class TopicSelection:
-    """Either names or a pattern."""
+    """Either names or a pattern, less the names and beginnings (`audit-*`) that are excepted."""
 
     names: tuple[str, ...]
     pattern: TopicRegex | None = None
+    excepted: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, topics: Topics) -> TopicSelection:
-        if isinstance(topics, str):
-            return cls((topics,))
-        return cls(tuple(topics)) if isinstance(topics, Iterable) else cls((), topics)
+    def of(cls, topics: Topics, excepted: Sequence[str] = ()) -> TopicSelection:
+        excepted = tuple(excepted)
+        if not isinstance(topics, str | Iterable):
+            return cls((), topics, excepted)
+        names = (topics,) if isinstance(topics, str) else tuple(topics)
+        return cls(tuple(filterfalse(names_matcher(excepted), names)), excepted=excepted)
 
     def among(self, registered: Iterable[str]) -> tuple[str, ...]:
         """The topics that are meant, given those that there are. Names are meant whether or not they exist yet."""
         if self.pattern is None:
             return self.names
-        return tuple(sorted(topic for topic in registered if self.pattern.fullmatch(topic)))
+        matching = (topic for topic in registered if self.pattern.fullmatch(topic))
+        return tuple(sorted(filterfalse(names_matcher(self.excepted), matching)))

@@ -47,6 +47,7 @@ class WorkOptions:
     topic_regex: str = ""
     """Instead of `topics`: a regular expression of RE2 over whole names."""
     topics_debounce_ms: int = 0
+    topics_except: Sequence[str] = ()
 
 
 async def work(client: Client, group_id: str, options: WorkOptions) -> int:
@@ -63,6 +64,7 @@ async def work(client: Client, group_id: str, options: WorkOptions) -> int:
             topic_regex(options.topic_regex) if options.topic_regex else list(options.topics),
             options.strategy,
             topics_debounce_ms=options.topics_debounce_ms,
+            topics_except=options.topics_except,
             session_timeout_ms=options.session_timeout_ms,
             rebalance_timeout_ms=options.drain_ms + 2 * options.session_timeout_ms,
             group_instance_id=options.group_instance_id,

@@ -221,6 +221,7 @@ class PoolSeat(Seat):
                 topic_regex(settings.topic_regex) if settings.topic_regex else list(settings.topics),
                 settings.strategy,
                 topics_debounce_ms=settings.topics_debounce_ms,
+                topics_except=settings.topics_except,
                 **shared,
             )
         )

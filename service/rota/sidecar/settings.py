@@ -67,6 +67,8 @@ class SidecarSettings:
     config_offset: Callable[[], int] | None = None
     """How far this worker has read its configuration."""
     scheduled_rebalance_max_delay_ms: int = RETURN_DELAY_MS
+    topics_except: tuple[str, ...] = ()
+    """Topics that `topic_regex` would mean, by names or beginnings."""
 
     @property
     def works(self) -> bool:

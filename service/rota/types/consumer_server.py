@@ -6,7 +6,7 @@ Each member is answered in the form of its own metadata, Kafka's bytes or JSON, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -47,7 +47,7 @@ def assigns(protocol_name: str) -> bool:
 def topics_of(metadata: bytes) -> frozenset[str] | None:
     """The topics that a member names; None if it names them by patterns."""
     wanted = _wanted(metadata)
-    return None if wanted.has_patterns else wanted.names
+    return None if wanted.has_patterns else frozenset(filter(topic_matcher([wanted]), wanted.names))
 
 
 def subscribes(metadata: bytes, topic: str) -> bool:
@@ -110,6 +110,8 @@ def read_metadata(metadata: bytes) -> Readable:
         values: dict[str, Any] = {"topics": list(said.topics), "rack": said.rack, "capacity": said.capacity}
         if said.topic_regex is not None:
             values["topic_regex"] = said.topic_regex
+        if said.topics_except:
+            values["topics_except"] = list(said.topics_except)
         return values | ({"topics_debounce_ms": said.topics_debounce_ms} if said.topics_debounce_ms else {})
     decoded = consumer.decode_subscription(metadata)
     member = decoded.of_member("")
@@ -154,7 +156,7 @@ def _debounce_ms(metadata: bytes) -> int:
 def _wanted(metadata: bytes) -> WantedTopics:
     if plain.is_plain(metadata):
         said = plain.decode_plain_subscription(metadata)
-        return WantedTopics(frozenset(said.topics), said.topic_regex)
+        return WantedTopics(frozenset(said.topics), said.topic_regex, frozenset(said.topics_except))
     return WantedTopics(frozenset(consumer.decode_subscription(metadata).topics), None)
 
 
@@ -165,10 +167,12 @@ class _Resolved:
         self._topics = topics
         self._found: dict[WantedTopics, tuple[str, ...]] = {}
 
-    def names(self, topics: Iterable[str], regex: str | None) -> list[str]:
+    def names(self, topics: Iterable[str], regex: str | None, excepted: Collection[str]) -> list[str]:
         """In the order in which a member names them, each once."""
         named = (name for topic in topics for name in self._named(topic))
-        return list(dict.fromkeys((*named, *(() if regex is None else self._among(WantedTopics(frozenset(), regex))))))
+        names = dict.fromkeys((*named, *(() if regex is None else self._among(WantedTopics(frozenset(), regex)))))
+        left_out = frozenset(self._among(WantedTopics(frozenset(excepted))) if excepted else ())
+        return [name for name in names if name not in left_out]
 
     def _named(self, topic: str) -> Sequence[str]:
         return self._among(WantedTopics(frozenset((topic,)), None)) if topic.endswith(PATTERN_END) else (topic,)
@@ -180,19 +184,19 @@ class _Resolved:
 
 
 def _subscription(member: JoinedWith, generation: Generation, resolved: _Resolved) -> MemberSubscription:
-    said, regex = _said(member)
+    said, regex, excepted = _said(member)
     owned, claimed_in = said.owned_partitions, said.generation
     if not owned and member.former:
         owned, claimed_in = _former(member.former), generation.generation_id - 1
-    names = resolved.names(said.topics, regex)
+    names = resolved.names(said.topics, regex, excepted)
     return replace(said, topics=names, owned_partitions=owned, generation=claimed_in)
 
 
-def _said(member: JoinedWith) -> tuple[MemberSubscription, str | None]:
-    """The subscription with patterns as they are, and the regular expression."""
+def _said(member: JoinedWith) -> tuple[MemberSubscription, str | None, tuple[str, ...]]:
+    """The subscription with patterns as they are, the regular expression, and the excepted topics."""
     if not plain.is_plain(member.metadata):
         said = consumer.decode_subscription(member.metadata)
-        return said.of_member(member.member_id, member.group_instance_id), None
+        return said.of_member(member.member_id, member.group_instance_id), None, ()
     plain_subscription = plain.decode_plain_subscription(member.metadata)
     subscription = MemberSubscription(
         member.member_id,
@@ -204,7 +208,7 @@ def _said(member: JoinedWith) -> tuple[MemberSubscription, str | None]:
         plain_subscription.capacity,
         plain_subscription.user_data,
     )
-    return subscription, plain_subscription.topic_regex
+    return subscription, plain_subscription.topic_regex, plain_subscription.topics_except
 
 
 def _former(assignment: bytes) -> tuple[TopicPartition, ...]:

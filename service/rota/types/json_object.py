@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from rota.types.wire_format import MalformedMetadata
@@ -17,6 +18,14 @@ def decode_object(data: bytes) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise MalformedMetadata("not a JSON object")
     return values
+
+
+def names_in(values: Mapping[str, Any], key: str, default: object = ()) -> tuple[str, ...]:
+    """The list of names under this key; raises `MalformedMetadata` for anything else."""
+    names = values.get(key, default)
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise MalformedMetadata(f'"{key}" must be a list of names')
+    return tuple(names)
 
 
 def positive_number(value: object) -> float | None:

@@ -2,7 +2,8 @@
 
 A subscription is `{"topics": ["orders", "audit-*"], "rack": "r1", "capacity": 2, "owned": {"orders": [0, 1]}}`, where
 a name that ends in `*` stands for all topics that begin so. `"topic_regex": "audit-[0-9]+"` stands for all topics with
-a name whose whole name it matches; one of it and `topics` must be there. With
+a name whose whole name it matches; one of it and `topics` must be there. `"topics_except": ["audit-*", "logs"]` leaves
+topics out that these would mean. With
 `"topics_debounce_ms": 5000` changes of topics collect for so long before they lead to a generation. An assignment is
 `{"topics": {"orders": [0, 1]}}`. Both may have `"user_data": {"version": 1, "data": "<base64>"}`, for strategies of the
 user's own. Kafka's bytes never begin with a brace, so the first byte distinguishes the two.
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rota.assignors.model import TopicPartition, UserData
-from rota.types.json_object import decode_object, positive_number
+from rota.types.json_object import decode_object, names_in, positive_number
 from rota.types.topic_regex import topic_regex as check_regex
 from rota.types.user_data import own_user_data, topics_debounce_in, user_data_values
 from rota.types.wire_format import MalformedMetadata
@@ -32,6 +33,7 @@ class PlainSubscription:
     user_data: UserData | None = None
     topics_debounce_ms: int = 0
     topic_regex: str | None = None
+    topics_except: tuple[str, ...] = ()
 
 
 def is_plain(data: bytes) -> bool:
@@ -44,9 +46,7 @@ def decode_plain_subscription(data: bytes) -> PlainSubscription:
     regex = values.get("topic_regex")
     if regex is not None:
         check_regex(regex)
-    topics = values.get("topics", None if regex is None else [])
-    if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
-        raise MalformedMetadata('"topics" must be a list of names')
+    topics = names_in(values, "topics", None if regex is None else ())
     rack, generation_id = values.get("rack"), values.get("generation_id", -1)
     capacity = positive_number(values.get("capacity", 1.0))
     if not (rack is None or isinstance(rack, str)):
@@ -64,6 +64,7 @@ def decode_plain_subscription(data: bytes) -> PlainSubscription:
         _user_data(values),
         topics_debounce_in(values),
         regex,
+        names_in(values, "topics_except"),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rota.assignors.work import CONNECTOR, HeldBack, Memory, Worker, WorkItem, WorkShare
 from rota.protocol.defaults import RETURN_DELAY_MS
-from rota.types.json_object import decode_object
+from rota.types.json_object import decode_object, names_in
 from rota.types.plugin import Readable
 from rota.types.topic_regex import topic_regex as check_regex
 from rota.types.user_data import topics_debounce_in
@@ -32,9 +32,9 @@ class WorkerState:
     `stopped_in` is the generation whose work to revoke this worker does not run any more. It says so where its former
     process ran that work: without it, its metadata would be the same as before, and no round would follow.
 
-    The last four are for the coordinator, where it assigns: which registered topics are the connectors, by names or
-    beginnings (`orders-*`) or by an expression, for how long a departed worker's work waits for it, and for how long
-    changes of topics collect.
+    The last five are for the coordinator, where it assigns: which registered topics are the connectors, by names or
+    beginnings (`orders-*`) or by an expression, for how long a departed worker's work waits for it, for how long
+    changes of topics collect, and which topics are no connectors though they are meant.
     """
 
     url: str = ""
@@ -45,6 +45,7 @@ class WorkerState:
     topic_regex: str | None = None
     scheduled_rebalance_max_delay_ms: int = RETURN_DELAY_MS
     topics_debounce_ms: int = 0
+    topics_except: tuple[str, ...] = ()
 
     def identity(self, member_id: str, group_instance_id: str | None) -> str:
         """What survives the worker's restarts."""
@@ -65,24 +66,24 @@ def encode_state(state: WorkerState) -> bytes:
         }
         more |= {"topic_regex": state.topic_regex} if state.topic_regex is not None else {}
         more |= {"topics_debounce_ms": state.topics_debounce_ms} if state.topics_debounce_ms else {}
+        more |= {"topics_except": list(state.topics_except)} if state.topics_except else {}
     return encoded(url=state.url, config_offset=state.config_offset, running=listed(state.running), **more)
 
 
 def decode_state(metadata: bytes) -> WorkerState:
     values = decoded(metadata)
-    url, topics, regex = values.get("url", ""), values.get("topics", []), values.get("topic_regex")
+    url, topics, regex = values.get("url", ""), names_in(values, "topics"), values.get("topic_regex")
     config_offset, stopped_in = values.get("config_offset", -1), values.get("stopped_in", -1)
     delay_ms = values.get("scheduled_rebalance_max_delay_ms", RETURN_DELAY_MS)
     if not isinstance(url, str) or type(config_offset) is not int or type(stopped_in) is not int:
         raise MalformedMetadata("a worker's url must be text, its config_offset and stopped_in numbers")
-    if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
-        raise MalformedMetadata('"topics" must be a list of names')
     if type(delay_ms) is not int or not 0 <= delay_ms <= MAX_DELAY_MS:
         raise MalformedMetadata(f'"scheduled_rebalance_max_delay_ms" must be a number from 0 to {MAX_DELAY_MS}')
     if regex is not None:
         check_regex(regex)
     running, debounce_ms = work_in(values.get("running", {})), topics_debounce_in(values)
-    return WorkerState(url, config_offset, running, stopped_in, tuple(topics), regex, delay_ms, debounce_ms)
+    excepted = names_in(values, "topics_except")
+    return WorkerState(url, config_offset, running, stopped_in, topics, regex, delay_ms, debounce_ms, excepted)
 
 
 def encode_share(share: WorkShare, config_offset: int = -1, **more: Any) -> bytes:
@@ -141,6 +142,7 @@ def read_state(metadata: bytes) -> Readable:
     values: dict[str, Any] = {"url": state.url, "config_offset": state.config_offset, "running": listed(state.running)}
     if state.topics or state.topic_regex is not None:
         values |= {"topics": list(state.topics), "topic_regex": state.topic_regex}
+        values |= {"topics_except": list(state.topics_except)} if state.topics_except else {}
         values["scheduled_rebalance_max_delay_ms"] = state.scheduled_rebalance_max_delay_ms
     return values
 

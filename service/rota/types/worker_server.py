@@ -139,7 +139,7 @@ def _wants_topic(generation: Generation) -> Callable[[str], bool]:
 
 def _wanted(metadata: bytes) -> WantedTopics:
     state = decode_state(metadata)
-    return WantedTopics(frozenset(state.topics), state.topic_regex)
+    return WantedTopics(frozenset(state.topics), state.topic_regex, frozenset(state.topics_except))
 
 
 def _configured(topics: Mapping[str, TopicFacts]) -> frozenset[WorkItem]:

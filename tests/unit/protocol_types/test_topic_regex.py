@@ -20,6 +20,7 @@ from rota.types import (
 )
 from rota.types.registry import subscribes
 from rota.types.topic_regex import MAX_REGEX_CHARS, MAX_REGEXES
+from rota.types.worker import WorkerState, decode_state, encode_state
 
 
 def plain(**values: Any) -> bytes:
@@ -61,6 +62,52 @@ def test_members_with_different_expressions_share_what_both_mean() -> None:
     )
 
     assert shares == [{"a-1": [0], "a-2": [0]}, {"a-1": [1], "b-1": [0]}]
+
+
+WITHOUT_AUDIT = {"topics": ["w-*", "orders"], "topics_except": ["w-au*", "w-old"]}
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"topic_regex": "w-.*|orders", "topics_except": ["w-au*", "w-old"]}, WITHOUT_AUDIT]
+)
+def test_excepted_topics_are_left_out(metadata: dict[str, Any]) -> None:
+    topics = {"w-audit": 1, "w-a": 1, "w-old": 1, "w-older": 1, "orders": 1}
+
+    (share,) = assigned(plain(**metadata), topics=topics)
+
+    assert share == {"orders": [0], "w-a": [0], "w-older": [0]}
+    assert [subscribes("consumer", plain(**metadata), topic) for topic in topics] == [False, True, False, True, True]
+
+
+def test_an_exception_holds_for_its_member_alone() -> None:
+    shares = assigned(plain(topics=["a*"], topics_except=["a-1"]), plain(topics=["a*"]), topics={"a-1": 2, "a-2": 2})
+
+    assert shares == [{"a-2": [0]}, {"a-1": [0, 1], "a-2": [1]}]
+
+
+def test_a_name_may_be_excepted() -> None:
+    metadata = plain(topics=["orders", "logs"], topics_except=["logs"])
+
+    assert assigned(metadata, topics={"orders": 1, "logs": 1}) == [{"orders": [0]}]
+    assert subscribed_topics("consumer", metadata) == {"orders"}
+    read = readable_metadata("consumer", metadata)
+    assert read is not None
+    assert read["topics_except"] == ["logs"]
+
+
+@pytest.mark.parametrize("excepted", ["logs", {"logs": 1}, [1], [None], 7, None])
+def test_what_is_no_list_of_exceptions_is_rejected_at_the_join(excepted: object) -> None:
+    said = why_not_assigned("consumer", "server:range", plain(topics=["a"], topics_except=excepted))
+
+    assert said.endswith('"topics_except" must be a list of names')
+
+
+def test_a_workers_connectors_may_be_excepted() -> None:
+    state = WorkerState("http://w", topics=("orders-*",), topics_except=("orders-old*",))
+
+    assert decode_state(encode_state(state)) == state
+    assert subscribes("worker", encode_state(state), "orders-1")
+    assert not subscribes("worker", encode_state(state), "orders-older")
 
 
 @pytest.mark.parametrize(
