@@ -201,7 +201,7 @@ def on_revoked_is_not_waited_for(patch: Patch) -> None:
 
 @plant("the check", "not-left", 0, 1)
 def closing_sends_no_leave(patch: Patch) -> None:
-    def leave(self: Any, _reason: str, **_kinds: Any) -> None:
+    def leave(self: Any, **_options: Any) -> None:
         self._driver.react(self._machine.abandon())
         self._wake.set()
 

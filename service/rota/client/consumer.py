@@ -152,7 +152,7 @@ class Consumer(Member[Partitions]):
         """Whether a partition is this member's now, by the clock; one that is being revoked still is. Any thread may
         ask.
         """
-        owned = self._owned
+        owned = self._holding.owned
         return owned is not None and place in owned and self._driver.holds()
 
     async def assignments(self) -> AsyncIterator[Assigned[Partitions]]:
@@ -176,7 +176,7 @@ class Consumer(Member[Partitions]):
             self._silent.pop(place, None)
             if place in self._watched:
                 self._watched[place].progressed(now_ms)
-        if self._owned is None:
+        if self._holding.owned is None:
             self._watchdog.rest()
         if self._stepping is None or self._stepping.done():
             self.come_back()
@@ -262,7 +262,7 @@ class Consumer(Member[Partitions]):
     async def committed(self) -> dict[TopicPartition, int]:
         """The group's progress in what this member holds; 0 where nothing was committed yet."""
         await self._until_entered()
-        held = self._owned or ()
+        held = self._holding.owned or ()
         by_topic: dict[str, list[int]] = {}
         for topic, partition in held:
             by_topic.setdefault(topic, []).append(partition)

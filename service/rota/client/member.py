@@ -124,7 +124,6 @@ class Member(Running, Generic[Share]):
         self._close_by: CloseBy | None = None
         self._leading = Leading(self._machine, role, self._driver, self._tasks, settings.group_id)
         self._stepping: asyncio.Task[None] | None = None
-        self._leaving_broken: asyncio.Task[None] | None = None
         self._failed_unit = ""
         self._comes_back = False
         self._over = asyncio.Event()
@@ -213,10 +212,6 @@ class Member(Running, Generic[Share]):
 
     def _now_ms(self) -> int:
         return self._driver.now_ms()
-
-    @property
-    def _owned(self) -> Share | None:
-        return self._holding.owned
 
     # --- waiting and watching -----------------------------------------------------------------
 
@@ -409,7 +404,7 @@ class Member(Running, Generic[Share]):
         if self._driving is not None and not self._driving.done():
             has_stopped = await self._let_go(close_by)
             await self._before_leaving(close_by)
-            self._leave(self._reason_to_close(), sends=has_stopped)
+            self._leave(sends=has_stopped)
             if self._preparing is not None:
                 self._preparing.cancel()
             limit_s = LEAVE_S if close_by.is_over else self._holding.answer_s(_LEAVE_TIMEOUT_S, least_s=0.5)
@@ -462,23 +457,20 @@ class Member(Running, Generic[Share]):
                     self._reminder.at_work(),
                 )
                 return False
+        limit_s = GRACE_S if close_by.is_over else self._holding.answer_s(_LEAVE_TIMEOUT_S, least_s=0.1)
         with suppress(TimeoutError):
-            async with asyncio.timeout(
-                GRACE_S if close_by.is_over else self._holding.answer_s(_LEAVE_TIMEOUT_S, least_s=0.1)
-            ):
+            async with asyncio.timeout(limit_s):
                 await self._driver.until_named()
         self._reminder.stop()
         return True
 
-    def _reason_to_close(self) -> str:
+    def _leave(self, *, sends: bool) -> None:
+        reason = "the member was closed" if self._failure is None else "its callback raised"
         if self._failed_unit:
-            return f"its work on {self._failed_unit} raised {self._failure!r}"
-        return "the member was closed" if self._failure is None else "its callback raised"
-
-    def _leave(self, reason: str, *, sends: bool = True) -> None:
+            reason = f"its work on {self._failed_unit} raised {self._failure!r}"
         leaves, now_ms = self._leaves and sends, self._now_ms()
-        left = self._machine.leave(now_ms, reason, self._failed_unit) if leaves else self._machine.abandon()
-        self._driver.react(left)
+        unit = self._failed_unit
+        self._driver.react(self._machine.leave(now_ms, reason, unit) if leaves else self._machine.abandon())
         self._wake.set()
 
     def _in_background(self, chore: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -598,22 +590,12 @@ class Member(Running, Generic[Share]):
         """End this member's block with an error, as when a callback raises: the share is lost at once. With a
         `failed_unit`, such as `docs/3`, that unit is reported, and the work on all others stops in order first.
         """
-        if failed_unit:
-            self._fail_in_order(error, failed_unit)
-            return
-        self._failure = self._failure or error
-        self._holding.is_leaving = True
-        self._holding.lose(f"{type(error).__name__}: {error}")
-        if self._leaving_broken is None:
-            self._leaving_broken = self._tasks.create(self._leave_broken())
+        self._fail_in_order(error, failed_unit)
+        if not failed_unit:
+            self._holding.lose(f"{type(error).__name__}: {error}")
 
     def _fail_in_order(self, error: BaseException, failed_unit: str) -> None:
         """Close with an error: what was stored is committed. `failed_unit` is reported, if there is one."""
         if self._failure is None:
             self._failure, self._failed_unit = error, failed_unit
         self._begin_close(CLOSE_TIMEOUT_S)
-
-    async def _leave_broken(self) -> None:
-        """Once work has ended. A callback would be cancelled where the share is lost for another reason meanwhile."""
-        has_stopped = await self._callbacks.drain(CloseBy(CLOSE_TIMEOUT_S))
-        self._leave(self._reason_to_close(), sends=has_stopped)

@@ -46,11 +46,11 @@ def outcomes_are_published_out_of_order(patch: Patch) -> None:
     ORDER + "test_an_error_in_the_outcomes_function_ends_the_member",
 )
 def a_function_that_raises_ends_the_member_without_a_leave(patch: Patch) -> None:
-    async def leave_broken(self: Any, _failed_unit: str) -> None:
+    def leave(self: Any, **_options: Any) -> None:
         self._machine.abandon()
         self._wake.set()
 
-    patch(member.Member, "_leave_broken", leave_broken)
+    patch(member.Member, "_leave", leave)
 
 
 @PLANTS.named("clients D5 B-61b", ORDER + "test_background_commits_are_sent_before_the_leave")
