@@ -241,7 +241,7 @@ def test_only_registered_partitions_count_for_server_assignment() -> None:
         ({"without": ("a", "instance")}, "without[1]: unknown member 'instance'; did you mean 'instance-i'?"),
         ({"strategy": "stickey"}, "strategy: unknown strategy 'stickey'; did you mean 'sticky'?"),
         ({"strategy": "weighted(moves=3)"}, "strategy: weighted has no option 'moves=3'; its options: max_moves"),
-        ({"strategy": "sticky((x)"}, "strategy: no assignor 'sticky((x)'; there are range, "),
+        ({"strategy": "sticky((x)"}, "strategy: sticky has no option '(x'; its options: prefer"),
         (
             {"strategy": "server:cooperative-sticky"},
             "strategy must not be 'server:cooperative-sticky': the server assigns by no cooperative strategy",
