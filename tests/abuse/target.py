@@ -24,14 +24,26 @@ MIB = 1024 * 1024
 class Target:
     """`rota serve` over HTTP and gRPC on a SQLite file, with a bystander: a leader that must not lose its term."""
 
-    def __init__(self, processes: Processes, folder: Path, *prefix: str) -> None:
+    def __init__(
+        self, processes: Processes, folder: Path, *prefix: str, store: str | None = None, options: Sequence[str] = ()
+    ) -> None:
+        """`prefix` starts the command; `store` is on Postgres, and `options` are further ones of `rota serve`."""
         self.port, self.grpc_port = free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         command = (
-            *("serve", "--store", f"sqlite:///{folder / 'rota.db'}", "--shard-count", "4", "--log-format", "text"),
+            *(
+                "serve",
+                "--store",
+                store or f"sqlite:///{folder / 'rota.db'}",
+                "--shard-count",
+                "4",
+                "--log-format",
+                "text",
+            ),
             *("--http", f"127.0.0.1:{self.port}", "--grpc", f"127.0.0.1:{self.grpc_port}"),
             # Where other tests run beside this one, the server may not come to renew a shorter one in time.
             *("--lease-ms", "60000"),
+            *options,
         )
         # Here all callers come from one address, and thousands of them connect before the first one asks.
         budgets = {f"ROTA_BUDGETS__SILENT_CONNECTIONS__{share}": "20000" for share in ("PER_SOURCE", "IN_ALL")}

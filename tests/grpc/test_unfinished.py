@@ -11,7 +11,8 @@ import pytest
 
 from rota.access.budgets import Share
 from rota.api.grpc import unfinished
-from rota.api.grpc.server import UNRECEIVED_BYTES, GrpcServer
+from rota.api.grpc.bounds import UNRECEIVED_BYTES
+from rota.api.grpc.server import GrpcServer
 from rota.api.grpc.unfinished import Unfinished
 from rota.protocol.errors import RejectedRequest
 from rota.v1 import coordinator_pb2 as pb

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ import grpc
 import pytest
 from pydantic import ValidationError
 
-from rota.api.peer import heartbeats
+from rota.access.budgets import BUDGETS, Budgets, Share
+from rota.api.peer import heartbeats, unproven
 from rota.api.peer import server as server_of_peers
 from rota.api.peer.client import GrpcPeers
 from rota.api.peer.heartbeats import CollectedHeartbeats, may_be_collected
-from rota.api.peer.methods import CALL, HEARTBEATS, MAX_MESSAGE_BYTES, SERVER_OPTIONS, TOPICS_CHANGED, WATCH
+from rota.api.peer.methods import CALL, CALLS_OF_A_CONNECTION, HEARTBEATS, MAX_MESSAGE_BYTES, TOPICS_CHANGED, WATCH
 from rota.api.peer.secret import shown
 from rota.api.peer.server import PeerServer
 from rota.protocol.errors import ErrorCode
@@ -26,6 +28,7 @@ from rota.protocol.messages import (
     Heartbeat,
     HeartbeatMany,
     HeartbeatReply,
+    JoinGroup,
     ListTopics,
     ListTopicsReply,
     MemberHeartbeat,
@@ -38,6 +41,7 @@ from rota.server.settings import Settings
 from rota.storage.memory import MemoryTables
 from rota.wire.peer_heartbeats import pack_answers, unpack_heartbeats
 from tests.runtime.conftest import EVENTUALLY_S, NOW, FaultyStore, until
+from tests.support.raw_http2 import PREFACE
 
 SECRET, NEXT_SECRET = "a secret of replicas", "their next secret one"
 
@@ -46,12 +50,12 @@ SECRET, NEXT_SECRET = "a secret of replicas", "their next secret one"
 
 
 @asynccontextmanager
-async def a_peer(tables: MemoryTables, *secrets: str) -> AsyncIterator[Replica]:
+async def a_peer(tables: MemoryTables, *secrets: str, budgets: Budgets = BUDGETS) -> AsyncIterator[Replica]:
     store = FaultyStore(tables)
     await store.open(1)
     async with LocalCoordinator(store, shard_count=1, limits=NOW) as local:
         await local.wait_until_ready()
-        server = PeerServer(local, "127.0.0.1", secrets=lambda: secrets)
+        server = PeerServer(local, "127.0.0.1", secrets=lambda: secrets, budgets=budgets)
         await server.start()
         yield Replica("r", "http://r", f"127.0.0.1:{server.port}")
         await server.stop()
@@ -87,6 +91,44 @@ async def test_an_answer_of_a_peer_may_be_as_large_as_it_is(
     monkeypatch.setattr(LocalCoordinator, "call", answer)
     async with a_peer(tables, SECRET) as peer, peers_that_show(SECRET) as peers:
         assert (await peers.call(peer, ListTopics("default"))).reply == reply
+
+
+async def test_more_calls_wait_at_a_peer_than_a_connection_takes(
+    tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As members of a large group do, which wait for its rebalance: the last call ends the wait of all."""
+    count, arrived, all_there = 3 * CALLS_OF_A_CONNECTION, 0, asyncio.Event()
+
+    async def wait_for_all(*_: object) -> Answer:
+        nonlocal arrived
+        arrived += 1
+        if arrived == count:
+            all_there.set()
+        await all_there.wait()
+        return Answer(ListTopicsReply(ErrorCode.NONE))
+
+    monkeypatch.setattr(LocalCoordinator, "call", wait_for_all)
+    async with a_peer(tables, SECRET) as peer, peers_that_show(SECRET) as peers:
+        async with asyncio.timeout(EVENTUALLY_S):
+            answers = await asyncio.gather(*(peers.call(peer, ListTopics("default")) for _ in range(count)))
+
+    assert {answer.reply.error for answer in answers} == {ErrorCode.NONE}
+
+
+async def test_the_largest_message_reaches_a_peer(tables: MemoryTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request of 8 MiB whose bytes take six each as JSON."""
+    received: list[object] = []
+
+    async def keep(_: object, request: object) -> Answer:
+        received.append(request)
+        return Answer(ListTopicsReply(ErrorCode.NONE))
+
+    monkeypatch.setattr(LocalCoordinator, "call", keep)
+    largest = JoinGroup("default", "g", "worker", (), 1_000, 1_000, client_id="\x00" * (8 * 1024 * 1024))
+    async with a_peer(tables, SECRET) as peer, peers_that_show(SECRET) as peers:
+        await peers.call(peer, largest)
+
+    assert received == [largest]
 
 
 async def test_a_peer_that_is_gone_is_not_connected_to_any_more(tables: MemoryTables) -> None:
@@ -155,6 +197,34 @@ async def a_line_to(peer: Replica, passes: asyncio.Event) -> AsyncIterator[Repli
     await asyncio.gather(*lines, return_exceptions=True)
 
 
+async def test_connections_without_proof_are_few_and_short(
+    tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proven one stays; of the others the newest ones stay for a moment, whatever files the process opens."""
+    monkeypatch.setattr(unproven, "PROOF_S", 0.3)
+    monkeypatch.setattr(unproven, "SWEEP_EVERY_S", 0.02)
+    few, files = Budgets(handshakes=Share(3, 3)), open_files()
+    async with a_peer(tables, SECRET, budgets=few) as peer, peers_that_show(SECRET) as peers:
+        await peers.call(peer, ListTopics("default"))
+        host, port = peer.peer_address.split(":")
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(10)]
+        async with asyncio.timeout(EVENTUALLY_S):
+            for reader, writer in silent:
+                writer.write(PREFACE + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+                with suppress(OSError):
+                    await reader.read()
+                writer.close()
+
+        (link,) = peers._links.values()
+        assert link.channel.get_state() is grpc.ChannelConnectivity.READY
+        assert (await peers.call(peer, ListTopics("default"))).reply.error is ErrorCode.NONE
+    await until(lambda: open_files() <= files + 10)
+
+
+def open_files() -> int:
+    return len(os.listdir("/dev/fd"))
+
+
 async def test_a_silent_peer_is_given_up_before_the_deadline(tables: MemoryTables) -> None:
     passes = asyncio.Event()
     passes.set()
@@ -167,9 +237,8 @@ async def test_a_silent_peer_is_given_up_before_the_deadline(tables: MemoryTable
 
 
 async def test_what_a_silent_peer_has_left_ends(tables: MemoryTables, monkeypatch: pytest.MonkeyPatch) -> None:
-    times = ("grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms")
-    quick = tuple([(name, value // 20 if name in times else value) for name, value in SERVER_OPTIONS])
-    monkeypatch.setattr(server_of_peers, "SERVER_OPTIONS", quick)
+    monkeypatch.setattr(server_of_peers, "KEEPALIVE_MS", 500)
+    monkeypatch.setattr(server_of_peers, "KEEPALIVE_TIMEOUT_MS", 250)
     ended = asyncio.Event()
 
     async def watch(*_: object) -> AsyncIterator[JournalEvent]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
-from types import TracebackType
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, SETTINGS, PING, WINDOW_UPDATE = 0, 1, 4, 6, 8
+DATA, HEADERS, RESET, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
 ACK, END_STREAM, END_HEADERS = 1, 1, 4
 FRAME_BYTES = 16_384
 """The most that a receiver must take in one frame."""
 INITIAL_WINDOW = 65_535
 INITIAL_WINDOW_SETTING = 4
 DEADLINE_S = 30.0
+EMPTY: Mapping[str, str] = MappingProxyType({})
 
 
 class RawHttp2:
@@ -48,14 +52,29 @@ class RawHttp2:
 
     def begin(self, path: str, length: int, present: bytes) -> int:
         """Begin an rpc with a message of `length` bytes of which these are sent, as the server's windows allow."""
-        stream, self._next_stream = self._next_stream, self._next_stream + 2
-        fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "x"}
-        block = b"".join(_literal(*each) for each in {**fields, "content-type": "application/grpc"}.items())
-        self._writer.write(_frame(HEADERS, END_HEADERS, stream, block + _literal("te", "trailers")))
+        stream = self.head(path)
         self._windows[stream] = self._initial_window
-        self._left[stream] = memoryview(struct.pack(">BI", 0, length) + present)
+        self._left[stream] = _framed(length, present)
         self._send(stream)
         return stream
+
+    def head(self, path: str, metadata: Mapping[str, str] = EMPTY) -> int:
+        """Begin an rpc, without its message."""
+        stream, self._next_stream = self._next_stream, self._next_stream + 2
+        fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "x"}
+        block = b"".join(_literal(*each) for each in {**fields, "content-type": "application/grpc", **metadata}.items())
+        self.send(HEADERS, END_HEADERS, stream, block + _literal("te", "trailers"))
+        return stream
+
+    def send(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        """Send a frame whatever the server allows, unless it has closed the connection."""
+        if not self.is_closed:
+            self._writer.write(_frame(kind, flags, stream, payload))
+
+    async def drained(self) -> None:
+        """Return once the kernel has taken nearly all that was sent, or the connection is closed."""
+        with contextlib.suppress(OSError):
+            await self._writer.drain()
 
     async def until_ended(self, streams: int) -> None:
         """Return once the server has ended so many streams."""
@@ -116,6 +135,12 @@ class RawHttp2:
         for each in self._left if stream == 0 else (stream,):
             if each in self._left:
                 self._send(each)
+
+
+@lru_cache(2)
+def _framed(length: int, present: bytes) -> memoryview:
+    """The beginning of a message. Many rpcs may share it, which is of any size."""
+    return memoryview(struct.pack(">BI", 0, length) + present)
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes | memoryview) -> bytes:

@@ -29,7 +29,8 @@ class Budgets:
     handshakes: Share = field(
         default=Share(64, 256),
         metadata={
-            "what": "TLS handshakes over HTTPS that are under way, for 5 s each",
+            "what": "TLS handshakes over HTTPS that are under way, for 5 s each; "
+            "of one source also connections to the port for peers that have not proven themselves, for 10 s each",
             "then": "the connection of the oldest one is closed",
         },
     )

@@ -38,14 +38,14 @@ class _KnownMethods(cygrpc.AioServer):  # type: ignore[misc]
             task.add_done_callback(refusals.discard)
 
 
-def lasting_server(options: Sequence[tuple[str, Any]], interceptors: Sequence[Any] = ()) -> grpc.aio.Server:
+def lasting_server(options: Sequence[tuple[str, Any]]) -> grpc.aio.Server:
     """A server that `add_methods` adds methods to."""
     if not all(hasattr(cygrpc, part) for part in _PARTS):
-        return grpc.aio.server(options=options, interceptors=interceptors)
+        return grpc.aio.server(options=options)
     with _making:
         former, cygrpc.AioServer = cygrpc.AioServer, _KnownMethods
         try:
-            return grpc.aio.server(options=options, interceptors=interceptors)
+            return grpc.aio.server(options=options)
         finally:
             cygrpc.AioServer = former
 

@@ -23,6 +23,7 @@ from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.routing import RoutedCoordinator
 from rota.server.access.files import Reread
 from rota.server.access.opening import open_guard
+from rota.server.connections import room_for_peers
 from rota.server.counting import take_census
 from rota.server.grpc_server import answering, listen_over_grpc, reached_over_grpc_at
 from rota.server.http_server import CannotListen
@@ -103,7 +104,7 @@ async def open_services(
                 sign=signer,
             )
             async with (
-                _peer_server(coordinator, settings, secrets, peer_tls, beside, embedded=embedded),
+                _peer_server(coordinator, settings, secrets, peer_tls, beside, metrics, embedded=embedded),
                 open_guard(settings, store, metrics) as guard,
             ):
                 served = RoutedCoordinator(coordinator) if peers else coordinator
@@ -258,6 +259,7 @@ async def _peer_server(
     secrets: Secrets | None,
     tls: ServerTls | None,
     beside: Beside,
+    metrics: Metrics,
     *,
     embedded: bool,
 ) -> AsyncIterator[None]:
@@ -268,7 +270,16 @@ async def _peer_server(
     from rota.api.peer.server import PeerServer
 
     credentials = tls.grpc_credentials() if tls is not None else None
-    server = PeerServer(coordinator, settings.peer.host, settings.peer.port, secrets, credentials)
+    server = PeerServer(
+        coordinator,
+        settings.peer.host,
+        settings.peer.port,
+        secrets,
+        credentials,
+        budgets=settings.budgets,
+        metrics=metrics,
+        most_connections=room_for_peers(),
+    )
     address = str(Address(settings.peer.host, server.port))
     coordinator.reached_at(peer_address=address)
     await server.start()

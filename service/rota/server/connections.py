@@ -14,6 +14,8 @@ from rota.server.settings import Settings
 
 FILES_OF_OURS = 128
 """Open files that connections must leave to the store, to peers, to Redis, and to the reserve for probes."""
+LEAST_PEERS, MOST_PEERS = 32, 1_000
+"""Connections from peers, one from each worker of each other replica."""
 CONNECTIONS_OF_PROBES = 64
 """On the address for probes, where there is one."""
 RESERVED_FOR_PROBES = 16
@@ -32,8 +34,17 @@ def allow_connections() -> None:
 
 
 def room() -> int:
-    """As many connections as the limit of open files allows."""
-    return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_OF_OURS)
+    """As many connections of clients as the limit of open files allows."""
+    return max(1, _files_for_connections() - room_for_peers())
+
+
+def room_for_peers() -> int:
+    """As many connections from peers."""
+    return min(MOST_PEERS, max(LEAST_PEERS, _files_for_connections() // 16))
+
+
+def _files_for_connections() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_OF_OURS
 
 
 def room_for_http(settings: Settings) -> int:

@@ -18,6 +18,7 @@ from rota.access.budgets import BUDGETS, Budgets
 from rota.access.proxies import NO_PROXIES, Proxies
 from rota.api.access.guard import ADMIT_ALL, Guard, behind
 from rota.api.access.identity import ORIGIN, RENEWAL_S
+from rota.api.grpc.bounds import bounds, keepalive
 from rota.api.grpc.calls import Calls, Context, client_of
 from rota.api.grpc.credentials import credentials_of
 from rota.api.grpc.failures import abort, failure_of, traced
@@ -39,12 +40,7 @@ READINESS_INTERVAL_S = 0.1
 SLACK_BYTES = 1024 * 1024
 """So that a message that is a little too large is refused by us, with a code that says why."""
 
-UNRECEIVED_BYTES = 16 * 1024
 STREAMS_PER_CONNECTION = 1_000
-HANDSHAKE_TIMEOUT_MS = 5_000
-"""For TLS, and then for HTTP/2's settings."""
-IDLE_TIMEOUT_MS = 75_000
-"""As long as HTTP keeps a connection between two requests."""
 
 _NOT_COUNTED = nullcontext()
 
@@ -56,30 +52,12 @@ class CannotBind(Exception):
 
 
 def server_options(limits: Limits, *, shares_port: bool = False, most_connections: int = 0) -> list[tuple[str, Any]]:
-    """Clients may ping often (a dead server should be noticed soon), and two servers never share a port unawares.
-
-    A stream that is not received holds `UNRECEIVED_BYTES`, whatever the network could carry. A connection is closed
-    unless it has made itself known as one of HTTP/2 in time, and when it has carried no rpc for long.
-    """
-    bound = [("grpc.max_allowed_incoming_connections", most_connections)] if most_connections else []
+    """Clients may ping often (a dead server should be noticed soon), and two servers never share a port unawares."""
     return [
-        *bound,
-        ("grpc.http2.bdp_probe", 0),
-        ("grpc.http2.lookahead_bytes", UNRECEIVED_BYTES),
-        ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
-        ("grpc.max_connection_idle_ms", IDLE_TIMEOUT_MS),
+        *bounds(STREAMS_PER_CONNECTION, most_connections),
         ("grpc.so_reuseport", int(shares_port)),
         ("grpc.max_receive_message_length", limits.request_max_bytes + SLACK_BYTES),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
-        ("grpc.keepalive_time_ms", 30_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-        # The first bounds what the client's kernel leaves unacknowledged, this one the answer of its process.
-        ("grpc.http2.ping_timeout_ms", 10_000),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-        ("grpc.http2.max_ping_strikes", 0),
-        ("grpc.http2.max_pings_without_data", 0),
+        *keepalive(30_000, 10_000),
     ]
 
 

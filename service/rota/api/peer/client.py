@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from operator import attrgetter
 from pathlib import Path
 from typing import cast
@@ -16,6 +17,7 @@ from rota.api.peer.answers import read_answer
 from rota.api.peer.heartbeats import CollectedHeartbeats, may_be_collected
 from rota.api.peer.methods import (
     CALL,
+    CALLS_OF_A_CONNECTION,
     CHANNEL_OPTIONS,
     HEARTBEATS,
     HELD,
@@ -49,7 +51,7 @@ ChannelCredentials = Callable[[], tuple[object, grpc.ChannelCredentials]]
 
 
 class GrpcPeers:
-    """One persistent channel for each peer, opened when it is first needed. Calls show the first of the secrets.
+    """Persistent channels for each peer, opened when they are first needed. Calls show the first of the secrets.
 
     With `credentials` the channels are mutual TLS. When those change, new channels are opened; the old ones stay for
     calls in progress. Whenever a channel is opened, those that are of no use any more are closed.
@@ -65,7 +67,8 @@ class GrpcPeers:
         self._secrets = secrets
         self._sockets = sockets
         self._credentials = credentials
-        self._links: dict[tuple[str, int], _Link] = {}
+        self._links: dict[tuple[str, int, int], _Link] = {}
+        """By address, credentials and number: a peer has a further one when all others are full."""
         self._reporting: set[asyncio.Task[None]] = set()
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -190,7 +193,8 @@ class GrpcPeers:
 
     def _link(self, peer: Replica) -> _Link:
         version, credentials = self._credentials() if self._credentials is not None else (None, None)
-        key = (peer.peer_address, id(version))
+        keys = ((peer.peer_address, id(version), number) for number in count())
+        key = next(key for key in keys if key not in self._links or not self._links[key].is_full)
         link = self._links.get(key)
         if link is None:
             self._close_useless(version)
@@ -270,6 +274,11 @@ class _Link:
             yield
         finally:
             self._uses -= 1
+
+    @property
+    def is_full(self) -> bool:
+        """Further calls would wait at the peer until others have ended; heartbeats and news still have room."""
+        return self._uses >= CALLS_OF_A_CONNECTION // 2
 
     @property
     def is_idle(self) -> bool:

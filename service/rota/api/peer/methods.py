@@ -23,7 +23,11 @@ TOPICS_CHANGED = f"/{SERVICE}/TopicsChanged"
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """A request of 8 MiB, as JSON, in which one byte of a text may take six, and room to spare."""
 
+CALLS_OF_A_CONNECTION = 200
+"""At a time: so few bound what a stranger can begin. The calls of members that wait for a rebalance are on many."""
+
 CHANNEL_OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),  # Channels to the same peer would share a connection otherwise.
     # Answers have no bound, as those to clients have none: a description of 10,000 members may take any size.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -46,19 +50,6 @@ CHANNEL_OPTIONS = (
 PEER_NAME = "rota-peer"
 """What every replica's certificate is for: addresses of replicas come and go."""
 TLS_CHANNEL_OPTIONS = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", PEER_NAME))
-SERVER_OPTIONS = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.so_reuseport", 0),
-    # What a peer has left that is cut off, its watches above all, ends soon.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.ping_timeout_ms", 5_000),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-    ("grpc.http2.max_ping_strikes", 0),
-)
 
 
 def pack_event(event: JournalEvent) -> bytes:

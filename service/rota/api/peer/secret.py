@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
 
 import grpc
 
@@ -15,7 +14,6 @@ _KEY = "rota-peer-secret"
 
 _log = logging.getLogger(__name__)
 
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Metadata = tuple[tuple[str, str], ...]
 
 
@@ -24,32 +22,22 @@ def shown(secrets: Sequence[str]) -> Metadata:
     return ((_KEY, secrets[0]),) if secrets else ()
 
 
-class SecretRequired(grpc.aio.ServerInterceptor):
+class SecretRequired:
     """Refuses calls that show none of the secrets. Several are accepted, so that a new one can be brought in."""
 
     def __init__(self, secrets: Callable[[], Sequence[str]]) -> None:
         self._secrets = secrets
-        self._refusal: Handler = grpc.unary_unary_rpc_method_handler(_refuse)
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        given = dict(handler_call_details.invocation_metadata or ()).get(_KEY, "")
-        if self._knows(given):
-            return await continuation(handler_call_details)
-        return self._refusal
+    async def demand(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        """End the call with UNAUTHENTICATED unless it shows one. Its message need not have arrived."""
+        if self._knows(dict(context.invocation_metadata() or ()).get(_KEY, "")):
+            return
+        peer = context.peer()
+        source = peer.rpartition(":")[0]
+        log_refusal(_log, "a peer was refused: it does not show the secret", source, peer=peer)
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "peers of this replica show a secret (--peer-secret-file)")
 
     def _knows(self, given: str | bytes) -> bool:
         """In a time that tells nothing about how much of it is right."""
         shown = given.encode() if isinstance(given, str) else given
         return any(hmac.compare_digest(shown, secret.encode()) for secret in self._secrets())
-
-
-async def _refuse(_data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-    peer = context.peer()
-    source = peer.rpartition(":")[0]
-    log_refusal(_log, "a peer was refused: it does not show the secret", source, peer=peer)
-    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "peers of this replica show a secret (--peer-secret-file)")
-    raise AssertionError("abort raises")

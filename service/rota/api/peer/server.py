@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import grpc
 
+from rota.access.budgets import BUDGETS, Budgets
+from rota.access.proxies import NO_PROXIES
+from rota.api.grpc.bounds import bounds, keepalive
+from rota.api.grpc.failures import abort, failure_of
+from rota.api.grpc.receiving import Receiver
 from rota.api.heartbeats import answers_to
 from rota.api.known_methods import add_methods, lasting_server
 from rota.api.peer.answers import packed
 from rota.api.peer.methods import (
     CALL,
+    CALLS_OF_A_CONNECTION,
     HEARTBEATS,
     HELD,
+    MAX_MESSAGE_BYTES,
     RELEASED,
-    SERVER_OPTIONS,
     SERVICE,
     TOPICS_CHANGED,
     WATCH,
@@ -28,22 +36,29 @@ from rota.api.peer.methods import (
 )
 from rota.api.peer.secret import SecretRequired
 from rota.api.peer.traces import forwarded
+from rota.api.peer.unproven import UnprovenConnections
 from rota.grpc_polling import keep_polling
-from rota.protocol.errors import NotInJournal
+from rota.observability.metrics import Metrics
+from rota.protocol.errors import NotInJournal, RejectedRequest
 from rota.replica.forwarding import OWNER_ANSWERS_MS, as_moved
 from rota.runtime.coordinator import LocalCoordinator
 from rota.wire.envelopes import MalformedEnvelope, pack, unpack_request
 from rota.wire.peer_heartbeats import unpack_heartbeats
 
 STOP_GRACE_S = 0.2
+KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS = 10_000, 5_000
+"""A peer that is cut off keeps what it has left, its watches above all, no longer than this."""
 
 _T = TypeVar("_T")
+Context = grpc.aio.ServicerContext[bytes, bytes]
+Behaviour = Callable[[bytes, Context], Awaitable[bytes | None]]
 
 
 class PeerServer:
     """Listens for the other replicas, and answers those that show one of the secrets, where these are required.
 
-    `credentials` for mutual TLS: then callers must show a certificate, too.
+    `credentials` for mutual TLS: then callers must show a certificate, too. A message is received only once its call
+    has shown the secret; without secrets and certificates, messages have turns within the budget for clients.
     """
 
     def __init__(
@@ -53,35 +68,76 @@ class PeerServer:
         port: int = 0,
         secrets: Callable[[], Sequence[str]] | None = None,
         credentials: grpc.ServerCredentials | None = None,
+        *,
+        budgets: Budgets = BUDGETS,
+        metrics: Metrics | None = None,
+        most_connections: int = 0,
     ) -> None:
+        metrics = metrics or Metrics()
         self._local = local
-        guards = [SecretRequired(secrets)] if secrets is not None else []
+        self._secret = SecretRequired(secrets) if secrets is not None else None
+        self._unproven = UnprovenConnections(budgets.handshakes.per_source)
+        receiver = Receiver(budgets, None, NO_PROXIES, metrics)
+        is_open = secrets is None and credentials is None
+        self._receive = receiver.message if is_open else receiver.message_at_once
         keep_polling()
-        self._server = lasting_server(SERVER_OPTIONS, guards)
+        self._server = lasting_server(
+            [
+                *bounds(CALLS_OF_A_CONNECTION, most_connections),
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+                *keepalive(KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS),
+            ]
+        )
         add_methods(self._server, SERVICE, self._handlers())
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if credentials is None:
             self.port = self._server.add_insecure_port(address)
         else:
             self.port = self._server.add_secure_port(address, credentials)
+        self._closing_unproven: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         await self._server.start()
+        self._closing_unproven = asyncio.create_task(self._unproven.keep_few(self.port))
 
     async def stop(self) -> None:
+        if self._closing_unproven is not None:
+            self._closing_unproven.cancel()
+            await asyncio.wait((self._closing_unproven,))
         await self._server.stop(STOP_GRACE_S)
 
     def _handlers(self) -> dict[str, grpc.RpcMethodHandler[bytes, bytes]]:
-        return {
-            CALL.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._call),
-            HEARTBEATS.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._heartbeats),
-            RELEASED.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._released),
-            TOPICS_CHANGED.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._topics_changed),
-            HELD.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._held),
-            WATCH.rpartition("/")[2]: grpc.unary_stream_rpc_method_handler(self._watch),
+        """By name. To gRPC all are streams of requests: it would receive the messages of strangers otherwise."""
+        unary: dict[str, Behaviour] = {
+            CALL: self._call,
+            HEARTBEATS: self._heartbeats,
+            RELEASED: self._released,
+            TOPICS_CHANGED: self._topics_changed,
+            HELD: self._held,
         }
+        handlers: dict[str, Any] = {
+            path: grpc.stream_unary_rpc_method_handler(self._entered(behaviour)) for path, behaviour in unary.items()
+        }
+        handlers[WATCH] = grpc.stream_stream_rpc_method_handler(self._entered(self._watch))
+        return {path.rpartition("/")[2]: handler for path, handler in handlers.items()}
 
-    async def _call(self, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+    def _entered(self, behaviour: Behaviour) -> Callable[[Any, Context], Awaitable[Any]]:
+        """The behaviour, for callers that prove to be peers."""
+
+        async def enter(_requests: object, context: Context) -> bytes | None:
+            if self._secret is not None:
+                await self._secret.demand(context)
+            self._unproven.prove(context.peer())
+            try:
+                data = await self._receive(context)
+            except RejectedRequest as rejected:
+                await abort(context, failure_of(rejected))
+            return await behaviour(data, context)
+
+        return enter
+
+    async def _call(self, data: bytes, context: Context) -> bytes:
         request = await _read(unpack_request, data, context)
         with forwarded(context, type(request).__name__):
             answer = as_moved(await self._local.call(request))
@@ -89,33 +145,34 @@ class PeerServer:
             answer.reply, revision=answer.revision, epoch=answer.epoch, owner=answer.owner, shards=answer.shards
         )
 
-    async def _heartbeats(self, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+    async def _heartbeats(self, data: bytes, context: Context) -> bytes:
         requests = await _read(unpack_heartbeats, data, context)
         with forwarded(context, "heartbeats"):
             answers = await answers_to(self._local, requests, OWNER_ANSWERS_MS / 1000)
         return packed(answers)
 
-    async def _released(self, _data: bytes, _context: Any) -> bytes:
+    async def _released(self, _data: bytes, _context: Context) -> bytes:
         self._local.nudge()
         return b"{}"
 
-    async def _held(self, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+    async def _held(self, data: bytes, context: Context) -> bytes:
         return pack_document({"held": self._local.held(*await _read(unpack_claims, data, context))})
 
-    async def _topics_changed(self, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+    async def _topics_changed(self, data: bytes, context: Context) -> bytes:
         self._local.on_topics_changed(await _read(unpack_namespaces, data, context))
         return b"{}"
 
-    async def _watch(self, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
-        asked = await _read(unpack_watch, data, context)
+    async def _watch(self, data: bytes, context: Context) -> None:
+        events: Any = self._local.watch(*await _read(unpack_watch, data, context))
         try:
-            async for event in self._local.watch(*asked):
-                yield pack_event(event)
+            async with aclosing(events):
+                async for event in events:
+                    await context.write(pack_event(event))
         except NotInJournal as refusal:
             await context.abort(grpc.StatusCode.OUT_OF_RANGE, pack_refusal(refusal))
 
 
-async def _read(unpack: Callable[[bytes], _T], data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> _T:
+async def _read(unpack: Callable[[bytes], _T], data: bytes, context: Context) -> _T:
     """What a peer sends; INVALID_ARGUMENT for what no replica sends."""
     try:
         return unpack(data)
