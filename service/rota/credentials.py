@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,10 +27,10 @@ Version = tuple[tuple[int, int, int], ...]
 """Of files: another one whenever one of them is."""
 
 
-def for_children(environment: Mapping[str, str], passed_on: Collection[str] = ()) -> dict[str, str]:
-    """The environment of commands that are not ours: without our secrets, but for those that are to be passed on."""
-    withheld = set(SECRET_VARIABLES).difference(passed_on)
-    return {name: value for name, value in environment.items() if name not in withheld}
+def withhold_secrets(passed_on: Collection[str]) -> None:
+    """Remove our secrets, but for those that are to be passed on, from the environment that commands inherit."""
+    for name in set(SECRET_VARIABLES).difference(passed_on):
+        os.environ.pop(name, None)
 
 
 class CredentialsError(ValueError):

@@ -23,6 +23,7 @@ from tests.exec.wrappers import (
     wait_until_dead,
 )
 from tests.support.reaper import is_alive
+from tests.support.spies import SPY, WITHOUT_CAPABILITIES
 
 pytestmark = pytest.mark.processes
 
@@ -255,3 +256,15 @@ def test_a_guardian_holds_no_secret_of_ours(wrappers: Wrappers) -> None:
     pid_of("child", wrapper)
 
     assert "ROTA_STORE" not in guardian_of(wrapper).environ()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+@pytest.mark.parametrize("kind", ["lead", "hold", "work"])
+def test_a_command_cannot_read_the_processes_above_it(kind: str, wrappers: Wrappers) -> None:
+    """Guardian and wrapper, both of its own user; the wrapper was started with the token."""
+    wrappers.put_topic("secrets", 1)
+    options = {"lead": (), "hold": ("--permits", "1"), "work": ("--topic", "secrets")}[kind]
+
+    wrapper = wrappers.lead_with({"ROTA_TOKEN": "TOKEN"}, SPY % 2, *options, kind=kind, prefix=WITHOUT_CAPABILITIES)
+
+    assert environment_of(wrapper) == {"seen": [], "own": 0}

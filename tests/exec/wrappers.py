@@ -11,7 +11,7 @@ from time import monotonic, sleep
 
 import psutil
 
-from tests.support.processes import Process, Processes
+from tests.support.processes import Process, Processes, rota_command
 from tests.support.reaper import is_alive
 
 SESSION_MS = 60_000
@@ -74,11 +74,13 @@ class Wrappers:
         settings = {"ROTA_URL": url or self.url, "ROTA_SESSION_TIMEOUT_MS": str(self.session_ms)}
         return self.processes.rota(command, "--grace-ms", str(GRACE_MS), *arguments, env=settings)
 
-    def lead_with(self, environment: dict[str, str], script: str, *options: str) -> Process:
-        """`rota lead -- python -c SCRIPT`, with more in its environment."""
+    def lead_with(
+        self, environment: dict[str, str], script: str, *options: str, kind: str = "lead", prefix: tuple[str, ...] = ()
+    ) -> Process:
+        """`rota lead -- python -c SCRIPT`, or another kind, with more in its environment. `prefix` starts it."""
         settings = {"ROTA_URL": self.url, "ROTA_SESSION_TIMEOUT_MS": str(self.session_ms), **environment}
-        command = ("lead", self.group_id, "--grace-ms", str(GRACE_MS), *options, "--", sys.executable, "-c", script)
-        return self.processes.rota(*command, env=settings)
+        command = (kind, self.group_id, "--grace-ms", str(GRACE_MS), *options, "--", sys.executable, "-c", script)
+        return self.processes.start(*prefix, rota_command(), *command, env=settings)
 
     def put_topic(self, topic: str, partitions: int) -> None:
         put = self.processes.rota("topics", "put", topic, "-p", str(partitions), env={"ROTA_URL": self.url})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from tests.support.ports import free_port
-from tests.support.processes import Process, Processes
+from tests.support.processes import Process, Processes, rota_command
 
 SESSION_MS = 60_000
 """No machine is so busy that a sidecar loses its share in a test that is not about that."""
@@ -69,13 +69,14 @@ class Sidecars:
         url: str | None = None,
         name: str = "pod-0",
         session_ms: int = SESSION_MS,
+        prefix: Sequence[str] = (),
     ) -> Sidecar:
-        """A candidate, unless the options say otherwise."""
+        """A candidate, unless the options say otherwise. `prefix` starts the command."""
         http, probes = (f"127.0.0.1:{free_port()}" for _ in range(2))
         what = () if "--work" in options else ("--lead", self.group)
         settings = ("--http", http, "--probes", probes, "--session-timeout-ms", str(session_ms))
         environment = {"ROTA_URL": url or self.server_url, "POD_NAME": f"{self.group}-{name}", **(env or {})}
-        process = self.processes.rota("sidecar", *what, *settings, *options, env=environment)
+        process = self.processes.start(*prefix, rota_command(), "sidecar", *what, *settings, *options, env=environment)
         process.wait_for_line("listening on")
         return Sidecar(process, f"http://{http}", f"http://{probes}")
 

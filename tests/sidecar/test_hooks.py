@@ -15,7 +15,6 @@ import httpx
 import pytest
 import trustme
 
-from rota.credentials import SECRET_VARIABLES
 from rota.protocol.fencing_token import fencing_token
 from rota.sidecar.hooks.command import CommandHook
 from rota.sidecar.hooks.dispatch import Dispatcher, HookFailed
@@ -311,23 +310,6 @@ async def test_labels_of_a_gone_pod_end_and_missing_rights_may_come(tmp_path: Pa
 def test_a_label_needs_a_pod(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is this a pod"):
         Pod.of({}, tmp_path)
-
-
-@pytest.mark.parametrize(("passed_on", "shown"), [((), {}), (("ROTA_TOKEN",), {"ROTA_TOKEN": "t"})])
-async def test_a_command_gets_no_secret_of_the_sidecar(
-    passed_on: tuple[str, ...], shown: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in SECRET_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("ROTA_TOKEN", "t")
-    monkeypatch.setenv("ROTA_STORE", "postgresql://rota:secret@db/rota")
-    script = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], 'w'))"
-
-    await CommandHook([sys.executable, "-c", script, str(tmp_path / "told")], 10, passed_on).deliver(change(1))
-
-    reported = json.loads((tmp_path / "told").read_text())
-    assert {name: reported[name] for name in SECRET_VARIABLES if name in reported} == shown
-    assert "PATH" in reported
 
 
 async def test_a_label_without_a_token_is_tried_again(tmp_path: Path) -> None:

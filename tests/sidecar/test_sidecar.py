@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import sys
 from pathlib import Path
 
 import httpx
@@ -14,6 +15,7 @@ from tests.processes.server import Server
 from tests.sidecar.sidecars import SESSION_MS, SHORT_SESSION_MS, Sidecars
 from tests.support.link import Link
 from tests.support.processes import Processes
+from tests.support.spies import SPY, WITHOUT_CAPABILITIES
 
 pytestmark = pytest.mark.processes
 
@@ -239,3 +241,18 @@ def test_a_sidecar_without_a_server_says_why_it_is_not_ready(processes: Processe
     assert sidecar.get("/wait?for=leader&timeout=30").json()["trouble"] == ""
     sidecar.process.wait_for_line("served again after")
     assert httpx.get(f"{sidecar.probes}/readyz", trust_env=False).text == "ok\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+@pytest.mark.parametrize(("options", "tokens"), [((), 0), (("--pass-env", "ROTA_TOKEN"), 1)])
+def test_a_hooks_command_cannot_read_the_sidecar(options: tuple[str, ...], tokens: int, sidecars: Sidecars) -> None:
+    """Its program is of the sidecar's user, and gets the token only if it is asked for."""
+    script = sidecars.folder / "spy.py"
+    script.write_text(SPY % 1)
+
+    sidecar = sidecars.start(
+        *("--exec", f"{sys.executable} {script}", *options), env={"ROTA_TOKEN": "TOKEN"}, prefix=WITHOUT_CAPABILITIES
+    )
+
+    line = sidecar.process.wait_for_line(r"^\{.*\}$")[0]
+    assert json.loads(line) == {"seen": [], "own": tokens}

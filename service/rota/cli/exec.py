@@ -150,14 +150,13 @@ def lead(
         again,
         instance_id,
         _place(options),
-        tuple(pass_env or ()),
         priority=priority,
         preempt_after_ms=preempt_after_ms(preempt_after, no_preempt),
         once_per_ms=_period_ms(once_per, at_most_once),
         at_most_once=at_most_once,
     )
     names = MemberNames(name, instance_id=instance_id)
-    raise typer.Exit(run_member(options, names, lambda client: run_lead(client, name, chosen), quiet=quiet))
+    raise typer.Exit(run_member(options, names, lambda client: run_lead(client, name, chosen), pass_env, quiet=quiet))
 
 
 def hold(
@@ -206,11 +205,10 @@ def hold(
         again,
         instance_id,
         _place(options),
-        tuple(pass_env or ()),
         permits=permits,
     )
     names = MemberNames(name, instance_id=instance_id)
-    raise typer.Exit(run_member(options, names, lambda client: lead(client, name, chosen), quiet=quiet))
+    raise typer.Exit(run_member(options, names, lambda client: lead(client, name, chosen), pass_env, quiet=quiet))
 
 
 def work(
@@ -270,10 +268,9 @@ def work(
             _ms(wait),
             instance_id,
             _place(options),
-            tuple(pass_env or ()),
         )
         running = partial(work_on_connectors, group_id=group, options=connecting)
-        raise typer.Exit(run_member(options, names, running, quiet=quiet))
+        raise typer.Exit(run_member(options, names, running, pass_env, quiet=quiet))
     chosen = WorkOptions(
         command,
         times,
@@ -284,12 +281,11 @@ def work(
         _ms(wait),
         instance_id,
         _place(options),
-        tuple(pass_env or ()),
         topic_regex or "",
         topics_debounce_ms,
         tuple(topics_except or ()),
     )
-    raise typer.Exit(run_member(options, names, lambda client: run_work(client, group, chosen), quiet=quiet))
+    raise typer.Exit(run_member(options, names, lambda client: run_work(client, group, chosen), pass_env, quiet=quiet))
 
 
 def _times(session_timeout_ms: int, grace_ms: int | None) -> StopTimes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ import typer
 
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import Shared
+from rota.credentials import withhold_secrets
 from rota.protocol.defaults import PREEMPT_AFTER_MS
 from rota.protocol.ids import check_group_id, check_instance_id, check_namespace, check_topic
 from rota.protocol.limits import MAX_TOPICS_DEBOUNCE_MS
@@ -216,15 +217,22 @@ def run_member(
     options: Shared,
     names: MemberNames,
     running: Callable[[Client], Awaitable[Outcome]],
+    pass_env: Collection[str] | None,
     *,
     client_id: str | None = None,
     quiet: bool = False,
 ) -> Outcome:
-    """Check all that can be checked, connect, and run a member to its end."""
+    """Check all that can be checked, connect, and run a member to its end.
+
+    Of the variables with secrets, the member's commands get those that `pass_env` names.
+    """
     from rota.client import connect
+    from rota.exec import tree
 
     check_connection(options)
     names.check()
+    withhold_secrets(pass_env or ())
+    tree.hide_memory()
 
     async def connected() -> Outcome:
         with usage():

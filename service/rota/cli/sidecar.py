@@ -208,7 +208,6 @@ def sidecar(
         _secret(webhook_secret_file),
         _program(command),
         _label_of_a_pod(pod_label),
-        tuple(pass_env or ()),
         _with_a_token(http_token_file),
         _names(allow_host),
         topic_regex or "",
@@ -225,7 +224,7 @@ def sidecar(
 
     options = shared(context, url, namespace)
     try:
-        run_member(options, names, lambda client: serve(client, settings), client_id=settings.name)
+        run_member(options, names, lambda client: serve(client, settings), pass_env, client_id=settings.name)
     except CannotListen as error:
         raise CommandFailed(str(error)) from error
 

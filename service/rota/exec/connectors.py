@@ -48,7 +48,6 @@ class ConnectorOptions:
     wait_ms: int | None = None
     group_instance_id: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    passed_on: Sequence[str] = ()
 
 
 async def work_on_connectors(client: Client, group_id: str, options: ConnectorOptions) -> int:
@@ -153,7 +152,7 @@ class _Working:
     async def _run_item(self, item: WorkItem, worker: ConnectWorker) -> None:
         """One run for one item: from its guardian's start to the last process of it."""
         try:
-            with Run(self._options.times, self._options.passed_on) as run:
+            with Run(self._options.times) as run:
                 if await self._may_start(item, worker):
                     await self._run_command(run, item, worker)
         except GuardianLost as lost:

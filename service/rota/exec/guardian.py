@@ -214,6 +214,7 @@ def _give_up(program: str, why: str, code: int) -> NoReturn:
 
 def main() -> None:
     """Guard one run; started by `rota.exec.run`."""
+    tree.hide_memory()
     tree.adopt_orphans()
     for number in (signal.SIGCHLD, *_PASSED_ON):
         # Ignored signals stay ignored, by the command, too: nohup relies on it.

@@ -37,8 +37,6 @@ class LeadOptions:
     group_instance_id: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     """What every run gets besides its grant, such as where the coordinator is."""
-    passed_on: Sequence[str] = ()
-    """Variables that the command is to have though they hold secrets of ours."""
     priority: int = 0
     preempt_after_ms: int | None = PREEMPT_AFTER_MS
     permits: int | None = None
@@ -105,7 +103,7 @@ class _Leading:
     async def run(self, election: Election, terms: AsyncIterator[Term]) -> int:
         while True:
             # The guardian is there before the term is, for then every millisecond counts.
-            with Run(self._options.times, self._options.passed_on) as run:
+            with Run(self._options.times) as run:
                 term = await self._next_term(terms)
                 if term is None:
                     return BY_SIGNAL + self._ended_by if self._ended_by else self._not_elected(election)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from rota.credentials import for_children
 from rota.exec import tree
 from rota.exec.messages import Lines, from_loop_ms, now_ms
 from rota.exec.stopping import COMMAND_ENDED, StopTimes
@@ -79,15 +77,13 @@ class Run:
     all its descendants where the guardian cannot.
     """
 
-    def __init__(self, times: StopTimes, passed_on: Collection[str] = ()) -> None:
-        """`passed_on` names variables that the command is to have though they hold secrets of ours."""
+    def __init__(self, times: StopTimes) -> None:
         self._times = times
         ours, theirs = socket.socketpair()
         with theirs:
             self._guardian = subprocess.Popen(
                 [sys.executable, "-P", "-m", "rota.exec.guardian", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
-                env=for_children(os.environ, passed_on),
                 # Keys typed at the terminal are for the wrapper, which passes them on.
                 start_new_session=True,
             )

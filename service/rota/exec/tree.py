@@ -20,6 +20,7 @@ from time import monotonic, sleep
 IS_LINUX = sys.platform == "linux"
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _PAUSE_S = 0.002
 
@@ -36,6 +37,15 @@ _libc = ctypes.CDLL(None, use_errno=True) if IS_LINUX else None
 def adopt_orphans() -> None:
     """Become the parent of every descendant that loses its own. Linux only; nothing happens elsewhere."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def hide_memory() -> None:
+    """Keep other programs of the same user from reading this process: its memory, and the environment of its start.
+
+    Linux only. `/proc` shows that environment for as long as the process runs. A program that this process executes can
+    be read again.
+    """
+    _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def die_with_parent(parent: int) -> None:

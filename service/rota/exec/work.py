@@ -43,7 +43,6 @@ class WorkOptions:
     wait_ms: int | None = None
     group_instance_id: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    passed_on: Sequence[str] = ()
     topic_regex: str = ""
     """Instead of `topics`: a regular expression of RE2 over whole names."""
     topics_debounce_ms: int = 0
@@ -124,7 +123,7 @@ class _Working:
         wait_s = None if self._options.wait_ms is None else self._options.wait_ms / 1000
         while True:
             # The guardian is there before the share is, for then every millisecond counts.
-            with Run(self._options.times, self._options.passed_on) as run:
+            with Run(self._options.times) as run:
                 await until(self._changed, lambda: bool(self._wanted or self._ended_by), wait_s)
                 if self._ended_by:
                     return BY_SIGNAL + self._ended_by

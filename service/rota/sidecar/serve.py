@@ -128,7 +128,7 @@ async def _hooks(settings: SidecarSettings) -> AsyncIterator[list[Dispatcher]]:
             http = await stack.enter_async_context(_http())
             hooks.append(Webhook(http, settings.webhook, settings.webhook_secret))
         if settings.command:
-            hooks.append(CommandHook(settings.command, settings.revoke_timeout_ms / 1000, settings.passed_on))
+            hooks.append(CommandHook(settings.command, settings.revoke_timeout_ms / 1000))
         if settings.pod_label is not None:
             pod = Pod.of(os.environ)
             http = await stack.enter_async_context(_http(pod))

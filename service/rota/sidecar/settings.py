@@ -52,8 +52,6 @@ class SidecarSettings:
     webhook_secret: bytes | None = None
     command: tuple[str, ...] = ()
     pod_label: str | None = None
-    passed_on: tuple[str, ...] = ()
-    """Variables that the command is to have though they hold secrets of ours."""
     token_file: Path | None = None
     """A token that programs must show."""
     allow_host: tuple[str, ...] = ()

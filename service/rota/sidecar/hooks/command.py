@@ -7,9 +7,8 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-from rota.credentials import for_children
 from rota.sidecar.hooks.dispatch import HookFailed
 from rota.sidecar.news import Change
 from rota.sidecar.status import environment
@@ -20,10 +19,9 @@ class CommandHook:
 
     name = "command"
 
-    def __init__(self, command: Sequence[str], timeout_s: float, passed_on: Collection[str] = ()) -> None:
+    def __init__(self, command: Sequence[str], timeout_s: float) -> None:
         self._command = command
         self._timeout_s = timeout_s
-        self._passed_on = passed_on
 
     async def deliver(self, change: Change) -> None:
         process = await self._start(change)
@@ -45,7 +43,7 @@ class CommandHook:
             return await asyncio.create_subprocess_exec(
                 *(*self._command, change.kind),
                 stdin=asyncio.subprocess.PIPE,
-                env={**for_children(os.environ, self._passed_on), **environment(change.status, change.kind)},
+                env={**os.environ, **environment(change.status, change.kind)},
                 start_new_session=True,
             )
         except OSError as error:
