@@ -55,7 +55,7 @@ class Budgets:
     waiting_rpcs: Share = field(
         default=Share(1_000, 4_000),
         metadata={
-            "what": "rpcs that wait for that turn, each with up to 16 KiB received",
+            "what": "rpcs that wait for that turn, each with up to 16 KiB received; the same for open health watches",
             "then": "THROTTLED",
         },
     )

@@ -16,7 +16,7 @@ from rota.api.access.identity import ORIGIN
 from rota.api.grpc.calls import Context, client_of
 from rota.api.grpc.failures import Failure, abort, failure_of
 from rota.api.grpc.turns import Turns
-from rota.api.grpc.unfinished import Unfinished
+from rota.api.grpc.unfinished import OpenRpcs, Unfinished
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import Heartbeat
@@ -24,6 +24,8 @@ from rota.wire.heartbeats import are_heartbeats
 
 SMALL_BYTES = 32
 """The options of a stream, or the cancellation of a call, but no join."""
+LIBRARY_MESSAGE_BYTES = 4 * 1024
+"""The most for health and reflection: a message names a service or a symbol, and is kept while its stream is open."""
 
 
 class Receiver:
@@ -52,6 +54,7 @@ class Receiver:
         self._unproven = Unfinished(
             budgets.unproven_messages, budgets.waiting_rpcs, lambda: metrics.over_budget("unproven_messages")
         )
+        self._library_rpcs = OpenRpcs(budgets.waiting_rpcs, lambda: metrics.over_budget("waiting_rpcs"))
 
     async def message(self, context: Context) -> bytes:
         """The message of an rpc that has one; raises `RejectedRequest`."""
@@ -67,8 +70,11 @@ class Receiver:
 
     async def receive(self, context: Context) -> bytes | None:
         """The next message, None after the last one."""
-        source = source_of(ORIGIN.get() or client_of(context, self._proxies))
+        source = self._source(context)
         return _bytes(await (self._unproven if self._lacks_proof() else self._proven).receive(source, context.read))
+
+    def _source(self, context: Context) -> str:
+        return source_of(ORIGIN.get() or client_of(context, self._proxies))
 
     def _lacks_proof(self) -> bool:
         return self._guard is not None and self._guard.current().caller.is_anonymous
@@ -101,24 +107,29 @@ class Receiver:
     def _to_one(self, respond: Callable[[Any, Context], Awaitable[Any]], parse: Callable[[bytes], Any]) -> Any:
         async def receive_and_respond(_requests: object, context: Context) -> Any:
             try:
-                message = parse(await self.message(context))
+                with self._library_rpcs.counted(self._source(context)):
+                    return await respond(parse(_small(await self.message(context))), context)
             except (RejectedRequest, DecodeError) as error:
-                await abort(context, _failure(error))
-            return await respond(message, context)
+                failure = _failure(error)
+            # Outside of the handler: what is raised there keeps the frames of the error, and their message.
+            return await abort(context, failure)
 
         return receive_and_respond
 
     def _to_all(self, respond: Callable[[Any, Context], AsyncIterator[Any]], parse: Callable[[bytes], Any]) -> Any:
         async def receive(context: Context) -> AsyncIterator[Any]:
             while (data := await self.receive(context)) is not None:
-                yield parse(data)
+                yield parse(_small(data))
 
         async def receive_and_respond(_requests: object, context: Context) -> AsyncIterator[Any]:
             try:
-                async for response in respond(receive(context), context):
-                    yield response
+                with self._library_rpcs.counted(self._source(context)):
+                    async for response in respond(receive(context), context):
+                        yield response
+                return
             except (RejectedRequest, DecodeError) as error:
-                await abort(context, _failure(error))
+                failure = _failure(error)
+            await abort(context, failure)
 
         return receive_and_respond
 
@@ -166,6 +177,12 @@ def _bytes(received: object) -> bytes | None:
 def _present(data: bytes | None) -> bytes:
     if data is None:
         raise RejectedRequest(ErrorCode.INVALID_REQUEST, "the rpc has no message")
+    return data
+
+
+def _small(data: bytes) -> bytes:
+    if len(data) > LIBRARY_MESSAGE_BYTES:
+        raise RejectedRequest(ErrorCode.INVALID_REQUEST, f"the message has more than {LIBRARY_MESSAGE_BYTES} bytes")
     return data
 
 

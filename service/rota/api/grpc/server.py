@@ -99,6 +99,7 @@ class GrpcServer:
         for service, methods in (self._handlers() | self._handlers_of_libraries()).items():
             add_methods(self._server, service, methods)
         self._readiness: asyncio.Task[None] | None = None
+        self._was_ready: bool | None = None
         self.address = ""
         """Where it listens, once it does: `HOST:PORT`."""
 
@@ -232,6 +233,9 @@ class GrpcServer:
 
     async def _set_readiness(self) -> None:
         ready, _ = self._coordinator.ready()
+        if ready is self._was_ready:
+            return  # Each call notifies all watches.
+        self._was_ready = ready
         for service in _SERVICES:
             await self._health.set(service, HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING)
 

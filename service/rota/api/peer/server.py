@@ -177,5 +177,7 @@ async def _read(unpack: Callable[[bytes], _T], data: bytes, context: Context) ->
     try:
         return unpack(data)
     except MalformedEnvelope as error:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        raise AssertionError("abort raises") from error
+        detail = str(error)
+    # Outside of the handler: what is raised there keeps the frames of the error, and their message.
+    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, detail)
+    raise AssertionError("abort raises")
