@@ -82,7 +82,7 @@ def test_kubelets_and_prometheus_speak_tls_where_servers_do() -> None:
     ],
 )
 def test_probes_have_a_port_of_their_own_where_it_is_wanted(case: Path, chosen: str, asked: str, port: str) -> None:
-    manifests = render(case, values={"server": {"probes": chosen}, "networkPolicy": {"enabled": True}})
+    manifests = render(case, values={"server": {"probes": chosen}})
     (server,) = find(manifests, "Deployment")["spec"]["template"]["spec"]["containers"]
     let_in = [rule["ports"] for rule in find(manifests, "NetworkPolicy", "rota")["spec"]["ingress"]]
 

@@ -39,7 +39,7 @@ def test_three_listed_servers_are_replaced_one_by_one() -> None:
     assert spec["replicas"] == 3
     assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
     assert find(manifests, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
-    assert [one["kind"] for one in manifests if one["kind"] in ("Secret", "Job", "Role", "NetworkPolicy")] == []
+    assert [one["kind"] for one in manifests if one["kind"] in ("Secret", "Job", "Role", "Certificate")] == []
 
 
 @pytest.mark.parametrize("named", [{}, {"fullnameOverride": "f" * 63}, {"nameOverride": "n" * 63}])
@@ -131,7 +131,7 @@ def test_an_upgrade_replaces_servers_with_secrets_of_the_release() -> None:
 @by_case
 def test_a_policy_holds_for_every_pod_but_sparks_and_the_tests(case: Path) -> None:
     """Spark's driver and executors call each other on ports of their own: that policy is its operator's matter."""
-    manifests = render(case, values={"networkPolicy": {"enabled": True}, "migrations": {"mode": "job"}})
+    manifests = render(case, values={"networkPolicy": {"egress": True}, "migrations": {"mode": "job"}})
     policies = [one["spec"] for one in manifests if one["kind"] == "NetworkPolicy" and is_of_chart(one)]
     pods = {name: pod["metadata"]["labels"] for name, pod in pod_templates(manifests) if is_of_chart(pod)}
 
@@ -277,9 +277,47 @@ def test_the_network_policy_admits_clients_peers_and_the_test() -> None:
     assert not peers["from"][0]["podSelector"]["matchLabels"].items() <= tester.items()
 
 
+@pytest.mark.parametrize("case", [MINIMAL, CERTIFICATES], ids=["secret", "certificates"])
+def test_by_default_only_servers_reach_the_port_for_peers(case: Path) -> None:
+    """Clients, kubelets and Prometheus reach their ports, and nothing bounds the way to Postgres and Redis."""
+    manifests = render(case)
+    servers, jobs = (_find_policy(manifests, of_jobs=of_jobs)["spec"] for of_jobs in (False, True))
+
+    selects = {
+        port["port"]: [one["podSelector"]["matchLabels"] for one in rule.get("from", ())]
+        for rule in servers["ingress"]
+        for port in rule["ports"]
+    }
+    own = find(manifests, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert selects.pop("peer") == [servers["podSelector"]["matchLabels"]]
+    assert servers["podSelector"]["matchLabels"].items() <= own.items()
+    assert selects.keys() >= {"http", "grpc"}
+    assert not any(selects.values())
+    assert [(spec["policyTypes"], spec.get("egress")) for spec in (servers, jobs)] == [(["Ingress"], None)] * 2
+
+
+def test_one_value_has_replicas_show_each_other_certificates() -> None:
+    manifests = render(MINIMAL, values={"peer": {"tls": {"certManager": True}}})
+    certificates = {one["spec"]["secretName"]: one["spec"] for one in manifests if one["kind"] == "Certificate"}
+    issuers = {one["metadata"]["name"]: one["spec"] for one in manifests if one["kind"] == "Issuer"}
+    pod = find(manifests, "Deployment")["spec"]["template"]["spec"]
+    (mounted,) = (one["secret"]["secretName"] for one in pod["volumes"] if one["name"] == "peer-tls")
+    variables = {one["name"] for one in pod["containers"][0]["env"]}
+
+    shown = certificates.pop(mounted)
+    (authority,) = certificates
+    assert shown["dnsNames"] == ["rota-peer"]
+    assert issuers[shown["issuerRef"]["name"]] == {"ca": {"secretName": authority}}
+    assert issuers[certificates[authority]["issuerRef"]["name"]] == {"selfSigned": {}}
+    assert {f"ROTA_PEER_TLS_{part}_FILE" for part in ("CERT", "KEY", "CA")} <= variables
+
+
 def test_the_network_policy_lets_out_to_configured_services() -> None:
     reached = {
-        case.name: [_ports(rule) for rule in _find_policy(render(case))["spec"]["egress"]]
+        case.name: [
+            _ports(rule)
+            for rule in _find_policy(render(case, values={"networkPolicy": {"egress": True}}))["spec"]["egress"]
+        ]
         for case in (EVERYTHING, CERTIFICATES)
     }
 

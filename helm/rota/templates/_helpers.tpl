@@ -84,6 +84,13 @@ volumeMounts: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
+{{/* The secret with the certificate that servers show each other; empty without one. */}}
+{{- define "rota.peerTls" -}}
+{{- with .Values.peer.tls }}
+{{- .existingSecret | default (ternary (printf "%s-peer-tls" (include "rota.fullname" $)) "" .certManager) }}
+{{- end }}
+{{- end }}
+
 {{/* What the servers have as files, each in a folder of its own below /etc/rota: a list, for volumes and for mounts. */}}
 {{- define "rota.files" -}}
 {{- with .Values }}
@@ -95,7 +102,7 @@ volumeMounts: {{- toYaml . | nindent 2 }}
     items:
       - {key: {{ ternary .peer.existingSecretKey "peer-secret" (ne .peer.existingSecret "") }}, path: secret}
 {{- end }}
-{{- with .peer.tls.existingSecret }}
+{{- with include "rota.peerTls" $ }}
 - name: peer-tls
   secret: {secretName: {{ . }}, defaultMode: 0440}
 {{- end }}
@@ -146,7 +153,7 @@ volumeMounts: {{- toYaml . | nindent 2 }}
 {{- if or .peer.secret .peer.existingSecret }}
 - {name: ROTA_PEER_SECRET_FILE, value: /etc/rota/peer-secret/secret}
 {{- end }}
-{{- if .peer.tls.existingSecret }}
+{{- if include "rota.peerTls" $ }}
 - {name: ROTA_PEER_TLS_CERT_FILE, value: /etc/rota/peer-tls/tls.crt}
 - {name: ROTA_PEER_TLS_KEY_FILE, value: /etc/rota/peer-tls/tls.key}
 - {name: ROTA_PEER_TLS_CA_FILE, value: /etc/rota/peer-tls/ca.crt}
