@@ -19,6 +19,9 @@ from tests.deploy.kubernetes import REPOSITORY, render
 from tests.support.helm import helm
 
 GITHUB = REPOSITORY / ".github"
+FROM_THE_INDEX = re.compile(
+    r"\b(pip|uv|make|hatchling|pip-audit|pipx|npx|python)\b|\.venv|\.ci/run|setup-python|matrix\.command"
+)
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
 VERSION: str = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
 release_notes: Any = importlib.import_module("requirements.release_notes")
@@ -161,7 +164,67 @@ def test_the_published_chart_pulls_the_image_of_its_release(tmp_path: Path) -> N
     assert images == {"ghcr.io/some-owner/rota:9.8.7"}
 
 
-def test_actions_are_pinned() -> None:
-    used = [use for path in WORKFLOWS for use in re.findall(r"uses: (\S+)", path.read_text())]
+def test_actions_are_pinned_by_digest() -> None:
+    """A tag can be moved to other code. The comment names the release, for people and for the bot that renews both."""
+    used = [line for path in GITHUB.rglob("*.y*ml") for line in re.findall(r"\buses: *(.*)", path.read_text())]
+    pinned = [re.fullmatch(r"([\w./-]+)@([0-9a-f]{40}) # (v\d+\.\d+\.\d+)", line) for line in used]
 
-    assert [use for use in used if not re.search(r"@(v\d+\.\d+\.\d+|[0-9a-f]{40})$", use)] == []
+    assert len(used) >= 10
+    assert [line for line, is_pinned in zip(used, pinned, strict=True) if not is_pinned] == []
+    # One release of each action, in all workflows.
+    assert len({each.groups() for each in pinned if each}) == len({each[1] for each in pinned if each})
+
+
+def test_what_the_package_index_brings_runs_without_rights() -> None:
+    """Its tools could change the repository, a release or a signature, with the rights of the job that runs them."""
+    rights: dict[str, set[str]] = {}
+    for path in WORKFLOWS:
+        document = yaml.safe_load(path.read_text())
+        for name, job in document["jobs"].items():
+            granted = job.get("permissions", document["permissions"])
+            may_write = (
+                granted if isinstance(granted, str) else {right for right in granted if granted[right] == "write"}
+            )
+            tools = [step for step in job["steps"] if FROM_THE_INDEX.search(step.get("run", "") + step.get("uses", ""))]
+            stored = [
+                step
+                for step in job["steps"]
+                if "actions/checkout@" in step.get("uses", "")
+                and step.get("with", {}).get("persist-credentials") is not False
+            ]
+            rights[f"{path.stem}/{name}"] = {*may_write}
+            assert not (tools and may_write), (path.name, name)
+            assert not stored or "contents" in may_write, (path.name, name)
+
+    assert rights["locks/propose"] == {"contents", "pull-requests"}
+    assert rights["locks/resolve"] == rights["release/package"] == rights["ci/run"] == set()
+
+
+def test_the_patch_of_the_locks_changes_nothing_else(tmp_path: Path) -> None:
+    """The steps of both jobs, on a copy: what a tool of the index writes into the patch reaches the locks alone."""
+    jobs = yaml.safe_load((GITHUB / "workflows" / "locks.yml").read_text())["jobs"]
+    (makes,) = (step["run"] for step in jobs["resolve"]["steps"] if "git diff" in step.get("run", ""))
+    applies = next(line for line in jobs["propose"]["steps"][-1]["run"].splitlines() if line.startswith("git apply"))
+    files = {name: tmp_path / name for name in ("requirements/server.lock", "THIRD-PARTY.md", "Makefile")}
+    (tmp_path / "requirements").mkdir()
+    for file in files.values():
+        file.write_text("old\n")
+    begin = "git init -q . && git add . && git -c user.name=x -c user.email=x@x commit -q -m x"
+    spoil = "git diff --output locks.patch"
+    for command in (
+        begin,
+        "for f in */*.lock *.md Makefile; do echo new > $f; done",
+        makes,
+        spoil,
+        "git stash -q",
+        applies,
+    ):
+        subprocess.run(
+            ["bash", "-e", "-c", command], cwd=tmp_path, env={**os.environ, "RUNNER_TEMP": str(tmp_path)}, check=True
+        )
+
+    assert {name: file.read_text() for name, file in files.items()} == {
+        "requirements/server.lock": "new\n",
+        "THIRD-PARTY.md": "new\n",
+        "Makefile": "old\n",
+    }
