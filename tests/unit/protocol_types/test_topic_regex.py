@@ -89,7 +89,7 @@ def test_a_name_may_be_excepted() -> None:
     metadata = plain(topics=["orders", "logs"], topics_except=["logs"])
 
     assert assigned(metadata, topics={"orders": 1, "logs": 1}) == [{"orders": [0]}]
-    assert subscribed_topics("consumer", metadata) == {"orders"}
+    assert subscribed_topics("consumer", metadata) == frozenset({"orders"})
     read = readable_metadata("consumer", metadata)
     assert read is not None
     assert read["topics_except"] == ["logs"]
