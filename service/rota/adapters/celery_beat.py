@@ -6,7 +6,7 @@ Configured by the app: `rota_url`, `rota_beat_name` (default: `celery-beat`), `r
 `rota_once_per`, a dictionary from the names of entries to the shortest time between two of their occasions. All keep
 the same schedule; those that do not lead tick along and send nothing. What falls due between a leader's death and the
 next election is not sent at all. An entry in `rota_once_per` is noted as sent before it is sent, so that two beats
-whose clocks differ send it once, also when one of them takes over from the other meanwhile.
+with different clocks send it once, also when one of them takes over from the other meanwhile.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class LeaderScheduler(PersistentScheduler):  # type: ignore[misc]  # Celery ship
             super().apply_entry(entry, producer)
 
     def _is_first(self, name: str) -> bool:
-        """Whether no beat has sent the entry for this occasion. One whose occasions cannot be asked for is not sent."""
+        """Whether no beat has sent the entry for this occasion. An entry is not sent if its occasions cannot be read."""
         occasions, due_ms = self._occasions.get(name), int(time.time() * 1_000)
         if occasions is None:
             return True

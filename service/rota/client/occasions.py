@@ -1,7 +1,7 @@
 """Once per occasion: a group remembers when the work of its last occasion was due, as progress behind its fence.
 
 Two starts of a schedule belong to one occasion if they are less than half of the schedule's period apart. So hosts
-whose clocks differ, or that start late, agree on the occasion without a clock that they share.
+with different clocks, or with a late start, agree on the occasion without a clock that they share.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Occasions:
         return TopicPartitions(self._topic, (0,))
 
     def is_due(self, fetched: Iterable[FetchedOffset], due_ms: int) -> bool:
-        """Whether the work that is due at `due_ms` belongs to an occasion whose work has not been done."""
+        """Whether the work that is due at `due_ms` belongs to an occasion that has not been done."""
         last_ms = max((each.offset for each in fetched if each.topic == self._topic), default=-1)
         return last_ms < 0 or due_ms - last_ms >= self.period_ms / 2
 

@@ -137,7 +137,7 @@ class MemberStats(CallStats):
         self._counts = self._client.counts_of(self.labels)
 
     def watch_work(self, troubles: Callable[[], list[str]]) -> None:
-        """Read from here what is wrong with a pool's shards."""
+        """Read the trouble of a pool's shards from this function."""
         self.troubles_of_work = troubles
 
     def begin(self, member: Observed) -> None:

@@ -724,8 +724,8 @@ class Member(Generic[Share]):
 class Consumer(Member[Partitions]):
     """A `Member` with a share of the partitions of topics.
 
-    Two ways of progress: `commit` what is done, at once; or `store` it and leave the rest to the consumer. It commits
-    what is stored every `auto_commit_ms`, and when partitions are revoked and when the consumer is closed, after
+    Two ways of progress: `commit` an offset at once; or `store` it and leave the rest to the consumer. It commits
+    the stored offsets every `auto_commit_ms`, and when partitions are revoked and when the consumer is closed, after
     `on_revoked` has returned.
     """
 
