@@ -122,7 +122,7 @@ async def test_the_largest_message_reaches_a_peer(tables: MemoryTables, monkeypa
 
     async def keep(_: object, request: object) -> Answer:
         received.append(request)
-        return Answer(refuse(largest, ErrorCode.NOT_COORDINATOR))
+        return Answer(refuse(largest, ErrorCode.NOT_COORDINATOR, "moved"))
 
     monkeypatch.setattr(LocalCoordinator, "call", keep)
     largest = JoinGroup("default", "g", "worker", (), 1_000, 1_000, client_id="\x00" * (8 * 1024 * 1024))
