@@ -11,7 +11,7 @@ import grpc
 import uvloop
 
 from bench.setting import HOST
-from rota.api.grpc.server import server_options
+from rota.api.grpc.bounds import bounded_options
 from rota.protocol.limits import Limits
 
 UNARY = "/bench.Echo/Unary"
@@ -28,7 +28,10 @@ async def _stream(messages: AsyncIterator[bytes], context: grpc.aio.ServicerCont
 
 
 async def main(port: int) -> None:
-    server = grpc.aio.server(options=server_options(Limits()))
+    options = bounded_options(
+        streams=1_000, message_bytes=Limits().request_max_bytes, keepalive_ms=30_000, keepalive_timeout_ms=10_000
+    )
+    server = grpc.aio.server(options=options)
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         "Unary": grpc.unary_unary_rpc_method_handler(_unary),
         "Stream": grpc.stream_stream_rpc_method_handler(_stream),

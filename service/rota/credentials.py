@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,12 +25,6 @@ SECRET_VARIABLES = ("ROTA_TOKEN", "ROTA_STORE", "ROTA_REDIS", "ROTA_WEBHOOK")
 
 Version = tuple[tuple[int, int, int], ...]
 """Of files: another one whenever one of them is."""
-
-
-def withhold_secrets(passed_on: Collection[str]) -> None:
-    """Remove our secrets, but for those that are to be passed on, from the environment that commands inherit."""
-    for name in set(SECRET_VARIABLES).difference(passed_on):
-        os.environ.pop(name, None)
 
 
 class CredentialsError(ValueError):

@@ -28,7 +28,7 @@ from rota.cli.members import (
     run_member,
     usage,
 )
-from rota.cli.options import Namespace, Shared, Url, shared
+from rota.cli.options import Namespace, Url, shared
 from rota.cli.times import milliseconds
 from rota.protocol.defaults import COMMAND_DRAIN_MS, RETURN_DELAY_MS, SESSION_TIMEOUT_MS
 
@@ -149,7 +149,6 @@ def lead(
         _ms(wait),
         again,
         instance_id,
-        _place(options),
         priority=priority,
         preempt_after_ms=preempt_after_ms(preempt_after, no_preempt),
         once_per_ms=_period_ms(once_per, at_most_once),
@@ -204,7 +203,6 @@ def hold(
         _ms(wait),
         again,
         instance_id,
-        _place(options),
         permits=permits,
     )
     names = MemberNames(name, instance_id=instance_id)
@@ -267,7 +265,6 @@ def work(
             config_offset,
             _ms(wait),
             instance_id,
-            _place(options),
         )
         running = partial(work_on_connectors, group_id=group, options=connecting)
         raise typer.Exit(run_member(options, names, running, pass_env, quiet=quiet))
@@ -280,7 +277,6 @@ def work(
         strategy,
         _ms(wait),
         instance_id,
-        _place(options),
         topic_regex or "",
         topics_debounce_ms,
         tuple(topics_except or ()),
@@ -309,8 +305,3 @@ def _period_ms(once_per: str | None, at_most_once: bool) -> int | None:
 
 def _ms(seconds: float | None) -> int | None:
     return None if seconds is None else int(seconds * 1000)
-
-
-def _place(options: Shared) -> dict[str, str]:
-    """The coordinator's address for the command, for requests of its own."""
-    return {"ROTA_URL": options.url, "ROTA_NAMESPACE": options.namespace}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import typer
 
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import Shared
-from rota.credentials import withhold_secrets
+from rota.credentials import SECRET_VARIABLES
 from rota.protocol.defaults import PREEMPT_AFTER_MS
 from rota.protocol.ids import check_group_id, check_instance_id, check_namespace, check_topic
 from rota.protocol.limits import MAX_TOPICS_DEBOUNCE_MS
@@ -224,14 +225,17 @@ def run_member(
 ) -> Outcome:
     """Check all that can be checked, connect, and run a member to its end.
 
-    Of the variables with secrets, the member's commands get those that `pass_env` names.
+    Its commands inherit the environment, with the coordinator's address for requests of their own, and with those
+    variables with secrets that `pass_env` names.
     """
     from rota.client import connect
     from rota.exec import tree
 
     check_connection(options)
     names.check()
-    withhold_secrets(pass_env or ())
+    for name in set(SECRET_VARIABLES).difference(pass_env or ()):
+        os.environ.pop(name, None)
+    os.environ.update(ROTA_URL=options.url, ROTA_NAMESPACE=options.namespace)
     tree.hide_memory()
 
     async def connected() -> Outcome:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from rota.client import Client, ConnectWorker, WorkItem
 from rota.exec import tree
@@ -47,7 +47,6 @@ class ConnectorOptions:
     config_offset: Callable[[], int] | None = None
     wait_ms: int | None = None
     group_instance_id: str | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 async def work_on_connectors(client: Client, group_id: str, options: ConnectorOptions) -> int:
@@ -202,7 +201,6 @@ class _Working:
 
     def _grant(self, item: WorkItem, token: int, worker: ConnectWorker) -> Grant:
         more = {
-            **self._options.environment,
             "ROTA_CONNECTOR": item.connector,
             "ROTA_TASK": str(item.task),
             "ROTA_CONFIG_OFFSET": str(worker.config_offset),

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 
 from rota.client import Client, CoordinatorError, Election, MembershipLost, Permit
 from rota.client.occasions import Occasions
@@ -19,7 +19,6 @@ from rota.exec.run import Ended, Grant, GuardianLost, Run, beside
 from rota.exec.signals import ENDING, caught
 from rota.exec.stopping import StopTimes
 from rota.protocol.defaults import COMMAND_REBALANCE_TIMEOUT_MS, PREEMPT_AFTER_MS
-from rota.protocol.fencing_token import generation_of
 
 _log = logging.getLogger(__name__)
 
@@ -35,8 +34,6 @@ class LeadOptions:
     again: bool = False
     """Campaign again after a loss, instead of ending with 74."""
     group_instance_id: str | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """What every run gets besides its grant, such as where the coordinator is."""
     priority: int = 0
     preempt_after_ms: int | None = PREEMPT_AFTER_MS
     permits: int | None = None
@@ -205,14 +202,6 @@ class _Leading:
 
     def _grant(self, term: Term, token: int, election: Election) -> Grant:
         member_id = election.member.member_id
-        environment = {
-            **self._options.environment,
-            "ROTA_GROUP": self._name,
-            "ROTA_FENCING_TOKEN": str(token),
-            "ROTA_GENERATION": str(generation_of(token)),
-            "ROTA_MEMBER_ID": member_id,
-        }
-        fields = {"group": self._name, "fencing_token": token, "member_id": member_id}
         if isinstance(term, Permit):
-            return Grant({**environment, "ROTA_PERMIT": str(term.number)}, {**fields, "permit": term.number})
-        return Grant(environment, fields)
+            return Grant(self._name, token, member_id, {"ROTA_PERMIT": str(term.number)}, {"permit": term.number})
+        return Grant(self._name, token, member_id, {}, {})

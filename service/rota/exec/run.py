@@ -17,6 +17,7 @@ from typing import Any, Self
 from rota.exec import tree
 from rota.exec.messages import Lines, from_loop_ms, now_ms
 from rota.exec.stopping import COMMAND_ENDED, StopTimes
+from rota.protocol.fencing_token import generation_of
 
 _LONGEST_LOOK_S = 0.25
 _PATIENCE_S = 2.0
@@ -29,14 +30,32 @@ _LONGEST_VARIABLE = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a run gets: by the environment, and in full as a line of JSON on the pipe."""
+    """What a run gets: by the environment, and in full as a line of JSON on the pipe.
 
-    environment: Mapping[str, str]
-    document: Mapping[str, Any]
+    `variables` and `fields` are of its kind of grant, beside what each grant has.
+    """
+
+    group_id: str
+    fencing_token: int
+    member_id: str
+    variables: Mapping[str, str]
+    fields: Mapping[str, Any]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        each = {
+            **self.variables,
+            "ROTA_GROUP": self.group_id,
+            "ROTA_FENCING_TOKEN": str(self.fencing_token),
+            "ROTA_GENERATION": str(generation_of(self.fencing_token)),
+            "ROTA_MEMBER_ID": self.member_id,
+        }
+        return {name: value for name, value in each.items() if len(value) < _LONGEST_VARIABLE}
 
     @property
     def line(self) -> str:
-        return json.dumps(self.document, separators=(",", ":")) + "\n"
+        each = {"group": self.group_id, "fencing_token": self.fencing_token, "member_id": self.member_id, **self.fields}
+        return json.dumps(each, separators=(",", ":")) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +128,8 @@ class Run:
     def start(self, command: Sequence[str], grant: Grant, valid_until: float) -> None:
         """Have the command run until `valid_until`, in seconds of the event loop's clock, unless that is renewed."""
         self._valid_until_ms = from_loop_ms(valid_until)
-        environment = {name: value for name, value in grant.environment.items() if len(value) < _LONGEST_VARIABLE}
         self._lines.send(
-            run={"command": list(command), "environment": environment, "document": grant.line},
+            run={"command": list(command), "environment": grant.environment, "document": grant.line},
             grace_ms=self._times.grace_ms,
             margin_ms=self._times.margin_ms,
             valid_until_ms=self._valid_until_ms,

@@ -10,7 +10,6 @@ from typing import Any
 
 from rota.client import Member
 from rota.exec.run import Grant
-from rota.protocol.fencing_token import generation_of
 
 
 async def until(changed: asyncio.Event, is_so: Callable[[], bool], wait_s: float | None) -> None:
@@ -30,18 +29,5 @@ def share_grant(
     for topic, partition in share:
         numbers.setdefault(topic, []).append(partition)
     assignment = [{"topic": topic, "partitions": partitions} for topic, partitions in numbers.items()]
-    environment = {
-        **more,
-        "ROTA_GROUP": group_id,
-        "ROTA_FENCING_TOKEN": str(token),
-        "ROTA_GENERATION": str(generation_of(token)),
-        "ROTA_MEMBER_ID": member.member_id,
-        "ROTA_ASSIGNMENT": json.dumps(assignment),
-    }
-    document = {
-        "group": group_id,
-        "fencing_token": token,
-        "member_id": member.member_id,
-        "assignment": assignment,
-    }
-    return Grant(environment, document)
+    variables = {**more, "ROTA_ASSIGNMENT": json.dumps(assignment)}
+    return Grant(group_id, token, member.member_id, variables, {"assignment": assignment})

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rota.assignors import TopicPartition
 from rota.client import Client, Consumer
@@ -42,7 +42,6 @@ class WorkOptions:
     strategy: str = "cooperative-sticky"
     wait_ms: int | None = None
     group_instance_id: str | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
     topic_regex: str = ""
     """Instead of `topics`: a regular expression of RE2 over whole names."""
     topics_debounce_ms: int = 0
@@ -177,7 +176,7 @@ class _Working:
                     await self._changed.wait()
 
     def _grant(self, token: int, consumer: Consumer) -> Grant:
-        more = dict(self._options.environment)
+        more = {}
         if len(self._options.topics) == 1:
             more["ROTA_PARTITIONS"] = " ".join(str(partition) for _, partition in self._share)
         return share_grant(self._group_id, consumer, token, self._share, more)

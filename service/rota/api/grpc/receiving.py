@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -16,7 +18,7 @@ from rota.api.access.identity import ORIGIN
 from rota.api.grpc.calls import Context, client_of
 from rota.api.grpc.failures import Failure, abort, failure_of
 from rota.api.grpc.turns import Turns
-from rota.api.grpc.unfinished import OpenRpcs, Unfinished
+from rota.api.grpc.unfinished import Unfinished
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import Heartbeat
@@ -54,7 +56,10 @@ class Receiver:
         self._unproven = Unfinished(
             budgets.unproven_messages, budgets.waiting_rpcs, lambda: metrics.over_budget("unproven_messages")
         )
-        self._library_rpcs = OpenRpcs(budgets.waiting_rpcs, lambda: metrics.over_budget("waiting_rpcs"))
+        self._metrics = metrics
+        self._most_open = budgets.waiting_rpcs
+        self._open = Counter[str]()
+        """Rpcs of the services of libraries, which may stay open for as long as their callers like, by source."""
 
     async def message(self, context: Context) -> bytes:
         """The message of an rpc that has one; raises `RejectedRequest`."""
@@ -104,10 +109,25 @@ class Receiver:
             respond = self._to_all(handler.stream_stream, parse)
         return grpc.stream_stream_rpc_method_handler(respond, response_serializer=dump)
 
+    @contextmanager
+    def _counted(self, context: Context) -> Iterator[None]:
+        """Count an rpc while it is open; raises `RejectedRequest` if there are too many."""
+        source, most = self._source(context), self._most_open
+        if self._open[source] >= most.per_source or self._open.total() >= most.in_all:
+            self._metrics.over_budget("waiting_rpcs")
+            raise RejectedRequest(ErrorCode.THROTTLED, "too many health watches and reflections are open")
+        self._open[source] += 1
+        try:
+            yield
+        finally:
+            self._open[source] -= 1
+            if not self._open[source]:
+                del self._open[source]
+
     def _to_one(self, respond: Callable[[Any, Context], Awaitable[Any]], parse: Callable[[bytes], Any]) -> Any:
         async def receive_and_respond(_requests: object, context: Context) -> Any:
             try:
-                with self._library_rpcs.counted(self._source(context)):
+                with self._counted(context):
                     return await respond(parse(_small(await self.message(context))), context)
             except (RejectedRequest, DecodeError) as error:
                 failure = _failure(error)
@@ -123,7 +143,7 @@ class Receiver:
 
         async def receive_and_respond(_requests: object, context: Context) -> AsyncIterator[Any]:
             try:
-                with self._library_rpcs.counted(self._source(context)):
+                with self._counted(context):
                     async for response in respond(receive(context), context):
                         yield response
                 return

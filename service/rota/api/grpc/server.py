@@ -18,7 +18,7 @@ from rota.access.budgets import BUDGETS, Budgets
 from rota.access.proxies import NO_PROXIES, Proxies
 from rota.api.access.guard import ADMIT_ALL, Guard, behind
 from rota.api.access.identity import ORIGIN, RENEWAL_S
-from rota.api.grpc.bounds import bounds, keepalive
+from rota.api.grpc.bounds import ANY_NUMBER, bounded_options
 from rota.api.grpc.calls import Calls, Context, client_of
 from rota.api.grpc.credentials import credentials_of
 from rota.api.grpc.failures import abort, failure_of, traced
@@ -51,16 +51,6 @@ class CannotBind(Exception):
     """The address is taken, or not ours."""
 
 
-def server_options(limits: Limits, *, shares_port: bool = False, most_connections: int = 0) -> list[tuple[str, Any]]:
-    """Clients may ping often (a dead server should be noticed soon), and two servers never share a port unawares."""
-    return [
-        *bounds(STREAMS_PER_CONNECTION, most_connections),
-        ("grpc.so_reuseport", int(shares_port)),
-        ("grpc.max_receive_message_length", limits.request_max_bytes + SLACK_BYTES),
-        *keepalive(30_000, 10_000),
-    ]
-
-
 class GrpcServer:
     """Serves a coordinator on the running event loop.
 
@@ -77,7 +67,7 @@ class GrpcServer:
         shares_port: bool = False,
         proxies: Proxies = NO_PROXIES,
         budgets: Budgets = BUDGETS,
-        most_connections: int = 0,
+        most_connections: int = ANY_NUMBER,
     ) -> None:
         limits, metrics = limits or Limits(), metrics or Metrics()
         self._coordinator = coordinator
@@ -93,9 +83,15 @@ class GrpcServer:
         self._watching = Watching(guarded, limits, metrics, self._drained, admission, self._receiver.message)
         self._health = health.aio.HealthServicer()
         keep_polling()
-        self._server = lasting_server(
-            server_options(limits, shares_port=shares_port, most_connections=most_connections)
+        options = bounded_options(
+            streams=STREAMS_PER_CONNECTION,
+            message_bytes=limits.request_max_bytes + SLACK_BYTES,
+            keepalive_ms=30_000,
+            keepalive_timeout_ms=10_000,
+            most_connections=most_connections,
         )
+        # Two servers never share a port unawares.
+        self._server = lasting_server([*options, ("grpc.so_reuseport", int(shares_port))])
         for service, methods in (self._handlers() | self._handlers_of_libraries()).items():
             add_methods(self._server, service, methods)
         self._readiness: asyncio.Task[None] | None = None

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -27,7 +26,6 @@ SWEEP_EVERY_S = 0.25
 TOO_SLOW = "the message did not arrive in time"
 STALLS = "the message arrives too slowly while others wait"
 TOO_MANY = "too many rpcs wait until their messages are received"
-TOO_MANY_OPEN = "too many health watches and reflections are open"
 
 
 @dataclass(slots=True, eq=False)
@@ -155,29 +153,6 @@ class Unfinished:
     def _refusal(self, why: str) -> RejectedRequest:
         self._refused()
         return RejectedRequest(ErrorCode.THROTTLED, why)
-
-
-class OpenRpcs:
-    """Counts rpcs that callers may keep open. `refused` is called for each one beyond the budget."""
-
-    def __init__(self, share: Share, refused: Callable[[], None]) -> None:
-        self._share = share
-        self._refused = refused
-        self._open: Counter[str] = Counter()
-
-    @contextmanager
-    def counted(self, source: str) -> Iterator[None]:
-        """Count an rpc while it is open; raises `RejectedRequest` (THROTTLED) if there are too many."""
-        if self._open[source] >= self._share.per_source or self._open.total() >= self._share.in_all:
-            self._refused()
-            raise RejectedRequest(ErrorCode.THROTTLED, TOO_MANY_OPEN)
-        self._open[source] += 1
-        try:
-            yield
-        finally:
-            self._open[source] -= 1
-            if not self._open[source]:
-                del self._open[source]
 
 
 def _next_of(queue: deque[asyncio.Future[None]]) -> asyncio.Future[None] | None:

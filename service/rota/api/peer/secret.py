@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import grpc
 
@@ -22,22 +22,15 @@ def shown(secrets: Sequence[str]) -> Metadata:
     return ((_KEY, secrets[0]),) if secrets else ()
 
 
-class SecretRequired:
-    """Refuses calls that show none of the secrets. Several are accepted, so that a new one can be brought in."""
+async def demand_secret(secrets: Sequence[str], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+    """End a call with UNAUTHENTICATED unless it shows one of these; its message need not have arrived.
 
-    def __init__(self, secrets: Callable[[], Sequence[str]]) -> None:
-        self._secrets = secrets
-
-    async def demand(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-        """End the call with UNAUTHENTICATED unless it shows one. Its message need not have arrived."""
-        if self._knows(dict(context.invocation_metadata() or ()).get(_KEY, "")):
-            return
-        peer = context.peer()
-        source = peer.rpartition(":")[0]
-        log_refusal(_log, "a peer was refused: it does not show the secret", source, peer=peer)
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "peers of this replica show a secret (--peer-secret-file)")
-
-    def _knows(self, given: str | bytes) -> bool:
-        """In a time that tells nothing about how much of it is right."""
-        shown = given.encode() if isinstance(given, str) else given
-        return any(hmac.compare_digest(shown, secret.encode()) for secret in self._secrets())
+    Several are accepted, so that a new one can be brought in. The comparison takes as long whatever is shown.
+    """
+    given = dict(context.invocation_metadata() or ()).get(_KEY, "")
+    shown = given.encode() if isinstance(given, str) else given
+    if any(hmac.compare_digest(shown, secret.encode()) for secret in secrets):
+        return
+    peer = context.peer()
+    log_refusal(_log, "a peer was refused: it does not show the secret", peer.rpartition(":")[0], peer=peer)
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "peers of this replica show a secret (--peer-secret-file)")

@@ -11,7 +11,7 @@ import grpc
 
 from rota.access.budgets import BUDGETS, Budgets
 from rota.access.proxies import NO_PROXIES
-from rota.api.grpc.bounds import bounds, keepalive
+from rota.api.grpc.bounds import ANY_NUMBER, bounded_options
 from rota.api.grpc.failures import abort, failure_of
 from rota.api.grpc.receiving import Receiver
 from rota.api.heartbeats import answers_to
@@ -34,7 +34,7 @@ from rota.api.peer.methods import (
     unpack_namespaces,
     unpack_watch,
 )
-from rota.api.peer.secret import SecretRequired
+from rota.api.peer.secret import demand_secret
 from rota.api.peer.traces import forwarded
 from rota.api.peer.unproven import UnprovenConnections
 from rota.grpc_polling import keep_polling
@@ -71,24 +71,24 @@ class PeerServer:
         *,
         budgets: Budgets = BUDGETS,
         metrics: Metrics | None = None,
-        most_connections: int = 0,
+        most_connections: int = ANY_NUMBER,
     ) -> None:
         metrics = metrics or Metrics()
         self._local = local
-        self._secret = SecretRequired(secrets) if secrets is not None else None
+        self._secrets = secrets
         self._unproven = UnprovenConnections(budgets.handshakes.per_source)
         receiver = Receiver(budgets, None, NO_PROXIES, metrics)
         is_open = secrets is None and credentials is None
         self._receive = receiver.message if is_open else receiver.message_at_once
         keep_polling()
-        self._server = lasting_server(
-            [
-                *bounds(CALLS_OF_A_CONNECTION, most_connections),
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-                *keepalive(KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS),
-            ]
+        options = bounded_options(
+            streams=CALLS_OF_A_CONNECTION,
+            message_bytes=MAX_MESSAGE_BYTES,
+            keepalive_ms=KEEPALIVE_MS,
+            keepalive_timeout_ms=KEEPALIVE_TIMEOUT_MS,
+            most_connections=most_connections,
         )
+        self._server = lasting_server([*options, ("grpc.so_reuseport", 0)])
         add_methods(self._server, SERVICE, self._handlers())
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if credentials is None:
@@ -126,8 +126,8 @@ class PeerServer:
         """The behaviour, for callers that prove to be peers."""
 
         async def enter(_requests: object, context: Context) -> bytes | None:
-            if self._secret is not None:
-                await self._secret.demand(context)
+            if self._secrets is not None:
+                await demand_secret(self._secrets(), context)
             self._unproven.prove(context.peer())
             try:
                 data = await self._receive(context)

@@ -10,9 +10,8 @@ import asyncio
 import os
 import socket
 from collections import Counter
-from contextlib import ExitStack, suppress
-from ipaddress import ip_address
-from urllib.parse import quote
+from contextlib import suppress
+from operator import itemgetter
 
 from rota.access.sources import source_of
 from rota.api.grpc.calls import host_of
@@ -23,70 +22,65 @@ SWEEP_EVERY_S = 1.0
 FILES_OF_A_TURN = 50
 """Open files that are looked at in one turn of the event loop."""
 
+End = tuple[str, int]
+"""The source and port of a connection's other end."""
+
 
 class UnprovenConnections:
-    """Keeps this many connections of each source on which no peer has called. gRPC's names stand for their ends."""
+    """Keeps this many connections of each source on which no peer has called: the newest ones."""
 
     def __init__(self, per_source: int) -> None:
         self._per_source = per_source
-        self._proven: set[str] = set()
-        self._since: dict[str, float] = {}
-        """When each unproven connection was found, the oldest first."""
+        self._proven: set[End] = set()
+        self._since: dict[End, float] = {}
+        """When each connection was found, the oldest first."""
 
     def prove(self, peer: str) -> None:
-        """Keep this connection: a call on it comes from a peer."""
-        self._proven.add(peer)
+        """Keep the connection that gRPC names so: a call on it comes from a peer."""
+        self._proven.add((source_of(host_of(peer)), int(peer.rpartition(":")[2])))
 
     async def keep_few(self, port: int) -> None:
-        """Close those that are too many or too old, until the task is cancelled."""
+        """Close the others that are too many or too old, until the task is cancelled."""
+        now = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(SWEEP_EVERY_S)
-            known = set(self._proven)
-            with ExitStack() as handles:
-                found = await _connections(port, handles)
-                self._proven -= known - found.keys()
-                self._close_surplus(found)
+            proven, since, surplus = set(self._proven), dict[End, float](), self._surplus(now())
+            for number, name in enumerate(os.listdir("/dev/fd"), 1):
+                if number % FILES_OF_A_TURN == 0:
+                    await asyncio.sleep(0)
+                # A handle of our own: the number of the file may be that of another file in the next moment.
+                with suppress(OSError), _socket_of(os.dup(int(name))) as handle:
+                    end = _end_at(handle, port)
+                    if end is not None:
+                        since[end] = self._since.get(end, now())
+                        if end in surplus and end not in self._proven:
+                            handle.shutdown(socket.SHUT_RDWR)
+            self._proven -= proven - since.keys()
+            self._since = dict(sorted(since.items(), key=itemgetter(1)))
 
-    def _close_surplus(self, found: dict[str, socket.socket]) -> None:
-        """The oldest ones give way, so that strangers that stay do not keep a peer out."""
-        now = asyncio.get_running_loop().time()
-        former = {peer: at for peer, at in self._since.items() if peer in found}
-        self._since = former | {peer: now for peer in found if peer not in former}
-        for peer in self._proven & found.keys():
-            del self._since[peer]
-        kept = Counter[str]()
-        for peer, at in reversed(self._since.items()):
-            source = source_of(host_of(peer))
-            kept[source] += 1
-            if kept[source] > self._per_source or now - at >= PROOF_S:
-                with suppress(OSError):  # it has been closed meanwhile
-                    found[peer].shutdown(socket.SHUT_RDWR)
-
-
-async def _connections(port: int, handles: ExitStack) -> dict[str, socket.socket]:
-    """This process's connections to the port, by handles of our own, which `handles` closes."""
-    found = dict[str, socket.socket]()
-    for number, name in enumerate(os.listdir("/dev/fd"), 1):
-        if number % FILES_OF_A_TURN == 0:
-            await asyncio.sleep(0)
-        with suppress(OSError):  # it is no socket, not connected, or closed by now
-            # The file's number may be that of another connection in the next moment; the number of a handle is ours.
-            file = os.dup(int(name))
-            try:
-                handle = socket.socket(fileno=file)
-            except OSError:
-                os.close(file)
-                continue
-            if handle.family not in (socket.AF_INET, socket.AF_INET6) or handle.getsockname()[1] != port:
-                handle.close()
-            else:
-                handles.enter_context(handle)
-                found[_name_of(*handle.getpeername()[:2])] = handle
-    return found
+    def _surplus(self, now_s: float) -> set[End]:
+        """Those to close. The oldest ones give way, so that strangers that stay do not keep a peer out."""
+        surplus, of_source = set[End](), Counter[str]()
+        for end, since_s in reversed(self._since.items()):
+            if end not in self._proven:
+                of_source[end[0]] += 1
+                if of_source[end[0]] > self._per_source or now_s - since_s >= PROOF_S:
+                    surplus.add(end)
+        return surplus
 
 
-def _name_of(host: str, port: int) -> str:
-    """The name that gRPC has for the other end of a connection."""
-    address = ip_address(host)
-    address = getattr(address, "ipv4_mapped", None) or address
-    return f"ipv4:{address}:{port}" if address.version == 4 else f"ipv6:{quote(f'[{host}]')}:{port}"
+def _socket_of(file: int) -> socket.socket:
+    """The socket with this number, which is closed if it is none; raises `OSError` then."""
+    try:
+        return socket.socket(fileno=file)
+    except OSError:
+        os.close(file)
+        raise
+
+
+def _end_at(handle: socket.socket, port: int) -> End | None:
+    """The other end of a connection to the port; None for other sockets."""
+    if handle.family not in (socket.AF_INET, socket.AF_INET6) or handle.getsockname()[1] != port:
+        return None
+    host, its_port, *_ = handle.getpeername()
+    return source_of(host), its_port
