@@ -395,7 +395,7 @@ def units_in_quarantine_are_assigned(patch: Patch) -> None:
         patch(module, "leave_out", lambda _group, assignments: assignments)
 
 
-@plant("the check", "quarantine", 1877)
+@plant("the check", "quarantine", 460)
 def a_holder_that_gave_a_unit_up_acquits_nothing(patch: Patch) -> None:
     for module in (assignment, sync):
         patch(module, "clear_handed_over", lambda *_: None)
@@ -414,6 +414,6 @@ def more_units_than_may_be_are_quarantined(patch: Patch) -> None:
     patch(suspects, "_quarantine_due", without_limit)
 
 
-@plant("the check", "unrest", 131, 1010)
+@plant("the check", "unrest", 1059, 1183)
 def a_released_unit_gets_no_holder(patch: Patch) -> None:
     patch(quarantine, "start_rebalance", lambda *_: None)

@@ -177,7 +177,7 @@ def a_program_that_is_ended_does_not_leave(patch: Patch) -> None:
     fails_with="CoordinatorUnreachable",
 )
 def only_a_lost_membership_is_forgiven(patch: Patch) -> None:
-    async def run(self: Any, shard: Any) -> None:
+    async def run(self: Any, shard: Any, _place: Any, _former: Any) -> None:
         try:
             await self._work(shard)
         except Exception as error:
@@ -337,7 +337,12 @@ def losses_in_groups_are_failures(patch: Patch) -> None:
 
 @PLANTS.named("seams D3", POOLS + "test_a_failing_shard_costs_its_siblings_no_progress[0]")
 def a_failing_shard_ends_all_others_at_once(patch: Patch) -> None:
-    patch(member.Member, "_fail_in_order", lambda self, error, _unit: self.fail(error))
+    def fail(self: Any, error: BaseException, unit: str) -> None:
+        former(self, error, unit)
+        self._holding.lose("its work raised")
+
+    former = member.Member._fail_in_order
+    patch(member.Member, "_fail_in_order", fail)
 
 
 @PLANTS.named("seams D4", POOLS + "test_a_retry_leaves_the_other_shards_at_work", fails_with="TimeoutError")
