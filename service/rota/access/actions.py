@@ -110,6 +110,7 @@ NEEDS: Mapping[type, Need] = MappingProxyType(
         m.PutTopic: _ADMINISTER_TOPIC,
         m.GetTopic: _DESCRIBE_TOPIC,
         m.DeleteTopic: _ADMINISTER_TOPIC,
+        m.ForgetTopic: _ADMINISTER_TOPIC,
         m.ListTopics: Need(Action.DESCRIBE, Kind.TOPICS),
     }
 )

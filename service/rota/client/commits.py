@@ -38,6 +38,7 @@ from rota.protocol.defaults import COMMIT_FLUSH_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_RETENTION_TIME_MS, Limits
 from rota.protocol.messages import CommitOffsets, CommitReply, FetchedOffset, OffsetToCommit, PartitionResult
+from rota.protocol.texts import TOPICS_CHANGED
 
 Share = TypeVar("Share")
 
@@ -280,7 +281,7 @@ class Commits(Generic[Share]):
             entry.finish()
         if ErrorCode.UNKNOWN_TOPIC in refused.values() and self._holding is not None:
             # The program works on with the progress of a topic that is gone: it starts again on what it is assigned.
-            reason = "a topic was deleted"
+            reason = f"{TOPICS_CHANGED}: one was deleted"
             self._holding.lose(reason)
             self._driver.rejoin(reason)
         return None

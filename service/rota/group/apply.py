@@ -102,7 +102,7 @@ def _member_gone(group: Group, record: MemberGone, at_ms: int) -> None:
         group.dirty_members[record.member_id] = None
         # It is gone for good, so an owner that loads the group must start a rebalance.
         group.settle(PREPARING_REBALANCE)
-        if record.cause and not any(other.settled for other in group.members.values()):
+        if not any(other.settled for other in group.members.values()):
             # A new owner finds no member, only the row: it must say how the last one went.
             group.settle_trigger(*trigger_of(record))
 
@@ -275,9 +275,7 @@ def _group_emptied(group: Group, record: GroupEmptied, at_ms: int) -> None:
     group.initial = False
     group.fenced_reported.clear()
     group.departed.clear()
-    if record.cause:
-        # A release without codes did not note why the group became empty: its rows do not say so either.
-        _note_trigger(group, record)
+    _note_trigger(group, record)
     group.settle(EMPTY)
 
 

@@ -73,8 +73,6 @@ class _Reader:
         """The members of the last generation; None where the events begin later."""
         self._running: Generation | None = None
         self._departed: list[Departure] = []
-        self._last_gone = ""
-        """The kind of the last line by which a member went."""
 
     def story(self) -> list[Generation]:
         if self._running is None:
@@ -84,14 +82,13 @@ class _Reader:
     def read(self, event: Event) -> None:
         kind, payload = event["kind"], event["payload"]
         if kind in MEMBER_ENDS:
-            self._last_gone = kind
             self._departed.append(Departure(payload["member_id"], MEMBER_ENDS[kind], event["reason"]))
         elif kind == "rebalance_started":
             self._running = Generation(
                 event["generation_id"] + 1,
                 event["reason"],
                 payload["by"],
-                rebalance_cause(event["reason"], payload),
+                rebalance_cause(payload),
                 event["at_ms"],
                 revision=event["revision"],
             )
@@ -110,7 +107,7 @@ class _Reader:
                 payload["generation_id"],
                 event["reason"],
                 payload["by"],
-                rebalance_cause(event["reason"], payload),
+                rebalance_cause(payload),
                 payload["started_at_ms"],
                 event["at_ms"],
                 leader_id=payload["leader_id"],
@@ -123,7 +120,7 @@ class _Reader:
 
     def _empty(self, event: Event, payload: Mapping[str, Any]) -> None:
         at_ms = event["at_ms"]
-        cause = rebalance_cause(event["reason"], payload, self._last_gone)
+        cause = rebalance_cause(payload)
         place = payload["generation_id"], event["reason"], payload.get("by", "")
         emptied = Generation(*place, cause, at_ms, at_ms, at_ms, revision=event["revision"])
         self._finish(emptied)

@@ -55,8 +55,6 @@ class GroupAudit:
         """All members that were in a generation."""
         self._telling: r.Record | None = None
         """The last record that can stand before a cause."""
-        self._has_causes = False
-        """Whether the lines of this epoch have causes: those of releases before them have none."""
 
     def add(self, line: Line) -> Iterator[tuple[str, str]]:
         """The checks that fail at this line, with the reason; none after a line that cannot be replayed."""
@@ -64,7 +62,7 @@ class GroupAudit:
             yield "epoch", f"epoch {line.epoch} after epoch {self._epoch}: an owner that was overtaken has written"
         if line.epoch > self._epoch:
             self._shard.forget_unsettled()
-            self._has_causes, self._telling = False, None
+            self._telling = None
         self._epoch = line.epoch
         if self._broken:
             return
@@ -102,10 +100,8 @@ class GroupAudit:
                 self._settled.add(record.new_member_id)
 
     def _cause(self, record: r.Record) -> Iterator[tuple[str, str]]:
-        if has_cause(record):
-            self._has_causes |= bool(getattr(record, "cause", ""))
-            if self._has_causes and (wrong := wrong_cause(record, self._telling)):
-                yield "S21", wrong
+        if has_cause(record) and (wrong := wrong_cause(record, self._telling)):
+            yield "S21", wrong
         if isinstance(record, TELLING):
             self._telling = record
 

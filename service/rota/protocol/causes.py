@@ -58,7 +58,7 @@ CAUSES: Mapping[Cause, str] = {
     Cause.UNIT_FAILED: "a member left, because its work on a unit failed",
     Cause.UNITS_RELEASED: "units were released from quarantine, by an administrator or because their time was over",
     Cause.GENERATION_RAISED: "the store went back to an earlier state, and the generation was raised past it",
-    Cause.OTHER: "the lines before it are missing, or a release without codes wrote it",
+    Cause.OTHER: "the line has no code",
 }
 
 MEMBER_ENDS = {

@@ -9,7 +9,6 @@ from typing import get_args
 import pytest
 
 from rota.group import records as r
-from rota.group.apply import apply
 from rota.group.cause_rules import wrong_cause
 from rota.group.records import MemberEnd
 from rota.protocol import messages as m
@@ -179,16 +178,6 @@ def test_a_new_owner_names_the_departure_before_it() -> None:
     assert isinstance(emptied, r.GroupEmptied)
     assert (emptied.cause, emptied.by, core.group.state) == ("member_expired", "m0", "Empty")
     assert emptied.reason == f"member m0 expired: {expired.reason}"
-
-
-def test_a_departure_without_a_code_leaves_the_rows_cause() -> None:
-    """A release without codes wrote the line."""
-    group = a_stable_group(members=1).group
-
-    apply(group, r.MemberLeft("m0", None, ""), 2_000)
-
-    assert group.settled is not None
-    assert group.settled.rebalance_cause == "member_joined"
 
 
 # --- the rule -------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ class LeaderChanges(Fact):
             at=us(event.at_ms),
             former_leader_id=event.payload["former_leader_id"],
             leader_id=event.payload["leader_id"],
-            cause=rebalance_cause(event.reason, event.payload),
+            cause=rebalance_cause(event.payload),
             reason=event.reason,
         )
 

@@ -10,7 +10,7 @@ from rota.pipeline.facts import outcomes
 from rota.pipeline.facts.fact import Event, Fact, Row, State, apart_ms, row, us
 from rota.pipeline.facts.view import COMPLETING, PREPARING, GroupView
 from rota.pipeline.tables import REBALANCES
-from rota.protocol.causes import MEMBER_ENDS, Cause
+from rota.protocol.causes import Cause
 
 _COUNTED = {
     "member_joined": "joined",
@@ -34,7 +34,6 @@ class Rebalances(Fact):
             "open": None,
             "ended": None,
             "counts": dict.fromkeys(_COUNTED.values(), 0),
-            "last_gone": "",
         }
 
     def add(self, event: Event, view: GroupView) -> Iterator[Row]:
@@ -61,8 +60,6 @@ class Rebalances(Fact):
                 yield from self._close(event.at_ms, view, outcomes.DELETED)
             case kind:
                 self.state["counts"][_COUNTED[kind]] += 1
-                if kind in MEMBER_ENDS:
-                    self.state["last_gone"] = kind
 
     def taken_over(self, event: Event, view: GroupView) -> Iterator[Row]:
         self.state["counts"]["joined"] -= [each["settled"] for each in view.members.values()].count(False)
@@ -116,7 +113,7 @@ class Rebalances(Fact):
         return _row(opened, view)
 
     def _emptied(self, event: Event, view: GroupView) -> Iterator[Row]:
-        anew = _began(event, view, event.payload.get("by", ""), self.state["last_gone"])
+        anew = _began(event, view, event.payload.get("by", ""))
         if (opened := self.state["open"]) is not None and opened["completed_ms"] is not None:
             yield from self._close(event.at_ms, view, _interrupted_by(anew["cause"]))
         opened = self.state["open"] = self.state["open"] or anew
@@ -149,9 +146,9 @@ def _interrupted_by(cause: str) -> str:
     return outcomes.TIMED_OUT if cause == Cause.SYNC_TIMEOUT else outcomes.SUPERSEDED
 
 
-def _began(event: Event, view: GroupView, by: str, last_gone: str = "") -> dict[str, Any]:
+def _began(event: Event, view: GroupView, by: str) -> dict[str, Any]:
     return {
-        "cause": rebalance_cause(event.reason, event.payload, last_gone),
+        "cause": rebalance_cause(event.payload),
         "reason": event.reason,
         "by": by,
         "from_state": view.now,
