@@ -53,7 +53,7 @@ class LeaderScheduler(PersistentScheduler):  # type: ignore[misc]  # Celery ship
             super().apply_entry(entry, producer)
 
     def _is_first(self, name: str) -> bool:
-        """Whether no beat has sent the entry for this occasion. An entry is not sent if its occasions cannot be read."""
+        """Whether no beat has sent the entry for this occasion. It is not sent if its occasions cannot be read."""
         occasions, due_ms = self._occasions.get(name), int(time.time() * 1_000)
         if occasions is None:
             return True
