@@ -318,10 +318,11 @@ async def test_the_log_is_the_same_file_whatever_connections_end(store: SqlStore
             async with engine.connect() as connection:
                 await connection.invalidate()
         assert connections._lasting is not None
-        lasting = driver_of(connections._lasting)._thread
-        for thread in connections._threads._threads:
-            if thread is not lasting:
-                await asyncio.to_thread(thread.join, EVENTUALLY_S)
+        lasting = driver_of(connections._lasting)
+        for drivers in connections._drivers:
+            for driver in drivers._opened:
+                if driver is not lasting:
+                    await asyncio.to_thread(driver._thread.join, EVENTUALLY_S)
 
         await claim_one(store)
         assert os.fstat(log.fileno()).st_nlink == 1

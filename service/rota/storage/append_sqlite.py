@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rota.replica.ports import ShardBatch
 from rota.storage.append import Statement, advance, changes_of, compiled, delete_one, ends_of, given_ends, or_replace
 from rota.storage.bulk import TableChange, given_keys, sent_type
-from rota.storage.engine import driver_of
+from rota.storage.engine import SqliteConnection, driver_of
 from rota.storage.schema import POSTGRES_SCHEMA, group_events, groups, members, offsets
 
 
@@ -27,13 +27,8 @@ class SqliteAppender:
 
     async def append(self, connection: AsyncConnection, batches: Sequence[ShardBatch]) -> set[int]:
         driver = driver_of(connection)
-        try:
-            # What each of the driver's public methods does with a single statement.
-            moved: set[int] = await driver._execute(_append, driver._conn, batches)
-        except BaseException:
-            # A cancelled caller goes on after the thread has finished its statement: this runs after that.
-            await driver.rollback()
-            raise
+        # What each of the driver's public methods does with a single statement.
+        moved: set[int] = await driver._execute(_append, driver._conn, batches)
         return moved
 
     async def warm_up(self, connection: AsyncConnection) -> None:
@@ -46,10 +41,9 @@ class SqliteAppender:
         await driver._execute(_lengthen_log, driver._conn)
 
 
-def _append(connection: sqlite3.Connection, batches: Sequence[ShardBatch]) -> set[int]:
-    """It finishes each statement that it has begun, even if its caller was cancelled."""
+def _append(connection: SqliteConnection, batches: Sequence[ShardBatch]) -> set[int]:
     with connection:
-        connection.execute("BEGIN IMMEDIATE")
+        connection.begin_immediate()
         statement = _advance()
         ends = [statement.arguments(_END.bind([end])) for end in ends_of(batches)]
         moved = {row[0] for end in ends for row in connection.execute(statement.sql, end).fetchall()}

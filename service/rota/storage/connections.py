@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -20,7 +20,7 @@ from rota.storage.append_sqlite import SqliteAppender
 from rota.storage.engine import (
     KeptConnection,
     OneConnection,
-    SqliteThreads,
+    SqliteDrivers,
     is_behind_pooler,
     postgres_engine,
     postgres_transaction,
@@ -92,12 +92,13 @@ class SqliteConnections:
         self._file = StoreFile(path)
         self._is_noted = False
         """The store that is open is the one that the note means."""
-        self._threads = SqliteThreads()
-        common: dict[str, Any] = {"busy_timeout_ms": write_timeout_ms, "threads": self._threads}
-        self._writers = sqlite_engine(path, connections=1, writes=True, **common)
+        self._drivers = SqliteDrivers(), SqliteDrivers()
+        writing, reading = self._drivers
+        timeout: dict[str, int] = {"busy_timeout_ms": write_timeout_ms}
+        self._writers = sqlite_engine(path, connections=1, writes=True, drivers=writing, **timeout)
         self._writer = OneConnection(self._writers, self._file.check)
         # One more, which stays open: SQLite would delete its log with the last connection.
-        self._readers = sqlite_engine(path, connections=_SQLITE_READERS + 1, writes=False, **common)
+        self._readers = sqlite_engine(path, connections=_SQLITE_READERS + 1, writes=False, drivers=reading, **timeout)
         self._lasting: AsyncConnection | None = None
 
     async def open(self) -> None:
@@ -110,7 +111,8 @@ class SqliteConnections:
     async def close(self) -> None:
         if self._is_noted:
             with suppress(StoreUnavailable), store_errors(is_in_use=True):
-                await self.maintain()
+                async with asyncio.timeout(CLOSE_S):
+                    await self.maintain()
             self._is_noted = False
         if self._lasting is not None:
             await self._lasting.close()
@@ -118,8 +120,11 @@ class SqliteConnections:
         await self._readers.dispose()
         await self._writer.close()
         await self._writers.dispose()
-        await self._threads.join()
-        self._file.close()
+        if all([await drivers.join() for drivers in self._drivers]):
+            self._file.close()
+        else:
+            # A thread may still write: no other service may open the file before this process ends.
+            _log.warning("the disk does not answer: the store's lock ends with this process")
 
     async def recognise(self, connection: AsyncConnection) -> bool:
         return await recognise(connection, self._file.note)

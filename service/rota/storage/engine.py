@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from threading import Thread
+from time import monotonic
 from typing import Any
+from weakref import WeakSet
 
 import aiosqlite
-from sqlalchemy import URL, event, func, select
+from sqlalchemy import URL, Connection, event, func, select
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
@@ -26,6 +28,11 @@ _CONNECT_TIMEOUT_S = 5.0
 _PATIENCE_S = 0.5
 """A host of several that does not answer for so long may be dead. Less than a write may take, by far."""
 _JOIN_TIMEOUT_S = 5.0
+_INTERRUPTED_S = 1.0
+_LOCK_POLL_MS = 100
+"""A caller that gives up waits no longer for the lock of another process than this."""
+_ROWS_AT_ONCE = 64
+"""The driver's own default."""
 _LONGEST_LOG_BYTES = 16 * 1_048_576
 """SQLite shortens its log to this when it begins it anew; four times what usual appends take."""
 _NEW_POOLER = "a pooler is in front of Postgres now, and was not when this server started: restart this server"
@@ -33,14 +40,14 @@ _NEEDS_EXTRA = "a store on Postgres needs the extra: pip install 'rota[postgres]
 
 
 def sqlite_engine(
-    path: Path, *, busy_timeout_ms: int, connections: int, writes: bool, threads: SqliteThreads | None = None
+    path: Path, *, busy_timeout_ms: int, connections: int, writes: bool, drivers: SqliteDrivers | None = None
 ) -> AsyncEngine:
     """An engine on a SQLite file. With `writes`, each transaction takes the write lock when it begins."""
-    connect = (threads or SqliteThreads()).connect
+    connect = (drivers or SqliteDrivers()).connect
     engine = create_async_engine(
         URL.create("sqlite+aiosqlite", database=str(path)),
         # The driver would begin transactions by rules of its own; the begin event below does it instead.
-        connect_args={"isolation_level": None, "async_creator_fn": connect},
+        connect_args={"isolation_level": None, "timeout": busy_timeout_ms / 1000, "async_creator_fn": connect},
         pool_size=connections,
         max_overflow=0,
         pool_timeout=busy_timeout_ms / 1000,
@@ -48,9 +55,7 @@ def sqlite_engine(
         pool_reset_on_return=None,
         execution_options={"schema_translate_map": {POSTGRES_SCHEMA: None}},
     )
-    begin = "BEGIN IMMEDIATE" if writes else "BEGIN DEFERRED"
-    pragmas = (
-        f"busy_timeout = {busy_timeout_ms}",
+    pragmas = [
         "journal_mode = WAL",
         # FULL syncs the log at every commit, so that an answered fact survives the loss of power, too.
         "synchronous = FULL",
@@ -58,7 +63,10 @@ def sqlite_engine(
         # While a reader keeps its snapshot, the log only grows: without a limit it would keep that length.
         f"journal_size_limit = {_LONGEST_LOG_BYTES}",
         f"query_only = {'OFF' if writes else 'ON'}",
-    )
+    ]
+    if writes:
+        # From now on `begin_immediate` waits for the lock.
+        pragmas.append(f"busy_timeout = {_LOCK_POLL_MS}")
 
     def set_up(connection: Any, _record: Any) -> None:
         cursor = connection.cursor()
@@ -66,16 +74,141 @@ def sqlite_engine(
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
+    def begin(connection: Connection) -> None:
+        if writes:
+            connection.connection.run_async(lambda driver: driver.begin_immediate())
+        else:
+            connection.exec_driver_sql("BEGIN DEFERRED")
+
     event.listen(engine.sync_engine, "connect", set_up)
-    event.listen(engine.sync_engine, "begin", lambda connection: connection.exec_driver_sql(begin))
+    event.listen(engine.sync_engine, "begin", begin)
+    event.listen(engine.sync_engine, "checkout", _refuse_closed)
     return engine
+
+
+class SqliteConnection(sqlite3.Connection):
+    """A connection that frees its files and its locks when it is closed.
+
+    SQLite keeps the files and the open transaction of a closed connection for as long as one of its statements lives.
+    A cursor keeps its statement, and the traceback of an exception keeps the cursor until the next garbage collection.
+    """
+
+    def __init__(self, database: str, *, timeout: float, **options: Any) -> None:
+        super().__init__(database, timeout=timeout, **options)
+        self._lock_timeout_s = timeout
+        self.is_given_up = False
+        """No caller waits for the statement that runs."""
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
+
+    def cursor(self, *args: Any) -> Any:
+        cursor = super().cursor(*args)
+        self._cursors.add(cursor)
+        return cursor
+
+    def begin_immediate(self) -> None:
+        """Wait for the write lock; SQLite's own wait cannot be interrupted."""
+        until = monotonic() + self._lock_timeout_s
+        while True:
+            try:
+                self.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if self.is_given_up or error.sqlite_errorcode != sqlite3.SQLITE_BUSY or monotonic() >= until:
+                    raise
+            else:
+                return
+
+    def close(self) -> None:
+        with suppress(sqlite3.Error):
+            for cursor in self._cursors:
+                cursor.close()
+            self.rollback()
+        super().close()
+
+
+class SqliteDriver(aiosqlite.Connection):
+    """A connection and its thread. When a caller is cancelled, its statement is interrupted, and both end.
+
+    A thread that waits for the disk cannot be interrupted: the caller waits for it for `_INTERRUPTED_S` at most, and
+    `SqliteDrivers` for as long as it takes, before it opens the next connection.
+    """
+
+    def __init__(self, database: str, options: Mapping[str, Any]) -> None:
+        super().__init__(self._open, _ROWS_AT_ONCE)
+        # A process that ends without closing the store must not hang.
+        self._thread.daemon = True
+        self._database, self._options = database, options
+        self._opened: SqliteConnection | None = None
+        self.ended: asyncio.Future[Any] | None = None
+        """Done when the thread has closed the connection. None while it is in use."""
+
+    def _open(self) -> SqliteConnection:
+        self._opened = sqlite3.connect(self._database, factory=SqliteConnection, **self._options)
+        return self._opened
+
+    def _close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+    def is_closed(self) -> bool:
+        return self.ended is not None
+
+    async def begin_immediate(self) -> None:
+        await self._execute(SqliteConnection.begin_immediate, self._conn)
+
+    async def _execute(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return await super()._execute(fn, *args, **kwargs)  # type: ignore[no-untyped-call]
+        except asyncio.CancelledError:
+            self._give_up()
+            raise
+
+    def _give_up(self) -> None:
+        if self.ended is None and self._opened is not None:
+            self._opened.is_given_up = True
+            self._opened.interrupt()
+            self.stop()
+
+    def stop(self) -> asyncio.Future[Any] | None:
+        # The driver itself forgets a connection whose opening was cancelled.
+        self._tx.put_nowait((None, self._close))
+        self.ended = super().stop()
+        return self.ended
+
+    async def close(self) -> None:
+        if self.ended is None:
+            await super().close()
+        else:
+            await asyncio.wait({self.ended}, timeout=_INTERRUPTED_S)
+
+
+class SqliteDrivers:
+    """The connections of one engine. None is opened while the thread of one that was given up still works."""
+
+    def __init__(self) -> None:
+        self._opened: list[SqliteDriver] = []
+
+    async def connect(self, database: str, **options: Any) -> SqliteDriver:
+        while ending := [each.ended for each in self._opened if each.ended is not None and not each.ended.done()]:
+            await asyncio.wait(ending)
+        self._opened = [each for each in self._opened if each._thread.is_alive()]
+        driver = SqliteDriver(database, options)
+        self._opened.append(driver)
+        await driver
+        return driver
+
+    async def join(self) -> bool:
+        """Wait for the threads of the connections, which have been closed; False if one does not end."""
+        for driver in self._opened:
+            if driver._thread.is_alive():
+                await asyncio.to_thread(driver._thread.join, _JOIN_TIMEOUT_S)
+        return not any(driver._thread.is_alive() for driver in self._opened)
 
 
 class OneConnection:
     """The only connection of an engine, for one user after the other: `async with` it.
 
-    It goes back to the pool only after an error and in the end, because its way there and back costs as much as a
-    small append. `check` is called before each use, and after each that has ended without an exception.
+    It is closed only after an error and in the end, because its way to the pool and back costs as much as a small
+    append. `check` is called before each use, and after each that has ended without an exception.
     """
 
     def __init__(self, engine: AsyncEngine, check: Callable[[], None]) -> None:
@@ -97,7 +230,7 @@ class OneConnection:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is not None:
-                await self._give_back()
+                await self._close()
         finally:
             self._free.release()
         if kind is None:
@@ -105,37 +238,13 @@ class OneConnection:
 
     async def close(self) -> None:
         async with self._free:
-            await self._give_back()
+            await self._close()
 
-    async def _give_back(self) -> None:
+    async def _close(self) -> None:
         connection, self._kept = self._kept, None
         if connection is not None:
+            await connection.invalidate()
             await connection.close()
-
-
-class SqliteThreads:
-    """The threads of an engine's connections: each has one, which may outlive a connection whose opening was cancelled.
-
-    It then reports to an event loop that may be gone by then. The driver offers no way to wait for it.
-    """
-
-    def __init__(self) -> None:
-        self._threads: list[Thread] = []
-
-    def connect(self, *args: Any, **options: Any) -> aiosqlite.Connection:
-        """As `aiosqlite.connect`."""
-        connection = aiosqlite.connect(*args, **options)
-        # A process that ends without closing the store must not hang.
-        connection._thread.daemon = True
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        self._threads.append(connection._thread)
-        return connection
-
-    async def join(self) -> None:
-        """Return when all of them have ended; their connections have been closed before."""
-        for thread in self._threads:
-            if thread.is_alive():
-                await asyncio.to_thread(thread.join, _JOIN_TIMEOUT_S)
 
 
 def postgres_engine(
@@ -169,7 +278,7 @@ def postgres_engine(
 
 
 def _refuse_closed(connection: Any, *_: Any) -> None:
-    """Have the pool replace a connection that Postgres has ended, instead of handing it to a caller."""
+    """Have the pool replace a connection that has ended, instead of handing it to a caller."""
     if connection.driver_connection.is_closed():
         raise DisconnectionError("the store has ended the connection")
 
