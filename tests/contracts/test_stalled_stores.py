@@ -110,18 +110,22 @@ async def test_a_cancelled_write_leaves_neither_lock_nor_file(
     intruder.unlock()
     logs, kept = open_logs(sqlite_url), list[BaseException]()
 
-    loop = asyncio.get_running_loop()
+    async def unlock_after(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        intruder.unlock()
+
     for step in range(12):
         await intruder.lock()
         cancelled_s = 0.005 * step
         # The thread gets the lock when its caller is gone, and before it is closed.
-        loop.call_later(cancelled_s + 0.001, intruder.unlock)
+        unlocking = asyncio.create_task(unlock_after(cancelled_s + 0.001))
         try:
             async with asyncio.timeout(cancelled_s):
                 await WRITES[write](embedded, sqlite_url)
         except TimeoutError as error:
             # Its traceback keeps the frames, and these the cursors of the driver.
             kept.append(error)
+        await unlocking
 
         await intruder.lock()
         intruder.unlock()

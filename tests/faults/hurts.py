@@ -6,8 +6,10 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import TypeAlias, TypeVar
 
+from tests.faults.stalls import STALLS_BY_PROXIES, STALLS_OF_POSTGRES, stall_again_and_again
 from tests.support.cluster import NAMES, Cluster, ReplicaProcess
 from tests.support.cluster_network import ProxiedNetwork
 from tests.support.cluster_wiring import POSTGRES, REDIS, Network
@@ -141,6 +143,19 @@ async def redis_paused(cluster: Cluster, _: random.Random) -> AsyncIterator[None
     cluster.valkey.process.resume()
 
 
+def stalling(stall: Callable[[Cluster], AbstractAsyncContextManager[None]]) -> Hurt:
+    """The store stalls for seconds, again and again, and answers in between."""
+
+    @asynccontextmanager
+    async def stalled(cluster: Cluster, chance: random.Random) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as stalls:
+            stalled = stalls.create_task(stall_again_and_again(partial(stall, cluster), chance))
+            yield
+            stalled.cancel()
+
+    return stalled
+
+
 def on_the_network(network: N, change: Callable[[N], None]) -> Hurt:
     @asynccontextmanager
     async def changed(_cluster: Cluster, _: random.Random) -> AsyncIterator[None]:
@@ -159,6 +174,7 @@ _OF_PROCESSES: dict[str, Hurt] = {
     "Redis flushed": redis_flushed,
     "Redis killed": redis_killed,
     "Redis paused": redis_paused,
+    **{f"stalls: {name}": stalling(stall) for name, stall in STALLS_OF_POSTGRES.items()},
 }
 
 
@@ -168,7 +184,8 @@ def hurts_of(network: ProxiedNetwork | NamespacedNetwork) -> dict[str, Hurt]:
         packets = {f"packets: {name}": on_the_network(network, hurt) for name, hurt in (PACKETS | LOSSES).items()}
         return _OF_PROCESSES | packets
     cuts = {f"cut: {name}": on_the_network(network, cut) for name, cut in CUTS.items()}
-    return _OF_PROCESSES | cuts | {"Postgres and peers slow": on_the_network(network, slow_down)}
+    stalls = {f"stalls: {name}": stalling(stall) for name, stall in STALLS_BY_PROXIES.items()}
+    return _OF_PROCESSES | cuts | stalls | {"Postgres and peers slow": on_the_network(network, slow_down)}
 
 
 def _one_of(cluster: Cluster, chance: random.Random) -> ReplicaProcess:

@@ -1,10 +1,11 @@
-"""Was anything lost, repeated, or taken from a live member? The history of a load against the journal in Postgres."""
+"""Was anything lost, repeated, or taken from a live member? The history of a load against the journal of the store."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from rota.group import records as r
 from rota.group.journal import decode_entry
@@ -15,7 +16,6 @@ from rota.testing.history import Call, History, Landed
 from rota.testing.profiles import Profile
 from tests.faults.load import REBALANCE_MS, Crowd, Load
 from tests.faults.record import Record
-from tests.support.cluster import Cluster
 
 LOST = ("S4", "S5", "S9", "S10", "S12", "S13", "D2")
 REPEATED = ("S1", "S8", "S11")
@@ -59,7 +59,15 @@ class Verdict:
         return f"acknowledged {acked}; unanswered {self.unanswered}; generations {self.generations}; {wrong}"
 
 
-async def judge(load: Load, cluster: Cluster, *, quiet_since_ms: int | None = None) -> Verdict:
+class Judged(Protocol):
+    """The servers of a load, and their store."""
+
+    dsn: str
+    shard_count: int
+    lease_ms: int
+
+
+async def judge(load: Load, cluster: Judged, *, quiet_since_ms: int | None = None) -> Verdict:
     """Look at all that has been acknowledged up to now; the load may go on meanwhile.
 
     With `quiet_since_ms` no rebalance may have started after that time: no member came or went.
