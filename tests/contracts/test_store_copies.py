@@ -79,7 +79,7 @@ async def test_a_store_of_before_there_were_notes_is_no_copy(sqlite_url: str) ->
     assert not upgraded.went_back
 
 
-async def test_a_renewal_is_enough_for_the_note(sqlite_url: str) -> None:
+async def test_a_round_on_the_leases_is_enough_for_the_note(sqlite_url: str) -> None:
     """A server that is killed closes nothing."""
     store = await opened(sqlite_url)
     copy = sqlite3.connect(":memory:")
@@ -87,7 +87,7 @@ async def test_a_renewal_is_enough_for_the_note(sqlite_url: str) -> None:
         live.backup(copy)
         claim = await claimed(store)
         await append(store, claim, 3, 7)
-        await store.renew([claim], "r-1", 60_000)
+        await store.owners()
         lock = path_of(sqlite_url).with_name("rota.db.lock")
         noted = lock.read_bytes()
         await store.close()

@@ -73,6 +73,38 @@ def test_no_lease_runs_out_while_the_store_is_slow(slow: dict[str, float]) -> No
     in_time()
 
 
+class StarvedStore(SlowStore):
+    """The twin on a busy machine: it takes a third of a lease to load each shard."""
+
+    loaded = 0
+
+    async def load(self, shard_ids: Sequence[int]) -> list[ShardImage]:
+        self.loaded += len(shard_ids)
+        await asyncio.sleep(len(shard_ids) * LEASE_MS / 3_000)
+        return await super().load(shard_ids)
+
+
+@pytest.mark.parametrize("is_embedded", [True, False])
+def test_loading_that_takes_longer_than_a_lease_ends(is_embedded: bool) -> None:
+    @in_virtual_time
+    async def in_time() -> None:
+        clock = LoopClock()
+        store = StarvedStore(clock)
+        await store.open(SHARDS)
+        async with LocalCoordinator(
+            store, shard_count=SHARDS, limits=NOW, clock=clock, lease_ms=LEASE_MS, steal=is_embedded
+        ) as local:
+            async with asyncio.timeout(3 * SHARDS * LEASE_MS / 3_000):
+                await local.wait_until_ready()
+            await asyncio.sleep(20 * LEASE_MS / 1_000)
+
+            assert local.ready()[0]
+            # Without a lease to lose, each shard is loaded once.
+            assert store.loaded == SHARDS if is_embedded else store.loaded < 3 * SHARDS
+
+    in_time()
+
+
 class StuckStore(MemoryStore):
     """The twin, without its first answer to `load`."""
 

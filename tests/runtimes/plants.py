@@ -100,6 +100,25 @@ def a_renewal_counts_from_the_answer_and_never_gives_up(patch: Patch) -> None:
     patch(Leases, "_renewed", renewed)
 
 
+@plant("mission M7", "L13", 23, 121)
+def an_embedded_store_has_leases_that_end(patch: Patch) -> None:
+    former = Leases._renew
+
+    def install(self: Any, owned: Any) -> None:
+        self.owned[owned.shard_id] = owned
+        self.known.memory.note_served(owned.shard_id)
+
+    def renew(self: Any, now: Any) -> Any:
+        steal, self.steal = self.steal, False
+        try:
+            return (yield from former(self, now))
+        finally:
+            self.steal = steal
+
+    patch(Leases, "install", install)
+    patch(Leases, "_renew", renew)
+
+
 # --- hand-over and forwarding -------------------------------------------------------------------------
 
 

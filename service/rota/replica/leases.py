@@ -4,6 +4,8 @@ Every replica registers in the store and computes from the same list which repli
 replica takes what should be its own and is free, and hands over what should be another's. Only the store's clock judges
 a lease; this side counts on its own monotonic clock from before it asked, so it stops answering first.
 
+An embedded store is locked by its one process, so no clock judges its leases: they last until the lock is lost.
+
 A round is a generator: it yields its steps, one at a time, and is sent the answer with the time of it,
 or has `StoreUnavailable` thrown into it. Production awaits each answer, the simulator draws when it comes.
 """
@@ -21,13 +23,14 @@ from rota.replica.forwarding import DRAINING
 from rota.replica.known_owners import KnownOwners
 from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard
 from rota.replica.placement import shards_of
-from rota.replica.ports import RELEASED, Replica, ShardClaim, ShardOwner, StoreUnavailable
+from rota.replica.ports import RELEASED, Replica, ShardClaim, ShardOwner, StoreLost, StoreUnavailable
 from rota.replica.prerequisites import NOT_OWNED
 from rota.replica.steps import Do, Loaded, Steps
 
 LOADING_AT_ONCE = 16
 HANDING_OVER_AT_ONCE = 8
 """A new replica gets its share in small portions, so that not all clients come back at once."""
+FOREVER_MS = 2**62
 SLACK_MS = 5
 STORE_RETRY_MS = 200
 RETRY_MS = 20
@@ -40,7 +43,7 @@ class Leases:
     """The shards of one replica, by its own reckoning."""
 
     def __init__(self, replica: Replica, known: KnownOwners, *, lease_ms: int, steal: bool = False) -> None:
-        """`steal`: the store is this process's alone, so that every lease in it is a dead process's."""
+        """`steal`: this process alone has the store open. Every lease in it is a dead process's, and its own last."""
         self.replica = replica
         self.known = known
         self.lease_ms = lease_ms
@@ -54,6 +57,9 @@ class Leases:
         self.is_leaving = False
         """It takes nothing more."""
         self._renewed_ms = 0
+        self._loading_at_once = LOADING_AT_ONCE
+        """Fewer after a portion that took too long: it would else be loaded forever, on a busy machine or a slow store."""
+        self._has_failed_to_load = False
         self._is_in_haste = False
         """There is more to hand over."""
         self._held_since_ms: dict[int, int] = {}
@@ -72,6 +78,8 @@ class Leases:
 
     def install(self, owned: OwnedShard) -> None:
         """The shard was loaded, and is served from now on."""
+        if self.steal:
+            owned.lease_until_ms = FOREVER_MS
         self.owned[owned.shard_id] = owned
         self.known.memory.note_served(owned.shard_id)
 
@@ -107,6 +115,15 @@ class Leases:
         A registration ends before its leases: a replica whose leases were read as over is not among those that a later
         registration returns.
         """
+        try:
+            yield from self._round(now)
+        except StoreLost as error:
+            # Another process may serve these shards by now.
+            for owned in list(self.owned.values()):
+                yield steps.GiveUp(owned, str(error))
+            raise
+
+    def _round(self, now: Now) -> Steps:
         self._is_in_haste = False
         self._unreadable.clear()
         now = yield from self._give_up_overdue(now)
@@ -197,10 +214,20 @@ class Leases:
         free = [shard_id for shard_id in missing if self.steal or self._is_free(shard_id, now)]
         if not self.steal:
             free, now = yield from self._without_held(free, now)
-        for start in range(0, len(free), LOADING_AT_ONCE):
-            if self.is_leaving or self.known.memory.setbacks:
+        self._has_failed_to_load = False
+        while free and not (self.is_leaving or self.known.memory.setbacks):
+            at_once, began_ms = self._loading_at_once, now.monotonic_ms
+            portion, free = free[:at_once], free[at_once:]
+            # Also if the store fails, which ends the round.
+            self._loading_at_once = max(1, at_once // 2)
+            now = yield from self._claim_and_load(portion, now)
+            if self._has_failed_to_load:
+                # The time is not known any more: the next portion waits for the next answer.
                 return now
-            now = yield from self._claim_and_load(free[start : start + LOADING_AT_ONCE], now)
+            took_ms = now.monotonic_ms - began_ms
+            if took_ms < self.lease_ms // 2:
+                is_quick = took_ms < self.lease_ms // 5
+                self._loading_at_once = min(at_once * 2, LOADING_AT_ONCE) if is_quick else at_once
             if now.monotonic_ms >= self._renewed_ms + self.lease_ms // 3:
                 # Loading everything may take longer than the leases that there are.
                 now = yield from self._renew(now)
@@ -248,13 +275,14 @@ class Leases:
             return now
         unsure = {claim.shard_id for claim in claims if memory.is_unsure(claim, now.monotonic_ms)}
         try:
-            images, now = yield steps.Load(claims, lease_until_ms)
+            images, now = yield steps.Load(claims, FOREVER_MS if self.steal else lease_until_ms)
         except StoreUnavailable:
+            self._has_failed_to_load = True
             return now
         read = [(claim, image) for claim, image in zip(claims, images, strict=True) if image is not None]
         self._unreadable.update({claim.shard_id for claim in claims} - {claim.shard_id for claim, _ in read})
         memory.compare_images(read)
-        if memory.setbacks or now.monotonic_ms >= lease_until_ms:
+        if memory.setbacks or (now.monotonic_ms >= lease_until_ms and not self.steal):
             return now
         if self.is_leaving:
             return (yield from self._give_back(claims))
@@ -288,6 +316,13 @@ class Leases:
 
     def _renew(self, now: Now) -> Generator[Do, tuple[Any, Now], Now]:
         sent, sent_ms = dict(self.owned), now.monotonic_ms
+        if self.steal:
+            # No renewal is due, but the lock may have been another service's since the last round.
+            rows = self.known.owners
+            taken = [each for shard_id, each in sent.items() if shard_id in rows and rows[shard_id].epoch > each.epoch]
+            for owned in taken:
+                _, now = yield steps.GiveUp(owned, NOT_OWNED)
+            return now
         if not sent:
             return now
         self._renewed_ms = sent_ms

@@ -19,6 +19,10 @@ class StoreUnavailable(Exception):
     """The store cannot be reached or did not answer. A write that raised this may or may not have landed."""
 
 
+class StoreLost(StoreUnavailable):
+    """The store is not this process's any more: its file or its lock is another one. No write is accepted."""
+
+
 class StoreRefused(Exception):
     """The store cannot be opened and waiting will not help: wrong schema, wrong shard count, no rights.
 

@@ -161,6 +161,7 @@ class Ownership:
 
     def _owned(self, host: ShardHost) -> ShardOwner:
         here, left_ms = self.leases.replica, host.lease_until_ms - self._clock.monotonic_ms()
+        left_ms = min(left_ms, self.leases.lease_ms)
         return ShardOwner(host.shard_id, here.replica_id, here.address, host.claim.epoch, left_ms, host.durable_seq)
 
     def _with_ways(self, owner: ShardOwner, replica: Replica) -> ShardOwner:

@@ -215,7 +215,7 @@ class Settings(BaseSettings):
         "registered reader has yet to read; 0 keeps all.",
     )
     lease_ms: int = Field(
-        default=5_000, ge=MIN_LEASE_MS, le=600_000, description="How long a dead replica keeps its shards."
+        default=5_000, ge=MIN_LEASE_MS, le=600_000, description="How long a dead replica keeps its shards on Postgres."
     )
     drain_delay_ms: int = Field(
         default=0, ge=0, le=600_000, description="Time between not ready and draining, for load balancers to notice."

@@ -130,7 +130,7 @@ class SqliteConnections:
         return await recognise(connection, self._file.note)
 
     async def note_length(self, connection: AsyncConnection) -> None:
-        """Without a sync: each renewal of a lease does this, and an earlier note only shows less."""
+        """Without a sync: each round on the leases does this, and an earlier note only shows less."""
         if (note := self._file.note) is not None:
             self._file.write_note(replace(note, length=await read_length(connection)), is_synced=False)
 

@@ -183,9 +183,7 @@ class SqlStore:
         if not claims:
             return []
         async with self._writing() as connection:
-            renewals = await self._leases.renew(connection, claims, replica_id, lease_ms)
-            await self._connections.note_length(connection)
-            return renewals
+            return await self._leases.renew(connection, claims, replica_id, lease_ms)
 
     async def confirm(self, claims: Sequence[ShardClaim], replica_id: str) -> list[int]:
         if not claims:
@@ -200,6 +198,7 @@ class SqlStore:
 
     async def owners(self) -> list[ShardOwner]:
         async with self._reading(self._write_timeout_s) as connection:
+            await self._connections.note_length(connection)
             return await self._leases.owners(connection)
 
     # --- state and journal --------------------------------------------------------------------

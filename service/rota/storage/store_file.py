@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rota.replica.ports import Floor, StoreRefused, StoreUnavailable
+from rota.replica.ports import Floor, StoreLost, StoreRefused
 from rota.storage.backup_files import give_to_owner_of
 
 if sys.platform == "win32":
@@ -212,27 +212,27 @@ class StoreFile:
             self._noted = str(note)
 
     def check(self) -> None:
-        """Raise `StoreUnavailable` where a file is not the one that was opened, or another service may use it."""
+        """Raise `StoreLost` where a file is not the one that was opened, or another service may use it."""
         assert self._opened is not None, "the store is not open"
         if not _is_at(self._path, self._opened):
-            raise StoreUnavailable(
+            raise StoreLost(
                 f"the file {self._path} was deleted or replaced while this service used it: nothing is accepted any "
                 "more. Put the right file there, and restart this service"
             )
         if self._opened_log is not None and not _is_at(self._log, self._opened_log):
-            raise StoreUnavailable(
+            raise StoreLost(
                 f"the file {self._log} was deleted or replaced while this service used it: nothing is accepted any "
                 "more. Stop this service with SIGTERM, which saves its writes, and start it again"
             )
         if self._opened_index is not None and not _is_at(self._index, self._opened_index):
-            raise StoreUnavailable(
+            raise StoreLost(
                 f"the file {self._index} was deleted or replaced while this service used it: nothing is accepted any "
                 "more. Kill this service (SIGKILL), and start it again: all writes are in the log"
             )
         try:
             self._lock.confirm(self._noted)
         except StoreRefused as error:
-            raise StoreUnavailable(str(error)) from error
+            raise StoreLost(str(error)) from error
 
     def close(self) -> None:
         self._opened_log = self._opened_index = None

@@ -16,7 +16,16 @@ from rota.replica.known_owners import KnownOwners
 from rota.replica.leases import HANDING_OVER_AT_ONCE, LOADING_AT_ONCE, MOVES, SLACK_MS, STORE_RETRY_MS, Leases
 from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard
 from rota.replica.placement import shards_of
-from rota.replica.ports import RELEASED, Floor, Renewal, Replica, ShardClaim, ShardOwner, StoreUnavailable
+from rota.replica.ports import (
+    RELEASED,
+    Floor,
+    Renewal,
+    Replica,
+    ShardClaim,
+    ShardOwner,
+    StoreLost,
+    StoreUnavailable,
+)
 from rota.replica.steps import Do
 from tests.unit.replica.shards import AN_OFFSET, LEASE_MS, LIMITS, a_shard, at, decide
 
@@ -44,6 +53,7 @@ class Shell:
         """Shards of which the rows mean nothing to this release."""
         self.takes_ms: dict[type[Do], int] = {}
         self.fails: set[type[Do]] = set()
+        self.failure = StoreUnavailable("the store is away")
         self.before: dict[type[Do], Callable[[], None]] = {}
         """Called while such a step is under way."""
         self.held: set[int] = set()
@@ -69,7 +79,7 @@ class Shell:
                 self.now_ms += self.takes_ms.get(type(do), 0)
                 self.before.get(type(do), lambda: None)()
                 if type(do) in self.fails:
-                    do = round_.throw(StoreUnavailable("the store is away"))
+                    do = round_.throw(self.failure)
                 else:
                     do = round_.send((self._answer(do), self.now()))
         except StopIteration:
@@ -80,6 +90,9 @@ class Shell:
         with pytest.raises(StoreUnavailable):
             self.round()
         return self.names()
+
+    def pass_ms(self, ms: int) -> None:
+        self.now_ms += ms
 
     def names(self) -> list[str]:
         return [type(do).__name__ for do in self.steps]
@@ -304,6 +317,63 @@ def test_a_store_of_this_process_alone_is_taken_whatever_it_says() -> None:
     assert shell.known.peers == []
 
 
+def alone(shards: int = SHARDS) -> Shell:
+    """The only process of an embedded store, with all shards."""
+    shell = Shell(shards=shards, steal=True)
+    shell.round()
+    assert shell.leases.is_complete
+    return shell
+
+
+def test_the_only_process_of_a_store_renews_no_lease() -> None:
+    shell = alone()
+
+    assert shell.round() == ["ReadOwners", "Register"]
+
+
+def test_the_only_process_keeps_its_shards_however_late_it_is() -> None:
+    shell = alone()
+    owned = list(shell.leases.owned.values())
+    shell.now_ms += 100 * LEASE_MS
+
+    assert all(each.may_answer(shell.now()) for each in owned)
+    assert shell.round() == ["ReadOwners", "Register"]
+    assert list(shell.leases.owned.values()) == owned
+
+
+def test_the_only_process_loads_for_as_long_as_it_takes() -> None:
+    shell = Shell(steal=True)
+    shell.takes_ms = {steps.Load: 3 * LEASE_MS}
+    shell.round()
+
+    assert (shell.names().count("Load"), shell.leases.is_complete) == (1, True)
+
+
+def test_a_store_that_fails_costs_its_only_process_no_shard() -> None:
+    shell = alone()
+    shell.now_ms += 2 * LEASE_MS
+    shell.fails = {steps.Register}
+
+    assert shell.round_that_fails() == ["ReadOwners", "Register"]
+    assert shell.leases.is_complete
+
+
+def test_a_lost_lock_ends_all_shards_at_once() -> None:
+    shell = alone()
+    shell.fails, shell.failure = {steps.Register}, StoreLost("another service is using this store")
+
+    assert shell.round_that_fails() == ["ReadOwners", "Register", *["GiveUp"] * SHARDS]
+    assert {do.reason for do in shell.did(steps.GiveUp)} == {"another service is using this store"}
+
+
+def test_a_shard_that_another_service_had_meanwhile_is_given_up() -> None:
+    shell = alone()
+    shell.rows[2] = replace(shell.rows[2], epoch=9, replica_id=PEER.replica_id)
+
+    assert shell.round() == ["ReadOwners", "Register", "GiveUp"]
+    assert shell.round()[1:4] == ["Claim", "Load", "Serve"]
+
+
 def test_free_shards_are_claimed_before_registering_again() -> None:
     shell = Shell()
     shell.owners = held_by(PEER, 1, *range(SHARDS))
@@ -327,6 +397,30 @@ def test_leases_are_renewed_while_loading_takes_long() -> None:
     shell.round()
 
     assert shell.names()[3:] == ["Claim", "Load", "Serve", "Renew"] * 3 + ["Renew"]
+
+
+def test_portions_get_smaller_until_they_are_loaded_in_time() -> None:
+    shell = Shell(shards=2 * LOADING_AT_ONCE)
+    each_ms = LEASE_MS // 10
+    shell.before[steps.Load] = lambda: shell.pass_ms(each_ms * len(shell.did(steps.Load)[-1].claims))
+    rounds = 0
+    while not shell.leases.is_complete:
+        shell.round()
+        rounds += 1
+
+    assert (rounds, len({do.owned.shard_id for do in shell.did(steps.GiveUp)})) == (2, 0)
+    assert {len(claim.shard_ids) for claim in shell.did(steps.Claim)[2:]} <= {2, 4}
+
+
+def test_a_failed_portion_is_followed_by_a_smaller_one() -> None:
+    shell = Shell(shards=LOADING_AT_ONCE)
+    shell.fails = {steps.Claim}
+    shell.round_that_fails()
+    shell.round_that_fails()
+    shell.fails = set()
+    shell.round()
+
+    assert [len(claim.shard_ids) for claim in shell.did(steps.Claim)] == [4, 8, 4]
 
 
 def test_quick_portions_load_without_renewals_between_them() -> None:

@@ -135,6 +135,8 @@ class Witness(Telemetry):
             self._world.violation(
                 f"L10 shard {shard_id}: {self._replica.owner_id} lets go of what it could have written"
             )
+        if self._world.steals and reason in ("the lease is over", "the lease had run out before it was renewed"):
+            self._world.violation(f"L13 shard {shard_id}: an embedded store's only process has lost it: {reason}")
         self._world.sometimes(f"shard dropped: {reason.partition(':')[0]}")
 
     def on_store_copied(self, shards: int) -> None:
