@@ -38,7 +38,6 @@ from rota.protocol.defaults import COMMIT_FLUSH_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_RETENTION_TIME_MS, Limits
 from rota.protocol.messages import CommitOffsets, CommitReply, FetchedOffset, OffsetToCommit, PartitionResult
-from rota.protocol.texts import TOPICS_CHANGED
 
 Share = TypeVar("Share")
 
@@ -279,11 +278,11 @@ class Commits(Generic[Share]):
                     else error_for(refused[own[0]], detail)
                 )
             entry.finish()
-        if ErrorCode.UNKNOWN_TOPIC in refused.values() and self._holding is not None:
+        if ErrorCode.UNKNOWN_TOPIC in refused.values():
             # The program works on with the progress of a topic that is gone: it starts again on what it is assigned.
-            reason = f"{TOPICS_CHANGED}: one was deleted"
-            self._holding.lose(reason)
-            self._driver.rejoin(reason)
+            lost = self._machine.lose(self._driver.now_ms(), "a topic was deleted", ErrorCode.UNKNOWN_TOPIC)
+            self._driver.react(lost)
+            self._driver.wake.set()
         return None
 
     async def _wait_until_stable(self, after_generation_id: int) -> None:

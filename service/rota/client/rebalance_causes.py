@@ -27,6 +27,7 @@ CAUSES: Mapping[str, str] = {
     "lost_unknown_member": "The share was lost: the coordinator does not know this member, or its group.",
     "lost_illegal_generation": "The share was lost: the group is in another generation.",
     "lost_fenced": "The share was lost: another member took over this `group_instance_id`.",
+    "lost_topic": "The share was lost: a topic in it was deleted, and this member went on to commit progress in it.",
     "lost_rejected": "The share was lost: the coordinator rejected this member for another reason.",
 }
 
@@ -53,6 +54,7 @@ _LOSSES = {
     ErrorCode.GROUP_ID_NOT_FOUND: "lost_unknown_member",
     ErrorCode.ILLEGAL_GENERATION: "lost_illegal_generation",
     ErrorCode.FENCED_INSTANCE_ID: "lost_fenced",
+    ErrorCode.UNKNOWN_TOPIC: "lost_topic",
 }
 
 

@@ -205,6 +205,12 @@ class Membership:
         standing.back_to_joining(now_ms)
         return enter_offered(standing, now_ms) + self.on_time(now_ms)
 
+    def lose(self, now_ms: int, reason: str, code: ErrorCode) -> list[Event]:
+        """Give up what is held at once, for an answer outside of the membership's own calls, and join again."""
+        if self._standing.state is State.LEAVING or self.is_final:
+            return []
+        return self._standing.lose(reason, code, now_ms)
+
     def hold_off(self, is_held_off: bool) -> None:
         """Join no generation while the program still ends its work on a share that is lost: as one that has joined,
         this member would let the others have it before its session is over. A join that is under way already goes on
