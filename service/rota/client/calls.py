@@ -56,7 +56,8 @@ class Caller:
         An answer of another program that will not change, such as a 404, is asked for once more and then raised.
         """
         loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + (self._retry_timeout_ms + parks_for_ms(request)) / 1000
+        parks_ms = parks_for_ms(request) if self._retry_timeout_ms else 0  # Without retries, its caller goes on.
+        give_up_at = loop.time() + (self._retry_timeout_ms + parks_ms) / 1000
         backoff = Backoff(CALL_BACKOFF_FIRST_MS, CALL_BACKOFF_CAP_MS)
         lasting = 0
         while True:

@@ -587,9 +587,7 @@ class Member(Running, Generic[Share]):
         self._context.troubles.publish(self, subject, cause, since_s=since_ms / 1000, now_s=now_s)
 
     def fail(self, error: BaseException, failed_unit: str = "") -> None:
-        """End this member's block with an error, as when a callback raises: the share is lost at once. With a
-        `failed_unit`, such as `docs/3`, that unit is reported, and the work on all others stops in order first.
-        """
+        """End the block with an error. A `failed_unit`, as `docs/3`, is reported; other work stops in order first."""
         self._fail_in_order(error, failed_unit)
         if not failed_unit:
             self._holding.lose(f"{type(error).__name__}: {error}")

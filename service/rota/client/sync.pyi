@@ -701,9 +701,7 @@ class Member(Generic[Share]):
         """Join again after having stepped aside; as soon as this member has left, where that is still under way."""
 
     def fail(self, error: BaseException, failed_unit: str = "") -> None:
-        """End this member's block with an error, as when a callback raises: the share is lost at once. With a
-        `failed_unit`, such as `docs/3`, that unit is reported, and the work on all others stops in order first.
-        """
+        """End the block with an error. A `failed_unit`, as `docs/3`, is reported; other work stops in order first."""
 
     def start(self) -> None:
         """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
