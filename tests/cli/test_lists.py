@@ -203,7 +203,7 @@ def test_a_terminal_is_asked(rota: Rota, answer: str, left: str, exit_code: int)
             command, stdin=program, env=rota.environment(), capture_output=True, text=True, timeout=60, check=False
         )
 
-    assert f"Delete topic words of namespace {rota.namespace}?" in asked.stderr
+    assert f"Delete topic words of namespace {rota.namespace}, and the progress of all groups in it?" in asked.stderr
     assert asked.returncode == exit_code
     assert rota("topics", "list", "-o", "name").out == left
 

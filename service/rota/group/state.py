@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from rota.group.gaps import GapCount
 from rota.group.records import MemberGone
@@ -64,6 +64,9 @@ PREPARING_REBALANCE = GroupState.PREPARING_REBALANCE
 COMPLETING_REBALANCE = GroupState.COMPLETING_REBALANCE
 STABLE = GroupState.STABLE
 DEAD = GroupState.DEAD
+
+Topics: TypeAlias = Mapping[tuple[str, str], TopicRow]
+"""The topics of a shard, by namespace and name."""
 
 TRANSITIONS: dict[tuple[GroupState, GroupState], str] = {
     (EMPTY, PREPARING_REBALANCE): "first join",
@@ -216,13 +219,7 @@ class Group:
         "topics",
     )
 
-    def __init__(
-        self,
-        namespace: str,
-        group_id: str,
-        generation_id: int = 0,
-        topics: Mapping[tuple[str, str], TopicRow] | None = None,
-    ) -> None:
+    def __init__(self, namespace: str, group_id: str, generation_id: int = 0, topics: Topics | None = None) -> None:
         """`topics`: the shard's, which all of its groups refer to."""
         self.namespace = namespace
         self.group_id = group_id
