@@ -58,7 +58,7 @@ class Leases:
         """It takes nothing more."""
         self._renewed_ms = 0
         self._loading_at_once = LOADING_AT_ONCE
-        """Fewer after a portion that took too long: it would else be loaded forever, on a busy machine or a slow store."""
+        """Fewer after a portion that took too long, or a busy machine with a slow store would load it forever."""
         self._has_failed_to_load = False
         self._is_in_haste = False
         """There is more to hand over."""
