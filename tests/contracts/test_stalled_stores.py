@@ -272,6 +272,40 @@ async def test_locked_tables_leave_no_session_behind(postgres_server: PostgresSe
     await until(lambda: postgres_server.execute(sessions) == "0", "no session is left")
 
 
+async def test_a_lock_of_our_own_is_one_that_a_restart_ends(embedded: SqlStore) -> None:
+    async with embedded._connections.writing():
+        assert await embedded.needs_restart()
+
+
+async def test_a_file_that_was_replaced_asks_for_a_restart(embedded: SqlStore, sqlite_url: str) -> None:
+    path = path_of(sqlite_url)
+    path.rename(f"{path}.old")
+    assert await embedded.needs_restart()
+
+
+async def test_a_store_that_another_process_cannot_use_asks_for_no_restart(embedded: SqlStore, sqlite_url: str) -> None:
+    with closing(sqlite3.connect(path_of(sqlite_url))) as other:
+        other.execute("DROP TABLE shards")
+    assert not await embedded.needs_restart()
+
+
+async def test_a_postgres_that_takes_writes_of_others_asks_for_a_restart_alone(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    store = SqlStore(postgres_url, write_timeout_ms=WRITE_TIMEOUT_MS)
+    await store.open(SHARD_COUNT)
+    other = SqlStore(postgres_url)
+    await other.open(SHARD_COUNT)
+    async with other._writing() as connection:
+        await connection.exec_driver_sql("LOCK TABLE rota.shards IN ACCESS EXCLUSIVE MODE")
+        assert not await store.needs_restart()
+    assert await store.needs_restart()
+    await other.close()
+    await store.close()
+    postgres_server.execute(f'DROP DATABASE "{postgres_url.rpartition("/")[2]}"')
+    assert not await store.needs_restart()
+
+
 def the_writer(store: SqlStore) -> SqliteDriver:
     connections = store._connections
     assert isinstance(connections, SqliteConnections)

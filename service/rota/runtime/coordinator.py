@@ -205,6 +205,11 @@ class LocalCoordinator:
         counts = f"{usable} shards are served, {due} are due to this replica"
         return is_ready and not self._ownership.setback, "; ".join([counts, *troubles])
 
+    def store_failing_ms(self) -> int:
+        """For how long each write to the store has failed; 0 if the last one has not."""
+        since_ms = self._ownership.failing_since_ms
+        return 0 if since_ms is None else self._clock.monotonic_ms() - since_ms
+
     # --- requests --------------------------------------------------------------------------------
 
     async def call(self, request: Request) -> Answer:

@@ -72,7 +72,9 @@ class Ownership:
         self.complete = asyncio.Event()
         """Set while every shard that is due to this replica is in memory here."""
         self.store_trouble = ""
-        """Why the last round on the leases failed; empty where it did not."""
+        """Why the last round on the leases failed; empty if it did not."""
+        self.failing_since_ms: int | None = None
+        """When the first round of those began that have failed in a row, by the monotonic clock."""
         self.setback = ""
         """That the store went back to an earlier state; empty once all shards are served again."""
         self._store = store
@@ -113,9 +115,11 @@ class Ownership:
                 began_ms, has_failed = self._clock.monotonic_ms(), False
                 try:
                     await self._carry_out(self.leases.round(self._clock.now()))
-                    self.store_trouble = ""
+                    self.store_trouble, self.failing_since_ms = "", None
                 except StoreUnavailable as error:
                     has_failed, self.store_trouble = True, str(error)
+                    if self.failing_since_ms is None:
+                        self.failing_since_ms = began_ms
                     self._telemetry.on_store_failed("leases")
                     logger.warning("the store does not answer", extra={"error": str(error)})
                 next_ms = self.leases.next_round_ms(began_ms, self._clock.now(), has_failed=has_failed)

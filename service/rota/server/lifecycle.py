@@ -30,6 +30,9 @@ from rota.server.tls import ServerTls
 from rota.server.tracing import traced
 
 UPKEEP_INTERVAL_SECONDS = 3 * 3_600.0
+_HEALTH_INTERVAL_SECONDS = 10.0
+_FAILING_MS = 60_000
+"""A store fails for so long before the process is suspected. A failover of Postgres is over by then."""
 
 _log = logging.getLogger(__name__)
 
@@ -124,6 +127,7 @@ async def _serve_until(
         upkeep = [
             tasks.create_task(watch_loop_lag(services.metrics)),
             tasks.create_task(_maintain(services, settings)),
+            tasks.create_task(_watch_health(services)),
             tasks.create_task(count_lines(services.store, services.metrics)),
             tasks.create_task(_report_ready(services)),
         ]
@@ -185,6 +189,16 @@ async def _maintain(services: Services, settings: Settings) -> None:
         except StoreUnavailable as error:
             _log.warning("store maintenance failed; it is tried again", extra={"error": str(error)})
         await delete_old_lines(settings.store, settings.journal_keep_days)
+
+
+async def _watch_health(services: Services) -> None:
+    """Have `/healthz` fail once only a restart helps: the store would take the writes of another process."""
+    while True:
+        await asyncio.sleep(_HEALTH_INTERVAL_SECONDS)
+        is_failing = services.coordinator.store_failing_ms() >= _FAILING_MS
+        services.api.needs_restart = is_failing and await services.store.needs_restart()
+        if services.api.needs_restart:
+            _log.error("the store takes no write of this process, but those of others: /healthz asks for a restart")
 
 
 class Signals:

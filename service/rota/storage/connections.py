@@ -37,6 +37,9 @@ _log = logging.getLogger(__name__)
 
 _POSTGRES_CONNECTIONS = 8
 _SQLITE_READERS = 2
+_LOCK_TIMEOUT_MS = 100
+_MODE = "ISOLATION LEVEL READ COMMITTED READ WRITE"
+"""Set explicitly, because a pooler may hand us a session with another value from its last user."""
 CLOSE_S = 2.0
 """A server closes a connection at once when it is asked to. One that hangs is not waited for any longer."""
 
@@ -66,6 +69,9 @@ class Connections(Protocol):
     def appending(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """As `writing`, for the appender alone: BEGIN and COMMIT are left out where they are its own, or not needed."""
 
+    def writing_anew(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """As `writing`, on a connection that is opened for it, as another process would open one."""
+
     def single(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """For one statement that writes nothing: in one round trip where the engine can do that."""
 
@@ -89,6 +95,7 @@ class SqliteConnections:
     appender = SqliteAppender()
 
     def __init__(self, path: Path, *, write_timeout_ms: int) -> None:
+        self._path = path
         self._file = StoreFile(path)
         self._is_noted = False
         """The store that is open is the one that the note means."""
@@ -145,6 +152,16 @@ class SqliteConnections:
     def appending(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """A write counts only if the file of that name is still the one that was written."""
         return self._writer
+
+    @asynccontextmanager
+    async def writing_anew(self) -> AsyncIterator[AsyncConnection]:
+        self._file.check()
+        engine = sqlite_engine(self._path, connections=1, writes=True, busy_timeout_ms=_LOCK_TIMEOUT_MS)
+        try:
+            async with engine.begin() as connection:
+                yield connection
+        finally:
+            await engine.dispose()
 
     def single(self) -> AbstractAsyncContextManager[AsyncConnection]:
         return self._readers.begin()
@@ -229,9 +246,11 @@ class PostgresConnections:
             await engine.dispose()
 
     def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        # Set explicitly, because a pooler may hand us a session with another value from its last user.
-        mode = "ISOLATION LEVEL READ COMMITTED READ WRITE"
-        return postgres_transaction(self._opened(), self._write_timeout_ms, mode=mode)
+        return postgres_transaction(self._opened(), self._write_timeout_ms, mode=_MODE)
+
+    def writing_anew(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        engine = postgres_engine(self._location, explicit_transactions=True)
+        return postgres_transaction(engine, self._write_timeout_ms, mode=_MODE)
 
     def appending(self) -> AbstractAsyncContextManager[AsyncConnection]:
         return self._gate.watched(self._appending.use() if self._appending is not None else self.writing())

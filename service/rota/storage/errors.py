@@ -85,6 +85,11 @@ def as_store_error(error: BaseException) -> StoreRefused | StoreUnavailable:
     return StoreUnavailable(f"the store cannot be reached: {_said(error)}")
 
 
+def is_locked(error: BaseException | None) -> bool:
+    """Whether another connection has the write lock of SQLite's file."""
+    return any(getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY for cause in _causes(error))
+
+
 def sqlstate(error: BaseException | None) -> str | None:
     """The SQLSTATE that Postgres gave, if `error` or its cause came from there."""
     if error is None:

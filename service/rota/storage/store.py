@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from sqlalchemy import func, select
+from sqlalchemy import false, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.access.quotas import Stored
@@ -24,11 +24,13 @@ from rota.replica.ports import (
     ShardBatch,
     ShardClaim,
     ShardOwner,
+    StoreLost,
+    StoreRefused,
     StoreUnavailable,
     check_batches,
 )
 from rota.storage.connections import connections_to
-from rota.storage.errors import UPGRADE_HINT, store_errors
+from rota.storage.errors import UPGRADE_HINT, is_locked, store_errors
 from rota.storage.gate import OnTerminated
 from rota.storage.identity import fix_identity, read_incarnation
 from rota.storage.journal import read_events
@@ -142,6 +144,22 @@ class SqlStore:
     async def ping(self) -> None:
         async with self._reading() as connection:
             await connection.scalar(select(1))
+
+    async def needs_restart(self) -> bool:
+        """Whether a new process could write to the store, to be asked when this one has failed for long.
+
+        No other service has the file of an embedded store, so a lock on it that stays is taken for our own.
+        """
+        try:
+            with store_errors():
+                async with asyncio.timeout(self._write_timeout_s), self._connections.writing_anew() as connection:
+                    # It changes no row, and waits for those who have locked the table.
+                    await connection.execute(update(shards).where(false()).values(last_seq=0))
+        except StoreLost:
+            return True
+        except (StoreUnavailable, StoreRefused) as error:
+            return is_locked(error)
+        return True
 
     async def _check_schema(self) -> None:
         async with self._reading() as connection:

@@ -74,10 +74,21 @@ class HttpApi:
         self._guard = guard
         self._origins = OriginCheck(site, metrics.browser_refused)
         self.draining = Draining()
+        self.needs_restart = False
+        """The process cannot help itself: `/healthz` says no, so that it is restarted."""
         admission = guard or ADMIT_ALL
         self._heartbeats = HeartbeatEndpoint(coordinator, limits, metrics, admission)
         self._handlers = Handlers(
-            coordinator, limits, metrics, self.draining, self._heartbeats, fence_keys, namespaces, guard, admission
+            coordinator,
+            limits,
+            metrics,
+            self.draining,
+            self._heartbeats,
+            fence_keys,
+            namespaces,
+            guard,
+            admission,
+            lambda: self.needs_restart,
         )
         self._short_roads = self._calls_of_members()
         operations = {type(operation.request): operation.operation_id for operation in OPERATIONS}

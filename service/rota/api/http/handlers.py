@@ -63,6 +63,7 @@ class Handlers:
     namespaces: Namespaces
     guard: Guard | None
     admission: Admission
+    needs_restart: Callable[[], bool]
 
     async def call(self, http: HttpRequest, route: Route, operation: str) -> Rendered:
         """Any request of the protocol: decode it as its route says, call, encode."""
@@ -143,7 +144,9 @@ class Handlers:
         return Rendered(200, JWKS_HEADERS, json.dumps(self.fence_keys()).encode())
 
     async def healthz(self, _http: HttpRequest) -> Rendered:
-        """The process is up and its event loop runs; nothing else."""
+        """The process is up, its event loop runs, and a restart would not help. A store that is away is no failure."""
+        if self.needs_restart():
+            return render_problem(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store takes no write of this process")
         return render_document({"status": "ok"})
 
     async def readyz(self, _http: HttpRequest) -> Rendered:

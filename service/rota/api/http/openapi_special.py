@@ -75,10 +75,8 @@ def special_paths(limits: Limits) -> dict[str, Json]:
         "/v1/namespaces": {"get": _list_namespaces()},
         "/v1/can-i": {"get": _can_i(limits)},
         "/.well-known/jwks.json": {"get": _fence_keys()},
-        "/healthz": {"get": _probe("healthz", "The process is up.", "ok", ready=False)},
-        "/readyz": {
-            "get": _probe("readyz", "This replica is ready, whether or not it leads a group.", "ready", ready=True)
-        },
+        "/healthz": {"get": _probe("healthz", "The process is up, and a restart would not help it.", "ok")},
+        "/readyz": {"get": _probe("readyz", "This replica is ready, whether or not it leads a group.", "ready")},
         "/metrics": {"get": _metrics()},
     }
 
@@ -215,11 +213,11 @@ def _kept(responses: Json, *statuses: str) -> Json:
     return {status: responses[status] for status in statuses}
 
 
-def _probe(operation_id: str, summary: str, status: str, *, ready: bool) -> Json:
+def _probe(operation_id: str, summary: str, status: str) -> Json:
     schema = {"type": "object", "required": ["status"], "properties": {"status": {"const": status}}}
     content = {"application/json": {"schema": schema, "example": {"status": status}}}
     errors = parts.error_responses(_UNAVAILABLE, reads_body=False)
-    kept = _kept(errors, *(("500", "503") if ready else ("500",)))
+    kept = _kept(errors, "500", "503")
     responses = {"200": {"description": "Yes.", "content": content}, **kept}
     return _described(operation_id, SERVER, summary, [], responses) | _OPEN
 
