@@ -120,7 +120,7 @@ class MemberStats(CallStats):
         self.now_ms: Callable[[], int] = lambda: 0
         """The clock of the member's deadlines. Any thread may call it."""
         self.troubles_of_work: Callable[[], list[str]] = list
-        """What is wrong with a pool's shards, a sentence for each. Any thread may call it."""
+        """The troubles of a pool's shards, a sentence for each. Any thread may call it."""
         self._stored: dict[Any, Any] = {}
         self._stored_at_ms: dict[Any, int] = {}
         self._queued_at_ms: dict[asyncio.Future[None], int] = {}

@@ -380,7 +380,7 @@ class WorkerPool(RunningOver):
             self.consumer.come_back()
 
     def _troubles(self) -> list[str]:
-        """What is wrong with the work on shards, for the pool's trouble and its metric."""
+        """The troubles of the work on shards, for the pool's trouble and its metric."""
         silent = [f"the work of {topic}/{number} makes no progress" for topic, number in self.consumer._silent.copy()]
         retries = {} if self._retries is None else self._retries.copy()
         return silent + [
