@@ -283,13 +283,13 @@ async def test_a_file_that_was_replaced_asks_for_a_restart(embedded: SqlStore, s
     assert await embedded.needs_restart()
 
 
-async def test_a_store_that_another_process_cannot_use_asks_for_no_restart(embedded: SqlStore, sqlite_url: str) -> None:
+async def test_a_store_no_process_can_use_asks_for_no_restart(embedded: SqlStore, sqlite_url: str) -> None:
     with closing(sqlite3.connect(path_of(sqlite_url))) as other:
         other.execute("DROP TABLE shards")
     assert not await embedded.needs_restart()
 
 
-async def test_a_postgres_that_takes_writes_of_others_asks_for_a_restart_alone(
+async def test_a_postgres_that_takes_others_writes_asks_for_a_restart(
     postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     store = SqlStore(postgres_url, write_timeout_ms=WRITE_TIMEOUT_MS)
