@@ -52,7 +52,7 @@ def _found_by(name: str) -> Iterator[str]:
 
 
 def client_rows() -> Iterator[tuple[str, ...]]:
-    """Bugs of the SDK and of programs around it."""
+    """Bugs of the SDK, of programs around it, and of storage."""
     for name, plant in group_plants.PLANTS.items():
         yield f"`{name}`", plant.finding, f"groups, seeds {', '.join(map(str, plant.seeds))}"
     for name, row in ROWS.items():

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
+import asyncpg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -17,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rota.group.rows import RowChanges, ShardImage, TopicsRevisionRow
 from rota.replica.ports import JournalEvent, ShardBatch, ShardClaim
 from rota.storage import SqlStore, append_postgres
+from rota.storage.schema import FENCE_GATE
 from tests.contracts.builders import a_batch, a_group, a_member, a_topic, an_offset, claim_one, image_of
 from tests.contracts.conftest import EVENTUALLY_S, SHARD_COUNT
 
@@ -27,6 +29,13 @@ BEFORE = RowChanges(
     topics=[a_topic(), a_topic("more")],
 )
 ONE_GROUP, ONE_MEMBER, ONE_OFFSET = [a_group(generation_id=4)], [a_member("m-9", position=9)], [an_offset(0, 8)]
+A_SIDE_COMMIT = text(
+    """
+    INSERT INTO rota.side_commits (shard_id, namespace, group_id, topic, partition, member_id)
+    VALUES (0, 'default', 'g', 'documents', 0, 'm-0') RETURNING id
+    """
+)
+IN_LINE = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND NOT granted"
 Found = tuple[ShardImage, list[JournalEvent]]
 FORMER = [("default", "g", f"m-{i}") for i in range(3)]
 CHANGES = {
@@ -99,6 +108,39 @@ async def test_an_append_that_waits_for_a_claim_writes_nothing(store: SqlStore) 
 
         assert await append == [shard_id], change
         assert await found(store, shard_id) == before, change
+
+
+async def test_a_side_commit_is_taken_over_after_a_wait(store: SqlStore) -> None:
+    """By the small statement: Postgres finds it also when it checks the shard's row again."""
+    claim = await filled(store)
+    async with store._connections.writing() as connection:
+        taken = await connection.scalar(A_SIDE_COMMIT)
+    async with store._connections.writing() as connection:
+        await store._leases.renew(connection, [claim], "r-1", 60_000)
+        rows = RowChanges(offsets=ONE_OFFSET, side_commits_taken=[taken])
+        append = await append_behind(store, connection, a_batch(claim, rows=rows))
+
+    assert await append == []
+    assert await store.side_commits([0]) == []
+
+
+async def test_a_change_of_a_group_waits_in_the_line_of_its_gate(store: SqlStore, postgres_url: str) -> None:
+    """A session that comes to the gate later waits behind it: those that commit without a pause starve no owner."""
+    first, later = await asyncpg.connect(postgres_url), await asyncpg.connect(postgres_url)
+    for shard_id, (change, rows) in enumerate(CHANGES.items()):
+        claim = await filled(store, shard_id)
+        await first.execute("SELECT pg_advisory_lock_shared($1, $2)", FENCE_GATE, shard_id)
+        append = asyncio.create_task(store.append([a_batch(claim, rows=rows)]))
+        if rows.groups or rows.topics:
+            while not await first.fetchval(IN_LINE):
+                assert not append.done(), f"{change} has passed a gate that is held"
+            assert not await later.fetchval("SELECT pg_try_advisory_lock_shared($1, $2)", FENCE_GATE, shard_id), change
+        else:
+            assert await append == [], change
+        await first.execute("SELECT pg_advisory_unlock_all()")
+        assert await append == [], change
+    await first.close()
+    await later.close()
 
 
 async def test_an_append_that_waits_for_a_renewal_lands_whole(store: SqlStore) -> None:

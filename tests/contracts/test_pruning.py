@@ -128,6 +128,15 @@ async def test_lines_stay_until_all_readers_have_read_them(url: str, service: Sq
     assert (third.lines, third.held_by) == (3 * A_DAY * SHARDS - 25, ())
 
 
+async def test_a_shard_that_a_reader_has_not_begun_keeps_its_lines(url: str, service: SqlStore) -> None:
+    await read_by(url, "slow", {0: A_DAY * DAYS})
+
+    pruned = await prune(url, keep_days=1)
+
+    assert (pruned.lines, pruned.held_by) == (3 * A_DAY, ("slow",))
+    assert [numbers_of[0] for numbers_of in (await numbers(service)).values()] == [3 * A_DAY + 1, 1]
+
+
 async def test_readers_are_listed_with_what_they_have_yet_to_read(url: str) -> None:
     assert await register_reader(url, "pipeline")
     assert not await register_reader(url, "pipeline")

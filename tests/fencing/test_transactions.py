@@ -120,6 +120,39 @@ async def test_only_retriable_failures_of_postgres_are_retried(
         assert session.scalar(COUNT) == 1
 
 
+async def test_all_attempts_act_for_the_same_holder(
+    coordinator: LocalCoordinator,
+    sessions: async_sessionmaker[AsyncSession],
+    sync_sessions: sessionmaker[Session],
+) -> None:
+    """A holder that is asked again may be that of a later generation, which has not read what the work writes."""
+    me, asked, attempts = await joined(coordinator), 0, 0
+    again = text("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$")
+
+    def holder() -> Holder:
+        nonlocal asked
+        asked += 1
+        return held_by(me)
+
+    @fenced(sessions, holder, attempts=3)
+    async def work(session: AsyncSession) -> None:
+        nonlocal attempts
+        attempts += 1
+        await session.execute(again)
+
+    @fenced(sync_sessions, holder, attempts=3)
+    def sync_work(session: Session) -> None:
+        nonlocal attempts
+        attempts += 1
+        session.execute(again)
+
+    with pytest.raises(DBAPIError):
+        await work()
+    with pytest.raises(DBAPIError):
+        sync_work()
+    assert (asked, attempts) == (2, 6)
+
+
 async def test_a_hook_fences_every_transaction_of_a_session(
     coordinator: LocalCoordinator, sync_sessions: sessionmaker[Session]
 ) -> None:

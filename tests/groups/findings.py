@@ -1,4 +1,4 @@
-"""The confirmed defects of four reviews of release 02b9521, and of one of the seams, each with a line of what it cost.
+"""The confirmed defects of reviews of release 02b9521, of the seams and of storage, each with a line of what it cost.
 
 An id is the review, its number for the defect, and a word or the outside probe's number for a part of it.
 """
@@ -99,5 +99,12 @@ FINDINGS: dict[str, str] = {
     "seams m09": "a leader that could not compare topics waits for a whole interval",
     "seams m11": "a commit that is rejected while its shard is revoked ends the pool",
     "aesthetics D0": "an outage ends a worker pool whose work meets it in a commit",
+    "faults B06": "an append does not close the gate, so sessions that commit without a pause starve the owner",
+    "faults B08": "sessions of Rota's own role hold up all groups of a shard",
+    "faults B09": "the second session in the way of an append is not terminated",
+    "faults B11": "lines go that a registered reader has not begun to read",
+    "faults B17": "a sweep deletes a group, and the progress that its last member committed in SQL",
+    "faults B18": "a long poll misses a change and waits for its whole time",
+    "faults B24": "the second attempt of a fenced transaction acts for a later generation",
 }
 """What each cost, by id."""

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from typing import Any
+
+import pytest
 
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import DescribeGroup, DescribeReply, GetLeader, Heartbeat, JoinReply, LeaderReply
+from rota.protocol.messages import (
+    DescribeGroup,
+    DescribeReply,
+    GetLeader,
+    Heartbeat,
+    JoinReply,
+    LeaderReply,
+    Protocol,
+    SyncGroup,
+)
+from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
 from tests.runtime.conftest import a_join, a_stable_member
 
@@ -144,3 +157,28 @@ async def test_watching_a_group_shows_its_past_and_then_its_present(coordinator:
         "rebalance_started",
         "generation_completed",
     ]
+
+
+async def test_a_change_while_the_first_answer_is_made_is_not_missed(
+    coordinator: LocalCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group changes between the question and the wait: a wait for the next leader would last its 5 s."""
+    leader = await a_stable_member(coordinator)
+    submit, asked = coordinator._submit, 0
+
+    async def submit_and_change(request: Any) -> Answer:
+        nonlocal asked
+        answer = await submit(request)
+        if isinstance(request, GetLeader):
+            asked += 1
+            if asked == 1:
+                await submit(a_join(member_id=leader.member_id, protocols=(Protocol("p", b"new"),)))
+                await submit(SyncGroup("default", "g", leader.member_id, leader.generation_id + 1))
+        return answer
+
+    monkeypatch.setattr(coordinator, "_submit", submit_and_change)
+    request = GetLeader("default", "g", after_generation=leader.generation_id, wait_ms=5_000)
+    answer = await coordinator.call(request)
+
+    assert isinstance(answer.reply, LeaderReply)
+    assert (answer.reply.generation_id, asked) == (leader.generation_id + 1, 2)

@@ -194,7 +194,7 @@ class Shard(ShardState):
     def sweep(self, now_ms: int, *, empty_since_ms: int | None = None) -> tuple[Result, int]:
         """Expire offsets, then delete Empty groups that hold none. Returns how many things went.
 
-        Groups that became Empty after `empty_since_ms` stay: progress may have been committed past us until then.
+        Groups that became Empty at `empty_since_ms` or later stay: progress may have been committed past us until then.
         """
         result = Result(now_ms, self.seen)
         gone = 0
@@ -204,7 +204,7 @@ class Shard(ShardState):
             if over:
                 record(result, group, OffsetsDeleted(tuple(over), "expired"))
                 gone += len(over)
-            long_enough = empty_since_ms is None or group.state_since_ms <= empty_since_ms
+            long_enough = empty_since_ms is None or group.state_since_ms < empty_since_ms
             # An administrator has set a rule of quarantine: it does not go in silence.
             has_rule = bool(group.quarantine.after_falls or group.quarantine.units)
             if none_left and group.state is EMPTY and not group.pending and long_enough and not has_rule:

@@ -90,14 +90,7 @@ _DIALECT: Dialect = asyncpg.dialect()  # type: ignore[no-untyped-call]
 
 
 def _is_small(change: Change) -> bool:
-    """Not where side commits are taken over.
-
-    After a wait for the shard, be it for a renewal, Postgres checks the row of `shards` again, without those of other
-    tables. Parameters are no table: they would be found there, and their side commit would not.
-    """
     table, gone, rows = change
-    if table is side_commits:
-        return not gone
     return len(gone) <= 1 and (len(rows) <= 1 or table is group_events)
 
 

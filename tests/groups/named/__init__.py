@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.groups.named import calls, commits, programs, topics, ways_out
+from tests.groups.named import calls, commits, programs, storage, topics, ways_out
 from tests.groups.planting import Named, Plants
 
 SUBJECTS: dict[str, Plants] = {
@@ -10,6 +10,7 @@ SUBJECTS: dict[str, Plants] = {
     "calls": calls.PLANTS,
     "commits": commits.PLANTS,
     "topics": topics.PLANTS,
+    "storage": storage.PLANTS,
     "programs": programs.PLANTS,
 }
 ROWS: dict[str, Named] = {name: row for plants in SUBJECTS.values() for name, row in plants.rows.items()}
