@@ -26,7 +26,7 @@ from rota.pipeline.failures import LakeRefused, WrongIncarnation
 from rota.pipeline.files import Files, TableWriter
 from rota.pipeline.gold import backfill, refresh
 from rota.pipeline.journal import open_journal
-from rota.pipeline.lake import LAKE_VERSION, RESUMED, Lake
+from rota.pipeline.lake import LAKE_VERSION, Lake
 from rota.pipeline.parquet import ParquetFiles
 from rota.pipeline.places import place_at
 from rota.pipeline.tables import FOLDED
@@ -180,14 +180,6 @@ def test_a_backfill_keeps_facts_whose_lines_were_dropped(tmp_path: Path) -> None
     assert sum(fed.rows()["rebalances"].values()) < sum(before["rebalances"].values())
 
 
-def beheaded(fed: Fed) -> None:
-    """All lines are folded, and most are dropped."""
-    fed.grow(1_000)
-    fed.refresh()
-    now = datetime.fromtimestamp(max(line.at_ms for line in JOURNAL) / 1000, UTC)
-    list(compact_lake(fed.lake, keep_days=0.02, vacuum_hours=0, now=now))
-
-
 def of_form(lake: Lake, version: int) -> Lake:
     """The same tables, as if another release had made them."""
     described = Path(lake.root) / "lake.json"
@@ -195,33 +187,12 @@ def of_form(lake: Lake, version: int) -> Lake:
     return Lake.open(lake.root, older=True)
 
 
-def test_an_upgrade_keeps_facts_whose_lines_were_dropped(tmp_path: Path) -> None:
-    fed = Fed(tmp_path)
-    beheaded(fed)
-    before = fed.rows()
-
-    backfill(None, of_form(fed.lake, max(RESUMED)), decoder=DECODER, keep_facts=True)
-
-    assert fed.rows() == before == closed_rows(JOURNAL)
-    assert Lake.open(fed.lake.root).version == LAKE_VERSION
-
-
-def test_states_of_a_form_that_is_not_resumed_are_refused(tmp_path: Path) -> None:
-    fed = Fed(tmp_path)
-    beheaded(fed)
-
-    with pytest.raises(LakeRefused, match="cannot go on from its states"):
-        backfill(None, of_form(fed.lake, min(RESUMED) - 1), decoder=DECODER, keep_facts=True)
-
-    assert json.loads((Path(fed.lake.root) / "lake.json").read_text())["version"] == min(RESUMED) - 1
-
-
 def test_an_upgrade_folds_anew_where_all_lines_are_there(tmp_path: Path) -> None:
     fed = Fed(tmp_path)
     fed.grow(1_000)
     fed.refresh()
 
-    done = backfill(None, of_form(fed.lake, min(RESUMED) - 1), decoder=DECODER, keep_facts=True)
+    done = backfill(None, of_form(fed.lake, LAKE_VERSION - 1), decoder=DECODER)
 
     assert done.rows["rebalances"] == fed.rows()["rebalances"].total()
 

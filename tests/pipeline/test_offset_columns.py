@@ -15,7 +15,7 @@ from rota.group.journal import payload_of
 from rota.group.records import CommittedOffset, OffsetsCommitted
 from rota.pipeline.committed import typed_offsets
 from rota.pipeline.events import EVENTS, Line
-from rota.pipeline.facts.offset_columns import Ends, fold_offsets, telling_commits, with_offsets
+from rota.pipeline.facts.offset_columns import Ends, fold_offsets, refuse_unreadable, telling_commits
 from rota.pipeline.fold import GroupFold, fold_lines
 from rota.pipeline.gold import ends_of
 from rota.pipeline.tables import CURRENT_OFFSETS, GOLD, OFFSET_LISTS
@@ -25,14 +25,19 @@ COMMITS, HOUR_MS = "offsets_committed", 3_600_000
 
 
 def table_of(lines: list[Line]) -> pa.Table:
-    """Lines as bronze has them, with their payloads unread."""
+    """Lines as bronze has them."""
     columns = list(zip(*lines, strict=True)) or [()] * len(EVENTS)
     arrays = [
         pa.array([at_ms * 1000 for at_ms in column] if field.name == "at" else column, field.type)
         for column, field in zip(columns, EVENTS, strict=True)
     ]
     table = pa.Table.from_arrays(arrays, schema=EVENTS)
-    return table.append_column("offsets", pa.nulls(len(lines), OFFSET_LISTS))
+    return table.append_column("offsets", _offsets_of(lines))
+
+
+def _offsets_of(lines: list[Line]) -> pa.ListArray:
+    read = pa.array([line.payload if line.kind == COMMITS else None for line in lines], pa.string())
+    return typed_offsets(read) if lines and lines[0].kind == COMMITS else pa.nulls(len(lines), OFFSET_LISTS)
 
 
 def rows_of(table: pa.Table) -> Counter[str]:
@@ -48,7 +53,7 @@ def by_columns(slices: list[list[Line]]) -> tuple[Counter[str], Counter[str]]:
     closed: Counter[str] = Counter()
     opened = CURRENT_OFFSETS.schema.empty_table()
     for lines in slices:
-        commits = with_offsets(table_of([line for line in lines if line.kind == COMMITS]))
+        commits = table_of([line for line in lines if line.kind == COMMITS])
         ends = ends_of(table_of([line for line in lines if line.kind != COMMITS]))
         rows, opened = fold_offsets(commits, ends, opened)
         closed += rows_of(rows)
@@ -158,7 +163,7 @@ def test_a_commit_that_cannot_be_read_is_named() -> None:
     line = Line(3, 17, 1, 1, "n", "g", 0, COMMITS, "", '{"offsets": "none"}')
 
     with pytest.raises(ValueError, match="shard 3, line 17"):
-        with_offsets(table_of([line]))
+        refuse_unreadable(table_of([line]))
 
 
 def test_large_offsets_and_no_lines_are_folded() -> None:

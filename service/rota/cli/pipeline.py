@@ -151,9 +151,6 @@ def backfill(
     forget_dropped: Annotated[
         bool, typer.Option("--forget-dropped", help="Also where facts go for good, as their lines have been dropped.")
     ] = False,
-    keep_facts: Annotated[
-        bool, typer.Option("--keep-facts", help="Where lines have been dropped: keep all facts, and go on from them.")
-    ] = False,
     master: Master = "",
     memory: Memory = "2g",
     decoder: Decode = "",
@@ -164,7 +161,7 @@ def backfill(
 
         tables = steps.existing(lake, older=True)
         with steps.workers_when_needed(master, memory) as workers, tables.locked(), steps.busy("folding all lines"):
-            done = fold_all(workers, tables, decoder=decoder, forget_dropped=forget_dropped, keep_facts=keep_facts)
+            done = fold_all(workers, tables, decoder=decoder, forget_dropped=forget_dropped)
     print_notice(f"{sum(done.rows.values()):,} facts, as of fold {done.fold}")
 
 

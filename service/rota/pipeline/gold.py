@@ -23,12 +23,12 @@ from rota.pipeline.breakpoints import breakpoint_at
 from rota.pipeline.committed import COMMITS
 from rota.pipeline.current import BY_GROUP, current_rows
 from rota.pipeline.events import EVENTS, ddl, lines_of
-from rota.pipeline.facts.offset_columns import COMMIT_COLUMNS, Ends, fold_offsets, telling_commits, with_offsets
+from rota.pipeline.facts.offset_columns import COMMIT_COLUMNS, Ends, fold_offsets, refuse_unreadable, telling_commits
 from rota.pipeline.facts.units import Decoder, load_decoder
 from rota.pipeline.failures import LakeRefused
 from rota.pipeline.files import TableWriter, Written
 from rota.pipeline.fold import GroupFold, Key
-from rota.pipeline.lake import FOLDS, LAKE_VERSION, RESUMED, Lake
+from rota.pipeline.lake import FOLDS, Lake
 from rota.pipeline.places import read_file
 from rota.pipeline.slices import Slice, bucket_of, in_order
 from rota.pipeline.spark_files import frame_of
@@ -71,42 +71,21 @@ def refresh(workers: Workers, lake: Lake, *, decoder: str = "") -> Refreshed:
     return Refreshed(fold + 1, newest, _fold_once(workers, lake, fold + 1, plan))
 
 
-def backfill(
-    workers: Workers, lake: Lake, *, decoder: str = "", forget_dropped: bool = False, keep_facts: bool = False
-) -> Refreshed:
+def backfill(workers: Workers, lake: Lake, *, decoder: str = "", forget_dropped: bool = False) -> Refreshed:
     """Fold all of bronze in one slice; the rows take the place of those that are there, when all is done.
 
     Readers have the tables of the fold before until then. Where lines that facts were made of are no longer in bronze,
-    it raises `LakeRefused`, unless asked to forget these facts, or to keep all facts and go on from them.
+    it raises `LakeRefused`, unless asked to forget these facts.
     """
     if not forget_dropped:
-        try:
-            refuse_if_beheaded(lake)
-        except LakeRefused:
-            if not keep_facts:
-                raise
-            return _kept(workers, lake, decoder)
+        refuse_if_beheaded(lake)
     fold, _ = _finished(workers, lake)
     newest = lake.bronze.batch
     plan = {"after_batch": 0, "to_batch": newest, "decoder": decoder, "anew": True}
     lake.write_plan(FOLDS, fold + 1, plan)
     rows = _fold_once(workers, lake, fold + 1, plan)
     lake.describe()
-    if not forget_dropped:
-        lake.remove_builds()
     return Refreshed(fold + 1, newest, rows)
-
-
-def _kept(workers: Workers, lake: Lake, decoder: str) -> Refreshed:
-    """Take the facts and the carried states of an earlier release as this one's, and fold the new lines."""
-    if lake.version not in (LAKE_VERSION, *RESUMED):
-        raise LakeRefused(
-            f"the tables in {lake.root} have form {lake.version}, and this release cannot go on from its states: copy "
-            "the facts that you want to keep, then run `rota pipeline backfill --forget-dropped`"
-        )
-    done = refresh(workers, lake, decoder=decoder)
-    lake.describe()
-    return done
 
 
 def refuse_if_beheaded(lake: Lake) -> None:
@@ -117,8 +96,8 @@ def refuse_if_beheaded(lake: Lake) -> None:
         named = "; ".join(f"shard {shard_id} begins at line {gone[shard_id]:,}" for shard_id in sorted(gone)[:3])
         raise LakeRefused(
             f"lines that facts were made of have been dropped from bronze ({named or 'no line is left'}): folding anew "
-            "would lose these facts for good. The tables are as they were; `--keep-facts` keeps them and goes on from "
-            "there, `--forget-dropped` folds the remaining lines"
+            "would lose these facts for good. The tables are as they were: copy the facts that you want to keep, then "
+            "`--forget-dropped` folds the remaining lines"
         )
 
 
@@ -206,7 +185,8 @@ def _folder(
         writer = TableWriter(folder, {table: GOLD[table].schema for table in FOLDED}, f"{fold:06}")
         for chunk in lines.chunks(MOST_LINES):
             others = chunk.read(parts[number], EVENTS.names, commits=False)
-            commits = with_offsets(chunk.read(parts[number], COMMIT_COLUMNS, commits=True))
+            commits = chunk.read(parts[number], COMMIT_COLUMNS, commits=True)
+            refuse_unreadable(commits)
             for table, values in share.fold(others, commits):
                 writer.add(table, values)
             for batch in share.fold_offsets(others, commits).to_batches():

@@ -14,7 +14,6 @@ table as it was then.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,8 +30,6 @@ from rota.pipeline.tables import BRONZE, CARRY, CURRENT, FOLDED, GOLD, Table
 
 LAKE_VERSION = 5
 """Goes up when tables or carried states change their form: older tables are then built anew from bronze."""
-RESUMED = frozenset({4})
-"""Earlier forms: this release adds to their tables as they are, and goes on from their carried states."""
 
 _TABLES = {**GOLD, **CURRENT, "carry": CARRY}
 _OF_FOLDS = {*FOLDED, *CURRENT, "carry"}
@@ -137,16 +134,6 @@ class Lake:
             if self.gold("carry").batch == fold:
                 return Moment(fold, files)
 
-    def remove_builds(self) -> None:
-        """Delete the facts of releases that kept them in `gold/build-7/`."""
-        if is_remote(self.root):
-            return
-        root = Path(self.root)
-        for folder in (root / "gold").glob("build-*"):
-            shutil.rmtree(folder)
-            shutil.rmtree(root / "plans" / folder.name, ignore_errors=True)
-        (root / "gold" / "CURRENT").unlink(missing_ok=True)
-
     # --- plans ------------------------------------------------------------------------------------
 
     def plan(self, job: str, number: int) -> dict[str, Any] | None:
@@ -174,9 +161,9 @@ class Lake:
         return int(plan["to_batch"])
 
     def last_lines(self) -> dict[int, str]:
-        """The identities of the last lines that were read; none of shards that an earlier release read last."""
-        plan = self.plan("ingest", self.bronze.batch) or {}
-        return {int(shard_id): identity for shard_id, identity in plan.get("last", {}).items()}
+        """The identities of the last lines that were read."""
+        plan = self.plan("ingest", self.bronze.batch) or {"last": {}}
+        return {int(shard_id): identity for shard_id, identity in plan["last"].items()}
 
     def read_at(self) -> float | None:
         """When the last batch was read, in seconds since 1970; None before the first."""

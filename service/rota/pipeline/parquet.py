@@ -97,8 +97,6 @@ class ParquetFiles:
         if not number:
             return {"number": 0, "batch": 0, "files": []}
         state: dict[str, Any] = json.loads(self._manifest(number).read_text())
-        # Manifests of earlier releases have names only.
-        state["files"] = [{"path": each} if isinstance(each, str) else each for each in state["files"]]
         return state
 
     def _numbers(self) -> list[int]:
@@ -109,8 +107,6 @@ class ParquetFiles:
 
     def _file(self, entry: dict[str, Any]) -> File:
         path = self._path / entry["path"]
-        if "stats" not in entry:
-            return File(str(path), path.name, path.stat().st_size, pq.read_metadata(path).num_rows, {}, {})
         stats = entry["stats"]
         least, greatest = self._values(stats["minValues"]), self._values(stats["maxValues"])
         return File(str(path), path.name, entry["size"], stats["numRecords"], least, greatest)

@@ -58,7 +58,7 @@ def compact_bronze(lake: Lake, before: datetime | None) -> tuple[int, int]:
 
 def _has_old(file: File, before: datetime, folded_to: int) -> bool:
     """Whether it has lines that may go: folded ones from before then."""
-    return _least_at(file) < before and int(file.least.get("ingest_batch", 0)) <= folded_to
+    return bool(file.least["at"] < before) and int(file.least.get("ingest_batch", 0)) <= folded_to
 
 
 def _scattered(files: Sequence[File]) -> list[File]:
@@ -79,7 +79,7 @@ def _days(files: Sequence[File]) -> list[datetime]:
     """The days (UTC) that these files may have lines of."""
     days = set()
     for each in files:
-        day, last = (_midnight(at) for at in (_least_at(each), _greatest_at(each)))
+        day, last = (_midnight(at) for at in (each.least["at"], each.greatest["at"]))
         # A clock that is years off makes a file of few lines look as if it had a thousand days.
         if (last - day) > 40 * _DAY:
             days |= {_midnight(at) for at in read_file(each.uri, columns=["at"]).column("at").to_pylist()}
@@ -94,7 +94,7 @@ def _write_day(
     lake: Lake, files: Sequence[File], day: datetime, before: datetime | None, folded_to: int
 ) -> list[Written]:
     """The lines of that day in one file, those of each shard in the order of their numbers as far as they were."""
-    of_day = [each for each in files if _least_at(each) < day + _DAY and _greatest_at(each) >= day]
+    of_day = [each for each in files if each.least["at"] < day + _DAY and each.greatest["at"] >= day]
     wanted = (ds.field("at") >= day) & (ds.field("at") < day + _DAY)
     if before is not None:
         wanted &= (ds.field("at") >= before) | (ds.field("ingest_batch") > folded_to)
@@ -109,17 +109,3 @@ def _write_day(
 
 def _midnight(at: datetime) -> datetime:
     return datetime.combine(at.astimezone(UTC).date(), time(), UTC)
-
-
-def _least_at(file: File) -> datetime:
-    return file.least["at"] if "at" in file.least else _extreme(file)[0]
-
-
-def _greatest_at(file: File) -> datetime:
-    return file.greatest["at"] if "at" in file.greatest else _extreme(file)[1]
-
-
-def _extreme(file: File) -> tuple[datetime, datetime]:
-    """Of a file that came without statistics: an earlier release merged it."""
-    times = read_file(file.uri, columns=["at"]).column("at").to_pylist()
-    return min(times), max(times)

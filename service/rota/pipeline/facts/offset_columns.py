@@ -14,12 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rota.pipeline.committed import typed_offsets
 from rota.pipeline.facts.offsets import HOUR_MS
 from rota.pipeline.tables import CURRENT_OFFSETS, OFFSETS
 
-COMMIT_COLUMNS = ("shard_id", "seq", "at", "epoch", "namespace", "group_id", "generation_id", "offsets", "payload")
-"""The columns that are read of the lines of commits; the payload where it was not read when it was ingested."""
+COMMIT_COLUMNS = ("shard_id", "seq", "at", "epoch", "namespace", "group_id", "generation_id", "offsets")
+"""The columns that are read of the lines of commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +31,11 @@ class Ends:
     """(namespace, group id, seq)."""
 
 
-def with_offsets(commits: pa.Table) -> pa.Table:
-    """The same lines, all with typed offsets: earlier releases ingested payloads only."""
-    missing = commits.column("offsets").null_count
-    if missing == 0:
-        return commits
-    read = typed_offsets(commits.column("payload").combine_chunks())
-    if read.null_count:
-        line = commits.filter(pc.is_null(read)).slice(0, 1).to_pylist()[0]
+def refuse_unreadable(commits: pa.Table) -> None:
+    """Name the first commit whose payload could not be read when it was ingested."""
+    if commits.column("offsets").null_count:
+        line = commits.filter(pc.is_null(commits.column("offsets"))).slice(0, 1).to_pylist()[0]
         raise ValueError(f"shard {line['shard_id']}, line {line['seq']}: a commit's payload cannot be read")
-    return commits.set_column(commits.schema.get_field_index("offsets"), "offsets", read)
 
 
 def fold_offsets(commits: pa.Table, ends: Ends, opened: pa.Table) -> tuple[pa.Table, pa.Table]:
