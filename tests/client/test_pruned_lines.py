@@ -25,12 +25,12 @@ from rota.client import (
 from rota.protocol.errors import LinesPruned
 from rota.protocol.messages import CommitOffsets, OffsetToCommit
 from rota.runtime.coordinator import LocalCoordinator
-from rota.storage import MemoryStore
 from rota.wire.documents import dump_document
 from rota.wire.problems import problem_document
 from tests.client.stage import GROUP
 from tests.client.virtual_time import LoopClock, in_virtual_time
 from tests.http.serving import serving
+from tests.support.memory_store import MemoryStore
 
 LINES = 6
 PRUNED = 4

@@ -11,9 +11,9 @@ from rota.client import Client, InMemoryTransport
 from rota.protocol.messages import TopicReply
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
-from rota.storage import MemoryStore
 from tests.client.stage import Cable, a_coordinator
 from tests.client.virtual_time import in_virtual_time
+from tests.support.memory_store import MemoryStore
 
 DEADLINE_S = 60.0
 

@@ -28,10 +28,10 @@ from rota.protocol.messages import (
 )
 from rota.replica.ports import JournalEvent
 from rota.runtime.coordinator import LocalCoordinator
-from rota.storage import MemoryStore
 from rota.storage.verify import JournalFold
 from tests.fuzz.campaign import Broken, Target
 from tests.fuzz.mutations import mutated_document
+from tests.support.memory_store import MemoryStore
 
 MOST_LINES = 30
 _ENTRY = ("at_ms", "namespace", "group_id", "generation_id", "kind", "reason", "payload")

@@ -13,7 +13,7 @@ from rota.protocol.messages import GetLeader
 from rota.replica.ports import Replica
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
-from rota.storage import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

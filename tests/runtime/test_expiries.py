@@ -11,9 +11,9 @@ from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, JoinReply, SyncGroup
 from rota.runtime.clock import STALL_MS
 from rota.runtime.coordinator import LocalCoordinator
-from rota.storage.memory import MemoryStore
 from tests.client.virtual_time import LoopClock, VirtualTimeLoop, in_virtual_time, stand_still
 from tests.runtime.conftest import a_join
+from tests.support.memory_store import MemoryStore
 
 SESSION_S = 10.0
 HOPS = 6
