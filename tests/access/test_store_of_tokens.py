@@ -13,8 +13,6 @@ from rota.access.actions import ROLES
 from rota.access.rules import Rule
 from rota.access.tokens import TokenRecord
 from rota.pipeline.events import lines_of
-from rota.pipeline.fold import fold_lines
-from rota.pipeline.invariants import findings_of
 from rota.pipeline.journal import Wanted, open_journal
 from rota.pipeline.positions import spans_between
 from rota.protocol.ids import NO_SHARD
@@ -26,6 +24,7 @@ from rota.server.access.stored_tokens import StoredTokens
 from rota.storage import SqlStore, upgrade
 from rota.storage.token_table import TokenTable
 from rota.storage.verify import verify
+from tests.pipeline.replaying import findings_of, fold_lines
 
 SCOPE = Rule("scope of ci", ("token:ci",), ROLES["member"], ("team-a",), ("bill*",), ())
 RECORD = TokenRecord("id1", "ci", "d" * 64, (SCOPE,), created_at_ms=5, expires_at_ms=9, note="for CI")

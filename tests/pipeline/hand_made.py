@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from rota.pipeline.advisor import STRATEGIES, replays
+from rota.pipeline.advisor import STRATEGIES
 from rota.pipeline.events import Line
 from rota.pipeline.facts.timeouts import Silences
-from rota.pipeline.fold import fold_lines
 from rota.pipeline.tables import GOLD
 from rota.pipeline.what_ifs import Known
 from rota.workload.fleet import SECOND_MS, GroupPlan
 from rota.workload.member import PlayedMember
 from rota.workload.shard import ShardWorld
+from tests.pipeline.replaying import fold_lines, replays
 
 Values = dict[str, Any]
 

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from rota.pipeline.advice_rules import broken_rules
-from rota.pipeline.advisor import ACTUAL, STRATEGIES, replays
+from rota.pipeline.advisor import ACTUAL, STRATEGIES
 from rota.pipeline.facts.steps import Holders
 from rota.pipeline.facts.units import Shares
-from rota.pipeline.fold import fold_lines
 from tests.pipeline.hand_made import HandMade, as_dict
 from tests.pipeline.journals import ordered, simulated, simulated_units
+from tests.pipeline.replaying import fold_lines, replays
 
 COOPERATIVE = "cooperative-sticky"
 

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from rota.pipeline.events import Line
 from rota.pipeline.facts.fact import Row
-from rota.pipeline.fold import CARRIED, GroupFold, Key, fold_lines
+from rota.pipeline.fold import CARRIED, GroupFold, Key
 from rota.pipeline.gold import parts_of
 from rota.pipeline.tables import GOLD
 from rota.protocol.causes import CAUSES, Cause
 from tests.pipeline.journals import ordered, simulated, simulated_units
+from tests.pipeline.replaying import fold_lines
 
 SEEDS = (1, 2, 3, 5)
 

@@ -8,8 +8,8 @@ import pytest
 
 from rota.group.records import IN_USERS_TRANSACTION
 from rota.pipeline.events import Line
-from rota.pipeline.invariants import findings_of
 from tests.pipeline.journals import ordered, simulated
+from tests.pipeline.replaying import findings_of
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

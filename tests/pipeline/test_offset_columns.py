@@ -16,10 +16,11 @@ from rota.group.records import CommittedOffset, OffsetsCommitted
 from rota.pipeline.committed import typed_offsets
 from rota.pipeline.events import EVENTS, Line
 from rota.pipeline.facts.offset_columns import Ends, fold_offsets, refuse_unreadable, telling_commits
-from rota.pipeline.fold import GroupFold, fold_lines
+from rota.pipeline.fold import GroupFold
 from rota.pipeline.gold import ends_of
 from rota.pipeline.tables import CURRENT_OFFSETS, GOLD, OFFSET_LISTS
 from tests.pipeline.journals import ordered, simulated, simulated_units
+from tests.pipeline.replaying import fold_lines
 
 COMMITS, HOUR_MS = "offsets_committed", 3_600_000
 

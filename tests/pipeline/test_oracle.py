@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from rota.pipeline.events import Line
 from rota.pipeline.facts.churn import Holding
 from rota.pipeline.facts.outcomes import ASSIGNED, DELETED, OUTCOMES, REASSIGNED
-from rota.pipeline.fold import fold_lines
 from rota.pipeline.sections import FLAPPING
 from rota.pipeline.tables import GOLD
 from rota.workload.fleet import HOUR_MS, draw_group
 from rota.workload.shard import ShardWorld
 from tests.pipeline import oracle
 from tests.pipeline.journals import UNTIL_MS, ordered, simulated, simulated_units
+from tests.pipeline.replaying import fold_lines
 
 SEEDS = (1, 2, 3, 5, 8, 13)
 ENDINGS = (*SEEDS, 10, 15, 94)

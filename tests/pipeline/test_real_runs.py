@@ -19,9 +19,8 @@ from rota.pipeline.audit import audit
 from rota.pipeline.bronze import Ingest
 from rota.pipeline.events import Line, lines_of
 from rota.pipeline.failures import LinesMissing
-from rota.pipeline.fold import fold_lines
 from rota.pipeline.gold import refresh
-from rota.pipeline.invariants import Finding, findings_of
+from rota.pipeline.invariants import Finding
 from rota.pipeline.journal import Wanted, open_journal
 from rota.pipeline.lake import Lake
 from rota.pipeline.positions import spans_between
@@ -31,6 +30,7 @@ from rota.protocol.causes import CAUSES, Cause
 from rota.workload.writing import COLUMNS
 from tests.faults.load import Crowd, Load
 from tests.pipeline.journals import ordered
+from tests.pipeline.replaying import findings_of, fold_lines
 from tests.processes.server import Server
 from tests.processes.test_kill9 import kill_and_check, seed
 from tests.support.cluster import Cluster

@@ -13,7 +13,6 @@ from rota.pipeline.bronze import Ingest
 from rota.pipeline.events import Line
 from rota.pipeline.facts.units import Decoder
 from rota.pipeline.failures import LakeRefused
-from rota.pipeline.fold import fold_lines
 from rota.pipeline.gold import backfill, refresh
 from rota.pipeline.journal import open_journal
 from rota.pipeline.lake import LAKE_VERSION, Lake
@@ -27,6 +26,7 @@ from tests.pipeline.journals import (
     simulated_units,
     sqlite_store,
 )
+from tests.pipeline.replaying import fold_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

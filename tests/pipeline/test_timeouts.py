@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from rota.group.gaps import CLASSES, class_end_ms, gap_class
 from rota.pipeline.advice_rules import broken_rules
 from rota.pipeline.facts.timeouts import DAY_MS, Silences, recommend, round_up
-from rota.pipeline.fold import fold_lines
 from rota.pipeline.tables import GOLD
 from tests.pipeline.hand_made import HandMade, Values, as_dict
 from tests.pipeline.journals import ordered, simulated, simulated_units
+from tests.pipeline.replaying import fold_lines
 
 
 def silences(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from rota.pipeline.advice_rules import broken_rules
-from rota.pipeline.advisor import STRATEGIES, replays
+from rota.pipeline.advisor import STRATEGIES
 from rota.pipeline.tables import GOLD
 from rota.pipeline.what_ifs import NO_CHANGE, STATIC
 from tests.pipeline.hand_made import HandMade, Values
 from tests.pipeline.journals import ordered, simulated, simulated_units
+from tests.pipeline.replaying import replays
 
 COOPERATIVE = "cooperative-sticky"
 ON_THE_WAY_MS = 500

@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from rota.pipeline.advisor import ACTUAL, STRATEGIES, replays
+from rota.pipeline.advisor import ACTUAL, STRATEGIES
 from rota.pipeline.events import Line
-from rota.pipeline.fold import fold_lines
-from rota.pipeline.invariants import findings_of
 from rota.pipeline.tables import ADVISOR, GOLD
 from rota.protocol.causes import CAUSES, Cause
 from rota.replica.ports import StoreRefused
@@ -23,6 +21,7 @@ from rota.workload.fleet import HOUR_MS, draw_group
 from rota.workload.generate import Wanted, generate
 from rota.workload.shard import ShardWorld
 from tests.pipeline.journals import ordered
+from tests.pipeline.replaying import findings_of, fold_lines, replays
 
 UNTIL_MS = 1_763_700_000_000
 

@@ -119,18 +119,6 @@ def _without_counts(others: pa.Table) -> pa.Table:
     return others.filter(pc.and_not(pc.not_equal(others.column("group_id"), ""), counted))
 
 
-def replays(
-    lines: Iterable[Line],
-    strategies: Sequence[str],
-    decoder: Decoder | None = None,
-    known: Mapping[tuple[str, str], Known] | None = None,
-) -> Iterator[Row]:
-    """The rows of `advisor` and `what_ifs` for these lines, which come group by group and ordered by number."""
-    found = Replays(strategies, decoder, known or {})
-    yield from found.add(lines)
-    yield from found.finish()
-
-
 class Replays:
     """Many groups, whose lines come in slices that follow one another."""
 

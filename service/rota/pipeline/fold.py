@@ -8,8 +8,7 @@ and no store of states but a table with one row a group.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from itertools import chain, groupby
+from collections.abc import Iterator
 from typing import Any
 
 from rota.pipeline.events import Line
@@ -164,13 +163,3 @@ def _set_aside(line: Line, error: Exception) -> Row:
 
 
 Key = tuple[int, str, str]
-
-
-def fold_lines(lines: Iterable[Line], decoder: Decoder | None = None) -> Iterator[tuple[Key, GroupFold, Iterator[Row]]]:
-    """Fold the lines of many groups, which come group by group and ordered by number.
-
-    Yields each group with its rows, which must be used up before the next group; then the fold has taken in all.
-    """
-    for key, of_group in groupby(lines, key=lambda line: (line.shard_id, line.namespace, line.group_id)):
-        fold = GroupFold(key[1], key[2], decoder=decoder)
-        yield key, fold, chain.from_iterable(map(fold.add, of_group))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import groupby
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from rota.group import records as r
@@ -142,21 +141,3 @@ def epochs_mixed(spans: Iterable[EpochSpan]) -> Iterator[Finding]:
                 yield Finding("epoch", shard_id, span.namespace, span.group_id, span.seq, text)
             if older is None or span.last_seq > older.last_seq:
                 older = span
-
-
-def findings_of(lines: Sequence[Line], *, whole: bool = True) -> Iterator[Finding]:
-    """The broken rules of these lines, which come group by group and ordered by number."""
-    for key, of_group in groupby(lines, key=lambda line: (line.shard_id, line.namespace, line.group_id)):
-        audit = GroupAudit(key[0], whole=whole)
-        for line in of_group:
-            for check, text in audit.add(line):
-                yield Finding(check, *key, line.seq, text)
-    yield from epochs_mixed(_epoch_spans(lines))
-
-
-def _epoch_spans(lines: Iterable[Line]) -> Iterator[EpochSpan]:
-    in_order = sorted(lines, key=attrgetter("shard_id", "epoch", "seq"))
-    for (shard_id, epoch), of_epoch in groupby(in_order, key=attrgetter("shard_id", "epoch")):
-        its_lines = list(of_epoch)
-        first, last = its_lines[0], its_lines[-1]
-        yield EpochSpan(shard_id, epoch, first.seq, first.namespace, first.group_id, last.seq)
