@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from bench.figures import Effort, Figure, sample, transposed
-from rota.assignors import MemberSubscription, Shares, TopicPartition, assign, reassign
+from rota.assignors import MemberSubscription, Shares, TopicPartition, assign
 from rota.assignors.model import topic_partitions
 
 TOPICS = 500
@@ -30,19 +30,18 @@ KAFKA = {
 
 CROWD = 10_000
 ITEMS = 100_000
-CROWD_AIM_MS = 50
 
 Result = TypeVar("Result")
 
 
 def run(effort: Effort) -> list[Figure]:
-    """Both strategies with all members subscribed to all and with one to the first topic only; then `reassign`."""
+    """Both strategies with all members subscribed to all and with one to the first topic only; then many members."""
     partitions = effort.times(PARTITIONS_OF_A_TOPIC)
     counts = {f"t{index:03}": partitions for index in range(TOPICS)}
     figures: list[Figure] = []
     for strategy, subscriptions in KAFKA:
         figures += _rounds(effort, strategy, subscriptions, counts)
-    return [*figures, *_incremental(effort)]
+    return [*figures, *_crowd(effort)]
 
 
 def _members(subscriptions: str, counts: Mapping[str, int]) -> list[MemberSubscription]:
@@ -94,24 +93,15 @@ def _memory(
     )
 
 
-def _incremental(effort: Effort) -> list[Figure]:
-    """A member goes, a member comes, one in a hundred goes: by the assignment in memory, and by all members' claims."""
+def _crowd(effort: Effort) -> list[Figure]:
+    """A member of many goes: by all members' claims."""
     items = topic_partitions("t", effort.times(ITEMS))
     names = [f"m{index:05}" for index in range(CROWD)]
     shares: dict[str, list[TopicPartition]] = {name: items[seat::CROWD] for seat, name in enumerate(names)}
     size = f"{CROWD:,} members, {len(items):,} items"
-    changes: dict[str, Callable[[], object]] = {
-        "a member lost": lambda: reassign(shares, left=names[:1]),
-        "a member more": lambda: reassign(shares, joined=["newcomer"]),
-        "100 members lost": lambda: reassign(shares, left=names[:100]),
-    }
-    figures = [
-        Figure("assignors", f"reassign, {size}: {what}", "ms", _milliseconds(effort, change), aim=CROWD_AIM_MS)
-        for what, change in changes.items()
-    ]
     claims = [MemberSubscription(name, None, ("t",), shares[name], 1) for name in names[1:]]
     from_claims = _milliseconds(effort, lambda: assign("sticky", {"t": len(items)}, claims))
-    return [*figures, Figure("assignors", f"sticky from all claims, {size}: a member lost", "ms", from_claims)]
+    return [Figure("assignors", f"sticky from all claims, {size}: a member lost", "ms", from_claims)]
 
 
 def _milliseconds(effort: Effort, change: Callable[[], object]) -> tuple[float, ...]:

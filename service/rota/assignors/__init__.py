@@ -5,7 +5,6 @@ The leader of a group calls `assign` with the members of the generation. Strateg
 
 from __future__ import annotations
 
-from rota.assignors.incremental import reassign
 from rota.assignors.model import (
     Assignor,
     MemberSubscription,
@@ -23,7 +22,6 @@ from rota.assignors.own import (
     PartitionStrategy,
 )
 from rota.assignors.registry import (
-    ASSIGNORS,
     ENTRY_POINT_GROUP,
     STRATEGIES,
     BrokenStrategy,
@@ -31,14 +29,12 @@ from rota.assignors.registry import (
     UnknownAssignor,
     assign,
     assign_group,
-    assignor,
     register_entry_points,
     register_strategy,
     strategy,
 )
 
 __all__ = [
-    "ASSIGNORS",
     "ENTRY_POINT_GROUP",
     "STRATEGIES",
     "Assignor",
@@ -58,8 +54,6 @@ __all__ = [
     "UserData",
     "assign",
     "assign_group",
-    "assignor",
-    "reassign",
     "register_entry_points",
     "register_strategy",
     "strategy",

@@ -13,7 +13,7 @@ from typing import Any, Final
 from rota.assignors.by_topic import Rule, Rules, by_topic
 from rota.assignors.cooperative_sticky import cooperative_sticky
 from rota.assignors.copartitioned import copartitioned
-from rota.assignors.model import Assignor, MemberSubscription, PartitionRacks, PartitionWeights, Shares
+from rota.assignors.model import MemberSubscription, PartitionRacks, PartitionWeights, Shares
 from rota.assignors.own import GroupAssignment, GroupSubscription, PartitionStrategy, own_assignment
 from rota.assignors.rack_aware import rack_aware
 from rota.assignors.range import range_assignor
@@ -110,11 +110,6 @@ _KNOWN: dict[str, Strategy] = dict(_BUILT_IN)
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType(_KNOWN)
 """All strategies that this process knows: the built-in ones, and those that were registered."""
 
-ASSIGNORS: Mapping[str, Assignor] = MappingProxyType(
-    {name: each.function for name, each in _BUILT_IN.items() if not each.has_rules}
-)
-"""The functions, with their options as they are by default."""
-
 
 class BrokenStrategy(ValueError):
     """An object cannot be registered as a strategy; the message says why."""
@@ -191,12 +186,6 @@ class UnknownAssignor(ValueError):
 def strategy(name: str) -> Strategy:
     """The registered assignor of `name`; its options are not used here but must be valid. Or `UnknownAssignor`."""
     return _parsed(name)[0]
-
-
-def assignor(name: str) -> Assignor:
-    """The assignor called `name`, with the options in it: `sticky(prefer=stickiness)`. `UnknownAssignor` otherwise."""
-    found, options = _parsed(name)
-    return partial(found.function, **options) if options else found.function
 
 
 def assign(
