@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from rota.client import Client, Consumer, CoordinatorUnreachable, InMemoryTransport, Member, TopicPartition
+from rota.client import Client, Consumer, CoordinatorUnreachable, Member, TopicPartition
 from rota.client.transports import Answer, GroupEvent
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
@@ -15,6 +15,7 @@ from rota.protocol.messages import CommitOffsets, JoinReply, Request, refuse
 from rota.runtime.coordinator import LocalCoordinator
 from rota.wire.replies import Received
 from tests.client.virtual_time import LoopClock
+from tests.support.in_memory_transport import InMemoryTransport
 from tests.support.memory_store import MemoryStore
 
 Partitions = tuple[TopicPartition, ...]

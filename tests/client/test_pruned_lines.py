@@ -17,7 +17,6 @@ from rota.client import (
     CoordinatorUnreachable,
     GroupEvent,
     HttpTransport,
-    InMemoryTransport,
     NotFound,
     RevisionOutOfRange,
     Transport,
@@ -30,6 +29,7 @@ from rota.wire.problems import problem_document
 from tests.client.stage import GROUP
 from tests.client.virtual_time import LoopClock, in_virtual_time
 from tests.http.serving import serving
+from tests.support.in_memory_transport import InMemoryTransport
 from tests.support.memory_store import MemoryStore
 
 LINES = 6

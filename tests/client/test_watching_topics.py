@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rota.client import Client, InMemoryTransport
+from rota.client import Client
 from rota.protocol.messages import TopicReply
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from tests.client.stage import Cable, a_coordinator
 from tests.client.virtual_time import in_virtual_time
+from tests.support.in_memory_transport import InMemoryTransport
 from tests.support.memory_store import MemoryStore
 
 DEADLINE_S = 60.0

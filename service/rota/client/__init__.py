@@ -73,7 +73,7 @@ from rota.client.permits import Permit, Permits
 from rota.client.roles import Assign, Generation, Protocols, Without
 from rota.client.stop_signal import StopSignal
 from rota.client.term import Term
-from rota.client.transports import GroupEvent, HttpTransport, InMemoryTransport, Transport
+from rota.client.transports import GroupEvent, HttpTransport, Transport
 from rota.client.worker_pool import Shard, WorkerPool
 from rota.credentials import Credentials
 from rota.protocol.errors import ErrorCode
@@ -105,7 +105,6 @@ __all__ = [
     "GroupSubscribedToTopic",
     "HttpTransport",
     "IllegalGeneration",
-    "InMemoryTransport",
     "InconsistentGroupProtocol",
     "InvalidGroupId",
     "InvalidPartitions",

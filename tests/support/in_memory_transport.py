@@ -1,4 +1,4 @@
-"""A coordinator in the same process: for tests, and for programs that embed one."""
+"""A way of the SDK to a coordinator in the same process."""
 
 from __future__ import annotations
 
