@@ -9,21 +9,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from rota.group.assignment import server_side_of
-from rota.group.shard import Shard
 from rota.group.state import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
 from rota.group.succession import due_preemption
 from rota.protocol.fencing_token import LAST_TAKEOVER
-
-
-def check_shard(shard: Shard) -> list[str]:
-    """The broken rules of all groups, each with its group's name, and of the shard itself."""
-    broken = [f"{group.group_id}: {rule}" for group in shard.groups.values() for rule in check_group(group)]
-    for key, group in shard.groups.items():
-        if group.key != key:
-            broken.append(f"{key}: holds the group {group.key}")
-        if group.generation_id < shard.tombstones.get(key, 0):
-            broken.append(f"{group.group_id}: generation {group.generation_id} is below that of its tombstone")
-    return broken
 
 
 def check_group(group: Group) -> list[str]:

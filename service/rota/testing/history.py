@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rota.group.records import Entry
 from rota.protocol.limits import Limits
@@ -165,19 +164,3 @@ class History:
         return sum(
             line.entry.record.kind == "generation_completed" for lines in self.journal.values() for line in lines
         )
-
-    def trace_hash(self) -> str:
-        """The same seed gives the same trace: every line of the journal and every answer goes into this."""
-        digest = hashlib.sha256()
-        for shard_id, lines in sorted(self.journal.items()):
-            for line in lines:
-                _feed(digest, shard_id, line)
-        for call in self.calls:
-            _feed(digest, call.number, call.client, call.request, call.sent_ms, call.ret_ms, call.reply, call.revision)
-        for hold in self.holds:
-            _feed(digest, hold)
-        return digest.hexdigest()
-
-
-def _feed(digest: Any, *values: object) -> None:
-    digest.update(repr(values).encode())

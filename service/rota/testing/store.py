@@ -7,7 +7,6 @@ from itertools import islice
 from random import Random
 from typing import Any, TypeVar
 
-from rota.group.journal import decode_entry, encode_entry
 from rota.group.records import Entry
 from rota.group.shard_state import ShardState
 from rota.protocol.errors import check_in_journal
@@ -214,8 +213,3 @@ def _event(seq: int, entry: Entry, epoch: int) -> JournalEvent:
     return JournalEvent(
         seq, entry.at_ms, entry.namespace, entry.group_id, entry.generation_id, entry.record.kind, reason, {}, epoch
     )
-
-
-def through_json(entry: Entry) -> Entry:
-    """The entry as a reader of a real journal gets it."""
-    return decode_entry(encode_entry(entry))

@@ -10,7 +10,7 @@ import heapq
 from dataclasses import replace
 from typing import Any
 
-from rota.group.invariants import check_shard
+from rota.group.invariants import check_group
 from rota.group.records import Entry, ShardAcquired
 from rota.group.result import Result, Timer
 from rota.group.rows import RowChanges, ShardImage
@@ -24,6 +24,17 @@ from rota.testing.facts import facts_of, rows_of
 KEY = NAMESPACE, GROUP_ID = "default", "g"
 SESSION_MS, REBALANCE_MS, DELAY_MS = 10_000, 30_000, 300
 LIMITS = Limits(initial_rebalance_delay_ms=DELAY_MS, offsets_retention_ms=60_000)
+
+
+def check_shard(shard: Shard) -> list[str]:
+    """The broken rules of all groups, each with its group's name, and of the shard itself."""
+    broken = [f"{group.group_id}: {rule}" for group in shard.groups.values() for rule in check_group(group)]
+    for key, group in shard.groups.items():
+        if group.key != key:
+            broken.append(f"{key}: holds the group {group.key}")
+        if group.generation_id < shard.tombstones.get(key, 0):
+            broken.append(f"{group.group_id}: generation {group.generation_id} is below that of its tombstone")
+    return broken
 
 
 class Core:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rota.group.invariants import check_group, check_shard
+from rota.group.invariants import check_group
 from rota.group.state import EMPTY, PREPARING_REBALANCE, STABLE, Group
 from rota.protocol.fencing_token import LAST_TAKEOVER
 from tests.unit.group.driver import (
@@ -17,6 +17,7 @@ from tests.unit.group.driver import (
     a_join,
     a_stable_group,
     a_sync,
+    check_shard,
 )
 from tests.unit.group.served import a_served_group
 from tests.unit.group.test_preemption import a_race
