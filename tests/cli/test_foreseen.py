@@ -6,7 +6,8 @@ import pytest
 
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.foreseen import failure_of, foreseen
-from rota.client import CoordinatorUnreachable, error_for
+from rota.client import CoordinatorUnreachable
+from rota.client.errors import error_for
 from rota.protocol.errors import ErrorCode, RejectedRequest
 
 

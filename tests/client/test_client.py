@@ -27,9 +27,9 @@ from rota.client import (
     Throttled,
     UnknownMemberId,
     UnknownTopic,
-    error_for,
 )
 from rota.client.calls import Caller
+from rota.client.errors import error_for
 from rota.client.transports import Answer
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import DescribeGroup, DescribeReply, ListGroups, Request, refuse

@@ -11,7 +11,8 @@ import pytest
 
 import rota
 from rota.api.http.app import create_app
-from rota.client import Client, HttpTransport, Member, OffsetToCommit
+from rota.client import Client, Member, OffsetToCommit
+from rota.client.transports import HttpTransport
 from rota.protocol.limits import Limits
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator

@@ -11,16 +11,9 @@ import pytest
 
 from rota.api.http.rendered import render_answer
 from rota.assignors import TopicPartition
-from rota.client import (
-    Client,
-    Consumer,
-    CoordinatorUnreachable,
-    OffsetToCommit,
-    Shard,
-    TopicPartitions,
-    UnreachableKind,
-)
+from rota.client import Client, Consumer, CoordinatorUnreachable, OffsetToCommit, Shard, TopicPartitions
 from rota.client import errors as sdk
+from rota.client.errors import UnreachableKind
 from rota.client.transports import Answer
 from rota.client.transports.http import HttpTransport
 from rota.protocol.errors import ErrorCode

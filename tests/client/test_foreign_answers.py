@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 
-from rota.client import Client, CoordinatorUnreachable, HttpTransport, UnreachableKind
+from rota.client import Client, CoordinatorUnreachable
+from rota.client.errors import UnreachableKind
+from rota.client.transports import HttpTransport
 from rota.client.transports.causes import IS_THIS_ROTA
 from rota.client.transports.http_answers import MAX_PROBLEM_BYTES
 from rota.protocol.errors import ErrorCode

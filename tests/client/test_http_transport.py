@@ -10,7 +10,8 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from rota.client import CoordinatorUnreachable, GroupIdNotFound, HttpTransport
+from rota.client import CoordinatorUnreachable, GroupIdNotFound
+from rota.client.transports import HttpTransport
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     DescribeGroup,

@@ -11,7 +11,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from rota.client import CoordinatorUnreachable, Transport, UnreachableKind
+from rota.client import CoordinatorUnreachable
+from rota.client.errors import UnreachableKind
+from rota.client.transports import Transport
 from rota.client.transports.addresses import transport_to
 from rota.credentials import Credentials
 from tests.access.certificates import Authority

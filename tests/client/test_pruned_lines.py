@@ -12,15 +12,8 @@ import httpx
 import pytest
 
 from rota.api.http.app import create_app
-from rota.client import (
-    Client,
-    CoordinatorUnreachable,
-    GroupEvent,
-    HttpTransport,
-    NotFound,
-    RevisionOutOfRange,
-    Transport,
-)
+from rota.client import Client, CoordinatorUnreachable, GroupEvent, NotFound, RevisionOutOfRange
+from rota.client.transports import HttpTransport, Transport
 from rota.protocol.errors import LinesPruned
 from rota.protocol.messages import CommitOffsets, OffsetToCommit
 from rota.runtime.coordinator import LocalCoordinator

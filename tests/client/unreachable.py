@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from rota.client import CoordinatorUnreachable, Transport
+from rota.client import CoordinatorUnreachable
+from rota.client.transports import Transport
 from rota.protocol.messages import (
     CommitOffsets,
     DeleteGroup,

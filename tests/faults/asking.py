@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from rota.client import HttpTransport
 from rota.client.errors import CoordinatorUnreachable
+from rota.client.transports import HttpTransport
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import CommitOffsets, DescribeGroup, OffsetToCommit, Request
 from tests.faults.load import NAMESPACE, TOPIC

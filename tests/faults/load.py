@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from rota.client import Client, Generation, HttpTransport, Member
+from rota.client import Client, Generation, Member
 from rota.client.errors import CoordinatorUnreachable
 from rota.client.events import Assigned, Lost, Revoked
+from rota.client.transports import HttpTransport
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     CommitOffsets,

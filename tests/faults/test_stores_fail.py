@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from rota.client import HttpTransport
+from rota.client.transports import HttpTransport
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat
 from tests.faults.load import NAMESPACE, PATIENT, Crowd, Load

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.client import HttpTransport
+from rota.client.transports import HttpTransport
 from rota.client.transports.port import Transport
 from rota.client.transports.stream import StreamTransport
 from rota.protocol.errors import ErrorCode

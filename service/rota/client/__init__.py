@@ -55,8 +55,6 @@ from rota.client.errors import (
     Unavailable,
     UnknownMemberId,
     UnknownTopic,
-    UnreachableKind,
-    error_for,
 )
 from rota.client.events import (
     Assigned,
@@ -73,11 +71,11 @@ from rota.client.permits import Permit, Permits
 from rota.client.roles import Assign, Generation, Protocols, Without
 from rota.client.stop_signal import StopSignal
 from rota.client.term import Term
-from rota.client.transports import GroupEvent, HttpTransport, Transport
+from rota.client.transports import GroupEvent
 from rota.client.worker_pool import Shard, WorkerPool
 from rota.credentials import Credentials
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import JoinedMember, OffsetToCommit, TopicPartitions
+from rota.protocol.messages import OffsetToCommit, TopicPartitions
 from rota.types import TopicFacts
 
 __all__ = [
@@ -103,14 +101,12 @@ __all__ = [
     "GroupIdNotFound",
     "GroupMaxSizeReached",
     "GroupSubscribedToTopic",
-    "HttpTransport",
     "IllegalGeneration",
     "InconsistentGroupProtocol",
     "InvalidGroupId",
     "InvalidPartitions",
     "InvalidRequest",
     "InvalidSessionTimeout",
-    "JoinedMember",
     "LeadershipLost",
     "Listener",
     "Lost",
@@ -142,16 +138,13 @@ __all__ = [
     "TopicFacts",
     "TopicPartition",
     "TopicPartitions",
-    "Transport",
     "Unauthenticated",
     "Unavailable",
     "UnknownMemberId",
     "UnknownTopic",
     "Unreachable",
-    "UnreachableKind",
     "Without",
     "WorkItem",
     "WorkerPool",
     "connect",
-    "error_for",
 ]

@@ -178,11 +178,6 @@ class Member(Running, Generic[Share]):
         return self._driver.loop_time(self._machine.deadline_ms)
 
     @property
-    def revoke_by(self) -> float | None:
-        """By when `on_revoked` must have returned, however well the coordinator can be reached meanwhile."""
-        return self._driver.loop_time(self._machine.revoke_by_ms)
-
-    @property
     def unreachable_since(self) -> float | None:
         """Since when no answer came, once that cost a heartbeat; None while they come. Unreachable is not lost."""
         return self._driver.loop_time(self._machine.unreachable_since_ms)

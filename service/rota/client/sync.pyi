@@ -596,10 +596,6 @@ class Member(Generic[Share]):
         """
 
     @property
-    def revoke_by(self) -> float | None:
-        """By when `on_revoked` must have returned, however well the coordinator can be reached meanwhile."""
-
-    @property
     def unreachable_since(self) -> float | None:
         """Since when no answer came, once that cost a heartbeat; None while they come. Unreachable is not lost."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from rota.client import Client, HttpTransport
+from rota.client import Client
+from rota.client.transports import HttpTransport
 from rota.demo.board import Board, Loss
 from rota.demo.results import Fenced, Results
 from rota.demo.work import TOPIC, Work
