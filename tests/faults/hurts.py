@@ -9,6 +9,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import TypeAlias, TypeVar
 
+import redis
+
 from tests.faults.stalls import STALLS_BY_PROXIES, STALLS_OF_POSTGRES, stall_again_and_again
 from tests.support.cluster import NAMES, Cluster, ReplicaProcess
 from tests.support.cluster_network import ProxiedNetwork
@@ -129,6 +131,33 @@ async def redis_flushed(cluster: Cluster, _: random.Random) -> AsyncIterator[Non
     yield
 
 
+def poisoned(cluster: Cluster) -> None:
+    """Another program writes into the keys of all shards."""
+    with redis.Redis(port=cluster.valkey.port) as client:
+        for key in client.scan_iter():
+            now_ms = 1_000 * client.time()[0]
+            client.zadd(key, {"another program's member": now_ms, b"\xff\xfe": now_ms, "a/b": "inf", "": "inf"})
+
+
+def overwritten(cluster: Cluster) -> None:
+    """Another program overwrites every second key."""
+    with redis.Redis(port=cluster.valkey.port) as client:
+        for key in sorted(client.scan_iter())[::2]:
+            client.set(key, "another program's value")
+
+
+def in_wrong_forms(write: Callable[[Cluster], None]) -> Hurt:
+    """Another program writes into Rota's keys, which are deleted at the end."""
+
+    @asynccontextmanager
+    async def wrong(cluster: Cluster, _: random.Random) -> AsyncIterator[None]:
+        await asyncio.to_thread(write, cluster)
+        yield
+        await asyncio.to_thread(cluster.valkey.flushall)
+
+    return wrong
+
+
 @asynccontextmanager
 async def redis_killed(cluster: Cluster, _: random.Random) -> AsyncIterator[None]:
     await asyncio.to_thread(cluster.valkey.kill9)
@@ -172,6 +201,8 @@ _OF_PROCESSES: dict[str, Hurt] = {
     "a replica paused": paused,
     "Postgres crashed": postgres_crashed,
     "Redis flushed": redis_flushed,
+    "Redis poisoned": in_wrong_forms(poisoned),
+    "Redis overwritten": in_wrong_forms(overwritten),
     "Redis killed": redis_killed,
     "Redis paused": redis_paused,
     **{f"stalls: {name}": stalling(stall) for name, stall in STALLS_OF_POSTGRES.items()},

@@ -19,6 +19,7 @@ from rota.protocol.messages import (
     FetchReply,
     OffsetToCommit,
     TopicPartitions,
+    VerifyFence,
 )
 from rota.testing.history import Departure, Hold
 from tests.faults.record import Record, RecordingTransport
@@ -32,6 +33,8 @@ PROGRESS_DEADLINE_S = 90.0
 """So long that a busy machine is not taken for a group that is stuck."""
 _COMMIT_TIMEOUT_MS = 1_500
 _WORK_S = 0.1
+_VERIFIED = 0.2
+"""The part of the commits after which a worker asks whether its fence still holds."""
 _LOST_BY_DEADLINE = "share lost by the local deadline"
 
 
@@ -70,6 +73,7 @@ class Load:
     async def running(self) -> AsyncIterator[None]:
         """Run the workers for as long as the block lasts, from when each of them has held a share."""
         self._tasks = [asyncio.create_task(worker.run()) for worker in self.workers]
+        self._tasks += [asyncio.create_task(self._watch(f"g{group}")) for group in range(self.crowd.groups)]
         try:
             await self._until(lambda: all(worker.has_worked for worker in self.workers), "every worker had a share")
             yield
@@ -80,6 +84,13 @@ class Load:
         for result in results:
             if isinstance(result, Exception):
                 raise result
+
+    async def _watch(self, group_id: str) -> None:
+        """Watch a group from its first line, and resume the watch whenever its stream breaks."""
+        client_id = f"{group_id}-watch"
+        async with Client(RecordingTransport(HttpTransport(self.urls), client_id, self.record)) as client:
+            async for _ in client.watch(group_id, 0):
+                pass
 
     async def until_facts(self, more: int) -> None:
         """Return once `more` facts were acknowledged."""
@@ -217,6 +228,9 @@ class Worker:
             with suppress(CoordinatorUnreachable):
                 answer = await transport.send(commit, timeout_ms=_COMMIT_TIMEOUT_MS)
                 positions[partition] += answer.reply.error is ErrorCode.NONE
+                if self._chance.random() < _VERIFIED:
+                    fence = VerifyFence(NAMESPACE, self.group_id, assigned.generation_id, member.member_id)
+                    await transport.send(fence, timeout_ms=_COMMIT_TIMEOUT_MS)
             await asyncio.sleep(self._load.crowd.work_s * self._chance.uniform(0.5, 1.5))
 
     async def _positions(self, transport: RecordingTransport, partitions: tuple[int, ...]) -> dict[int, int]:

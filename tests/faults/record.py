@@ -1,4 +1,4 @@
-"""All answers that clients of a cluster received, as the simulator's checkers read them."""
+"""All answers and watched lines that clients of a cluster received, for two kinds of checks."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from rota.protocol.messages import (
 )
 from rota.runtime.clock import SystemClock
 from rota.testing.history import Call, History
+from tests.faults.histories import Exchange, WatchStream
 
 _MEMBER_IS_KNOWN = (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
 
@@ -31,6 +32,8 @@ class Record:
 
     def __init__(self, shard_count: int) -> None:
         self.history = History()
+        self.exchanges: list[Exchange] = []
+        self.streams: list[WatchStream] = []
         self.clock = SystemClock()
         self.shard_count = shard_count
         self.acked: Counter[str] = Counter()
@@ -39,6 +42,7 @@ class Record:
         self.ended_ms: dict[str, int] = {}
         self._floors: Counter[int] = Counter()
         self._numbers = count(1)
+        self._open: dict[int, Exchange] = {}
 
     @property
     def facts(self) -> int:
@@ -49,11 +53,15 @@ class Record:
         shard_id = shard_of(request.namespace, group_id, self.shard_count)
         call = Call(next(self._numbers), client, request, shard_id, self.clock.now_ms(), self._floors[shard_id])
         self.history.calls.append(call)
+        self.exchanges.append(Exchange(client, request, start=call.number))
+        self._open[call.number] = self.exchanges[-1]
         return call
 
     def answered(self, call: Call, answer: Answer) -> None:
         call.ret_ms = self.clock.now_ms()
         call.reply, call.revision, call.epoch = answer.reply, answer.revision, answer.epoch
+        exchange = self._open.pop(call.number)
+        exchange.end, exchange.answer = next(self._numbers), answer
         self._floors[call.shard_id] = max(self._floors[call.shard_id], call.revision)
         kind = _fact(call.request, answer.reply)
         if kind:
@@ -84,8 +92,12 @@ class RecordingTransport:
         self._record.answered(call, answer)
         return answer
 
-    def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
-        return self._inner.watch(namespace, group_id, after_revision)
+    async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
+        stream = WatchStream(self._client, (namespace, group_id), after_revision)
+        self._record.streams.append(stream)
+        async for event in self._inner.watch(namespace, group_id, after_revision):
+            stream.events.append(event)
+            yield event
 
     async def close(self) -> None:
         await self._inner.close()

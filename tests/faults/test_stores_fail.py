@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable
 
 import pytest
-import redis
 
 from rota.client.transports import HttpTransport
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat
+from tests.faults.hurts import overwritten, poisoned
 from tests.faults.load import NAMESPACE, PATIENT, Crowd, Load
 from tests.faults.verdict import judge
 from tests.support.cluster import Cluster
@@ -55,21 +55,6 @@ def gone(cluster: Cluster) -> None:
 
 def stalled(cluster: Cluster) -> None:
     cluster.valkey.process.pause()
-
-
-def poisoned(cluster: Cluster) -> None:
-    """Another program writes into the keys of all shards."""
-    with redis.Redis(port=cluster.valkey.port) as client:
-        for key in client.scan_iter():
-            now_ms = 1_000 * client.time()[0]
-            client.zadd(key, {"another program's member": now_ms, b"\xff\xfe": now_ms, "a/b": "inf", "": "inf"})
-
-
-def overwritten(cluster: Cluster) -> None:
-    """Another program overwrites every second key."""
-    with redis.Redis(port=cluster.valkey.port) as client:
-        for key in sorted(client.scan_iter())[::2]:
-            client.set(key, "another program's value")
 
 
 @pytest.mark.slow

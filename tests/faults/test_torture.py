@@ -92,5 +92,6 @@ def _row(verdicts: list[Verdict], faults: Counter[str], minutes: float, seed: in
         unanswered=sum(verdict.unanswered for verdict in verdicts),
         lost=sum(verdict.lost for verdict in verdicts),
         violations=sum(len(verdict.violations) for verdict in verdicts),
+        independent=sum(verdict.independent for verdict in verdicts),
         seed=seed,
     )

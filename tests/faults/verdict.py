@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Protocol
 
 from rota.group import records as r
@@ -14,6 +15,7 @@ from rota.storage import SqlStore
 from rota.testing.checks import check
 from rota.testing.history import Call, History, Landed
 from rota.testing.profiles import Profile
+from tests.faults.histories import WatchStream, check_commits, check_holders, check_watches
 from tests.faults.load import REBALANCE_MS, Crowd, Load
 from tests.faults.record import Record
 
@@ -32,6 +34,8 @@ class Verdict:
     generations: int = 0
     gave_up: int = 0
     """Shares that members gave up by their own deadline, for no replica answered in time."""
+    watched: int = 0
+    """Lines that watches showed."""
     violations: list[str] = field(default_factory=list)
 
     @property
@@ -41,6 +45,11 @@ class Verdict:
     @property
     def evicted(self) -> int:
         return self._of("EVICTED", "L1")
+
+    @property
+    def independent(self) -> int:
+        """Those that the independent checks found."""
+        return self._of("LIN", "HOLDER", "WATCH")
 
     @property
     def repeated(self) -> int:
@@ -55,8 +64,10 @@ class Verdict:
 
     def __str__(self) -> str:
         acked = ", ".join(f"{count} {kind}" for kind, count in sorted(self.acked.items()))
-        wrong = f"lost {self.lost}, evicted {self.evicted}, repeated {self.repeated}, in all {len(self.violations)}"
-        return f"acknowledged {acked}; unanswered {self.unanswered}; generations {self.generations}; {wrong}"
+        wrong = f"lost {self.lost}, evicted {self.evicted}, repeated {self.repeated}, "
+        wrong += f"by independent checks {self.independent}, in all {len(self.violations)}"
+        seen = f"unanswered {self.unanswered}; watched {self.watched} lines; generations {self.generations}"
+        return f"acknowledged {acked}; {seen}; {wrong}"
 
 
 class Judged(Protocol):
@@ -73,9 +84,17 @@ async def judge(load: Load, cluster: Judged, *, quiet_since_ms: int | None = Non
     With `quiet_since_ms` no rebalance may have started after that time: no member came or went.
     """
     asked_ms = load.record.clock.now_ms()
+    # What is shown after this may not be in the journal that is read.
+    streams = [replace(stream, events=stream.events[:]) for stream in load.record.streams]
     journal = await _read_journal(cluster.dsn, cluster.shard_count)
     return judged(
-        load.record, load.crowd, journal, asked_ms=asked_ms, lease_ms=cluster.lease_ms, quiet_since_ms=quiet_since_ms
+        load.record,
+        load.crowd,
+        journal,
+        asked_ms=asked_ms,
+        lease_ms=cluster.lease_ms,
+        quiet_since_ms=quiet_since_ms,
+        streams=streams,
     )
 
 
@@ -87,17 +106,37 @@ def judged(
     asked_ms: int,
     lease_ms: int,
     quiet_since_ms: int | None = None,
+    streams: Sequence[WatchStream] | None = None,
 ) -> Verdict:
     """The verdict on a record, by a journal that was asked for at `asked_ms`."""
     history = _history(record, journal, asked_ms)
     profile = _profile(crowd, record.shard_count, lease_ms, quiet_since_ms)
+    independent = _independently(record, journal, record.streams if streams is None else streams)
     return Verdict(
         Counter(record.acked),
         record.unanswered,
         history.rebalances,
         history.sometimes["share lost by the local deadline"],
-        [*check(history, profile), *_evicted(record, history)],
+        sum(len(stream.events) for stream in record.streams),
+        [
+            *check(history, profile),
+            *_evicted(record, history),
+            *independent,
+        ],
     )
+
+
+def _independently(
+    record: Record, journal: dict[int, list[JournalEvent]], streams: Sequence[WatchStream]
+) -> Iterator[str]:
+    """What checks find that share no code with the simulator's."""
+    yield from check_commits(record.exchanges)
+    yield from check_holders(
+        (hold.group, hold.token, partition, hold.member_id)
+        for hold in record.history.holds
+        for partition in hold.partitions
+    )
+    yield from check_watches(streams, chain.from_iterable(journal.values()))
 
 
 def _profile(crowd: Crowd, shards: int, lease_ms: int, quiet_since_ms: int | None) -> Profile:

@@ -39,6 +39,8 @@ class Row:
     lost: int
     violations: int
     seed: int
+    independent: int | None = None
+    """Those violations that checks without the simulator's code found; None if such checks did not run."""
 
 
 def rounds(wanted: int | None, *, share: float = 1.0) -> Iterator[int]:
@@ -80,7 +82,7 @@ def _is_worker(config: pytest.Config) -> bool:
 
 
 def _shown(value: object) -> str:
-    return f"{value:,.1f}" if isinstance(value, float) else f"{value}"
+    return f"{value:,.1f}" if isinstance(value, float) else "-" if value is None else f"{value}"
 
 
 def _commit() -> str:
