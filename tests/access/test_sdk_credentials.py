@@ -14,7 +14,16 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from rota.client import Client, Credentials, GroupAuthorizationFailed, Member, Unauthenticated, connect
+from rota.client import (
+    Assigned,
+    Client,
+    Credentials,
+    GroupAuthorizationFailed,
+    Member,
+    Rejected,
+    Unauthenticated,
+    connect,
+)
 from rota.client.transports.rpc import Channels
 from rota.v1 import coordinator_pb2 as pb
 from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service
@@ -62,7 +71,7 @@ async def test_a_member_joins_with_its_token(service: Service, scheme: str) -> N
 
 @pytest.mark.parametrize("scheme", TRANSPORTS)
 async def test_without_a_token_a_member_ends_with_a_typed_error(service: Service, scheme: str) -> None:
-    async with connect(url_of(service, scheme), NAMESPACE) as client:
+    async with connect(url_of(service, scheme), NAMESPACE, retry_refusals=False) as client:
         with pytest.raises(Unauthenticated):
             async with fast(client, "nobodys") as member:
                 await member.wait_assigned()
@@ -72,7 +81,9 @@ async def test_without_a_token_a_member_ends_with_a_typed_error(service: Service
 async def test_in_another_namespace_a_member_ends_with_another(service: Service, scheme: str) -> None:
     token = service.secrets.a_token(f"stranger over {scheme}")
 
-    async with connect(url_of(service, scheme), "team-b", credentials=Credentials(token)) as client:
+    async with connect(
+        url_of(service, scheme), "team-b", credentials=Credentials(token), retry_refusals=False
+    ) as client:
         with pytest.raises(GroupAuthorizationFailed, match="no rule allows it"):
             async with fast(client, "theirs") as member:
                 await member.wait_assigned()
@@ -81,11 +92,32 @@ async def test_in_another_namespace_a_member_ends_with_another(service: Service,
 @pytest.mark.parametrize("scheme", TRANSPORTS)
 async def test_a_member_with_a_revoked_token_is_notified_and_ends(service: Service, scheme: str) -> None:
     name = f"leaver over {scheme}"
-    token = service.secrets.a_token(name)
+    shown = Credentials(service.secrets.a_token(name))
 
-    async with connect(url_of(service, scheme), NAMESPACE, credentials=Credentials(token)) as client:
+    async with connect(url_of(service, scheme), NAMESPACE, credentials=shown, retry_refusals=False) as client:
         with pytest.raises(Unauthenticated, match="was revoked"):
             await hold(fast(client, named("left", scheme)), lambda: service.secrets.revoke(name))
+
+
+@pytest.mark.parametrize("scheme", TRANSPORTS)
+async def test_a_member_heals_once_its_token_file_is_right_again(service: Service, scheme: str, tmp_path: Path) -> None:
+    first, second = (service.secrets.a_token(f"{name} heals over {scheme}") for name in ("old", "new"))
+    file = tmp_path / "token"
+    file.write_text(first)
+
+    async with connect(url_of(service, scheme), NAMESPACE, credentials=Credentials(token_file=file)) as client:
+        async with asyncio.timeout(60), fast(client, named("heals", scheme)) as member:
+            await member.wait_assigned()
+            service.secrets.revoke(f"old heals over {scheme}")
+            troubles: list[str] = []
+            async for event in member.events():
+                if isinstance(event, Rejected):
+                    troubles.append(member.trouble)
+                    replace(file, second)
+                if isinstance(event, Assigned) and troubles:
+                    break
+
+    assert "was revoked" in troubles[0]
 
 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])

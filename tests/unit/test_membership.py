@@ -13,9 +13,12 @@ from rota.membership import (
     JoinedAsLeader,
     Left,
     Lost,
+    Reachable,
     RebalanceStarted,
+    Rejected,
     State,
 )
+from rota.membership.states import REFUSALS
 from rota.protocol.defaults import REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import fencing_token
@@ -141,8 +144,6 @@ def test_the_pause_is_a_random_share_of_the_step() -> None:
         ErrorCode.INVALID_SESSION_TIMEOUT,
         ErrorCode.INVALID_REQUEST,
         ErrorCode.PAYLOAD_TOO_LARGE,
-        ErrorCode.UNAUTHENTICATED,
-        ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ],
 )
 def test_a_join_refused_for_good_is_final(code: ErrorCode) -> None:
@@ -150,6 +151,20 @@ def test_a_join_refused_for_good_is_final(code: ErrorCode) -> None:
     assert bench.answered(JoinReply(code, detail="why")) == [Failed(code, "why")]
     assert bench.membership.state is State.FAILED
     assert bench.membership.next_request(bench.now_ms) is None
+
+
+@pytest.mark.parametrize("code", sorted(REFUSALS))
+def test_what_an_operator_cures_is_retried_until_it_is_cured(code: ErrorCode) -> None:
+    bench = a_newcomer()
+    rejected = [event for _ in range(9) for event in bench.answered(JoinReply(code, detail="why"))]
+    assert [(event.code, event.cause) for event in rejected if isinstance(event, Rejected)] == [(code, f"{code}: why")]
+    assert any(isinstance(event, Reachable) for event in bench.answered(joined()))
+
+
+@pytest.mark.parametrize("code", sorted(REFUSALS))
+def test_a_program_may_want_the_error_of_a_refusal(code: ErrorCode) -> None:
+    bench = a_newcomer(replace(SETTINGS, retry_refusals=False))
+    assert bench.answered(JoinReply(code, detail="why")) == [Failed(code, "why")]
 
 
 def test_a_fenced_instance_is_final() -> None:

@@ -83,7 +83,7 @@ def test_only_an_answer_with_a_generation_needs_its_protocol() -> None:
     bench = a_newcomer()
     bench.answered(JoinReply(pending=True, member_id="m-1", protocol_type="other"))
     assert bench.membership.member_id == "m-1"
-    bench.answered(JoinReply(ErrorCode.GROUP_AUTHORIZATION_FAILED, protocol_type="other"))
+    bench.answered(JoinReply(ErrorCode.INVALID_REQUEST, protocol_type="other"))
 
     assert bench.membership.state is State.FAILED
 

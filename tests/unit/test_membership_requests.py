@@ -216,10 +216,10 @@ def test_a_generation_that_is_over_leaves_no_deadline() -> None:
 def test_a_refusal_for_good_names_its_code_and_detail() -> None:
     bench = a_newcomer(STATIC)
     bench.answered(joined())
-    bench.answered(HeartbeatReply(ErrorCode.GROUP_AUTHORIZATION_FAILED, "not in this group"))
+    bench.answered(HeartbeatReply(ErrorCode.INVALID_REQUEST, "not in this group"))
 
     (failed,) = bench.events
-    assert (failed.code, failed.detail) == (ErrorCode.GROUP_AUTHORIZATION_FAILED, "not in this group")  # type: ignore[union-attr]
+    assert (failed.code, failed.detail) == (ErrorCode.INVALID_REQUEST, "not in this group")  # type: ignore[union-attr]
     assert bench.membership.state is State.FAILED
     assert bench.membership.next_request(bench.now_ms) is None
 

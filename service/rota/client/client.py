@@ -63,6 +63,7 @@ def connect(
     retry_timeout_ms: int = RETRY_TIMEOUT_MS,
     heartbeat_thread: bool = False,
     direct: bool = False,
+    retry_refusals: bool = True,
 ) -> Client:
     """A client of the coordinator at `url`, for the time of an `async with` block. Nothing is sent yet.
 
@@ -86,6 +87,9 @@ def connect(
         direct: Go straight to the owner of a group also where it is none of these addresses but can be reached at what
             it advertises (`rota serve --advertise`). Any replica answers for it anyway, a hop later. Workers of one
             machine are gone to by themselves, at ports of their own beside the one that was listed.
+        retry_refusals: Members whose token or permission is rejected try again until an operator has cured that: their
+            `trouble` names it, their share is lost at its deadline, and a file of a token is read again. False: the
+            membership ends with `Unauthenticated` or `GroupAuthorizationFailed`.
 
     Raises:
         ValueError: An address is no URL of these schemes, or they have several.
@@ -99,7 +103,14 @@ def connect(
     transport = transport_to(urls, headers, shown, direct=direct)
     beside = partial(transport_to, [_unary(each) for each in urls], headers, shown, direct=direct)
     pulse = Pulse(beside) if heartbeat_thread else None
-    return Client(transport, namespace, client_id=client_id, retry_timeout_ms=retry_timeout_ms, pulse=pulse)
+    return Client(
+        transport,
+        namespace,
+        client_id=client_id,
+        retry_timeout_ms=retry_timeout_ms,
+        pulse=pulse,
+        retry_refusals=retry_refusals,
+    )
 
 
 def _urls_of(given: object) -> list[str]:
@@ -135,11 +146,13 @@ class Client(Administration):
         client_id: str | None = None,
         retry_timeout_ms: int = RETRY_TIMEOUT_MS,
         pulse: Pulse | None = None,
+        retry_refusals: bool = True,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """`jitter` gives random numbers from 0 to 1, by which the members of a fleet spread their calls."""
         super().__init__(transport, namespace, retry_timeout_ms=retry_timeout_ms, jitter=jitter)
         self._context = ClientContext(transport, jitter, pulse, stats=self.stats)
+        self._retry_refusals = retry_refusals
         self._members_caller = self._caller
         """As `_caller`, for members, which end in their own order."""
         self._caller = Caller(
@@ -552,4 +565,5 @@ class Client(Administration):
             instance_id,
             self.client_id,
             heartbeat_ms=times.heartbeat_interval_ms,
+            retry_refusals=self._retry_refusals,
         )

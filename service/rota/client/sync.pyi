@@ -88,6 +88,7 @@ def connect(
     retry_timeout_ms: int = RETRY_TIMEOUT_MS,
     heartbeat_thread: bool = False,
     direct: bool = False,
+    retry_refusals: bool = True,
 ) -> Client:
     """A client of the coordinator at `url`, for the time of a `with` block. Nothing is sent yet.
 
@@ -111,6 +112,9 @@ def connect(
         direct: Go straight to the owner of a group also where it is none of these addresses but can be reached at what
             it advertises (`rota serve --advertise`). Any replica answers for it anyway, a hop later. Workers of one
             machine are gone to by themselves, at ports of their own beside the one that was listed.
+        retry_refusals: Members whose token or permission is rejected try again until an operator has cured that: their
+            `trouble` names it, their share is lost at its deadline, and a file of a token is read again. False: the
+            membership ends with `Unauthenticated` or `GroupAuthorizationFailed`.
 
     Raises:
         ValueError: An address is no URL of these schemes, or they have several.

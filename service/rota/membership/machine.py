@@ -31,7 +31,7 @@ from rota.membership.reachability import Reachability
 from rota.membership.requests import MembershipRequest, Planned
 from rota.membership.settings import MembershipSettings
 from rota.membership.standing import Standing
-from rota.membership.states import FINAL, JOINS, LATER, UNAVAILABLE, State
+from rota.membership.states import FINAL, JOINS, UNAVAILABLE, State
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, Heartbeat, HeartbeatReply, JoinGroup, Protocol, Reply
 
@@ -310,7 +310,7 @@ class Membership:
         if reply.error in UNAVAILABLE:  # No coordinator for the group is as good as silence.
             cause = f"{reply.error}: {reply.detail}" if reply.detail else str(reply.error)
             return self._reachability.silence(request, sent_at_ms, now_ms, cause, was_sent=True)
-        if reply.error in LATER:
+        if reply.error in self._standing.settings.is_for_later:
             return self._reachability.rejection(reply.error, reply.detail, now_ms)
         if wrong := mismatch(self._standing, request, reply):
             return self._reachability.silence(request, sent_at_ms, now_ms, wrong, was_sent=True)

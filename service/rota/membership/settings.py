@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rota.membership.states import LATER, REFUSALS
 from rota.protocol.defaults import (
     BACKOFF_CAP_MS,
     BACKOFF_FIRST_MS,
@@ -13,6 +14,7 @@ from rota.protocol.defaults import (
     SESSION_TIMEOUT_MS,
     WARN_AFTER_MS,
 )
+from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_WAIT_MS
 from rota.protocol.messages import Protocol
 
@@ -36,6 +38,8 @@ class MembershipSettings:
     """Park heartbeats at the coordinator, so that a rebalance is learnt the moment it starts."""
     heartbeat_ms: int | None = None
     """The heartbeat interval, where the program sets one; at most half of the session timeout."""
+    retry_refusals: bool = True
+    """Repeat calls that lack a valid token or a permission; otherwise such a rejection ends the membership."""
     backoff_first_ms: int = BACKOFF_FIRST_MS
     backoff_cap_ms: int = BACKOFF_CAP_MS
 
@@ -46,6 +50,11 @@ class MembershipSettings:
                 f"heartbeat_interval_ms must be 1 to {self.session_timeout_ms // 2}, "
                 f"half of session_timeout_ms, not {self.heartbeat_ms}"
             )
+
+    @property
+    def is_for_later(self) -> frozenset[ErrorCode]:
+        """The codes after which a call is repeated."""
+        return LATER | REFUSALS if self.retry_refusals else LATER
 
     @property
     def margin_ms(self) -> int:

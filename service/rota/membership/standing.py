@@ -8,7 +8,7 @@ from rota.membership.join_phase import JoinPhase
 from rota.membership.pace import Pace
 from rota.membership.requests import MembershipRequest
 from rota.membership.settings import MembershipSettings
-from rota.membership.states import FINAL, IN_GENERATION, JOINS, LATER, UNKNOWN, State
+from rota.membership.states import FINAL, IN_GENERATION, JOINS, UNKNOWN, State
 from rota.protocol.defaults import REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import fencing_token, takeover_of
@@ -175,7 +175,7 @@ class Standing:
             return self.lose(code.value, code, now_ms)
         if code in UNKNOWN:
             return self.become_unknown(code, now_ms)
-        if code in LATER or code is ErrorCode.ASSIGNMENT_FAILED:
+        if code in self.settings.is_for_later or code is ErrorCode.ASSIGNMENT_FAILED:
             self.pause(now_ms, jitter)
             return []
         return self.fail(code, detail, now_ms)

@@ -31,6 +31,8 @@ UNAVAILABLE = frozenset(
     {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
 )
 LATER = UNAVAILABLE | {ErrorCode.THROTTLED, ErrorCode.GROUP_MAX_SIZE_REACHED}
+REFUSALS = frozenset({ErrorCode.UNAUTHENTICATED, ErrorCode.GROUP_AUTHORIZATION_FAILED})
+"""An operator cures these: a token that is replaced, a permission that is granted."""
 UNKNOWN = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND})
 STRAY_FOR_JOIN = UNKNOWN | {
     ErrorCode.MEMBER_ID_REQUIRED,
