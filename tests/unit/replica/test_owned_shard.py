@@ -395,9 +395,9 @@ def test_a_group_that_holds_nothing_is_deleted_by_a_sweep() -> None:
     owned = a_shard_with_a_member()
     decide(owned, 3, a_leave("m"), 300)
     commit(owned, 300)
-    assert not owned.sweep(at(400), at(299).wall_ms).appends, "it has been empty for too short a time"
+    assert not owned.sweep(at(400), at(300).wall_ms).appends, "it has been empty for too short a time"
 
-    assert owned.sweep(at(400), at(300).wall_ms).appends
+    assert owned.sweep(at(400), at(301).wall_ms).appends
     assert kinds(owned) == ["group_deleted"]
 
 
@@ -407,7 +407,7 @@ def test_a_closed_shard_is_not_swept() -> None:
     commit(owned, 300)
     owned.close("it moves", at(400))
 
-    assert owned.sweep(at(400), at(300).wall_ms) is NOTHING
+    assert owned.sweep(at(400), at(301).wall_ms) is NOTHING
     assert kinds(owned) == ["shard_released"], "no line follows it"
 
 
