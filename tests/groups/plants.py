@@ -96,7 +96,7 @@ def another_elections_loss_is_swallowed(patch: Patch) -> None:
     patch(election.Election, "_lead", lead)
 
 
-@plant("clients D7 C-07", "idle-term", 39, 72)
+@plant("clients D7 C-07", "idle-term", 36)
 def a_run_that_returns_does_not_resign(patch: Patch) -> None:
     async def end_run(self: Any, stopping: Any, campaigning: Any) -> None:
         stopping.cancel()
@@ -257,7 +257,7 @@ def a_permit_more_is_granted(patch: Patch) -> None:
     patch(permits, "decode_wish", lambda metadata: permits.Wish(former(metadata).permits + 1))
 
 
-@plant("the check", "two-holders", 101, 110)
+@plant("the check", "two-holders", 183)
 def permits_are_granted_anew_in_each_generation(patch: Patch) -> None:
     def grant_last_first(generation: Any) -> dict[str, Any]:
         last = generation.members[-1]
@@ -266,7 +266,7 @@ def permits_are_granted_anew_in_each_generation(patch: Patch) -> None:
     patch(permits, "_kept", grant_last_first)
 
 
-@plant("the check", "unrest", 70, 101)
+@plant("the check", "unrest", 110)
 def a_permit_that_is_given_back_is_not_granted_again(patch: Patch) -> None:
     former = permits._free
     patch(permits, "_free", lambda number, taken: iter(()) if taken else former(number, taken))
@@ -313,7 +313,7 @@ def the_best_candidate_leads_at_once(patch: Patch) -> None:
     patch(leader, "holding", lambda _metadata: False)
 
 
-@plant("the check", "unrest", 44, 72)
+@plant("the check", "unrest", 201)
 def a_leader_is_never_asked_to_hand_over(patch: Patch) -> None:
     patch(succession, "due_preemption", lambda *_: None)
 

@@ -28,6 +28,8 @@ class Room:
 
     name: str
     tests: tuple[str, ...]
+    modules: tuple[str, ...] = ("*",)
+    """Those that are mutated: all of them, unless the room's tests need seconds for each of many mutants."""
 
     @property
     def stage(self) -> Path:
@@ -40,6 +42,8 @@ ROOMS = {
         Room("membership", _files("tests/unit", "test_membership*.py")),
         Room("replica", _files("tests/unit/replica", "test_*.py")),
         Room("group", (*_files("tests/unit/group", "test_*.py"), "tests/conformance/test_classic.py")),
+        Room("fencing", _files("tests/fencing", "test_t*.py")),
+        Room("storage", _files("tests/contracts", "test_pruning.py"), ("prune_plan.py", "pruning.py")),
     )
 }
 
@@ -70,8 +74,8 @@ filterwarnings = ["error", "ignore::pytest.PytestUnknownMarkWarning"]
 
 [tool.mutmut]
 source_paths = ["src/rota"]
-only_mutate = ["src/rota/{room}/*"]
-also_copy = ["mypy.ini"]
+only_mutate = {modules}
+also_copy = ["mypy.ini", "migrations"]
 pytest_add_cli_args_test_selection = {tests}
 type_check_command = {types}
 timeout_multiplier = 4.0
@@ -86,12 +90,13 @@ def build_stage(room: Room) -> Path:
     for package in (room.stage / "mutants" / "src" / "rota").glob("*"):
         if package.is_dir() and package.name != room.name:
             shutil.rmtree(package)  # mutmut copies only missing files.
-    for link, target in (("src", ROOT / "service"), ("tests", ROOT / "tests")):
+    for link, target in (("src", "service"), ("tests", "tests"), ("migrations", "migrations")):
         path = room.stage / link
         path.unlink(missing_ok=True)
-        path.symlink_to(target, target_is_directory=True)
+        path.symlink_to(ROOT / target, target_is_directory=True)
     types = [*_TYPES, f"src/rota/{room.name}"]
-    settings = _PYPROJECT.format(room=room.name, tests=_listed(room.tests), types=_listed(types))
+    modules = _listed(tuple(f"src/rota/{room.name}/{module}" for module in room.modules))
+    settings = _PYPROJECT.format(modules=modules, tests=_listed(room.tests), types=_listed(types))
     (room.stage / "pyproject.toml").write_text(settings)
     (room.stage / "mypy.ini").write_text(_MYPY)
     return room.stage
