@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from typing import NamedTuple
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -19,6 +20,13 @@ from tests.fencing.conftest import fetched, joined, replaced
 WRITE = text("INSERT INTO ledger VALUES (1, 'me')")
 COUNT = text("SELECT count(*) FROM ledger")
 PROGRESS = [OffsetToCommit("transfers", 0, 7, metadata="so far")]
+
+
+class Member(NamedTuple):
+    namespace: str
+    group_id: str
+    generation_id: int
+    member_id: str
 
 
 def held_by(who: JoinReply) -> Holder:
@@ -151,6 +159,30 @@ async def test_all_attempts_act_for_the_same_holder(
     with pytest.raises(DBAPIError):
         sync_work()
     assert (asked, attempts) == (2, 6)
+
+
+async def test_a_holder_is_a_member_at_that_moment(coordinator: LocalCoordinator) -> None:
+    me = await joined(coordinator)
+    member = Member("default", "tellers", me.generation_id, me.member_id)
+
+    assert Holder.of(member) == held_by(me)
+
+
+async def test_arguments_and_results_of_the_work_are_its_own(
+    coordinator: LocalCoordinator, sessions: async_sessionmaker[AsyncSession], sync_sessions: sessionmaker[Session]
+) -> None:
+    me = await joined(coordinator)
+
+    @fenced(sessions, lambda: held_by(me))
+    async def work(_session: AsyncSession, *arguments: int, **named: int) -> tuple[object, object]:
+        return arguments, named
+
+    @fenced(sync_sessions, lambda: held_by(me))
+    def sync_work(_session: Session, *arguments: int, **named: int) -> tuple[object, object]:
+        return arguments, named
+
+    assert await work(1, 2, three=3) == ((1, 2), {"three": 3})
+    assert sync_work(1, 2, three=3) == ((1, 2), {"three": 3})
 
 
 async def test_a_hook_fences_every_transaction_of_a_session(

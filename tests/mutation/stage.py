@@ -42,7 +42,7 @@ ROOMS = {
         Room("membership", _files("tests/unit", "test_membership*.py")),
         Room("replica", _files("tests/unit/replica", "test_*.py")),
         Room("group", (*_files("tests/unit/group", "test_*.py"), "tests/conformance/test_classic.py")),
-        Room("fencing", _files("tests/fencing", "test_t*.py")),
+        Room("fencing", _files("tests/fencing", "test_[kt]*.py")),
         Room("storage", _files("tests/contracts", "test_pruning.py"), ("prune_plan.py", "pruning.py")),
     )
 }
