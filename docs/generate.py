@@ -340,11 +340,12 @@ def mutants() -> str:
         "first 500 seeds finds it), `runtime` is `rota.testing.runtimes`, which plays the production runtime; "
         "otherwise a test is named. The rules are those of the [model](../model/README.md).",
         table(rows.SERVER_HEADINGS, rows.server_rows()),
-        "## The SDK",
+        "## The SDK, and storage",
         "`groups` is `rota.testing.groups`, which plays groups of SDK objects.",
         table(rows.CLIENT_HEADINGS, rows.client_rows()),
         "## Made by a tool",
-        "`make mutants` has mutmut make every small change of `membership/`, `replica/` and `group/` that it knows, "
+        "`make mutants` has mutmut make every small change of `membership/`, `replica/`, `group/` and `fencing/` "
+        "that it knows, and of what prunes the journal in `storage/`, "
         "and plays the rooms' quick tests against each. mypy rejects most of them; a change of a text for people is "
         "not counted. These are the counts of the last run.",
         table(rows.TOOL_HEADINGS, rows.tool_rows()),
