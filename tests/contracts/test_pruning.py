@@ -137,6 +137,19 @@ async def test_a_shard_that_a_reader_has_not_begun_keeps_its_lines(url: str, ser
     assert [numbers_of[0] for numbers_of in (await numbers(service)).values()] == [3 * A_DAY + 1, 1]
 
 
+async def test_one_line_that_its_reader_has_just_read_goes(url: str, service: SqlStore) -> None:
+    last = 3 * A_DAY
+    await read_by(url, "slow", {0: last - 1, 1: last - 1})
+    await prune(url, keep_days=1)
+    await read_by(url, "slow", {0: last, 1: last - 1})
+
+    pruned = await prune(url, keep_days=1)
+
+    assert (pruned.lines, pruned.up_to, pruned.held_by) == (1, {0: last}, ("slow",))
+    await read_by(url, "slow", {0: last, 1: last})
+    assert (await prune(url, keep_days=1)).held_by == ()
+
+
 async def test_readers_are_listed_with_what_they_have_yet_to_read(url: str) -> None:
     assert await register_reader(url, "pipeline")
     assert not await register_reader(url, "pipeline")
