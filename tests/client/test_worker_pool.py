@@ -141,31 +141,6 @@ async def test_work_may_end_by_itself_while_it_drains() -> None:
 
 
 @in_virtual_time
-async def test_a_stop_drains_only_work_that_has_read_stopping() -> None:
-    async with a_coordinator() as coordinator:
-        ends: dict[int, tuple[str, float]] = {}
-        clock = asyncio.get_running_loop().time
-
-        async def work(shard: Shard) -> None:
-            try:
-                await (shard.stopping.wait() if shard.partition else asyncio.Event().wait())
-                await asyncio.sleep(1)
-                ends[shard.partition] = ("by itself", clock())
-            except asyncio.CancelledError:
-                ends[shard.partition] = ("cancelled", clock())
-                raise
-
-        pool = a_worker(coordinator).client.worker_pool(GROUP, {"work": 2}, work)
-        running = asyncio.create_task(pool.run(handle_signals=False))
-        await until(lambda: len(pool.shards) == 2)
-        stopped_at = clock()
-        pool.stop()
-        await running
-        assert {number: how for number, (how, _) in ends.items()} == {0: "cancelled", 1: "by itself"}
-        assert ends[0][1] - stopped_at < 0.5
-
-
-@in_virtual_time
 async def test_an_exception_of_the_work_ends_the_block_after_leaving() -> None:
     async with a_coordinator() as coordinator:
 

@@ -399,7 +399,7 @@ class Client(Administration):
             work: An async function that works on one `Shard`. It is cancelled when the shard is revoked or lost; in a
                 thread, which cannot be, it looks at `shard.is_held` or waits for `shard.stopping`.
             strategy: As in `consumer`.
-            drain_ms: How long work that has read `shard.stopping` may go on after it was set, before it is cancelled.
+            drain_ms: How long work may go on after `shard.stopping` was set, before it is cancelled.
         """
         make = partial(
             self.consumer,

@@ -311,7 +311,7 @@ class Client:
             work: A function that works on one `Shard`. It is cancelled when the shard is revoked or lost; in a
                 thread, which cannot be, it looks at `shard.is_held` or waits for `shard.stopping`.
             strategy: As in `consumer`.
-            drain_ms: How long work that has read `shard.stopping` may go on after it was set, before it is cancelled.
+            drain_ms: How long work may go on after `shard.stopping` was set, before it is cancelled.
         """
 
     def connect_worker(
@@ -1118,8 +1118,8 @@ class WorkerPool:
         """Work until a signal, `stop` or cancellation; inside or outside of the block.
 
         SIGTERM and SIGINT end it in order, where the program handles them not itself: no work begins any more,
-        `shard.stopping` is set, work that never read it is cancelled at once, and other work after `drain_ms`; then
-        progress is committed, and the group is left. A second signal cancels at once.
+        `shard.stopping` is set, work that goes on after `drain_ms` is cancelled, progress is committed, and the group
+        is left. A second signal cancels at once.
 
         Args:
             drain_ms: How long work may go on after a signal. The default leaves time for the rest before Docker, which
@@ -1166,11 +1166,8 @@ class Shard:
 
     partition: int
 
-    @property
-    def stopping(self) -> StopSignal:
-        """Set when the shard is to be given up: work that has read this, and ends by itself within `drain_ms`, is not
-        cancelled. Work that has never read it is cancelled at once.
-        """
+    stopping: StopSignal
+    """Set when the shard is to be given up: work that ends by itself within `drain_ms` is not cancelled."""
 
     @property
     def token(self) -> int:

@@ -37,9 +37,8 @@ class Shard:
         self._consumer = consumer
         self.topic: str = place.topic
         self.partition: int = place.partition
-        self._stopping = StopSignal()
-        self._drains = False
-        """Whether its work has read `stopping`."""
+        self.stopping: StopSignal = StopSignal()
+        """Set when the shard is to be given up: work that ends by itself within `drain_ms` is not cancelled."""
         self._has_ended = False
         """Whether its work was cancelled."""
         self._rests = False
@@ -47,14 +46,6 @@ class Shard:
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}"
-
-    @property
-    def stopping(self) -> StopSignal:
-        """Set when the shard is to be given up: work that has read this, and ends by itself within `drain_ms`, is not
-        cancelled. Work that has never read it is cancelled at once.
-        """
-        self._drains = True
-        return self._stopping
 
     @property
     def token(self) -> int:
@@ -86,7 +77,7 @@ class Shard:
     def end(self) -> None:
         """The work on it is cancelled: what follows is not this shard's any more."""
         self._has_ended = True
-        self._stopping.set()
+        self.stopping.set()
 
     def raise_if_lost(self) -> None:
         """Raise `MembershipLost` unless the shard is held now. To be called before what must not be done twice. Any
@@ -195,8 +186,8 @@ class WorkerPool(RunningOver):
         """Work until a signal, `stop` or cancellation; inside or outside of the block.
 
         SIGTERM and SIGINT end it in order, where the program handles them not itself: no work begins any more,
-        `shard.stopping` is set, work that never read it is cancelled at once, and other work after `drain_ms`; then
-        progress is committed, and the group is left. A second signal cancels at once.
+        `shard.stopping` is set, work that goes on after `drain_ms` is cancelled, progress is committed, and the group
+        is left. A second signal cancels at once.
 
         Args:
             drain_ms: How long work may go on after a signal. The default leaves time for the rest before Docker, which
@@ -271,10 +262,9 @@ class WorkerPool(RunningOver):
 
     async def _stop_work(self, removed: Partitions) -> None:
         for place in removed:
-            self._shards[place]._stopping.set()
+            self._shards[place].stopping.set()
             self.consumer._watched.pop(place, None)  # It comes to its end, and is started again no more.
-        self._cancel([place for place in removed if not self._shards[place]._drains])
-        await _ended([self._tasks[place] for place in removed if self._shards[place]._drains], self._drain_s)
+        await _ended([self._tasks[place] for place in removed], self._drain_s)
         await self._abandon_work(removed)
 
     async def _abandon_work(self, removed: Partitions) -> None:
@@ -322,7 +312,7 @@ class WorkerPool(RunningOver):
             await until_ended(former)
         retry = None if self._retries is None else self._retries.setdefault(place, self._new_retry())
         try:
-            while not shard._stopping.is_set():
+            while not shard.stopping.is_set():
                 if retry is not None and retry.pause_s:
                     await self._pause(shard, retry)
                 elif not await self._try(shard, place, retry):
@@ -338,7 +328,7 @@ class WorkerPool(RunningOver):
         self._notify()
         with suppress(TimeoutError):
             async with asyncio.timeout(retry.pause_s):
-                await shard._stopping.wait()
+                await shard.stopping.wait()
         shard._rests = False
 
     async def _try(self, shard: Shard, place: TopicPartition, retry: WorkRetry | None) -> bool:
@@ -373,18 +363,18 @@ class WorkerPool(RunningOver):
         rest = without_losses(error)
         if rest is error:
             return error
-        stopping = asyncio.ensure_future(shard._stopping.wait())
+        stopping = asyncio.ensure_future(shard.stopping.wait())
         settled = asyncio.ensure_future(self.consumer._until_settled())
         try:
             await asyncio.wait((stopping, settled), return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
             settled.cancel()
-        return error if shard.is_held and not shard._stopping.is_set() else rest
+        return error if shard.is_held and not shard.stopping.is_set() else rest
 
     async def _report(self, shard: Shard, unit: str, failure: Exception) -> None:
         """Have a group with a quarantine count a fall: this member leaves for that, and joins again at once."""
-        if await self.consumer._is_quarantining() and not shard._stopping.is_set():
+        if await self.consumer._is_quarantining() and not shard.stopping.is_set():
             shard.end()
             self.consumer._begin_step_aside(f"its work on {unit} raised {failure!r}", unit)
             self.consumer.come_back()
