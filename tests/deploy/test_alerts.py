@@ -69,7 +69,7 @@ def unknown_commands(text: str) -> list[str]:
 
 def promtool(*arguments: str | Path, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
     command, env = program("promtool")
-    return subprocess.run([command, *arguments], input=stdin, env=env, capture_output=True, timeout=60, check=False)
+    return subprocess.run([command, *arguments], input=stdin, env=env, capture_output=True, timeout=600, check=False)
 
 
 @pytest.mark.thorough

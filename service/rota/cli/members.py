@@ -240,7 +240,13 @@ def run_member(
 
     async def connected() -> Outcome:
         with usage():
-            connecting = connect(options.url, options.namespace, client_id=client_id, credentials=options.credentials)
+            connecting = connect(
+                options.url,
+                options.namespace,
+                client_id=client_id,
+                credentials=options.credentials,
+                retry_refusals=False,  # The operator sees the refusal at once.
+            )
         async with connecting as client:
             return await running(client)
 
