@@ -25,7 +25,7 @@ ITS_THUMBPRINT = "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k"
 
 
 @pytest.fixture
-def key_ring(tmp_path: Path) -> KeyRing:
+def key_pairs(tmp_path: Path) -> KeyRing:
     path = tmp_path / "key.pem"
     path.write_bytes(new_key())
     return read_keys([path])
@@ -42,12 +42,12 @@ def test_keys_of_other_kinds_are_left_out() -> None:
     assert list(public_keys({"keys": [*others, OF_RFC_8037]})) == [ITS_THUMBPRINT]
 
 
-def test_a_published_key_says_what_it_is_for(key_ring: KeyRing) -> None:
-    (jwk,) = key_ring.jwks()["keys"]
+def test_a_published_key_says_what_it_is_for(key_pairs: KeyRing) -> None:
+    (jwk,) = key_pairs.jwks()["keys"]
 
-    named = {"kty": "OKP", "crv": "Ed25519", "kid": key_ring.signing_id, "alg": "EdDSA", "use": "sig"}
+    named = {"kty": "OKP", "crv": "Ed25519", "kid": key_pairs.signing_id, "alg": "EdDSA", "use": "sig"}
     assert {name: value for name, value in jwk.items() if name != "x"} == named
-    assert list(public_keys(key_ring.jwks())) == [key_ring.signing_id]
+    assert list(public_keys(key_pairs.jwks())) == [key_pairs.signing_id]
 
 
 @pytest.mark.parametrize("text", ["YWI=", "YWJ", "YWJjA", "Y+/A"])
@@ -56,41 +56,41 @@ def test_what_is_no_base64url_is_refused(text: str) -> None:
         from_base64url(text)
 
 
-def test_the_server_signs_what_it_has_confirmed(key_ring: KeyRing) -> None:
+def test_the_server_signs_what_it_has_confirmed(key_pairs: KeyRing) -> None:
     request = VerifyFence("default", "billing", 7, "writer-1", sign=True)
     reply = FenceReply(generation_id=7, is_leader=True, fencing_token=fencing_token(7) + 2, group_instance_id="writer")
-    signer = Signer(lambda: key_ring, ttl_s=60, clock=lambda: NOW + 0.9)
+    signer = Signer(lambda: key_pairs, ttl_s=60, clock=lambda: NOW + 0.9)
 
     signed = signer(request, reply)
 
     expected = FencingToken("default", "billing", 7, "writer-1", True, NOW, NOW + 60, reply.fencing_token, "writer")
-    assert verify(signed.token, key_ring.public, now=NOW) == expected
+    assert verify(signed.token, key_pairs.public, now=NOW) == expected
     assert signed.generation_id == reply.generation_id
-    assert signer.jwks() == key_ring.jwks()
+    assert signer.jwks() == key_pairs.jwks()
 
 
-def test_a_token_is_good_up_to_its_last_second_and_a_leeway(key_ring: KeyRing) -> None:
+def test_a_token_is_good_up_to_its_last_second_and_a_leeway(key_pairs: KeyRing) -> None:
     token = FencingToken("default", "billing", 7, "writer-1", True, NOW, NOW + 60, fencing_token(7))
-    text = sign(token, key_ring)
+    text = sign(token, key_pairs)
 
-    assert verify(text, key_ring.public, now=NOW + 59.9) == token
-    assert verify(text, key_ring.public, now=NOW + 61.9, leeway_s=2.0) == token
+    assert verify(text, key_pairs.public, now=NOW + 59.9) == token
+    assert verify(text, key_pairs.public, now=NOW + 61.9, leeway_s=2.0) == token
     for late in ({"now": NOW + 60.0}, {"now": NOW + 62.0, "leeway_s": 2.0}):
         with pytest.raises(InvalidToken, match="run out"):
-            verify(text, key_ring.public, **late)
+            verify(text, key_pairs.public, **late)
 
 
 @pytest.mark.parametrize(
     "changes", [{"iss": "other"}, {"generation_id": "7"}, {"iat": 1.5}, {"exp": True}, {"fencing_token": None}]
 )
-def test_claims_of_another_kind_are_refused(key_ring: KeyRing, changes: dict[str, object]) -> None:
+def test_claims_of_another_kind_are_refused(key_pairs: KeyRing, changes: dict[str, object]) -> None:
     token = FencingToken("default", "billing", 7, "writer-1", True, NOW, NOW + 60, fencing_token(7))
-    header, claims, _ = sign(token, key_ring).split(".")
+    header, claims, _ = sign(token, key_pairs).split(".")
     changed = {**json.loads(from_base64url(claims)), **changes}
     text = f"{header}.{_encoded(changed)}"
 
     with pytest.raises(InvalidToken):
-        verify(f"{text}.{_base64url(key_ring.signing.sign(text.encode()))}", key_ring.public, now=NOW)
+        verify(f"{text}.{_base64url(key_pairs.signing.sign(text.encode()))}", key_pairs.public, now=NOW)
 
 
 # --- keys that are fetched ----------------------------------------------------------------------------
@@ -107,9 +107,9 @@ def fetched_by(answers: list[httpx.Response], asked: list[str], clock: Callable[
     return PublishedKeys("http://rota:8080/", max_age_s=60.0, client=client, clock=clock)
 
 
-def test_keys_are_fetched_again_once_they_are_old(key_ring: KeyRing) -> None:
+def test_keys_are_fetched_again_once_they_are_old(key_pairs: KeyRing) -> None:
     now, asked = 1_000.0, list[str]()
-    answers = [httpx.Response(200, json=key_ring.jwks()), httpx.Response(200, json={"keys": [OF_RFC_8037]})]
+    answers = [httpx.Response(200, json=key_pairs.jwks()), httpx.Response(200, json={"keys": [OF_RFC_8037]})]
     keys = fetched_by(answers, asked, lambda: now)
 
     first = [*keys()]
@@ -118,20 +118,20 @@ def test_keys_are_fetched_again_once_they_are_old(key_ring: KeyRing) -> None:
     now += 0.1
     old = [*keys()]
 
-    assert (first, young, old) == ([key_ring.signing_id], [key_ring.signing_id], [ITS_THUMBPRINT])
+    assert (first, young, old) == ([key_pairs.signing_id], [key_pairs.signing_id], [ITS_THUMBPRINT])
     assert asked == ["http://rota:8080/.well-known/jwks.json"] * 2
 
 
 @pytest.mark.parametrize("answer", [httpx.Response(503), httpx.Response(200, text="<html>")])
-def test_known_keys_stay_good_while_a_server_has_none(key_ring: KeyRing, answer: httpx.Response) -> None:
+def test_known_keys_stay_good_while_a_server_has_none(key_pairs: KeyRing, answer: httpx.Response) -> None:
     now, asked = 1_000.0, list[str]()
-    keys = fetched_by([httpx.Response(200, json=key_ring.jwks()), answer], asked, lambda: now)
+    keys = fetched_by([httpx.Response(200, json=key_pairs.jwks()), answer], asked, lambda: now)
     keys()
 
     now += 60
-    assert [*keys()] == [key_ring.signing_id]
+    assert [*keys()] == [key_pairs.signing_id]
     now += 59
-    assert [*keys()] == [key_ring.signing_id], "a server that does not answer is not asked for each token"
+    assert [*keys()] == [key_pairs.signing_id], "a server that does not answer is not asked for each token"
     assert len(asked) == 2
 
 
