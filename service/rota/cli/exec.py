@@ -116,7 +116,8 @@ def lead(
     grace_ms: Grace = None,
     wait: Wait = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Campaign again after a loss instead of ending with 74.")
+        bool,
+        typer.Option("--again", help="Campaign again after a loss or a rejected token instead of ending with 74 or 4."),
     ] = False,
     priority: Priority = 0,
     preempt_after: PreemptAfter = PREEMPT_AFTER_S,
@@ -155,7 +156,8 @@ def lead(
         at_most_once=at_most_once,
     )
     names = MemberNames(name, instance_id=instance_id)
-    raise typer.Exit(run_member(options, names, lambda client: run_lead(client, name, chosen), pass_env, quiet=quiet))
+    running = partial(run_lead, name=name, options=chosen)
+    raise typer.Exit(run_member(options, names, running, pass_env, quiet=quiet, retry_refusals=again))
 
 
 def hold(
@@ -176,7 +178,10 @@ def hold(
     grace_ms: Grace = None,
     wait: Wait = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Wait for a permit again after a loss instead of ending with 74.")
+        bool,
+        typer.Option(
+            "--again", help="Wait for a permit again after a loss or a rejected token instead of ending with 74 or 4."
+        ),
     ] = False,
     instance_id: InstanceId = None,
     pass_env: PassedOn = None,
@@ -206,7 +211,8 @@ def hold(
         permits=permits,
     )
     names = MemberNames(name, instance_id=instance_id)
-    raise typer.Exit(run_member(options, names, lambda client: lead(client, name, chosen), pass_env, quiet=quiet))
+    running = partial(lead, name=name, options=chosen)
+    raise typer.Exit(run_member(options, names, running, pass_env, quiet=quiet, retry_refusals=again))
 
 
 def work(

@@ -222,11 +222,12 @@ def run_member(
     *,
     client_id: str | None = None,
     quiet: bool = False,
+    retry_refusals: bool = False,
 ) -> Outcome:
     """Check all that can be checked, connect, and run a member to its end.
 
     Its commands inherit the environment, with the coordinator's address for requests of their own, and with those
-    variables with secrets that `pass_env` names.
+    variables with secrets that `pass_env` names. Without `retry_refusals` a rejected token or permission ends it.
     """
     from rota.client import connect
     from rota.exec import tree
@@ -245,7 +246,7 @@ def run_member(
                 options.namespace,
                 client_id=client_id,
                 credentials=options.credentials,
-                retry_refusals=False,  # The operator sees the refusal at once.
+                retry_refusals=retry_refusals,
             )
         async with connecting as client:
             return await running(client)

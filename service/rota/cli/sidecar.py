@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import socket
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -224,7 +225,8 @@ def sidecar(
 
     options = shared(context, url, namespace)
     try:
-        run_member(options, names, lambda client: serve(client, settings), pass_env, client_id=settings.name)
+        running = partial(serve, settings=settings)
+        run_member(options, names, running, pass_env, client_id=settings.name, retry_refusals=True)
     except CannotListen as error:
         raise CommandFailed(str(error)) from error
 

@@ -50,7 +50,7 @@ def take_answer(
         case Heartbeat(), HeartbeatReply():
             return _take_heartbeat(standing, request, reply, at)
         case LeaveGroup(), _:
-            return _take_leave(standing, at, again=reply.error in standing.settings.is_for_later, is_answered=True)
+            return _take_leave(standing, at, again=reply.error in standing.settings.retried_codes, is_answered=True)
         case CommitOffsets(), CommitReply():
             return _take_commit(standing, reply, at)
     return []
@@ -105,7 +105,7 @@ def _take_join(standing: Standing, reply: JoinReply, at: Moment) -> list[Event]:
             standing.pace.at_once(at.now_ms)
         case code if code in UNKNOWN and standing.member_id:
             return standing.become_unknown(code, at.now_ms)
-        case code if code is ErrorCode.NONE or code in standing.settings.is_for_later | STRAY_FOR_JOIN:
+        case code if code is ErrorCode.NONE or code in standing.settings.retried_codes | STRAY_FOR_JOIN:
             standing.phase.unanswered(at.sent_at_ms)
             standing.pause(at.now_ms, at.jitter)
         case code:

@@ -310,7 +310,7 @@ class Membership:
         if reply.error in UNAVAILABLE:  # No coordinator for the group is as good as silence.
             cause = f"{reply.error}: {reply.detail}" if reply.detail else str(reply.error)
             return self._reachability.silence(request, sent_at_ms, now_ms, cause, was_sent=True)
-        if reply.error in self._standing.settings.is_for_later:
+        if reply.error in self._standing.settings.retried_codes:
             return self._reachability.rejection(reply.error, reply.detail, now_ms)
         if wrong := mismatch(self._standing, request, reply):
             return self._reachability.silence(request, sent_at_ms, now_ms, wrong, was_sent=True)

@@ -52,7 +52,7 @@ class MembershipSettings:
             )
 
     @property
-    def is_for_later(self) -> frozenset[ErrorCode]:
+    def retried_codes(self) -> frozenset[ErrorCode]:
         """The codes after which a call is repeated."""
         return LATER | REFUSALS if self.retry_refusals else LATER
 

@@ -175,7 +175,7 @@ class Standing:
             return self.lose(code.value, code, now_ms)
         if code in UNKNOWN:
             return self.become_unknown(code, now_ms)
-        if code in self.settings.is_for_later or code is ErrorCode.ASSIGNMENT_FAILED:
+        if code in self.settings.retried_codes or code is ErrorCode.ASSIGNMENT_FAILED:
             self.pause(now_ms, jitter)
             return []
         return self.fail(code, detail, now_ms)
