@@ -125,7 +125,7 @@ async def test_a_side_commit_is_taken_over_after_a_wait(store: SqlStore) -> None
 
 
 async def test_a_change_of_a_group_waits_in_the_line_of_its_gate(store: SqlStore, postgres_url: str) -> None:
-    """A session that comes to the gate later waits behind it: those that commit without a pause starve no owner."""
+    """A later session waits behind it, so sessions that commit without a pause do not starve the owner."""
     first, later = await asyncpg.connect(postgres_url), await asyncpg.connect(postgres_url)
     for shard_id, (change, rows) in enumerate(CHANGES.items()):
         claim = await filled(store, shard_id)

@@ -47,7 +47,7 @@ async def store(postgres_url: str) -> AsyncIterator[SqlStore]:
 
 
 class Race:
-    """The same steps on Postgres, where they meet, and in memory, where they follow one another."""
+    """Runs the same steps on Postgres concurrently, and in memory one after the other."""
 
     def __init__(self, store: SqlStore, seed: int) -> None:
         self.store, self.twin = store, MemoryStore(lambda: 0)

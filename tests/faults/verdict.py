@@ -48,7 +48,7 @@ class Verdict:
 
     @property
     def independent(self) -> int:
-        """Those that the independent checks found."""
+        """The violations that the independent checks found."""
         return self._of("LIN", "HOLDER", "WATCH")
 
     @property

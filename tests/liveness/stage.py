@@ -152,7 +152,7 @@ class _Wires:
                 self._fleet.up[peer.replica_id].on_topics_changed(namespaces)
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: the tables stay."""
 
 
 @asynccontextmanager

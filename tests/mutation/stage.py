@@ -29,7 +29,7 @@ class Room:
     name: str
     tests: tuple[str, ...]
     modules: tuple[str, ...] = ("*",)
-    """Those that are mutated. SQL is put together once for a process, so that mutants of it are played by no test."""
+    """The modules that are mutated. Statements in SQL are built once a process, so no test runs mutants of them."""
     chosen: str = "test"
     """The tests that are played, as pytest's -k has it."""
 

@@ -25,7 +25,7 @@ class MemoryStore:
         self.tables.open(shard_count)
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: the tables stay."""
 
     async def ping(self) -> None:
         """Always there."""

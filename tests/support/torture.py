@@ -40,7 +40,7 @@ class Row:
     violations: int
     seed: int
     independent: int | None = None
-    """Those violations that checks without the simulator's code found; None if such checks did not run."""
+    """How many violations the checks found that share no code with the simulator; None if these checks did not run."""
 
 
 def rounds(wanted: int | None, *, share: float = 1.0) -> Iterator[int]:

@@ -70,7 +70,7 @@ class Connections(Protocol):
         """As `writing`, for the appender alone: BEGIN and COMMIT are left out where they are its own, or not needed."""
 
     def writing_anew(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """As `writing`, on a connection that is opened for it, as another process would open one."""
+        """A transaction like that of `writing`, on a new connection, such as another process would open."""
 
     def single(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """For one statement that writes nothing: in one round trip where the engine can do that."""
