@@ -40,7 +40,7 @@ _FILES = ("os.rename", "os.remove", "os.link", "os.truncate", "subprocess.Popen"
 
 
 async def delete_topic(url: str) -> None:
-    """Delete a topic as a server does that owns all shards. It takes them, because its predecessor may have been killed."""
+    """Delete a topic as a server that owns all shards does. It takes them, as its predecessor may have been killed."""
     store = SqlStore(url)
     await store.open(SHARDS)
     try:

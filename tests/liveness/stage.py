@@ -152,7 +152,7 @@ class _Wires:
                 self._fleet.up[peer.replica_id].on_topics_changed(namespaces)
 
     async def close(self) -> None:
-        """Do nothing: the tables stay."""
+        """Do nothing."""
 
 
 @asynccontextmanager

@@ -68,7 +68,7 @@ class MemoryLiveness:
         return known
 
     async def close(self) -> None:
-        """Do nothing: the tables stay."""
+        """Do nothing."""
 
     def _known_of(self, shard_id: int) -> dict[MemberName, int]:
         return {} if shard_id in self.spoiled else self._seen.get(shard_id, {})
