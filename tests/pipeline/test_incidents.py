@@ -125,6 +125,7 @@ def table(folder: Path, name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_the_report_finds_each_trouble_of_a_bad_day(spark: SparkSession, tmp_path: Path, lake_folder: Path) -> None:
     url = sqlite_store(tmp_path / "rota.db", a_bad_day(), shard_count=1)
     lake = Lake.create(lake_folder, "parquet", INCARNATION)

@@ -27,7 +27,14 @@ from tests.support.processes import Processes
 pytestmark = [pytest.mark.processes, pytest.mark.thorough]
 
 
-@pytest.fixture(params=["sqlite backup", "sqlite copy", "postgres dump", "postgres snapshot"])
+@pytest.fixture(
+    params=[
+        "sqlite backup",
+        pytest.param("sqlite copy", marks=pytest.mark.slow),
+        "postgres dump",
+        pytest.param("postgres snapshot", marks=pytest.mark.slow),
+    ]
+)
 def copy(request: pytest.FixtureRequest, processes: Processes, tmp_path: Path) -> Iterator[Copy]:
     sqlite = f"sqlite:///{tmp_path / 'rota.db'}"
     match request.param:

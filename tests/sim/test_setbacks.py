@@ -42,7 +42,7 @@ def test_no_token_comes_again_after_the_store_went_back() -> None:
     _check(range(SEEDS))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_no_token_comes_again_in_many_worlds() -> None:
     _check(range(SEEDS, SEEDS + MANY))
 
