@@ -7,9 +7,12 @@ import gc
 import os
 import sqlite3
 import threading
+import types
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import closing
+from functools import partial
+from itertools import count
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -20,7 +23,7 @@ from rota.protocol.messages import Act
 from rota.replica.ports import Replica, StoreRefused, StoreUnavailable
 from rota.storage import SqlStore, engine
 from rota.storage.connections import SqliteConnections
-from rota.storage.engine import SqliteDriver
+from rota.storage.engine import SqliteDriver, SqliteDrivers
 from rota.storage.pruning import prune
 from rota.storage.readers import register_reader
 from rota.storage.token_table import TokenTable
@@ -226,6 +229,86 @@ async def test_cancelled_reads_leave_no_file_open(embedded: SqlStore, sqlite_url
 
     await asyncio.gather(*(image_of(embedded, 0) for _ in range(4)))
     await until(lambda: (open_logs(sqlite_url), driver_threads()) <= before, "nothing is left behind")
+
+
+async def test_a_close_that_is_cancelled_ends_the_caller_and_the_connection(sqlite_url: str) -> None:
+    """The pool logs an error of a closing connection and goes on, so a cancellation must not become one."""
+    drivers, path = SqliteDrivers(), str(path_of(sqlite_url))
+    driver = await drivers.connect(path, timeout=1.0, check_same_thread=False)
+    assert driver._opened is not None
+    ending = asyncio.create_task(driver.close())
+    await asyncio.sleep(0)
+    while not is_closed(driver._opened):
+        continue  # the event loop must not go on before the thread has closed it
+    ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+
+    async with asyncio.timeout(EVENTUALLY_S):
+        await (await drivers.connect(path, timeout=1.0)).close()
+    assert await drivers.join()
+
+
+def is_closed(connection: sqlite3.Connection) -> bool:
+    try:
+        return connection.total_changes < 0
+    except sqlite3.ProgrammingError:
+        return True
+
+
+CALLS = WRITES | {
+    "upkeep": lambda store, _url: store.maintain(),
+    "a count": lambda store, _url: store.count_lines(),
+    "a shard's state": lambda store, _url: image_of(store, 0),
+    "pruning": lambda _store, url: prune(url, keep_days=1),
+}
+
+
+SLOW = ("a count", "a shard's state", "pruning")
+
+
+@pytest.fixture(params=["sqlite_url", "postgres_url"])
+def url(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(request.param))
+
+
+@pytest.mark.parametrize(
+    "call", [*WRITES, "upkeep", *(pytest.param(each, marks=pytest.mark.thorough) for each in SLOW)]
+)
+async def test_a_call_cancelled_at_any_await_ends_as_cancelled(url: str, call: str) -> None:
+    """A cancellation that a clean-up replaces by its own error is lost, and the server's stop waits for ever."""
+    store = SqlStore(url)
+    await store.open(SHARD_COUNT)
+    await append(store, url)
+    for at in range(1, 500):
+        calling = asyncio.create_task(cancelled_at(at, CALLS[call](store, url)))
+        await asyncio.wait([calling])
+        if not calling.cancelled():
+            calling.result()
+            break
+    assert 2 < at < 499
+    await append(store, url)
+    await store.close()
+
+
+@types.coroutine
+def cancelled_at(at: int, call: Coroutine[Any, Any, Any]) -> Generator[Any, Any, None]:
+    """Run the call, and cancel its task in the await of this number."""
+    go_on: Callable[[], Any] = partial(call.send, None)
+    for number in count(1):
+        try:
+            waited_for = go_on()
+        except StopIteration:
+            assert number <= at, f"cancelled in await {at}, the call went on to its end"
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        if number == at:
+            task.cancel()
+        try:
+            go_on = partial(call.send, (yield waited_for))
+        except BaseException as error:
+            go_on = partial(call.throw, error)
 
 
 async def test_locked_tables_leave_no_session_behind(postgres_server: PostgresServer, postgres_url: str) -> None:

@@ -168,17 +168,22 @@ class SqliteDriver(aiosqlite.Connection):
             self._opened.interrupt()
             self.stop()
 
+    async def rollback(self) -> None:
+        # The end of a connection rolls back. An error here would take the place of its caller's cancellation.
+        if self.ended is None:
+            await super().rollback()
+
     def stop(self) -> asyncio.Future[Any] | None:
-        # The driver itself forgets a connection whose opening was cancelled.
-        self._tx.put_nowait((None, self._close))
-        self.ended = super().stop()
+        if self.ended is None:
+            # The driver itself forgets a connection whose opening was cancelled.
+            self._tx.put_nowait((None, self._close))
+            self.ended = super().stop()
         return self.ended
 
     async def close(self) -> None:
-        if self.ended is None:
-            await super().close()
-        else:
-            await asyncio.wait({self.ended}, timeout=_INTERRUPTED_S)
+        limit_s = None if self.ended is None else _INTERRUPTED_S
+        if (ended := self.stop()) is not None:
+            await asyncio.wait({ended}, timeout=limit_s)
 
 
 class SqliteDrivers:
