@@ -40,6 +40,15 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.fixture(autouse=True)
+def same_umask() -> Iterator[None]:
+    """`rota serve` sets the umask of its process, which is that of the tests when they call it as a function."""
+    umask = os.umask(0o022)
+    os.umask(umask)
+    yield
+    os.umask(umask)
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """The Postgres of this worker, for databases that come and go. A test that kills servers makes its own."""

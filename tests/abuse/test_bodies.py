@@ -31,6 +31,7 @@ def head(length: int, *headers: bytes) -> bytes:
     return START + b"Content-Length: %d\r\n%b\r\n" % (length, more)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [FEW, MANY])
 async def test_unfinished_bodies_take_a_bounded_part_of_the_memory(count: int, target: Target) -> None:
     """Each is as large as a body may be. Those that are too much are asked to come back, and small calls pass."""

@@ -25,6 +25,7 @@ CONNECTIONS, STREAMS = 8, 1_000
 OPEN_TO_ONE_SOURCE = 1_000
 
 
+@pytest.mark.thorough
 async def test_watches_of_strangers_harm_no_member(target: Target) -> None:
     """The watches of one source are bounded over all of its connections; a member's heartbeats go on meanwhile."""
     request = HealthCheckRequest().SerializeToString()
@@ -45,6 +46,7 @@ async def test_watches_of_strangers_harm_no_member(target: Target) -> None:
         print(f"{CONNECTIONS * STREAMS - sum(len(raw.ended) for raw in opened)} watches are open")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", LARGE_REQUESTS)
 async def test_no_stream_of_strangers_keeps_a_large_message(path: str, target: Target) -> None:
     """No name of a service has 8 MiB. Each stream stays open behind its message."""

@@ -81,6 +81,7 @@ async def test_unfinished_calls_of_strangers_take_no_memory(connections: int, re
         await replica.answers_a_peer()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("attack", ["calls", "pings", "settings", "resets", "metadata", "continuations"])
 async def test_floods_of_strangers_take_no_memory(attack: str, replica: Replica) -> None:
     """On 10 connections, as fast as the replica reads them. Its memory does not depend on how many there are."""

@@ -63,6 +63,7 @@ async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
         yield service
 
 
+@pytest.mark.thorough
 @pytest.mark.asyncio(loop_scope="module")
 async def test_both_transports_take_a_certificate_for_the_same_caller(service: Service) -> None:
     over_http, over_grpc = {}, {}

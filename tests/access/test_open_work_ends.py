@@ -318,6 +318,7 @@ THOROUGH = [forgotten, expired, certificate_expired, issuer_removed, issuer_rena
 ENDINGS = [revoked, jwt_expired, denied, *(pytest.param(each, marks=pytest.mark.slow) for each in THOROUGH)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ending", ENDINGS)
 async def test_each_kind_of_open_work_ends_with_its_proof(
     service: Service, ending: Callable[[Service], Ending]

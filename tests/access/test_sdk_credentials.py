@@ -99,6 +99,7 @@ async def test_a_member_with_a_revoked_token_is_notified_and_ends(service: Servi
             await hold(fast(client, named("left", scheme)), lambda: service.secrets.revoke(name))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", TRANSPORTS)
 async def test_a_member_heals_once_its_token_file_is_right_again(service: Service, scheme: str, tmp_path: Path) -> None:
     first, second = (service.secrets.a_token(f"{name} heals over {scheme}") for name in ("old", "new"))

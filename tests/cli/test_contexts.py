@@ -110,6 +110,7 @@ def test_a_file_that_is_none_is_one_line(rota: Rota, file: Path, text: str) -> N
     assert f"rota: {file} is no file of contexts" in failed.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -136,6 +137,7 @@ def completed(rota: Rota, words: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.thorough
 def test_the_shell_completes_members_of_the_group_before(rota: Rota) -> None:
     join = {
         "group_instance_id": "worker-1",
@@ -151,6 +153,7 @@ def test_the_shell_completes_members_of_the_group_before(rota: Rota) -> None:
     assert completed(rota, "rota groups drain nowhere work") == []
 
 
+@pytest.mark.thorough
 def test_the_shell_completes_namespaces(rota: Rota) -> None:
     rota("topics", "put", "words", "-p", "1")
 

@@ -34,6 +34,7 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_the_help_shows_all_that_the_source_says(path: tuple[str, ...]) -> None:
     shown, command = rendered(path), COMMANDS[path]

@@ -63,7 +63,8 @@ class SqlBacking:
         self.url = url
 
     def new_store(self) -> ShardStore:
-        return SqlStore(self.url)
+        # A test that is not about a store that hangs waits for one that is slow.
+        return SqlStore(self.url, write_timeout_ms=60_000)
 
     async def until_over(self, store: ShardStore, claim: ShardClaim) -> None:
         async with asyncio.timeout(EVENTUALLY_S):

@@ -120,6 +120,7 @@ async def test_a_store_of_this_release_has_its_objects(url: str) -> None:
     assert await check_objects(url) == []
 
 
+@pytest.mark.thorough
 async def test_each_kind_of_foreign_object_is_found(url: str) -> None:
     engine = "sqlite" if url.startswith("sqlite") else "postgresql"
     used = single_engine(parse_store_url(url), writes=True)

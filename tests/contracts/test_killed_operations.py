@@ -228,6 +228,7 @@ async def made(stage: Stage) -> Seen:
     return await seen(stage.url)
 
 
+@pytest.mark.thorough
 async def test_a_raise_of_floors_is_whole_or_not_begun(stage: Stage, killed: Killed) -> None:
     before = await made(stage)
 

@@ -137,6 +137,7 @@ async def test_a_cancelled_write_leaves_neither_lock_nor_file(
     await until(lambda: open_logs(sqlite_url) <= logs, "the files of cancelled writes are closed")
 
 
+@pytest.mark.thorough
 async def test_a_locked_store_is_served_again_without_a_leak(
     embedded: SqlStore, sqlite_url: str, intruder: Intruder
 ) -> None:
@@ -193,6 +194,7 @@ async def test_a_thread_that_hangs_has_no_second_one_beside_it(embedded: SqlStor
     assert the_writer(embedded) is not writer
 
 
+@pytest.mark.thorough
 async def test_a_thread_that_hangs_keeps_the_lock_of_the_store(
     embedded: SqlStore, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,6 +313,7 @@ def cancelled_at(at: int, call: Coroutine[Any, Any, Any]) -> Generator[Any, Any,
             go_on = partial(call.throw, error)
 
 
+@pytest.mark.thorough
 async def test_locked_tables_leave_no_session_behind(postgres_server: PostgresServer, postgres_url: str) -> None:
     store = SqlStore(postgres_url, write_timeout_ms=WRITE_TIMEOUT_MS)
     await store.open(SHARD_COUNT)
@@ -360,18 +363,21 @@ async def test_a_lock_of_our_own_is_one_that_a_restart_ends(embedded: SqlStore) 
         assert await embedded.needs_restart()
 
 
+@pytest.mark.thorough
 async def test_a_file_that_was_replaced_asks_for_a_restart(embedded: SqlStore, sqlite_url: str) -> None:
     path = path_of(sqlite_url)
     path.rename(f"{path}.old")
     assert await embedded.needs_restart()
 
 
+@pytest.mark.thorough
 async def test_a_store_no_process_can_use_asks_for_no_restart(embedded: SqlStore, sqlite_url: str) -> None:
     with closing(sqlite3.connect(path_of(sqlite_url))) as other:
         other.execute("DROP TABLE shards")
     assert not await embedded.needs_restart()
 
 
+@pytest.mark.thorough
 async def test_a_postgres_that_takes_others_writes_asks_for_a_restart(
     postgres_server: PostgresServer, postgres_url: str
 ) -> None:

@@ -26,6 +26,7 @@ OF_THE_SERVER = {f"ROTA_{name.upper()}" for name in Settings.model_fields} | {
 }
 
 
+@pytest.mark.thorough
 def test_rota_understands_the_arguments_of_every_container() -> None:
     """Parsed, not run: `--help` comes after whatever is wrong."""
     commands = {tuple(arguments) for case in CASES for arguments, _ in _commands(render(case))}

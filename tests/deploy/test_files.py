@@ -208,6 +208,7 @@ def test_proxies_and_prometheus_name_the_replicas_of_compose() -> None:
         assert set(re.findall(r"\b(rota-\d):8080", (DEPLOY / path).read_text())) == names, path
 
 
+@pytest.mark.thorough
 def test_rota_understands_commands_of_compose_image_and_unit() -> None:
     """Parsed, not run: `--help` comes after whatever is wrong."""
     (default,) = re.findall(r"^CMD (.*)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)

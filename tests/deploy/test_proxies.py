@@ -67,6 +67,7 @@ def test_a_proxy_waits_longer_than_the_longest_poll(sample: str, pattern: str) -
     assert all(MAX_WAIT_MS / 1000 + 10 < each <= 75 for each in seconds)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PROXIES)
 async def test_members_work_through_a_proxy_over_http_and_grpc(
     name: str, server: Server, processes: Processes, tmp_path: Path
@@ -179,6 +180,7 @@ FORGED = {
 JOIN = b'{"protocol_type": "leader", "protocols": [{"name": "single"}], "group_instance_id": "i", "client_id": "c"}'
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PROXIES)
 @pytest.mark.parametrize("place", ["header", "trailer"])
 async def test_no_header_or_trailer_forges_a_source_through_a_proxy(

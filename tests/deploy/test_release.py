@@ -86,6 +86,7 @@ def test_notes_end_where_the_next_version_begins() -> None:
     assert release_notes.notes("1.2.3", text) == "### Fixed\n\n- x\n"
 
 
+@pytest.mark.thorough
 def test_workflows_and_forms_are_valid() -> None:
     forms = sorted((GITHUB / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
     assert len(WORKFLOWS) >= 4

@@ -27,6 +27,7 @@ def test_a_leadership_that_another_holds_is_75(wrappers: Wrappers) -> None:
     assert quiet.output() == ""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("wait", "cause"), [("2", REFUSED), ("0.1", "no answer from the coordinator yet")])
 def test_a_server_that_cannot_be_reached_is_69(wrappers: Wrappers, wait: str, cause: str) -> None:
     lead = wrappers.lead("echo", "never", options=("--wait", wait, "--quiet"), url="http://127.0.0.1:1")
@@ -76,6 +77,7 @@ def test_work_without_a_server_is_69(processes: Processes, tmp_path: Path) -> No
     assert_printed(work, rf"gave up, and it is not known whether another member holds it: .*{REFUSED}")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("option", [pytest.param("--quiet", marks=pytest.mark.slow), "--again"])
 def test_while_it_waits_for_a_server_the_cause_is_printed(processes: Processes, tmp_path: Path, option: str) -> None:
     server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")

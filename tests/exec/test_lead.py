@@ -258,6 +258,7 @@ def test_a_guardian_holds_no_secret_of_ours(wrappers: Wrappers) -> None:
     assert "ROTA_STORE" not in guardian_of(wrapper).environ()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 @pytest.mark.parametrize("kind", ["lead", "hold", "work"])
 def test_a_command_cannot_read_the_processes_above_it(kind: str, wrappers: Wrappers) -> None:

@@ -13,6 +13,7 @@ from tests.exec.wrappers import Wrappers
 pytestmark = pytest.mark.processes
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["json", "select", "rota"])
 def test_modules_in_the_working_folder_are_not_imported(wrappers: Wrappers, tmp_path: Path, name: str) -> None:
     folder = tmp_path / "programs"

@@ -106,6 +106,7 @@ async def test_a_procedure_that_commits_commits_offsets(
     assert await fetched(coordinator) == {("transfers", 0): 7}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("line", "is_committing"),
     [

@@ -27,6 +27,7 @@ def _seed_that_finds(plant: Plant) -> int | None:
         return next((seed for seed in _candidates(plant) if plant.rule in _rules(seed)), None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_defect_is_found_by_a_seed_without_violations(name: str) -> None:
     seed = _seed_that_finds(PLANTS[name])

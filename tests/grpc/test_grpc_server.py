@@ -82,6 +82,7 @@ async def test_two_servers_never_share_a_port(server: GrpcServer, coordinator: L
     await second.stop(0)
 
 
+@pytest.mark.thorough
 async def test_a_client_may_ping_often(server: GrpcServer) -> None:
     options = [
         ("grpc.keepalive_time_ms", 20),

@@ -103,6 +103,7 @@ async def test_a_large_call_that_is_cancelled_holds_up_nothing(
     await session.close()
 
 
+@pytest.mark.thorough
 async def test_a_refused_large_call_does_not_wait_for_the_collector(channel: Channel) -> None:
     """Its error has the frames that it was raised in, and these have the message."""
     member, session = await a_stable_member(channel), SessionClient(channel)

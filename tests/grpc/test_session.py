@@ -209,6 +209,7 @@ async def test_an_abandoned_call_is_not_answered_and_stops_waiting(
     assert parked not in session.answers
 
 
+@pytest.mark.thorough
 async def test_an_answered_call_does_not_wait_for_the_collector(session: SessionClient, channel: Channel) -> None:
     """A process collects seldom, and each call knows its request and its stream."""
     member = await a_stable_member(channel)

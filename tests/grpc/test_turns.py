@@ -89,6 +89,7 @@ class Messages:
         return self.left.pop()
 
 
+@pytest.mark.thorough
 async def test_the_loop_goes_round_while_streams_join(server: GrpcServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """40 messages of 1,000 joins arrive in one turn of the event loop. A renewal of the leases needs more turns."""
     joins = [pb.SessionRequest(call=n + 1, join=a_join(None, client_id="x" * 100)) for n in range(1_000)]
@@ -164,6 +165,7 @@ async def test_answers_go_out_together_while_many_streams_write(server: GrpcServ
     assert sum(len(reader.messages) - 1 for reader in readers[:-1]) <= WRITES_OF_A_TURN * 20 + 40
 
 
+@pytest.mark.thorough
 async def test_a_heartbeat_waits_behind_no_joins(server: GrpcServer, channel: Channel) -> None:
     member, session, turns = await a_stable_member(channel), SessionClient(channel), server._receiver.turns
     for _ in range(1_000_000):

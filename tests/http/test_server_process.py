@@ -123,6 +123,7 @@ def test_an_empty_postgres_is_rejected_with_the_command(processes: Processes, po
     assert "Traceback" not in server.output()
 
 
+@pytest.mark.thorough
 def test_what_a_server_writes_is_for_its_user_alone(processes: Processes, tmp_path: Path) -> None:
     """Also what SQLite and libraries write, and the folder of the store."""
     server = Server(processes, tmp_path)

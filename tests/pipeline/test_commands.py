@@ -123,6 +123,7 @@ def test_a_store_that_is_not_there_may_be_there_later(pipeline: Run, tmp_path: P
     assert not (tmp_path / "lake").exists()
 
 
+@pytest.mark.thorough
 def test_a_login_without_rights_gets_the_names_of_those(
     pipeline: Run, postgres_url: str, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:

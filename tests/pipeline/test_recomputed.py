@@ -70,6 +70,7 @@ HISTORIES: dict[str, Callable[[], tuple[Line, ...]]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("history", HISTORIES)
 def test_tables_are_those_that_another_engine_makes_of_the_lines(history: str, tmp_path: Path) -> None:
     journal = HISTORIES[history]()

@@ -17,6 +17,7 @@ LEASE_MS = 1_000
 DEADLINE_S = 60.0
 
 
+@pytest.mark.thorough
 async def test_a_paused_server_on_sqlite_keeps_its_shards(processes: Processes, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'rota.db'}"
     server = Server(processes, url, lease_ms=LEASE_MS)

@@ -104,6 +104,7 @@ async def heartbeats_in_a_stop(server: Server, port: int, members: list[Member],
     return answers | later if is_in_time else answers
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["http", "grpc+stream"])
 async def test_heartbeats_that_lie_unread_in_a_stopped_server_count(
     processes: Processes, tmp_path: Path, kind: str

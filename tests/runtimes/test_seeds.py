@@ -11,7 +11,7 @@ from rota.testing.runtimes.tally import replay_command, run_seed, run_seeds
 from rota.testing.sim import Tally
 
 CHUNK = 50
-SEEDS = int(os.environ.get("ROTA_RUNTIME_SEEDS", "200"))
+SEEDS = int(os.environ.get("ROTA_RUNTIME_SEEDS", "100"))
 FIRST = int(os.environ.get("ROTA_RUNTIME_FIRST", "0"))
 REGRESSIONS = Path(__file__).with_name("regression_seeds.txt")
 

@@ -71,6 +71,7 @@ def breaks_the_rules(seed: int) -> bool:
     return any(found.startswith(RULES) for found in run_setback_seed(seed)[1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("plant", FOUND_BY, ids=lambda plant: plant.__name__)
 def test_a_bug_in_the_shell_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)

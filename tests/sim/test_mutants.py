@@ -85,6 +85,7 @@ RARE = {
 """One seed in hundreds finds these. A test of `DIRECTED` finds them always."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(MUTANTS.keys() - NOT_BY_SEEDS - RARE))
 def test_mutant_is_found(name: str) -> None:
     named = [FOUND_BY[name]] if name in FOUND_BY else []

@@ -80,13 +80,6 @@ def banned_verbs(names: Iterable[str]) -> set[str]:
     return {name for name in names if VERBS & {part.lower() for part in _PART.findall(name)}}
 
 
-def names_of_tests(text: str) -> Iterator[str]:
-    """The names of a module's tests."""
-    for node in ast.walk(_tree(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            yield node.name
-
-
 def prose_of_python(text: str, *, messages: bool) -> str:
     """Comments and docstrings of a module, those of attributes included, and its messages where asked for."""
     parts = _COMMENT.findall(text)
