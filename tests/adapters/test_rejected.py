@@ -10,13 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-import tooz
-from tooz import coordination
 
-from rota.adapters.candidacy import Candidacy
 from rota.adapters.partitioner import SetPartitioner
 from rota.adapters.singleton import SingletonGuard
-from rota.client import Generation, InconsistentGroupProtocol, sync
+from rota.client import Generation, InconsistentGroupProtocol, InvalidGroupId, sync
 from tests.processes.server import Server
 
 pytestmark = pytest.mark.processes
@@ -93,30 +90,37 @@ def test_a_guard_without_a_server_says_so_and_stops(name: str) -> None:
     assert ("onnection refused" in trouble, failure) == (True, None)
 
 
-def test_callbacks_that_raise_do_not_end_the_candidacy(
-    server: Server, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail() -> None:
+class Broken:
+    """A scheduler that can be neither resumed nor paused."""
+
+    running = True
+
+    def resume(self) -> None:
         raise SystemExit("the scheduler is broken")
 
-    with sync.connect(server.url) as client, sync.connect(server.url) as other_client:
-        candidacy = Candidacy(client, name, on_elected=fail, on_lost=fail)
-        candidacy.start()
-        assert candidacy.wait_elected(DEADLINE_S)
-        until(lambda: candidacy.failure, "failure")
-        with Candidacy(other_client, name) as other:
+    pause = resume
+
+
+def test_schedulers_that_raise_do_not_end_the_candidacy(
+    server: Server, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard = SingletonGuard(server.url, name)
+    guard._schedulers.append(Broken())
+    with sync.connect(server.url) as client, guard:
+        assert guard.wait_elected(DEADLINE_S)
+        until(lambda: guard.failure, "failure")
+        with SingletonGuard(server.url, name) as other:
             until(lambda: len(client.describe_group(name).members) == 2, "two candidates")
             client.rebalance_group(name, step_down=True)
             assert other.wait_elected(DEADLINE_S)
-        assert candidacy.wait_elected(DEADLINE_S)
+        assert guard.wait_elected(DEADLINE_S)
         until(lambda: len(raised(caplog)) == 3, "elected, lost, elected")
-        candidacy.stop()
 
-    assert "a callback raised; the candidacy goes on" in raised(caplog)[0].getMessage()
+    assert "a scheduler raised; the candidacy goes on" in raised(caplog)[0].getMessage()
 
 
 def raised(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    return [record for record in caplog.records if record.exc_info and "callback" in record.getMessage()]
+    return [record for record in caplog.records if record.exc_info and "scheduler" in record.getMessage()]
 
 
 def test_a_rejected_set_partitioner_fails(server: Server, name: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -132,38 +136,18 @@ def test_a_rejected_set_partitioner_fails(server: Server, name: str, caplog: pyt
     partitioner.finish()
 
 
-def test_a_rejected_tooz_member_is_a_tooz_error_and_stops(server: Server) -> None:
-    driver = coordination.get_coordinator(f"rota://{server.url.removeprefix('http://')}", b"host-1")
-    driver.start()
-    driver.create_group(b"g").get()
-    with another_kind_of_member(server, "tooz.group.Zw"):
-        with pytest.raises(tooz.ToozError):
-            driver.join_group(b"g").get()
-        lock = driver.get_lock(b"l")
-    assert lock.acquire()
-
-    driver.stop()
-
-
-def test_a_candidacy_whose_client_is_closed_ends(server: Server, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    with sync.connect(server.url) as client:
-        candidacy = Candidacy(client, name)
-        candidacy.start()
-        assert candidacy.wait_elected(DEADLINE_S)
-    campaigning = candidacy._campaigning
-    assert campaigning is not None
-
-    campaigning.join(DEADLINE_S)
-
-    assert not campaigning.is_alive()
-    assert any("its client is closed" in record.getMessage() for record in caplog.records)
-    candidacy.stop()
+def test_a_guard_with_a_wrong_name_is_refused_each_time(server: Server) -> None:
+    guard = SingletonGuard(server.url, "a name with spaces")
+    for _ in range(2):
+        with pytest.raises(InvalidGroupId):
+            guard.start()
+    assert not guard.wait_elected()
 
 
 def test_a_wait_to_be_elected_ends_with_the_candidacy(server: Server, name: str) -> None:
-    with sync.connect(server.url) as client, Candidacy(client, name) as leader:
+    with SingletonGuard(server.url, name) as leader:
         assert leader.wait_elected(DEADLINE_S)
-        second = Candidacy(client, name)
+        second = SingletonGuard(server.url, name)
         second.start()
         outcomes: list[bool] = []
         waiting = threading.Thread(target=lambda: outcomes.append(second.wait_elected()))

@@ -36,7 +36,6 @@ SLOW = (
     "how-to/quarantine.md",
     "how-to/migrate-from-kafka.md",
     "how-to/migrate-from-kazoo.md",
-    "how-to/migrate-from-tooz.md",
 )
 ON_POSTGRES = ("how-to/exactly-once-into-postgres.md",)
 ELSEWHERE = {

@@ -1,4 +1,4 @@
-"""Rota behind the interfaces of other libraries: tooz, kazoo's SetPartitioner, APScheduler, Celery beat; and the SDK's
+"""Rota behind the interfaces of other libraries: kazoo's SetPartitioner, APScheduler, Celery beat; and the SDK's
 metrics for Prometheus and OpenTelemetry.
 
 Each module imports the library that it is for, and nothing else does.

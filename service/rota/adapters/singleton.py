@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import logging
+import random
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
 from typing import ParamSpec, Protocol, Self, TypeVar
 
-from rota.adapters.candidacy import Candidacy
 from rota.client import sync
 from rota.client.errors import MembershipLost
 from rota.client.occasions import Occasions
-from rota.protocol.defaults import SESSION_TIMEOUT_MS
+from rota.membership.backoff import Backoff
+from rota.protocol.defaults import CANDIDACY_RETRY_CAP_MS, SESSION_TIMEOUT_MS, WORK_RETRY_FIRST_MS
 
 Parameters = ParamSpec("Parameters")
 Outcome = TypeVar("Outcome")
@@ -42,8 +44,8 @@ class SingletonGuard:
             scheduler.start(paused=True)
             guard.control(scheduler)
 
-    A guard that the coordinator rejects logs an error and campaigns again; `failure` and `trouble` say why this process
-    is not a candidate now, for a health check.
+    A guard that the coordinator rejects logs an error and campaigns again, after a pause that grows from a second to a
+    minute; `failure` and `trouble` say why this process is not a candidate now, for a health check.
 
     A job that has begun is not interrupted when the leadership is lost. One that must not overlap with the next
     leader's sends `guard.token` with each write.
@@ -58,7 +60,16 @@ class SingletonGuard:
         self._name = name
         self._session_timeout_ms = session_timeout_ms
         self._client: sync.Client | None = None
-        self._candidacy: Candidacy | None = None
+        self._election: sync.Election | None = None
+        self._campaigning: threading.Thread | None = None
+        self._changing = threading.Lock()
+        """Held while an election begins, so that `stop` closes each one that has begun."""
+        self._stopping = threading.Event()
+        self._changed = threading.Condition()
+        """Notified when a term begins or ends, and at the stop."""
+        self._is_in_term = False
+        self._rejection: BaseException | None = None
+        self._scheduler_failure: BaseException | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -70,59 +81,73 @@ class SingletonGuard:
         self.stop()
 
     def start(self) -> None:
-        """Campaign, until `stop`. Does nothing where it does already."""
+        """Campaign, until `stop`. Does nothing if it does already."""
         if self._client is not None:
             return
-        self._client = sync.connect(self._url, namespace=self._namespace).__enter__()
-        self._candidacy = Candidacy(
-            self._client,
-            self._name,
-            session_timeout_ms=self._session_timeout_ms,
-            on_elected=self._resume,
-            on_lost=self._pause,
+        self._stopping.clear()
+        client = sync.connect(self._url, namespace=self._namespace).__enter__()
+        try:
+            election = self._begin(client)
+        except BaseException:
+            client.close()
+            raise
+        self._client = client
+        self._campaigning = threading.Thread(
+            target=self._campaign, args=(client, election), name=f"rota candidate {self._name}", daemon=True
         )
-        self._candidacy.start()
+        self._campaigning.start()
 
     def stop(self) -> None:
         """Pause the controlled scheduler, and let another process lead. Never raises."""
-        try:
-            self._pause()
-        except Exception:
-            _log.exception("a scheduler of %s could not be paused", self._name)
-        candidacy, self._candidacy = self._candidacy, None
-        if candidacy is not None:
-            candidacy.stop()
         client, self._client = self._client, None
+        campaigning, self._campaigning = self._campaigning, None
+        with self._changing:
+            self._stopping.set()
+            election = self._election
+        self._notify()
         if client is None:
             return
+        self._control(is_leading=False)
         try:
-            client.__exit__(None, None, None)
+            if election is not None:
+                election.close()
+            if campaigning is not None and campaigning is not threading.current_thread():
+                campaigning.join()
         except Exception as error:
-            _log.warning("the client of %s was not closed in order: %s", self._name, error)
+            _log.warning("election %s: stopped, although it had ended: %s", self._name, error)
+        client.close()
 
     @property
     def is_leader(self) -> bool:
         """Whether this process leads now, by the clock."""
-        return self._candidacy is not None and self._candidacy.is_leader
+        election = self._election
+        return election is not None and election.is_leader
 
     @property
     def token(self) -> int | None:
         """The fencing token of the term under way."""
-        return self._candidacy.token if self._candidacy is not None else None
+        election = self._election
+        term = election.term if election is not None else None
+        return term.token if term is not None else None
 
     @property
     def failure(self) -> BaseException | None:
-        """Why the coordinator rejected this process, or what a scheduler raised; None while all is well."""
-        return self._candidacy.failure if self._candidacy is not None else None
+        """Why the coordinator rejects this process, or what a scheduler raised in this term; None while all is well."""
+        election = self._election
+        is_member = election is not None and election.valid_until is not None
+        return self._scheduler_failure if is_member else self._rejection or self._scheduler_failure
 
     @property
     def trouble(self) -> str:
         """Why the coordinator does not serve this process now; empty while it does."""
-        return self._candidacy.trouble if self._candidacy is not None else ""
+        election = self._election
+        return election.trouble if election is not None else ""
 
     def wait_elected(self, timeout: float | None = None) -> bool:
-        """Return once this process leads, or False after `timeout` seconds."""
-        return self._candidacy is not None and self._candidacy.wait_elected(timeout)
+        """Return once this process leads, or False after `timeout` seconds, and if it is stopped meanwhile."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._client is None or (self._is_in_term and self.is_leader), timeout)
+            return self._is_in_term and self.is_leader
 
     def control(self, scheduler: Pausable) -> None:
         """Have a started scheduler run while this process leads, and pause while another does."""
@@ -167,22 +192,72 @@ class SingletonGuard:
 
     def is_due(self, occasions: Occasions, due_ms: int) -> bool:
         """Whether this process leads, and work that is due at `due_ms` has not been done. Raise `CoordinatorError`."""
-        member = self._candidacy.member if self._candidacy is not None else None
-        return member is not None and occasions.is_due(member.fetch_offsets([occasions.asked()]), due_ms)
+        election = self._election
+        return election is not None and occasions.is_due(election.member.fetch_offsets([occasions.asked()]), due_ms)
 
     def note_done(self, occasions: Occasions, due_ms: int) -> None:
         """Record that the work that was due then is done. Raise `CoordinatorError`, such as `MembershipLost`."""
-        member = self._candidacy.member if self._candidacy is not None else None
-        if member is None:
+        election = self._election
+        if election is None:
             raise MembershipLost("this guard is stopped")
-        member.commit([occasions.done(due_ms)])
+        election.member.commit([occasions.done(due_ms)])
 
-    def _resume(self) -> None:
-        for scheduler in self._schedulers:
-            if scheduler.running:
-                scheduler.resume()
+    # --- in the thread ------------------------------------------------------------------------
 
-    def _pause(self) -> None:
-        for scheduler in self._schedulers:
-            if scheduler.running:
-                scheduler.pause()
+    def _campaign(self, client: sync.Client, election: sync.Election | None) -> None:
+        backoff = Backoff(WORK_RETRY_FIRST_MS, CANDIDACY_RETRY_CAP_MS)
+        while not self._stopping.is_set():
+            try:
+                election = election or self._begin(client)
+                if election is not None:
+                    self._follow(election, backoff)
+                self._rejection = None
+            except BaseException as error:
+                self._rejection = error
+            self._election = election = None
+            if not self._stopping.is_set():
+                pause_s = backoff.next_ms(0.5 + random.random() / 2) / 1000
+                reason = self._rejection or "its election has ended"
+                _log.error("election %s: not a candidate: %s; it joins again in %.1f s", self._name, reason, pause_s)
+                self._stopping.wait(pause_s)
+
+    def _begin(self, client: sync.Client) -> sync.Election | None:
+        """Enter an election; None once this guard is stopped."""
+        with self._changing:
+            if self._stopping.is_set():
+                return None
+            election = client.leader(self._name, session_timeout_ms=self._session_timeout_ms)
+            self._election = election.__enter__()
+            return self._election
+
+    def _follow(self, election: sync.Election, backoff: Backoff) -> None:
+        """Control the schedulers in each term; raise what ended the candidacy."""
+        try:
+            for term in election.terms():
+                backoff.reset()
+                self._scheduler_failure = None
+                self._notify(is_in_term=True)
+                self._control(is_leading=True)
+                term.lost.wait()
+                self._notify()
+                self._control(is_leading=False)
+        finally:
+            self._notify()
+            election.__exit__(None, None, None)
+
+    def _notify(self, *, is_in_term: bool = False) -> None:
+        with self._changed:
+            self._is_in_term = is_in_term
+            self._changed.notify_all()
+
+    def _control(self, *, is_leading: bool) -> None:
+        """Resume or pause the schedulers that run. One that raises does not end the candidacy."""
+        try:
+            for scheduler in self._schedulers:
+                if scheduler.running and is_leading:
+                    scheduler.resume()
+                elif scheduler.running:
+                    scheduler.pause()
+        except BaseException as error:  # Also sys.exit, which in a thread would end nothing but the thread.
+            self._scheduler_failure = error
+            _log.exception("election %s: a scheduler raised; the candidacy goes on", self._name)

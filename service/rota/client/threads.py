@@ -15,10 +15,6 @@ from rota.client.tasks import GRACE_S, contained
 Outcome = TypeVar("Outcome")
 
 
-class LoopIsOver(RuntimeError):
-    """The event loop's thread was stopped: nothing runs there any more."""
-
-
 class LoopThread:
     """Runs until `stop`, which cancels what still runs on it and waits for that."""
 
@@ -59,8 +55,8 @@ class LoopThread:
         """Run `coroutine` there.
 
         Raises:
-            LoopIsOver: The thread was stopped, as a client's is when it is closed.
-            RuntimeError: In a forked child, which has no such thread and would wait for ever.
+            RuntimeError: The thread was stopped, as a client's is when it is closed; or this is a forked child, which
+                has no such thread and would wait for ever.
         """
         assert self._loop is not None
         try:
@@ -68,7 +64,7 @@ class LoopThread:
             future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except RuntimeError as error:
             coroutine.close()
-            raise error if self.was_forked else LoopIsOver("this client is closed") from error
+            raise error if self.was_forked else RuntimeError("this client is closed") from error
         self._pending[future] = coroutine
         future.add_done_callback(lambda done: self._pending.pop(done, None))
         if self._is_over:
@@ -82,7 +78,7 @@ class LoopThread:
                 "connect anew in the child, or start processes by spawn"
             )
         if self._is_over:
-            raise LoopIsOver("this client is closed")
+            raise RuntimeError("this client is closed")
 
     def run(self, coroutine: Coroutine[Any, Any, Outcome]) -> Outcome:
         """Run `coroutine` there and wait for it. An interrupted wait cancels it."""
@@ -100,7 +96,7 @@ class LoopThread:
             _close_unbegun(coroutine)
             if not self._is_stopping:
                 raise
-            raise LoopIsOver("this client was closed while a call of another thread was under way") from None
+            raise RuntimeError("this client was closed while a call of another thread was under way") from None
         except BaseException:
             future.cancel()
             _close_unbegun(coroutine)

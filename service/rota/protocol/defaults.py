@@ -208,7 +208,7 @@ DEFAULTS: Final = (
     Default(
         "REQUEST_TIMEOUT_MS",
         REQUEST_TIMEOUT_MS,
-        "one attempt of any call, beyond the time that it is parked; `start()` of the tooz driver",
+        "one attempt of any call, beyond the time that it is parked",
         "A durable write takes milliseconds; a replica that takes over a shard answers within seconds.",
     ),
     Default(

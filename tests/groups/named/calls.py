@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Any
 
 import httpx
 
-from rota.adapters import candidacy
+from rota.adapters import singleton
 from rota.client import client, clock, consumer_protocol, troubles
 from rota.client.consumer_protocol import TopicRole
 from rota.client.driver import Driver
-from rota.client.errors import CoordinatorUnreachable
+from rota.client.errors import CoordinatorError, CoordinatorUnreachable
 from rota.client.transports import causes, http, http_answers
 from rota.client.transports.owners import Owners
 from rota.membership import answers, machine, planning, requests
+from rota.membership.backoff import Backoff
 from rota.membership.pace import Pace
 from rota.membership.reachability import Reachability
 from rota.protocol.errors import ErrorCode
@@ -51,7 +53,11 @@ def a_foreign_page_is_an_invalid_request(patch: Patch) -> None:
     "clients D3 C-17", "tests/adapters/test_rejected.py::test_a_rejected_guard_logs_an_error_and_leads_once_it_may"
 )
 def a_rejected_candidacy_ends_in_silence(patch: Patch) -> None:
-    patch(candidacy.Candidacy, "_begin_again", lambda _self, _backoff: None)
+    def campaign(self: Any, _client: Any, election: Any) -> None:
+        with suppress(CoordinatorError):
+            self._follow(election, Backoff(1, 1))
+
+    patch(singleton.SingletonGuard, "_campaign", campaign)
     patch(sys.modules["tests.adapters.test_rejected"], "DEADLINE_S", 2.0)
 
 
