@@ -16,7 +16,7 @@ from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.telemetry import Telemetry
 from rota.storage import SqlStore
-from tests.support.memory_store import MemoryStore
+from rota.testing.memory import MemoryStore
 
 SHARDS = 64
 LEASE_MS = 60_000

@@ -33,11 +33,11 @@ from rota.server.access.token_files import TokenFile, write_tokens
 from rota.server.http_server import HttpServer, listen, url_of
 from rota.server.settings import Address
 from rota.server.tls import ServerTls, TlsFiles
+from rota.testing.memory import MemoryStore
 from tests.access.certificates import Authority, Certificate
 from tests.access.issuers import Reviewer, Signer
 from tests.grpc.clients import Channel
 from tests.http.serving import serving
-from tests.support.memory_store import MemoryStore
 
 NAMESPACE, GROUP, TOPIC = "team-a", "billing", "documents"
 LIMITS = Limits(initial_rebalance_delay_ms=0)

@@ -19,9 +19,9 @@ from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.forwarding import PeerUnreachable
 from rota.server.settings import Settings
 from rota.server.tls import ServerTls, TlsFiles
+from rota.testing.memory import MemoryStore
 from tests.access.certificates import Authority, Certificate
 from tests.runtime.conftest import until
-from tests.support.memory_store import MemoryStore
 
 
 def peer_tls(authority: Authority, certificate: Certificate) -> ServerTls:

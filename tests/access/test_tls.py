@@ -23,8 +23,8 @@ from rota.runtime.coordinator import LocalCoordinator
 from rota.server.http_server import HttpServer, listen
 from rota.server.settings import Address
 from rota.server.tls import ServerTls, TlsFiles, UnusableCertificate
+from rota.testing.memory import MemoryStore
 from tests.access.certificates import Authority, Certificate
-from tests.support.memory_store import MemoryStore
 
 
 class TlsService:

@@ -13,10 +13,10 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import CommitOffsets, JoinReply, Request, refuse
 from rota.runtime.coordinator import LocalCoordinator
+from rota.testing.in_memory import InMemoryTransport
+from rota.testing.memory import MemoryStore
 from rota.wire.replies import Received
 from tests.client.virtual_time import LoopClock
-from tests.support.in_memory_transport import InMemoryTransport
-from tests.support.memory_store import MemoryStore
 
 Partitions = tuple[TopicPartition, ...]
 GROUP = "indexers"

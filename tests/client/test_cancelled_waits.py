@@ -14,9 +14,9 @@ import pytest
 
 from rota.client import Client, Election, GroupIdNotFound, Permits, Term, WorkItem, sync
 from rota.runtime.coordinator import LocalCoordinator
+from rota.testing.in_memory import InMemoryTransport
 from tests.client.stage import a_coordinator
 from tests.client.virtual_time import VirtualTimeLoop, in_virtual_time
-from tests.support.in_memory_transport import InMemoryTransport
 
 SESSION_MS = 60_000
 """So long that no ghost expires before the test looks."""

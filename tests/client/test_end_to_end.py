@@ -16,9 +16,9 @@ from rota.client.transports import HttpTransport
 from rota.protocol.limits import Limits
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
+from rota.testing.memory import MemoryStore
 from tests.client.stage import GROUP, TOPICS, Partitions, all_partitions_are_shared
 from tests.http.serving import serving
-from tests.support.memory_store import MemoryStore
 
 SESSION_MS = 2_000
 

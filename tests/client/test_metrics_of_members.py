@@ -12,7 +12,7 @@ from rota.client import FencedInstanceId, Generation, OffsetToCommit
 from tests.client.scrapes import Scrape
 from tests.client.stage import GROUP, SESSION_MS, TOPICS, a_coordinator, a_worker, all_partitions_are_shared, until
 from tests.client.test_connect_worker import WORK, run_all
-from tests.client.virtual_time import in_virtual_time, stand_still
+from tests.client.virtual_time import in_virtual_time, pause
 
 # --- calls, heartbeats, rebalances --------------------------------------------------------------
 
@@ -270,7 +270,7 @@ async def test_units_are_not_held_past_the_deadline_by_a_busy_loop() -> None:
         async with worker.member() as member:
             await member.wait_assigned()
             assert scrape.of("units_held") == 12
-            stand_still(SESSION_MS / 1000)
+            pause(SESSION_MS / 1000)
             assert scrape.of("units_held") == 0
             await asyncio.sleep(0.1)
             assert scrape.of("units_lost_total") == 12
@@ -282,7 +282,7 @@ async def test_a_loop_that_was_blocked_shows_by_how_much() -> None:
         scrape = Scrape(client)
         await asyncio.sleep(1)
         assert scrape.of("event_loop_lag_max_seconds") == 0
-        stand_still(3)
+        pause(3)
         await asyncio.sleep(1)
         assert (scrape.of("event_loop_lag_max_seconds") or 0) > 2
         assert scrape.of("event_loop_lag_seconds") == 0

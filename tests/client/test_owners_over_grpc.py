@@ -18,7 +18,7 @@ from rota.observability.metrics import Metrics
 from rota.protocol.ids import shard_of
 from rota.replica.placement import preferred_owners
 from rota.runtime.clock import SystemClock
-from rota.storage.memory import MemoryTables
+from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import NOW
 from tests.runtime.test_routing import SHARDS, RunningReplica, a_replica, settled
 from tests.support.ports import free_port

@@ -17,13 +17,13 @@ from rota.client.transports import HttpTransport, Transport
 from rota.protocol.errors import LinesPruned
 from rota.protocol.messages import CommitOffsets, OffsetToCommit
 from rota.runtime.coordinator import LocalCoordinator
+from rota.testing.in_memory import InMemoryTransport
+from rota.testing.memory import MemoryStore
 from rota.wire.documents import dump_document
 from rota.wire.problems import problem_document
 from tests.client.stage import GROUP
 from tests.client.virtual_time import LoopClock, in_virtual_time
 from tests.http.serving import serving
-from tests.support.in_memory_transport import InMemoryTransport
-from tests.support.memory_store import MemoryStore
 
 LINES = 6
 PRUNED = 4

@@ -6,7 +6,7 @@ import asyncio
 
 from rota.client.clock import SessionClock
 from tests.client.stage import a_coordinator, a_worker, until
-from tests.client.virtual_time import in_virtual_time, stand_still
+from tests.client.virtual_time import in_virtual_time, pause
 
 
 @in_virtual_time
@@ -15,7 +15,7 @@ async def test_time_asleep_counts() -> None:
     clock = SessionClock(loop, lambda: asleep_s[0])
     began_ms = clock.now_ms()
     asleep_s[0] += 3_600
-    stand_still(1)
+    pause(1)
     assert clock.now_ms() - began_ms == 3_601_000
     assert clock.loop_time(clock.now_ms() + 500) - loop.time() == 0.5
 

@@ -18,9 +18,9 @@ from rota.protocol.limits import Limits
 from rota.replica import assigning
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
+from rota.testing.memory import MemoryStore
 from rota.types.plain import decode_plain_assignment
 from tests.http.serving import serving
-from tests.support.memory_store import MemoryStore
 
 SESSION_MS = 90_000
 DEADLINE_S = 20.0

@@ -34,7 +34,7 @@ class Line(Cable):
 
     def __init__(self, coordinator: LocalCoordinator) -> None:
         super().__init__(coordinator)
-        self.coordinator = coordinator
+        self.serving = coordinator
         self.answer_watch: Callable[[ListTopics], Answer] | None = None
         self.listing_s = self.asking_s = 0.0
         """How long a listing, or the call that is to be parked, is on its way."""
@@ -47,7 +47,7 @@ class Line(Cable):
 
     async def journal(self) -> list[JournalEvent]:
         """All lines of the group."""
-        coordinator = self.coordinator
+        coordinator = self.serving
         shard_id = shard_of("default", "g", coordinator.shard_count)
         return [line for line in await coordinator.events(shard_id, 0, 10_000) if line.group_id == "g"]
 

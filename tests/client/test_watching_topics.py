@@ -11,10 +11,10 @@ from rota.client import Client
 from rota.protocol.messages import TopicReply
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
+from rota.testing.in_memory import InMemoryTransport
+from rota.testing.memory import MemoryStore
 from tests.client.stage import Cable, a_coordinator
 from tests.client.virtual_time import in_virtual_time
-from tests.support.in_memory_transport import InMemoryTransport
-from tests.support.memory_store import MemoryStore
 
 DEADLINE_S = 60.0
 

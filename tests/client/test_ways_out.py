@@ -12,7 +12,7 @@ from rota.client import Consumer, Election, Generation, LeadershipLost, Member, 
 from rota.protocol.messages import LeaveGroup
 from rota.runtime.coordinator import LocalCoordinator
 from tests.client.stage import GROUP, SESSION_MS, TOPICS, Partitions, Worker, a_coordinator, a_worker, until
-from tests.client.virtual_time import in_virtual_time, stand_still
+from tests.client.virtual_time import in_virtual_time, pause
 
 NAME = "billing-writer"
 
@@ -118,7 +118,7 @@ async def test_work_that_notices_its_loss_first_is_called_again() -> None:
         async def work(term: Term) -> str:
             tokens.append(term.token)
             if len(tokens) == 1:
-                stand_still(10)  # As in SIGSTOP, a machine that sleeps, or a blocked event loop.
+                pause(10)  # As in SIGSTOP, a machine that sleeps, or a blocked event loop.
                 term.raise_if_lost()
             return "done"
 

@@ -23,7 +23,7 @@ from rota.client.losses import without_losses
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, OffsetToCommit
 from tests.client.stage import GROUP, SESSION_MS, Worker, a_coordinator, a_worker, until
-from tests.client.virtual_time import in_virtual_time, stand_still
+from tests.client.virtual_time import in_virtual_time, pause
 
 Raise = Callable[[Any], Awaitable[None]]
 
@@ -94,7 +94,7 @@ async def pause_in(held: Any, pauses: list[float], way: Raise) -> None:
     while True:
         await asyncio.sleep(0.1)
         if pauses:
-            stand_still(pauses.pop())
+            pause(pauses.pop())
             await way(held)
 
 
@@ -170,7 +170,7 @@ async def test_what_is_no_loss_in_a_group_is_raised_alone() -> None:
 
         async def work(held: Any) -> None:
             await asyncio.sleep(0.1)
-            stand_still(10)
+            pause(10)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(directly(held))
                 tasks.create_task(fail())
@@ -264,7 +264,7 @@ async def test_a_callback_that_meets_the_loss_ends_no_consumer(callback: str, ca
                 if callback == "on_revoked":
                     worker.cable.refused.append((CommitOffsets, ErrorCode.ILLEGAL_GENERATION))
                 else:
-                    stand_still(10)
+                    pause(10)
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(commit())
 

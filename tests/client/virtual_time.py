@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import random
-from collections.abc import Awaitable, Callable
-from typing import ParamSpec
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec
 
-from rota.runtime.clock import Clock
-from rota.testing.virtual_time import VirtualTimeLoop, stand_still
+from rota.testing import virtual_time
+from rota.testing.virtual_time import LoopClock, VirtualTimeLoop, pause
 
-__all__ = ["LoopClock", "VirtualTimeLoop", "in_virtual_time", "stand_still"]
+__all__ = ["LoopClock", "VirtualTimeLoop", "in_virtual_time", "pause"]
 
 Parameters = ParamSpec("Parameters")
 
@@ -19,31 +17,11 @@ LIMIT_S = 24 * 3_600
 """The longest that a test may take, in its own time."""
 
 
-class LoopClock(Clock):
-    """The event loop's time, so that the coordinator lives in virtual time, too."""
-
-    def monotonic_ms(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1000)
-
-    def now_ms(self) -> int:
-        return self.monotonic_ms()
-
-
-def in_virtual_time(test: Callable[Parameters, Awaitable[None]]) -> Callable[Parameters, None]:
+def in_virtual_time(test: Callable[Parameters, Coroutine[Any, Any, None]]) -> Callable[Parameters, None]:
     """Run an async test on a `VirtualTimeLoop`. The pauses that the SDK draws are the same in each run."""
 
     @functools.wraps(test)
     def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
-        async def main() -> None:
-            async with asyncio.timeout(LIMIT_S):
-                await test(*args, **kwargs)
-
-        before = random.getstate()
-        random.seed(test.__qualname__)
-        try:
-            with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-                runner.run(main())
-        finally:
-            random.setstate(before)
+        virtual_time.run(test(*args, **kwargs), timeout=LIMIT_S, seed=test.__qualname__)
 
     return run

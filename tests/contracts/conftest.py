@@ -12,9 +12,9 @@ import pytest
 from rota.pipeline.journal import open_journal
 from rota.pipeline.positions import Position
 from rota.replica.ports import ShardClaim, ShardStore
-from rota.storage import MemoryTables, SqlStore, upgrade
+from rota.storage import SqlStore, upgrade
 from rota.storage.pruning import prune
-from tests.support.memory_store import MemoryStore
+from rota.testing.memory import MemoryStore, MemoryTables
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresServer
 

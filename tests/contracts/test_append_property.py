@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rota.group.rows import NO_QUARANTINE, Quarantine, RowChanges, ShardImage
 from rota.replica.ports import JournalEvent, ShardBatch, ShardStore
 from rota.storage import SqlStore
+from rota.testing.memory import MemoryStore
 from tests.contracts.builders import a_group, a_member, a_topic, an_event, an_offset
-from tests.support.memory_store import MemoryStore
 
 SHARDS = 2
 # Few names, so that rows meet one another.

@@ -15,10 +15,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rota.group.rows import ShardImage
 from rota.replica.ports import JournalEvent, ShardBatch
 from rota.storage import SqlStore
+from rota.testing.memory import MemoryStore
 from tests.contracts.builders import A_MINUTE_MS, a_batch, an_offset, image_of
 from tests.contracts.conftest import EVENTUALLY_S, SHARD_COUNT
 from tests.contracts.test_append_races import BEFORE, CHANGES
-from tests.support.memory_store import MemoryStore
 
 SHARDS = (0, 1)
 STEPS = 6

@@ -23,10 +23,9 @@ from rota.replica.placement import preferred_owners, shards_of
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.routing import RoutedCoordinator
-from rota.storage.memory import MemoryTables
+from rota.testing.memory import MemoryStore, MemoryTables
 from tests.http.serving import serving
 from tests.runtime.conftest import until
-from tests.support.memory_store import MemoryStore
 
 LIMITS = Limits(initial_rebalance_delay_ms=0, metadata_max_bytes=2_000, assignment_max_bytes=3_000)
 TIMEOUT_MS = 30_000

@@ -26,6 +26,7 @@ QUICK = (
     "how-to/shard-pool.md",
     "how-to/sidecar.md",
     "how-to/stop.md",
+    "how-to/test-your-work.md",
 )
 SLOW = (
     "how-to/cron-singleton.md",

@@ -29,9 +29,9 @@ from rota.protocol.messages import (
 from rota.replica.ports import JournalEvent
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage.verify import JournalFold
+from rota.testing.memory import MemoryStore
 from tests.fuzz.campaign import Broken, Target
 from tests.fuzz.mutations import mutated_document
-from tests.support.memory_store import MemoryStore
 
 MOST_LINES = 30
 _ENTRY = ("at_ms", "namespace", "group_id", "generation_id", "kind", "reason", "payload")

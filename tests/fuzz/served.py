@@ -24,7 +24,7 @@ from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.server.http_server import HttpServer, listen
 from rota.server.settings import Address
-from tests.support.memory_store import MemoryStore
+from rota.testing.memory import MemoryStore
 
 HOST = "127.0.0.1"
 SECRET = "the secret of the peers, 32 bytes"

@@ -13,9 +13,9 @@ from rota.observability.metrics import Metrics
 from rota.protocol.limits import Limits
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
+from rota.testing.memory import MemoryStore
 from rota.v1 import coordinator_pb2 as pb
 from tests.grpc.clients import Channel, SessionClient
-from tests.support.memory_store import MemoryStore
 
 LIMITS = Limits(initial_rebalance_delay_ms=0)
 

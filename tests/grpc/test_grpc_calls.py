@@ -18,11 +18,11 @@ from rota.protocol.messages import DescribeGroup, DescribeReply
 from rota.replica.ports import Answer, JournalEvent
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
+from rota.testing.memory import MemoryStore
 from rota.v1 import admin_pb2
 from rota.v1 import coordinator_pb2 as pb
 from tests.grpc.clients import Channel, G, a_join, a_stable_member, a_sync, admin, refused, stub
 from tests.runtime.conftest import until
-from tests.support.memory_store import MemoryStore
 
 # --- membership -----------------------------------------------------------------------------------
 

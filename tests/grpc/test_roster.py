@@ -32,7 +32,7 @@ from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
 from rota.v1.coordinator_pb2 import SessionEvent
 from tests.client.stage import a_coordinator
-from tests.client.virtual_time import in_virtual_time, stand_still
+from tests.client.virtual_time import in_virtual_time, pause
 from tests.runtime.conftest import a_join, until
 
 KEY = ("default", "g")
@@ -75,7 +75,7 @@ async def test_members_that_show_up_elsewhere_within_the_grace_stay(elsewhere: s
             await beat_on(other, roster, coordinator, stays)
         else:
             await coordinator.call(Heartbeat(*KEY, stays.member_id, stays.generation_id))
-        stand_still(GRACE_MS / 1000)  # the grace is found to have ended when that heartbeat is older than it is long
+        pause(GRACE_MS / 1000)  # the grace is found to have ended when that heartbeat is older than it is long
         await until(lambda: not roster._leaving)
 
         assert await member_ids(coordinator) == [stays.member_id]

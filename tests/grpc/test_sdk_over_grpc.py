@@ -15,10 +15,10 @@ from rota.client import Client, CoordinatorUnreachable, GroupIdNotFound, Member,
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import DescribeGroup, DescribeReply, Heartbeat, HeartbeatReply, JoinGroup, Protocol
 from rota.runtime.coordinator import LocalCoordinator
+from rota.testing.memory import MemoryStore
 from tests.client.stage import GROUP, TOPICS, Partitions, all_partitions_are_shared
 from tests.grpc.conftest import LIMITS
 from tests.runtime.conftest import until
-from tests.support.memory_store import MemoryStore
 from tests.support.ports import free_port
 from tests.support.processes import Processes
 

@@ -12,9 +12,9 @@ from rota.api.http.app import HttpApi, create_app
 from rota.protocol.limits import Limits
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
+from rota.testing.memory import MemoryStore
 from tests.http.scripted import ScriptedCoordinator
 from tests.http.serving import serving
-from tests.support.memory_store import MemoryStore
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -13,7 +13,7 @@ from rota.protocol.messages import GetLeader
 from rota.replica.ports import Replica
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
-from tests.support.memory_store import MemoryStore
+from rota.testing.memory import MemoryStore
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

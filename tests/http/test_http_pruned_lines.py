@@ -16,11 +16,10 @@ from rota.protocol.messages import CommitOffsets, OffsetToCommit
 from rota.replica.ports import StoreUnavailable
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
-from rota.storage import MemoryTables
+from rota.testing.memory import MemoryStore, MemoryTables
 from tests.http.scripted import ScriptedCoordinator
 from tests.http.serving import serving
 from tests.http.test_http_waiting import event, frames
-from tests.support.memory_store import MemoryStore
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -20,8 +20,8 @@ from rota.protocol.messages import GetLeader, GetTopic, Heartbeat, JoinGroup, Re
 from rota.replica.ports import Answer
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
+from rota.testing.memory import MemoryStore
 from tests.http.serving import serving
-from tests.support.memory_store import MemoryStore
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module")]
 

@@ -24,9 +24,8 @@ from rota.replica.ports import Answer, JournalEvent, Renewal, Replica, ShardClai
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.forwarding import PeerUnreachable
 from rota.runtime.routing import RoutedCoordinator
-from rota.storage.memory import MemoryTables
+from rota.testing.memory import MemoryStore, MemoryTables
 from tests.client.virtual_time import LoopClock
-from tests.support.memory_store import MemoryStore
 
 SESSION_S = 10.0
 PUBLISHED_S = 0.2

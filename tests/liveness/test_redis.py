@@ -22,10 +22,10 @@ from rota.protocol.messages import Heartbeat, JoinReply
 from rota.replica.ports import LivenessUnavailable, ShardNews
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
+from rota.testing.memory import MemoryStore
 from tests.liveness.conftest import PATIENT_S, on
 from tests.runtime.conftest import NOW, a_join
 from tests.support.link import Link
-from tests.support.memory_store import MemoryStore
 from tests.support.valkey import ValkeyServer
 
 A: MemberName = ("default", "orders", "a")

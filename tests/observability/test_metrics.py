@@ -17,7 +17,7 @@ from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.forwarding import PeerUnreachable
 from rota.server.counting import take_census
 from rota.server.telemetry import ServerTelemetry
-from rota.storage.memory import MemoryTables
+from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import NOW, FaultyStore, a_join, a_stable_member, tables, until, until_ready
 
 __all__ = ["tables"]  # a fixture

@@ -14,8 +14,7 @@ from rota.protocol.messages import JoinGroup, JoinReply, Protocol, SyncGroup
 from rota.replica.ports import Renewal, ShardBatch, ShardClaim, StoreUnavailable
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
-from rota.storage.memory import MemoryTables
-from tests.support.memory_store import MemoryStore
+from rota.testing.memory import MemoryStore, MemoryTables
 
 NOW = Limits(initial_rebalance_delay_ms=0)
 EVENTUALLY_S = 60.0

@@ -23,7 +23,7 @@ from rota.protocol.messages import (
 from rota.protocol.messages import Protocol as Listed
 from rota.replica import assigning
 from rota.runtime.coordinator import LocalCoordinator
-from rota.storage.memory import MemoryTables
+from rota.testing.memory import MemoryTables
 from rota.types import Generation, ProtocolType, ServerSide, TopicFacts, registry
 from tests.runtime.conftest import NOW, FaultyStore, until
 from tests.runtime.test_routing import RunningReplica, a_group_of, a_replica, settled

@@ -17,7 +17,7 @@ from rota.protocol.messages import (
 from rota.replica.forwarding import as_moved
 from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
-from rota.storage.memory import MemoryTables
+from rota.testing.memory import MemoryTables
 from tests.client.virtual_time import LoopClock, in_virtual_time
 from tests.runtime.conftest import NOW, FaultyStore, a_stable_member, until, until_ready
 

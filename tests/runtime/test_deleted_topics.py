@@ -24,7 +24,7 @@ from rota.protocol.messages import (
 from rota.replica.ports import ShardBatch
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.routing import RoutedCoordinator
-from rota.storage.memory import MemoryTables
+from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import NOW, FaultyStore, until_ready
 from tests.runtime.test_routing import SHARDS, RunningReplica, a_replica, settled
 

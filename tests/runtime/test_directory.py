@@ -7,8 +7,8 @@ import asyncio
 from rota.replica.forwarding import POLL_MS, AwaitArrival, ReadOwners, await_owner
 from rota.replica.ports import Replica, ShardOwner
 from rota.runtime.directory import Directory
+from rota.testing.memory import MemoryStore
 from tests.client.virtual_time import LoopClock, in_virtual_time
-from tests.support.memory_store import MemoryStore
 
 POLL_S = POLL_MS / 1000
 LONG_MS = 60_000

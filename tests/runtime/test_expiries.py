@@ -11,9 +11,9 @@ from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, JoinReply, SyncGroup
 from rota.runtime.clock import STALL_MS
 from rota.runtime.coordinator import LocalCoordinator
-from tests.client.virtual_time import LoopClock, VirtualTimeLoop, in_virtual_time, stand_still
+from rota.testing.memory import MemoryStore
+from tests.client.virtual_time import LoopClock, VirtualTimeLoop, in_virtual_time, pause
 from tests.runtime.conftest import a_join
-from tests.support.memory_store import MemoryStore
 
 SESSION_S = 10.0
 HOPS = 6
@@ -63,7 +63,7 @@ async def answers_after(late_s: float, *, arrives: bool) -> ErrorCode:
         beat, sockets = await a_member(coordinator), Sockets()
         assert coordinator.try_heartbeat(beat) is not None
         loop, ends_s = asyncio.get_running_loop(), clock.now_ms() / 1_000 + SESSION_S
-        loop.call_at(ends_s - 1.0, stand_still, 1.0 + late_s)
+        loop.call_at(ends_s - 1.0, pause, 1.0 + late_s)
         if arrives:
             sockets.arrives(ends_s - 0.5, lambda: coordinator.try_heartbeat(beat))
         await asyncio.sleep(SESSION_S + late_s + 0.3)

@@ -12,7 +12,7 @@ from rota.protocol.messages import CommitOffsets, OffsetToCommit
 from rota.replica.ports import JournalEvent
 from rota.runtime import host
 from rota.runtime.coordinator import LocalCoordinator
-from rota.storage.memory import MemoryTables
+from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import a_join, a_stable_member, until
 from tests.runtime.test_routing import RunningReplica, a_group_of, a_replica, fleet, settled
 

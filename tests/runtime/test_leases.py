@@ -11,10 +11,9 @@ from rota.group.rows import ShardImage
 from rota.replica.known_owners import UNCLAIMED_MS
 from rota.replica.ports import Renewal, Replica, ShardClaim, ShardOwner
 from rota.runtime.coordinator import LocalCoordinator
-from rota.storage.memory import MemoryTables
+from rota.testing.memory import MemoryStore, MemoryTables
 from tests.client.virtual_time import LoopClock, in_virtual_time
 from tests.runtime.conftest import NOW
-from tests.support.memory_store import MemoryStore
 
 LEASE_MS = 1_000
 SHARDS = 24

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from rota.runtime.parking import Parking
-from rota.testing.virtual_time import run_in_virtual_time
+from rota.testing.virtual_time import run
 
 
 class Ended:
@@ -30,7 +30,7 @@ def test_each_call_ends_when_its_own_time_is_over() -> None:
         await asyncio.sleep(5)
         assert ended.calls == [(2, 0.3), (1, 1.0), (3, 1.5)]
 
-    run_in_virtual_time(main, most_turns=1_000)
+    run(main(), most_turns=1_000)
 
 
 def test_a_call_that_left_its_line_is_not_ended() -> None:
@@ -43,7 +43,7 @@ def test_a_call_that_left_its_line_is_not_ended() -> None:
         await asyncio.sleep(5)
         assert ended.calls == [(2, 1.25)]
 
-    run_in_virtual_time(main, most_turns=1_000)
+    run(main(), most_turns=1_000)
 
 
 def test_a_line_that_was_empty_takes_calls_again() -> None:
@@ -57,7 +57,7 @@ def test_a_line_that_was_empty_takes_calls_again() -> None:
         await asyncio.sleep(5)
         assert ended.calls == [(2, 1.75), (3, 6.75)]
 
-    run_in_virtual_time(main, most_turns=1_000)
+    run(main(), most_turns=1_000)
 
 
 def test_a_line_is_forgotten_with_its_last_call() -> None:
@@ -73,7 +73,7 @@ def test_a_line_is_forgotten_with_its_last_call() -> None:
         assert len(ended.parking) == 0
         assert ended.calls == [(4, 1.0)]
 
-    run_in_virtual_time(main, most_turns=1_000)
+    run(main(), most_turns=1_000)
 
 
 def test_a_call_that_ended_may_leave_its_line() -> None:
@@ -86,7 +86,7 @@ def test_a_call_that_ended_may_leave_its_line() -> None:
         await asyncio.sleep(5)
         assert ended.calls == [(1, 1.0), (2, 6.0)]
 
-    run_in_virtual_time(main, most_turns=1_000)
+    run(main(), most_turns=1_000)
 
 
 def test_no_call_ends_after_a_stop() -> None:
@@ -98,4 +98,4 @@ def test_no_call_ends_after_a_stop() -> None:
         await asyncio.sleep(5)
         assert ended.calls == []
 
-    run_in_virtual_time(main, most_turns=1_000)
+    run(main(), most_turns=1_000)

@@ -39,7 +39,7 @@ from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.forwarding import PeerUnreachable
 from rota.server.settings import Settings
-from rota.storage.memory import MemoryTables
+from rota.testing.memory import MemoryTables
 from rota.wire.peer_heartbeats import pack_answers, unpack_heartbeats
 from tests.runtime.conftest import EVENTUALLY_S, NOW, FaultyStore, until
 from tests.support.raw_http2 import PREFACE

@@ -31,7 +31,7 @@ from rota.protocol.messages import (
 from rota.replica.forwarding import Beats, ForwardedAtOnce, NoAnswer
 from rota.replica.ports import Answer, Replica
 from rota.runtime.coordinator import LocalCoordinator
-from rota.storage.memory import MemoryTables
+from rota.testing.memory import MemoryTables
 from rota.wire import numbered
 from rota.wire.numbered import NumberedWriter
 from rota.wire.peer_commits import pack_commit, unpack_commit_answer

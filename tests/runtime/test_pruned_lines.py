@@ -12,7 +12,7 @@ from rota.protocol.messages import CommitOffsets, OffsetToCommit
 from rota.replica.ports import JournalEvent
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.following import PAGE, Follower
-from rota.storage.memory import MemoryTables
+from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import FaultyStore, a_join, until
 from tests.runtime.test_following import Listener
 from tests.runtime.test_routing import SHARDS, SOON_S, RunningReplica, a_group_of, fleet

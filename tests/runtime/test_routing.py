@@ -46,7 +46,7 @@ from rota.replica.ports import Answer, Replica, ShardNews
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.routing import RoutedCoordinator
-from rota.storage.memory import MemoryTables
+from rota.testing.memory import MemoryTables
 from rota.types.plain import decode_plain_assignment
 from tests.runtime.conftest import NOW, FaultyStore, a_join, a_stable_member, until
 

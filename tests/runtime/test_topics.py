@@ -8,7 +8,7 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import DeleteTopic, GetTopic, ListGroups, ListTopics, ListTopicsReply, PutTopic, TopicReply
 from rota.replica.ports import Replica
 from rota.runtime.coordinator import LocalCoordinator
-from rota.storage.memory import MemoryTables
+from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import NOW, FaultyStore, until
 from tests.runtime.test_routing import RunningReplica, a_replica, settled
 

@@ -12,9 +12,9 @@ from rota.group.rows import ShardImage
 from rota.replica.owned_shard import OwnedShard
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.telemetry import Telemetry
+from rota.testing.memory import MemoryStore
 from tests.client.virtual_time import LoopClock, in_virtual_time
 from tests.runtime.conftest import NOW
-from tests.support.memory_store import MemoryStore
 
 LEASE_MS = 1_000
 SHARDS = 4

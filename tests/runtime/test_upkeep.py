@@ -13,7 +13,7 @@ from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.host import ShardHost
 from rota.runtime.upkeep import Upkeep
-from rota.storage.memory import MemoryTables
+from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import NOW, FaultyStore, a_stable_member, until, until_ready
 
 

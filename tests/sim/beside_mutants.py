@@ -12,8 +12,8 @@ from rota.protocol.errors import ErrorCode
 from rota.replica.known_owners import KnownOwners
 from rota.replica.prerequisites import Prerequisite, prerequisites
 from rota.runtime import coordinator
-from rota.storage import memory, prune_plan
-from rota.testing import replica
+from rota.storage import prune_plan
+from rota.testing import journal_readers, memory, replica
 from tests.sim.registry import Patch, mutant
 
 # --- pruning ------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ def pruning_takes_a_day_too_many(patch: Patch) -> None:
     def horizon_ms(store_now_ms: int, keep_days: int, day_ms: int = prune_plan.DAY_MS) -> int:
         return original(store_now_ms, keep_days - 1, day_ms)
 
-    patch(memory, "horizon_ms", horizon_ms)
+    patch(journal_readers, "horizon_ms", horizon_ms)
 
 
 @mutant

@@ -9,10 +9,10 @@ import pytest
 
 from rota.replica.forwarding import NoAnswer
 from rota.runtime.coordinator import LocalCoordinator
+from rota.testing.memory import MemoryStore
 from tests.client.virtual_time import LoopClock, in_virtual_time
 from tests.runtime import test_confirming, test_waiting
 from tests.runtime.conftest import NOW
-from tests.support.memory_store import MemoryStore
 from tests.unit.group import test_elections_at_once, test_freezing, test_progress, test_side_door, test_static_members
 from tests.unit.replica import (
     test_answers_at_once,

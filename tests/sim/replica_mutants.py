@@ -14,7 +14,7 @@ from rota.replica.owned_shard import Now, OwnedShard, Ready
 from rota.replica.ports import Answer, StoreUnavailable
 from rota.replica.shared_liveness import SharedLiveness
 from rota.replica.steps import DropClosed, Serve
-from rota.storage import memory
+from rota.testing import memory
 from rota.types import worker_server
 from tests.sim.registry import Patch, mutant
 

@@ -14,7 +14,7 @@ from rota.replica.going_back import StoreMemory
 from rota.replica.leases import Leases
 from rota.replica.owned_shard import NOTHING, OwnedShard
 from rota.replica.ports import Floor
-from rota.storage.memory import MemoryTables
+from rota.testing.memory import MemoryTables
 from rota.testing.setbacks import run_setback_seed
 from rota.testing.sim import Tally, tally_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rota.testing.virtual_time import run_in_virtual_time
+from rota.testing.virtual_time import run
 
 
 def test_tasks_made_while_a_program_ends_end_as_well() -> None:
@@ -29,6 +29,6 @@ def test_tasks_made_while_a_program_ends_end_as_well() -> None:
         await asyncio.sleep(1)
         assert not server.done()
 
-    run_in_virtual_time(main, most_turns=100)
+    run(main(), most_turns=100)
 
     assert ended == ["server", "goodbye"]

@@ -1,14 +1,12 @@
-"""Durable state behind `rota.replica.ports.ShardStore`: Postgres and SQLite, and a twin of their tables in memory."""
+"""Durable state behind `rota.replica.ports.ShardStore`: Postgres and SQLite."""
 
 from __future__ import annotations
 
-from rota.storage.memory import MemoryTables
 from rota.storage.migrate import MigrationStatus, check, downgrade, upgrade
 from rota.storage.store import SqlStore
 from rota.storage.urls import default_store_url
 
 __all__ = [
-    "MemoryTables",
     "MigrationStatus",
     "SqlStore",
     "check",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rota.protocol.errors import LinesPruned
-from rota.storage.memory import MemoryReader
+from rota.storage.prune_plan import horizon_ms, plan
 from rota.testing.beside import Beside
+from rota.testing.memory import MemoryReader
 
 if TYPE_CHECKING:
     from rota.testing.world import World
@@ -94,7 +95,10 @@ class Pruning(Beside):
         tables, keep_days = self.world.store.tables, self.rng.choice((1, 1, 2))
         before = [tables.load(shard_id) for shard_id in range(self.world.profile.shards)]
         former = tables.first_seqs()
-        pruned = tables.prune(keep_days, self._day_ms)
+        old = tables.last_before(horizon_ms(self.world.store.clock_ms(), keep_days, self._day_ms))
+        pruned = plan(old, former, list(tables.readers.values()))
+        for shard_id, end in pruned.up_to.items():
+            tables.prune_shard(shard_id, end)
         firsts = tables.first_seqs()
         if sum(firsts.values()) - sum(former.values()) != pruned.lines:
             self.world.violation(f"S19 {pruned}, but the first lines were {former} and are {firsts}")

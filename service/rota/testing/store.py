@@ -12,9 +12,9 @@ from rota.group.shard_state import ShardState
 from rota.protocol.errors import check_in_journal
 from rota.replica.owned_shard import Batch
 from rota.replica.ports import JournalEvent, ShardBatch
-from rota.storage.memory import MemoryTables
 from rota.testing.facts import OffsetName, facts_of, without_offsets
 from rota.testing.history import History, Landed
+from rota.testing.memory import MemoryTables
 from rota.testing.profiles import Profile
 from rota.testing.scheduler import Process, Scheduler
 from rota.testing.situations import note_landing

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from itertools import count
 from typing import Any, TypeVar, TypeVarTuple, Unpack
+
+from rota.runtime.clock import Clock
 
 Arguments = TypeVarTuple("Arguments")
 Outcome = TypeVar("Outcome")
@@ -35,7 +38,7 @@ class _Jump:
         if timeout is None:
             raise Deadlock("every task waits, and no timer is set")
         if timeout > 0:
-            self._loop.stand_still(timeout)
+            self._loop.pause(timeout)
         elif self._loop.turns > self._loop.most_turns:
             raise Runaway(f"{self._loop.most_turns} turns of the event loop")
         return []
@@ -56,7 +59,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
-    def stand_still(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         """Stop the whole process for so long: timers meanwhile fire late."""
         self._now += seconds
 
@@ -96,6 +99,16 @@ class NumberedTask(asyncio.Task[Outcome]):
         return self._number
 
 
+class LoopClock(Clock):
+    """The running event loop's time: a coordinator with this clock lives in virtual time, too."""
+
+    def monotonic_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    def now_ms(self) -> int:
+        return self.monotonic_ms()
+
+
 def number_tasks(loop: asyncio.AbstractEventLoop) -> None:
     """Have the loop make numbered tasks, so that the same seed cancels them in the same order."""
     numbers = count()
@@ -106,23 +119,50 @@ def number_tasks(loop: asyncio.AbstractEventLoop) -> None:
     loop.set_task_factory(make)  # type: ignore[arg-type]
 
 
-def stand_still(seconds: float) -> None:
+def pause(seconds: float) -> None:
     """Stop the process that runs this loop for so long."""
     loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualTimeLoop)
-    loop.stand_still(seconds)
+    assert isinstance(loop, VirtualTimeLoop), "only in virtual time: see run"
+    loop.pause(seconds)
 
 
-def run_in_virtual_time(main: Callable[[], Coroutine[Any, Any, Outcome]], *, most_turns: int) -> Outcome:
-    """Run a program on a loop of its own with numbered tasks."""
+def run(
+    main: Coroutine[Any, Any, Outcome],
+    *,
+    timeout: float | None = 3_600,
+    seed: int | str = 0,
+    most_turns: int = 10**9,
+) -> Outcome:
+    """Run a program in virtual time: when all its tasks wait, the clock jumps to the next timer.
+
+    `asyncio.sleep(3600)` takes no time. `time.time()` and `time.monotonic()` show the machine's time as ever. There are
+    no sockets: a program that needs a database runs in real time, with `asyncio.run`, beside the same `Coordinator`.
+
+    Args:
+        main: The program.
+        timeout: The longest that it may take, in virtual seconds; then `TimeoutError`. With None, `Deadlock` if every
+            task waits, and no timer is set.
+        seed: Of the module `random`, from which the SDK draws its pauses: each run is the same.
+        most_turns: The most turns of the event loop; then `Runaway`.
+    """
     loop = VirtualTimeLoop(most_turns=most_turns)
     number_tasks(loop)
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        try:
-            return runner.run(main())
-        finally:
-            loop.most_turns += most_turns  # For ending what still runs.
-            _end_all(loop)
+
+    async def limited() -> Outcome:
+        async with asyncio.timeout(timeout):
+            return await main
+
+    before = random.getstate()
+    random.seed(seed)
+    try:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            try:
+                return runner.run(limited())
+            finally:
+                loop.most_turns += most_turns  # For ending what still runs.
+                _end_all(loop)
+    finally:
+        random.setstate(before)
 
 
 def _end_all(loop: asyncio.AbstractEventLoop) -> None:

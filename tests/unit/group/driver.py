@@ -18,8 +18,8 @@ from rota.group.shard import Shard
 from rota.group.state import Group
 from rota.protocol import messages as m
 from rota.protocol.limits import Limits
-from rota.storage.memory import MemoryTables, _Shard
 from rota.testing.facts import facts_of, rows_of
+from rota.testing.memory import MemoryTables, _Shard
 
 KEY = NAMESPACE, GROUP_ID = "default", "g"
 SESSION_MS, REBALANCE_MS, DELAY_MS = 10_000, 30_000, 300

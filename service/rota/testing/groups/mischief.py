@@ -15,7 +15,7 @@ from rota.testing.groups.life import Life
 from rota.testing.groups.link import Link
 from rota.testing.groups.plan import CONNECT, CONSUMERS, ELECTION, PERMITS
 from rota.testing.groups.sharing import ConsumerLife, SharingLife
-from rota.testing.virtual_time import stand_still
+from rota.testing.virtual_time import pause
 
 if TYPE_CHECKING:
     from rota.testing.groups.world import Slot, World
@@ -146,7 +146,7 @@ class Mischief:
         self._world.coordinator.reload()
 
     def _stall(self) -> None:
-        stand_still(self._rng.choice((0.3, 1.0, 4.0)))
+        pause(self._rng.choice((0.3, 1.0, 4.0)))
 
     # --- programs -----------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from rota.assignors import (
     assign,
     register_strategy,
 )
-from rota.testing.virtual_time import stand_still
+from rota.testing.virtual_time import pause
 
 _FAULTY_EVERY = 3
 """One generation of so many, and that one once: it may have to be assigned again for topics that change in it."""
@@ -91,7 +91,7 @@ class _Slow(_Even):
     """It takes its time."""
 
     def _shares(self, group: GroupSubscription) -> Shares:
-        stand_still(_SLOW_S)
+        pause(_SLOW_S)
         return super()._shares(group)
 
 

@@ -14,7 +14,7 @@ from rota.client.errors import CoordinatorError
 from rota.protocol.messages import OffsetToCommit
 from rota.testing.groups.books import Place
 from rota.testing.groups.life import Life
-from rota.testing.virtual_time import stand_still
+from rota.testing.virtual_time import pause
 from rota.types import TopicFacts
 
 
@@ -81,7 +81,7 @@ class SharingLife(Life):
         if self.may("assign", 0.15):
             raise self.planned_assign_error()
         if self.may("stall", 0.05):
-            stand_still(0.2 + 2 * self.rng.random())
+            pause(0.2 + 2 * self.rng.random())
 
     def planned_assign_error(self) -> Exception:
         return RuntimeError(self.text("assigning fails as planned"))

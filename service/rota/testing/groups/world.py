@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
 from rota.assignors import TopicPartition
 from rota.assignors.work import WorkItem
@@ -34,7 +32,7 @@ from rota.testing.groups.trace import Trace
 from rota.testing.groups.verdict import leads_without_body, unrest, waits_for_a_static_member
 from rota.testing.many import quiet_logs
 from rota.testing.strands import Strands
-from rota.testing.virtual_time import Deadlock, Runaway, VirtualTimeLoop, run_in_virtual_time
+from rota.testing.virtual_time import Deadlock, Runaway, VirtualTimeLoop, run
 from rota.types import TopicFacts
 
 MOST_TURNS = 400_000
@@ -317,9 +315,9 @@ class World:
 def run_seed(seed: int) -> Outcome:
     """Play one world. What went wrong is in its `violations`."""
     world = World(seed)
-    with quiet_logs(), _seeded(seed), _interrupted_after(MOST_CPU_S):
+    with quiet_logs(), _interrupted_after(MOST_CPU_S):
         try:
-            return run_in_virtual_time(world.main, most_turns=MOST_TURNS)
+            return run(world.main(), timeout=None, seed=seed, most_turns=MOST_TURNS)
         except _Blocked:
             world.books.violation("blocked", f"a turn of the event loop did not end in {MOST_CPU_S} s of CPU time")
             return world._outcome(0.0)
@@ -349,14 +347,3 @@ def _interrupted_after(cpu_s: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """The SDK draws its pauses from the global generator."""
-    before: Any = random.getstate()
-    random.seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(before)

@@ -1,4 +1,4 @@
-"""The store's twin in memory: the same contract on plain data, for simulations."""
+"""The store's twin in memory: the same contract on plain data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ from rota.replica.ports import (
     StoreRefused,
     check_batches,
 )
-from rota.storage.prune_plan import DAY_MS, Pruned, horizon_ms, plan
 
 # json.dumps would make an encoder for each line.
 _dump = json.JSONEncoder(allow_nan=False).encode
@@ -301,14 +300,9 @@ class MemoryTables:
         """The first line of each shard that is still there."""
         return {shard_id: shard.first_seq for shard_id, shard in self._shards.items()}
 
-    def prune(self, keep_days: int, day_ms: int = DAY_MS) -> Pruned:
-        """Delete the lines that `prune_plan.plan` names."""
-        old_before_ms = horizon_ms(self._clock_ms(), keep_days, day_ms)
-        old = {shard_id: end for shard_id, shard in self._shards.items() if (end := shard.last_before(old_before_ms))}
-        pruned = plan(old, self.first_seqs(), list(self.readers.values()))
-        for shard_id, end in pruned.up_to.items():
-            self.prune_shard(shard_id, end)
-        return pruned
+    def last_before(self, before_ms: int) -> dict[int, int]:
+        """The last line of before then of each shard that has one."""
+        return {shard_id: end for shard_id, shard in self._shards.items() if (end := shard.last_before(before_ms))}
 
     def prune_shard(self, shard_id: int, up_to: int) -> None:
         """Delete the shard's lines up to this one, whatever their age and their readers."""
@@ -324,6 +318,75 @@ class MemoryTables:
             if claim.shard_id in self._shards and self._shards[claim.shard_id].is_held(claim, replica_id)
         }
         return sorted(held)
+
+
+class MemoryStore:
+    """`ShardStore` on `MemoryTables`. It never waits; closing it leaves the tables as they are."""
+
+    has_side_door = True
+
+    def __init__(self, clock_ms: Callable[[], int], *, tables: MemoryTables | None = None) -> None:
+        self.tables = tables if tables is not None else MemoryTables(clock_ms)
+
+    @property
+    def incarnation(self) -> str:
+        return self.tables.incarnation
+
+    async def open(self, shard_count: int) -> None:
+        self.tables.open(shard_count)
+
+    async def close(self) -> None:
+        """Do nothing: the tables stay."""
+
+    async def ping(self) -> None:
+        """Always there."""
+
+    async def register(self, replica: Replica, ttl_ms: int) -> list[Replica]:
+        return self.tables.register(replica, ttl_ms)
+
+    async def deregister(self, replica_id: str) -> None:
+        self.tables.deregister(replica_id)
+
+    async def claim(
+        self,
+        shard_ids: Sequence[int],
+        replica_id: str,
+        address: str,
+        lease_ms: int,
+        *,
+        steal: bool = False,
+        known_epochs: Mapping[int, int] | None = None,
+    ) -> list[ShardClaim]:
+        return self.tables.claim(shard_ids, replica_id, address, lease_ms, steal=steal, known_epochs=known_epochs)
+
+    async def raise_floors(self, floors: Mapping[int, Floor]) -> None:
+        self.tables.raise_floors(floors)
+
+    async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[Renewal]:
+        return self.tables.renew(claims, replica_id, lease_ms)
+
+    async def confirm(self, claims: Sequence[ShardClaim], replica_id: str) -> list[int]:
+        return self.tables.confirm(claims, replica_id)
+
+    async def release(self, claims: Sequence[ShardClaim], replica_id: str) -> None:
+        self.tables.release(claims, replica_id)
+
+    async def owners(self) -> list[ShardOwner]:
+        return self.tables.owners()
+
+    async def load(self, shard_ids: Sequence[int]) -> list[ShardImage]:
+        return [self.tables.load(shard_id) for shard_id in shard_ids]
+
+    async def append(self, batches: Sequence[ShardBatch]) -> list[int]:
+        return self.tables.append(batches)
+
+    async def side_commits(self, shard_ids: Sequence[int]) -> list[SideCommit]:
+        return self.tables.side_commits(shard_ids)
+
+    async def read_events(
+        self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None
+    ) -> list[JournalEvent]:
+        return self.tables.read_events(shard_id, after_seq, limit, namespace=namespace, group_id=group_id)
 
 
 def _by_position(row: MemberRow) -> tuple[str, str, int, str]:
