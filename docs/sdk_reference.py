@@ -21,7 +21,7 @@ be cancelled: where a body would be, look at `term.is_valid` or `shard.is_held`,
 def sdk_parts() -> Iterator[str]:
     """The page's parts, after its title."""
     import rota.client as sdk
-    from rota.client import callbacks, client, events, roles
+    from rota.client import callbacks, client, events, options, roles
 
     yield inspect.getdoc(sdk) or ""
     yield _SYNC
@@ -41,6 +41,8 @@ def sdk_parts() -> Iterator[str]:
         sdk.Member,
     ):
         yield from _class(kind)
+    yield "## Options"
+    yield from _options(options)
     yield "## Callbacks"
     yield inspect.getdoc(callbacks.Listeners) or ""
     yield f"{_told_of(callbacks, 'Listener')}\n\n{_told_of(roles, 'Assign')}"
@@ -118,6 +120,8 @@ def _parameters(module: Module, given: ast.arguments) -> Iterator[str]:
         yield "*"
     for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
         yield _parameter(module, each, default)
+    if given.kwarg:
+        yield f"**{_parameter(module, given.kwarg, None)}"
 
 
 def _parameter(module: Module, given: ast.arg, default: ast.expr | None) -> str:
@@ -146,6 +150,24 @@ def _items(body: str) -> Iterator[str]:
         name, _, meaning = item.strip().partition(": ")
         if name:
             yield f"- `{name}`: {_joined(meaning)}"
+
+
+def _options(module: Any) -> Iterator[str]:
+    """The typed dictionaries of a module, with the defaults of the records beside them."""
+    for node in ast.parse(inspect.getsource(module)).body:
+        if not isinstance(node, ast.ClassDef) or not node.name.endswith("Options"):
+            continue
+        settings = getattr(module, node.name.replace("Options", "Settings"))()
+        base = ast.unparse(node.bases[0])
+        more = "" if base == "TypedDict" else f" It has those of `{base}`, too."
+        yield f"### {node.name}\n\n{ast.get_docstring(node)}{more}"
+        items = []
+        for each, following in pairwise(node.body):
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+                default = ast.parse(repr(getattr(settings, each.target.id)), mode="eval").body
+                text = f"{ast.unparse(each)} = {_default(Module(module), default)}"
+                items.append(f"- `{text}`: {_joined(following.value.value)}")  # type: ignore[attr-defined]
+        yield "\n".join(items)
 
 
 def _events(module: Any, only: str = "") -> Iterator[str]:

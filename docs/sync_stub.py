@@ -117,6 +117,8 @@ class _Stub:
             yield "*"
         for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
             yield self._parameter(module, each, default)
+        if given.kwarg:
+            yield f"**{self._parameter(module, given.kwarg, None)}"
 
     def _parameter(self, module: Module, given: ast.arg, default: ast.expr | None) -> str:
         text = given.arg if given.annotation is None else f"{given.arg}: {self._type(module, given.annotation)}"

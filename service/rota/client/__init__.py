@@ -67,6 +67,7 @@ from rota.client.events import (
     Unreachable,
 )
 from rota.client.member import Member
+from rota.client.options import ConsumerOptions, MemberOptions, SessionOptions
 from rota.client.permits import Permit, Permits
 from rota.client.roles import Assign, Generation, Protocols, Without
 from rota.client.stop_signal import StopSignal
@@ -86,6 +87,7 @@ __all__ = [
     "Client",
     "ConnectWorker",
     "Consumer",
+    "ConsumerOptions",
     "CoordinatorError",
     "CoordinatorLoadInProgress",
     "CoordinatorNotAvailable",
@@ -112,6 +114,7 @@ __all__ = [
     "Lost",
     "Member",
     "MemberIdRequired",
+    "MemberOptions",
     "MembershipLost",
     "NonEmptyGroup",
     "NotCoordinator",
@@ -131,6 +134,7 @@ __all__ = [
     "Rejected",
     "RevisionOutOfRange",
     "Revoked",
+    "SessionOptions",
     "Shard",
     "StopSignal",
     "Term",

@@ -9,19 +9,27 @@ import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self, Unpack
 
 from rota.client.administration import Administration
 from rota.client.callbacks import Listener, Listeners
 from rota.client.calls import Caller
 from rota.client.connect_worker import ConfigOffset, Configured, ConnectWorker, WorkRole
-from rota.client.consumer import Consumer, ConsumerSettings
+from rota.client.consumer import Consumer
 from rota.client.consumer_protocol import PROTOCOL_TYPE, PartitionCounts, TopicRole, load_strategies
 from rota.client.context import ClientContext
 from rota.client.election import CandidateRole, Election
 from rota.client.errors import typed_errors
 from rota.client.lag import LoopLag
 from rota.client.member import Member
+from rota.client.options import (
+    ConsumerOptions,
+    ConsumerSettings,
+    MemberOptions,
+    MemberSettings,
+    SessionOptions,
+    SessionSettings,
+)
 from rota.client.permits import PermitCandidacy, PermitRole, Permits
 from rota.client.pulse import Pulse
 from rota.client.registered_topics import RegisteredTopics
@@ -34,14 +42,10 @@ from rota.client.worker_pool import Work, WorkerPool
 from rota.credentials import Credentials
 from rota.membership import MembershipSettings
 from rota.protocol.defaults import (
-    AUTO_COMMIT_MS,
-    CONSUMER_REBALANCE_TIMEOUT_MS,
     PREEMPT_AFTER_MS,
-    REBALANCE_TIMEOUT_MS,
     RETRY_TIMEOUT_MS,
     RETURN_DELAY_MS,
     REVOKE_DRAIN_MS,
-    SESSION_TIMEOUT_MS,
     TOPICS_REFRESH_MS,
 )
 from rota.protocol.ids import check_client_id, check_group_id, check_instance_id
@@ -129,12 +133,6 @@ def _unary(url: str) -> str:
     return url.replace("+stream://", "://").partition("?")[0]
 
 
-class _Times(NamedTuple):
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    heartbeat_interval_ms: int | None
-
-
 class Client(Administration):
     """Speaks for one namespace over one transport, which it closes: an `async with` block, or `start` and `close`."""
 
@@ -201,35 +199,27 @@ class Client(Administration):
         self,
         name: str,
         *,
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        heartbeat_interval_ms: int | None = None,
-        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
-        group_instance_id: str | None = None,
         metadata: bytes = b"",
         priority: int = 0,
         preempt_after_ms: int | None = PREEMPT_AFTER_MS,
-        leave_on_close: bool | None = None,
+        **options: Unpack[MemberOptions],
     ) -> Election:
         """A candidate in the election called `name`, which is a group: at most one candidate at a time leads it.
 
         Args:
             name: The group of the candidates.
-            session_timeout_ms: After how much silence another candidate leads; an unreachable leader stops before.
-            heartbeat_interval_ms: As in `member`.
-            rebalance_timeout_ms: How long a term's body may take to end when it is handed over in order.
-            group_instance_id: As in `member`.
             metadata: What others may read of this candidate, such as where it can be reached. A JSON object gets the
                 fields of the next two; with other bytes, this candidate leads until it leaves, as in earlier releases.
             priority: The candidate of the highest priority leads. A leader of a lower one hands over in order: its body
                 ends first. See docs/how-to/priority.md.
             preempt_after_ms: For how long this candidate must have outranked a leader before that hands over; None for
                 a candidate that only counts where there is no leader.
-            leave_on_close: As in `member`.
+            options: See `MemberOptions`.
         """
-        times = _Times(session_timeout_ms, rebalance_timeout_ms, heartbeat_interval_ms)
+        given = MemberSettings(**options)
         role = CandidateRole(metadata, priority=priority, preempt_after_ms=preempt_after_ms)
-        settings = self._settings(name, leader.PROTOCOL_TYPE, role, group_instance_id, times)
-        return Election(self._context, settings, role=role, leave_on_close=leave_on_close)
+        settings = self._settings(name, leader.PROTOCOL_TYPE, role, given)
+        return Election(self._context, settings, role=role, leave_on_close=given.leave_on_close)
 
     def permits(
         self,
@@ -238,10 +228,7 @@ class Client(Administration):
         *,
         wait_ms: int | None = None,
         on_lost: Listener | None = None,
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        heartbeat_interval_ms: int | None = None,
-        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
-        group_instance_id: str | None = None,
+        **options: Unpack[SessionOptions],
     ) -> Permits:
         """One of N permits, which are held by at most N members at a time; each has a fencing token of its own.
 
@@ -250,15 +237,11 @@ class Client(Administration):
             permits: N, 1 to 1,000,000. Where members disagree, the lowest counts; it takes no permit away.
             wait_ms: How long to wait for a permit; by default until one is free.
             on_lost: `on_lost(permit)` is called where the permit is lost, and not where it is given back.
-            session_timeout_ms: After how much silence another member gets the permit; its holder stops before.
-            heartbeat_interval_ms: As in `member`.
-            rebalance_timeout_ms: How long the body may take to end where the permit is given back.
-            group_instance_id: As in `member`: a process that is started again within the session has the permit again,
-                with a higher token. The end of the block gives the permit back all the same.
+            options: See `SessionOptions`. With a `group_instance_id`, a process that is started again within the
+                session has the permit again, with a higher token; the end of the block gives it back all the same.
         """
-        times = _Times(session_timeout_ms, rebalance_timeout_ms, heartbeat_interval_ms)
         role = PermitRole(permits)
-        settings = self._settings(name, permits_type.PROTOCOL_TYPE, role, group_instance_id, times)
+        settings = self._settings(name, permits_type.PROTOCOL_TYPE, role, SessionSettings(**options))
         return Permits(PermitCandidacy(self._context, settings, role=role, on_lost=on_lost), wait_ms=wait_ms)
 
     def lock(
@@ -267,22 +250,10 @@ class Client(Administration):
         *,
         wait_ms: int | None = None,
         on_lost: Listener | None = None,
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        heartbeat_interval_ms: int | None = None,
-        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
-        group_instance_id: str | None = None,
+        **options: Unpack[SessionOptions],
     ) -> Permits:
         """A lock with a fencing token: `permits` with one permit. The arguments are those of `permits`."""
-        return self.permits(
-            name,
-            1,
-            wait_ms=wait_ms,
-            on_lost=on_lost,
-            session_timeout_ms=session_timeout_ms,
-            heartbeat_interval_ms=heartbeat_interval_ms,
-            rebalance_timeout_ms=rebalance_timeout_ms,
-            group_instance_id=group_instance_id,
-        )
+        return self.permits(name, 1, wait_ms=wait_ms, on_lost=on_lost, **options)
 
     def consumer(
         self,
@@ -291,21 +262,10 @@ class Client(Administration):
         strategy: str | Sequence[str] = "cooperative-sticky",
         *,
         partitions_per_topic: PartitionCounts | None = None,
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        heartbeat_interval_ms: int | None = None,
-        rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
-        max_processing_interval_ms: int | None = None,
-        auto_commit_ms: int | None = AUTO_COMMIT_MS,
-        topics_refresh_ms: int = TOPICS_REFRESH_MS,
-        topics_debounce_ms: int = 0,
-        topics_except: Sequence[str] = (),
-        group_instance_id: str | None = None,
-        rack_id: str | None = None,
-        capacity: float = 1.0,
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
-        leave_on_close: bool | None = None,
+        **options: Unpack[ConsumerOptions],
     ) -> Consumer:
         """A member that shares the partitions of topics with the others of its group.
 
@@ -320,53 +280,35 @@ class Client(Administration):
             partitions_per_topic: The counts (or `TopicFacts`), or a function that the leader asks. Without it, and
                 without a mapping in `topics`, the topics registered with the coordinator count, with their attributes
                 `racks` and `weights`.
-            session_timeout_ms: As in `member`.
-            heartbeat_interval_ms: As in `member`.
-            rebalance_timeout_ms: As in `member`.
-            max_processing_interval_ms: Give the share up when for so long nothing was committed or stored, nor
-                `progress` called, though heartbeats go on. The member joins again with the next progress. In a pool
-                also each shard by itself: its work is cancelled and started again, while the others work on.
-            auto_commit_ms: Commit what was stored as often as this; None: only when partitions are revoked and when the
-                consumer is closed, which commits it in any case.
-            topics_refresh_ms: How often to look for new topics and partitions of which no notification comes: the
-                group's leader learns from the coordinator what is registered there, and calls a function.
-            topics_debounce_ms: For how long changes of topics collect, from the first one on, before the group is
-                assigned anew; then all of them lead to one generation. With `server:` the longest time counts that a
-                member names, otherwise the leader's. Give all members the same.
-            topics_except: Topics to leave out of those that `topics` means, by name or by a beginning (`audit-*`).
-            group_instance_id: As in `member`.
-            rack_id: Where this member is, for strategies that use racks.
-            capacity: How much this member carries, against others, for `weighted`.
             on_assigned: As in `member`; partitions that this member keeps are not among those added.
             on_revoked: As in `member`.
             on_lost: As in `member`.
-            leave_on_close: As in `member`.
+            options: See `ConsumerOptions`.
         """
-        times = _Times(session_timeout_ms, rebalance_timeout_ms, heartbeat_interval_ms)
-        selection = TopicSelection.of(topics, topics_except)
+        given = ConsumerSettings(**options)
+        selection = TopicSelection.of(topics, given.topics_except)
         registered = RegisteredTopics(self._members_caller, self.namespace)
         counts = partitions_per_topic or (topics if isinstance(topics, Mapping) else registered)
         is_registered = selection.pattern is not None or counts is registered
         watch = TopicsWatch(
             self._transport,
             self.namespace,
-            longest_pause_ms=topics_refresh_ms,
+            longest_pause_ms=given.topics_refresh_ms,
             jitter=self._context.jitter,
             stats=self.stats.calls,
         )
         strategies = (strategy,) if isinstance(strategy, str) else tuple(strategy)
         load_strategies(strategies)
-        role = TopicRole(strategies, selection.names, counts, rack_id, capacity, topics_debounce_ms)
+        role = TopicRole(strategies, selection.names, counts, given.rack_id, given.capacity, given.topics_debounce_ms)
         return Consumer(
             self._context,
-            self._settings(group_id, PROTOCOL_TYPE, role, group_instance_id, times),
+            self._settings(group_id, PROTOCOL_TYPE, role, given),
             role=role,
             selection=selection,
             registered=registered,
             listeners=Listeners(on_assigned, on_revoked, on_lost),
-            options=ConsumerSettings(auto_commit_ms, max_processing_interval_ms, topics_refresh_ms, topics_debounce_ms),
+            options=given,
             watch=watch if is_registered else None,
-            leave_on_close=leave_on_close,
         )
 
     def worker_pool(
@@ -378,48 +320,21 @@ class Client(Administration):
         *,
         drain_ms: int = REVOKE_DRAIN_MS,
         partitions_per_topic: PartitionCounts | None = None,
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        heartbeat_interval_ms: int | None = None,
-        rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
-        max_processing_interval_ms: int | None = None,
-        auto_commit_ms: int | None = AUTO_COMMIT_MS,
-        topics_refresh_ms: int = TOPICS_REFRESH_MS,
-        topics_debounce_ms: int = 0,
-        topics_except: Sequence[str] = (),
-        group_instance_id: str | None = None,
-        rack_id: str | None = None,
-        capacity: float = 1.0,
-        leave_on_close: bool | None = None,
+        **options: Unpack[ConsumerOptions],
     ) -> WorkerPool:
         """Runs `work(shard)` for each partition that this process holds, as long as it holds it.
 
         Args:
-            group_id: As in `consumer`, as are all that are not named here.
+            group_id: As in `consumer`.
             topics: The shards, as partitions of topics.
             work: An async function that works on one `Shard`. It is cancelled when the shard is revoked or lost; in a
                 thread, which cannot be, it looks at `shard.is_held` or waits for `shard.stopping`.
             strategy: As in `consumer`.
             drain_ms: How long work may go on after `shard.stopping` was set, before it is cancelled.
+            partitions_per_topic: As in `consumer`.
+            options: See `ConsumerOptions`.
         """
-        make = partial(
-            self.consumer,
-            group_id,
-            topics,
-            strategy,
-            partitions_per_topic=partitions_per_topic,
-            heartbeat_interval_ms=heartbeat_interval_ms,
-            session_timeout_ms=session_timeout_ms,
-            rebalance_timeout_ms=rebalance_timeout_ms,
-            max_processing_interval_ms=max_processing_interval_ms,
-            auto_commit_ms=auto_commit_ms,
-            topics_refresh_ms=topics_refresh_ms,
-            topics_debounce_ms=topics_debounce_ms,
-            topics_except=topics_except,
-            group_instance_id=group_instance_id,
-            rack_id=rack_id,
-            capacity=capacity,
-            leave_on_close=leave_on_close,
-        )
+        make = partial(self.consumer, group_id, topics, strategy, partitions_per_topic=partitions_per_topic, **options)
         return WorkerPool(
             lambda to: make(on_assigned=to.on_assigned, on_revoked=to.on_revoked, on_lost=to.on_lost),
             work,
@@ -437,14 +352,10 @@ class Client(Administration):
         protocols: str | Sequence[str] = "incremental",
         scheduled_rebalance_max_delay_ms: int = RETURN_DELAY_MS,
         refresh_ms: int = TOPICS_REFRESH_MS,
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        heartbeat_interval_ms: int | None = None,
-        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
-        group_instance_id: str | None = None,
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
-        leave_on_close: bool | None = None,
+        **options: Unpack[MemberOptions],
     ) -> ConnectWorker:
         """A worker that shares connectors and tasks with others, as Kafka Connect's do.
 
@@ -461,26 +372,22 @@ class Client(Administration):
                 one that all its workers list. While that is `eager`, every worker stops everything before it joins.
             scheduled_rebalance_max_delay_ms: How long a departed worker's work waits for its return.
             refresh_ms: How often the leader looks for other work, where `configured` is a function.
-            session_timeout_ms: As in `member`.
-            heartbeat_interval_ms: As in `member`.
-            rebalance_timeout_ms: As in `member`.
-            group_instance_id: As in `member`; it is what this worker is known by, then.
             on_assigned: As in `member`; work that this member keeps is not added again.
             on_revoked: As in `member`.
             on_lost: As in `member`.
-            leave_on_close: As in `member`.
+            options: See `MemberOptions`. A `group_instance_id` is what this worker is known by.
         """
-        times = _Times(session_timeout_ms, rebalance_timeout_ms, heartbeat_interval_ms)
+        given = MemberSettings(**options)
         named = (connectors,) if isinstance(connectors, str) else tuple(connectors)
         offered = (protocols,) if isinstance(protocols, str) else tuple(protocols)
         role = WorkRole(configured, url, scheduled_rebalance_max_delay_ms, named, config_offset, offered)
         return ConnectWorker(
             self._context,
-            self._settings(group_id, worker.PROTOCOL_TYPE, role, group_instance_id, times),
+            self._settings(group_id, worker.PROTOCOL_TYPE, role, given),
             role=role,
             listeners=Listeners(on_assigned, on_revoked, on_lost),
             refresh_ms=refresh_ms,
-            leave_on_close=leave_on_close,
+            leave_on_close=given.leave_on_close,
         )
 
     def member(
@@ -491,14 +398,10 @@ class Client(Administration):
         protocols: Protocols,
         assign: Assign | None = None,
         without: Without | None = None,
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        heartbeat_interval_ms: int | None = None,
-        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
-        group_instance_id: str | None = None,
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
-        leave_on_close: bool | None = None,
+        **options: Unpack[MemberOptions],
     ) -> Member[bytes]:
         """A member of any kind of group, with metadata and assignments in the user's own bytes.
 
@@ -513,28 +416,22 @@ class Client(Administration):
                 alone that are added or removed; see `rota.client.Without`. Its metadata must list its share, and
                 `assign` must give to no other member what one still holds: that member gives it up and joins again. It
                 cannot be static: after a restart in between, no member would join again.
-            session_timeout_ms: Time without a heartbeat after which the coordinator removes this member.
-            heartbeat_interval_ms: Time between two heartbeats, at most half of the session timeout. By default a third
-                of it and at most 3 s; one that the coordinator parks, to answer at the next event, may take longer.
-            rebalance_timeout_ms: How long `on_revoked` may take at most.
-            group_instance_id: Makes the member static: it takes its place again after a restart. By default what the
-                environment variable `ROTA_GROUP_INSTANCE_ID` says, if it is set.
             on_assigned: `on_assigned(added, all)` starts work; plain or async. Returns soon. Each of the three is
                 called with `deadline`, if it has such a parameter.
             on_revoked: `on_revoked(removed)` stops work and commits; it is waited for.
             on_lost: `on_lost(removed)` stops work at once, without a commit, where it is too late to give up in order.
-            leave_on_close: Whether the end of the block tells the group; by default not for static members.
+            options: See `MemberOptions`.
         """
-        times = _Times(session_timeout_ms, rebalance_timeout_ms, heartbeat_interval_ms)
+        given = MemberSettings(**options)
         role = OpaqueRole(protocols, assign, without)
-        if without is not None and (group_instance_id or os.environ.get(INSTANCE_ID_VARIABLE)):
+        if without is not None and (given.group_instance_id or os.environ.get(INSTANCE_ID_VARIABLE)):
             raise ValueError("a cooperative member of a kind of your own cannot be static")
         return Member(
             self._context,
-            self._settings(group_id, protocol_type, role, group_instance_id, times),
+            self._settings(group_id, protocol_type, role, given),
             role=role,
             listeners=Listeners(on_assigned, on_revoked, on_lost),
-            leave_on_close=leave_on_close,
+            leave_on_close=given.leave_on_close,
         )
 
     def _settings(
@@ -542,15 +439,15 @@ class Client(Administration):
         group_id: str,
         protocol_type: str,
         role: Role[Share],
-        group_instance_id: str | None,
-        times: _Times,
+        given: SessionSettings,
     ) -> MembershipSettings:
         """Raises what the coordinator would answer to these names, and ValueError for times that do not fit."""
         self._context.check_open()
-        for name, ms in times._asdict().items():
+        for name in ("session_timeout_ms", "rebalance_timeout_ms", "heartbeat_interval_ms"):
+            ms = getattr(given, name)
             if type(ms) is not int and not (name == "heartbeat_interval_ms" and ms is None):
                 raise TypeError(f"{name} must be a whole number of milliseconds, not {ms!r}")
-        instance_id = group_instance_id or os.environ.get(INSTANCE_ID_VARIABLE) or None
+        instance_id = given.group_instance_id or os.environ.get(INSTANCE_ID_VARIABLE) or None
         with typed_errors():
             check_group_id(group_id)
             if instance_id is not None:
@@ -560,10 +457,10 @@ class Client(Administration):
             group_id,
             protocol_type,
             role.protocols(None, NO_GENERATION),
-            times.session_timeout_ms,
-            times.rebalance_timeout_ms,
+            given.session_timeout_ms,
+            given.rebalance_timeout_ms,
             instance_id,
             self.client_id,
-            heartbeat_ms=times.heartbeat_interval_ms,
+            heartbeat_ms=given.heartbeat_interval_ms,
             retry_refusals=self._retry_refusals,
         )

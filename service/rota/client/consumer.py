@@ -7,7 +7,6 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
@@ -22,17 +21,17 @@ from rota.client.events import Assigned
 from rota.client.holding import LEAVE_S
 from rota.client.losses import losses_are_expected
 from rota.client.member import Member
+from rota.client.options import ConsumerSettings
 from rota.client.registered_topics import RegisteredTopics
 from rota.client.tasks import GRACE_S
 from rota.client.topic_lookout import TopicLookout
 from rota.client.topics import Topics, TopicSelection
 from rota.client.topics_watch import TopicsWatch
-from rota.client.user_functions import check_interval
 from rota.membership import MembershipSettings
 from rota.membership import events as core
 from rota.membership.backoff import Backoff
 from rota.membership.watchdog import ProcessingWatchdog
-from rota.protocol.defaults import AUTO_COMMIT_MS, BACKOFF_CAP_MS, BACKOFF_FIRST_MS, TOPICS_REFRESH_MS, WARN_AFTER_MS
+from rota.protocol.defaults import BACKOFF_CAP_MS, BACKOFF_FIRST_MS, WARN_AFTER_MS
 from rota.protocol.messages import DescribeGroup, DescribeReply, OffsetToCommit, TopicPartitions
 
 _log = logging.getLogger(__name__)
@@ -42,21 +41,6 @@ Committed = Callable[[Sequence[OffsetToCommit], CoordinatorError | None], Awaita
 
 
 _Notice = tuple[tuple[OffsetToCommit, ...], asyncio.Future[None], Committed | None]
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerSettings:
-    """How a consumer keeps its progress and its subscription. Times are milliseconds."""
-
-    auto_commit_ms: int | None = AUTO_COMMIT_MS
-    max_processing_interval_ms: int | None = None
-    topics_refresh_ms: int = TOPICS_REFRESH_MS
-    topics_debounce_ms: int = 0
-
-    def __post_init__(self) -> None:
-        check_interval("auto_commit_ms", self.auto_commit_ms)
-        check_interval("max_processing_interval_ms", self.max_processing_interval_ms)
-        check_interval("topics_refresh_ms", self.topics_refresh_ms)
 
 
 class Consumer(Member[Partitions]):
@@ -80,11 +64,10 @@ class Consumer(Member[Partitions]):
         listeners: Listeners[Partitions],
         options: ConsumerSettings,
         watch: TopicsWatch | None = None,
-        leave_on_close: bool | None = None,
     ) -> None:
         """`registered` lists the topics that there are; `watch` notices when these are others, if they matter."""
         own_listeners: Listeners[Partitions] = Listeners(self._start, self._stop, self._abandon)
-        super().__init__(context, settings, role=role, listeners=own_listeners, leave_on_close=leave_on_close)
+        super().__init__(context, settings, role=role, listeners=own_listeners, leave_on_close=options.leave_on_close)
         self._topic_role = role
         self._user = listeners
         self._options = options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Generic, Literal, Self, TypeAlias
+from typing import Generic, Literal, Self, TypeAlias, Unpack
 
 from rota.assignors import TopicPartition
 from rota.assignors.work import WorkItem
@@ -15,6 +15,7 @@ from rota.client.errors import CoordinatorError
 from rota.client.events import Assigned, MemberEvent
 from rota.client.lag import LoopLag
 from rota.client.member import Share
+from rota.client.options import ConsumerOptions, MemberOptions, SessionOptions
 from rota.client.roles import Generation, Protocols, Without
 from rota.client.running import CLOSE_TIMEOUT_S
 from rota.client.stats import ClientStats
@@ -23,15 +24,11 @@ from rota.client.topics import Topics
 from rota.client.transports.port import GroupEvent
 from rota.credentials import Credentials
 from rota.protocol.defaults import (
-    AUTO_COMMIT_MS,
-    CONSUMER_REBALANCE_TIMEOUT_MS,
     DRAIN_GRANT_MS,
     PREEMPT_AFTER_MS,
-    REBALANCE_TIMEOUT_MS,
     RETRY_TIMEOUT_MS,
     RETURN_DELAY_MS,
     REVOKE_DRAIN_MS,
-    SESSION_TIMEOUT_MS,
     STOP_DRAIN_MS,
     TOPICS_REFRESH_MS,
 )
@@ -157,30 +154,22 @@ class Client:
         self,
         name: str,
         *,
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        heartbeat_interval_ms: int | None = None,
-        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
-        group_instance_id: str | None = None,
         metadata: bytes = b"",
         priority: int = 0,
         preempt_after_ms: int | None = PREEMPT_AFTER_MS,
-        leave_on_close: bool | None = None,
+        **options: Unpack[MemberOptions],
     ) -> Election:
         """A candidate in the election called `name`, which is a group: at most one candidate at a time leads it.
 
         Args:
             name: The group of the candidates.
-            session_timeout_ms: After how much silence another candidate leads; an unreachable leader stops before.
-            heartbeat_interval_ms: As in `member`.
-            rebalance_timeout_ms: How long a term's body may take to end when it is handed over in order.
-            group_instance_id: As in `member`.
             metadata: What others may read of this candidate, such as where it can be reached. A JSON object gets the
                 fields of the next two; with other bytes, this candidate leads until it leaves, as in earlier releases.
             priority: The candidate of the highest priority leads. A leader of a lower one hands over in order: its body
                 ends first. See docs/how-to/priority.md.
             preempt_after_ms: For how long this candidate must have outranked a leader before that hands over; None for
                 a candidate that only counts where there is no leader.
-            leave_on_close: As in `member`.
+            options: See `MemberOptions`.
         """
 
     def permits(
@@ -190,10 +179,7 @@ class Client:
         *,
         wait_ms: int | None = None,
         on_lost: Listener | None = None,
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        heartbeat_interval_ms: int | None = None,
-        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
-        group_instance_id: str | None = None,
+        **options: Unpack[SessionOptions],
     ) -> Permits:
         """One of N permits, which are held by at most N members at a time; each has a fencing token of its own.
 
@@ -202,11 +188,8 @@ class Client:
             permits: N, 1 to 1,000,000. Where members disagree, the lowest counts; it takes no permit away.
             wait_ms: How long to wait for a permit; by default until one is free.
             on_lost: `on_lost(permit)` is called where the permit is lost, and not where it is given back.
-            session_timeout_ms: After how much silence another member gets the permit; its holder stops before.
-            heartbeat_interval_ms: As in `member`.
-            rebalance_timeout_ms: How long the body may take to end where the permit is given back.
-            group_instance_id: As in `member`: a process that is started again within the session has the permit again,
-                with a higher token. The end of the block gives the permit back all the same.
+            options: See `SessionOptions`. With a `group_instance_id`, a process that is started again within the
+                session has the permit again, with a higher token; the end of the block gives it back all the same.
         """
 
     def lock(
@@ -215,10 +198,7 @@ class Client:
         *,
         wait_ms: int | None = None,
         on_lost: Listener | None = None,
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        heartbeat_interval_ms: int | None = None,
-        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
-        group_instance_id: str | None = None,
+        **options: Unpack[SessionOptions],
     ) -> Permits:
         """A lock with a fencing token: `permits` with one permit. The arguments are those of `permits`."""
 
@@ -229,21 +209,10 @@ class Client:
         strategy: str | Sequence[str] = "cooperative-sticky",
         *,
         partitions_per_topic: PartitionCounts | None = None,
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        heartbeat_interval_ms: int | None = None,
-        rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
-        max_processing_interval_ms: int | None = None,
-        auto_commit_ms: int | None = AUTO_COMMIT_MS,
-        topics_refresh_ms: int = TOPICS_REFRESH_MS,
-        topics_debounce_ms: int = 0,
-        topics_except: Sequence[str] = (),
-        group_instance_id: str | None = None,
-        rack_id: str | None = None,
-        capacity: float = 1.0,
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
-        leave_on_close: bool | None = None,
+        **options: Unpack[ConsumerOptions],
     ) -> Consumer:
         """A member that shares the partitions of topics with the others of its group.
 
@@ -258,27 +227,10 @@ class Client:
             partitions_per_topic: The counts (or `TopicFacts`), or a function that the leader asks. Without it, and
                 without a mapping in `topics`, the topics registered with the coordinator count, with their attributes
                 `racks` and `weights`.
-            session_timeout_ms: As in `member`.
-            heartbeat_interval_ms: As in `member`.
-            rebalance_timeout_ms: As in `member`.
-            max_processing_interval_ms: Give the share up when for so long nothing was committed or stored, nor
-                `progress` called, though heartbeats go on. The member joins again with the next progress. In a pool
-                also each shard by itself: its work is cancelled and started again, while the others work on.
-            auto_commit_ms: Commit what was stored as often as this; None: only when partitions are revoked and when the
-                consumer is closed, which commits it in any case.
-            topics_refresh_ms: How often to look for new topics and partitions of which no notification comes: the
-                group's leader learns from the coordinator what is registered there, and calls a function.
-            topics_debounce_ms: For how long changes of topics collect, from the first one on, before the group is
-                assigned anew; then all of them lead to one generation. With `server:` the longest time counts that a
-                member names, otherwise the leader's. Give all members the same.
-            topics_except: Topics to leave out of those that `topics` means, by name or by a beginning (`audit-*`).
-            group_instance_id: As in `member`.
-            rack_id: Where this member is, for strategies that use racks.
-            capacity: How much this member carries, against others, for `weighted`.
             on_assigned: As in `member`; partitions that this member keeps are not among those added.
             on_revoked: As in `member`.
             on_lost: As in `member`.
-            leave_on_close: As in `member`.
+            options: See `ConsumerOptions`.
         """
 
     def worker_pool(
@@ -290,28 +242,19 @@ class Client:
         *,
         drain_ms: int = REVOKE_DRAIN_MS,
         partitions_per_topic: PartitionCounts | None = None,
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        heartbeat_interval_ms: int | None = None,
-        rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
-        max_processing_interval_ms: int | None = None,
-        auto_commit_ms: int | None = AUTO_COMMIT_MS,
-        topics_refresh_ms: int = TOPICS_REFRESH_MS,
-        topics_debounce_ms: int = 0,
-        topics_except: Sequence[str] = (),
-        group_instance_id: str | None = None,
-        rack_id: str | None = None,
-        capacity: float = 1.0,
-        leave_on_close: bool | None = None,
+        **options: Unpack[ConsumerOptions],
     ) -> WorkerPool:
         """Runs `work(shard)` for each partition that this process holds, as long as it holds it.
 
         Args:
-            group_id: As in `consumer`, as are all that are not named here.
+            group_id: As in `consumer`.
             topics: The shards, as partitions of topics.
             work: A function that works on one `Shard`. It is cancelled when the shard is revoked or lost; in a
                 thread, which cannot be, it looks at `shard.is_held` or waits for `shard.stopping`.
             strategy: As in `consumer`.
             drain_ms: How long work may go on after `shard.stopping` was set, before it is cancelled.
+            partitions_per_topic: As in `consumer`.
+            options: See `ConsumerOptions`.
         """
 
     def connect_worker(
@@ -325,14 +268,10 @@ class Client:
         protocols: str | Sequence[str] = "incremental",
         scheduled_rebalance_max_delay_ms: int = RETURN_DELAY_MS,
         refresh_ms: int = TOPICS_REFRESH_MS,
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        heartbeat_interval_ms: int | None = None,
-        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
-        group_instance_id: str | None = None,
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
-        leave_on_close: bool | None = None,
+        **options: Unpack[MemberOptions],
     ) -> ConnectWorker:
         """A worker that shares connectors and tasks with others, as Kafka Connect's do.
 
@@ -349,14 +288,10 @@ class Client:
                 one that all its workers list. While that is `eager`, every worker stops everything before it joins.
             scheduled_rebalance_max_delay_ms: How long a departed worker's work waits for its return.
             refresh_ms: How often the leader looks for other work, where `configured` is a function.
-            session_timeout_ms: As in `member`.
-            heartbeat_interval_ms: As in `member`.
-            rebalance_timeout_ms: As in `member`.
-            group_instance_id: As in `member`; it is what this worker is known by, then.
             on_assigned: As in `member`; work that this member keeps is not added again.
             on_revoked: As in `member`.
             on_lost: As in `member`.
-            leave_on_close: As in `member`.
+            options: See `MemberOptions`. A `group_instance_id` is what this worker is known by.
         """
 
     def member(
@@ -367,14 +302,10 @@ class Client:
         protocols: Protocols,
         assign: Assign | None = None,
         without: Without | None = None,
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        heartbeat_interval_ms: int | None = None,
-        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
-        group_instance_id: str | None = None,
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
-        leave_on_close: bool | None = None,
+        **options: Unpack[MemberOptions],
     ) -> Member[bytes]:
         """A member of any kind of group, with metadata and assignments in the user's own bytes.
 
@@ -389,17 +320,11 @@ class Client:
                 alone that are added or removed; see `rota.client.Without`. Its metadata must list its share, and
                 `assign` must give to no other member what one still holds: that member gives it up and joins again. It
                 cannot be static: after a restart in between, no member would join again.
-            session_timeout_ms: Time without a heartbeat after which the coordinator removes this member.
-            heartbeat_interval_ms: Time between two heartbeats, at most half of the session timeout. By default a third
-                of it and at most 3 s; one that the coordinator parks, to answer at the next event, may take longer.
-            rebalance_timeout_ms: How long `on_revoked` may take at most.
-            group_instance_id: Makes the member static: it takes its place again after a restart. By default what the
-                environment variable `ROTA_GROUP_INSTANCE_ID` says, if it is set.
             on_assigned: `on_assigned(added, all)` starts work. Returns soon. Each of the three is
                 called with `deadline`, if it has such a parameter.
             on_revoked: `on_revoked(removed)` stops work and commits; it is waited for.
             on_lost: `on_lost(removed)` stops work at once, without a commit, where it is too late to give up in order.
-            leave_on_close: Whether the end of the block tells the group; by default not for static members.
+            options: See `MemberOptions`.
         """
 
     def list_groups(
