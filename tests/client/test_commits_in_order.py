@@ -163,7 +163,7 @@ async def test_a_commit_of_before_a_loss_is_not_sent_after_it() -> None:
             worker.cable.refusals = 1_000_000  # type: ignore[attr-defined]
             committing = asyncio.create_task(consumer.commit([OffsetToCommit(*PLACE, 5)]))
             await asyncio.sleep(0.2)
-            consumer.withdraw("a test")
+            consumer._withdraw("a test")
             consumer.come_back()
             await consumer.wait_assigned()
             worker.cable.refusals = 0  # type: ignore[attr-defined]

@@ -88,7 +88,7 @@ async def test_a_member_joins_again_only_when_on_revoked_has_returned() -> None:
             before = joins_of(worker)
             member.rejoin("for the test")
             await asyncio.sleep(0.1)
-            member.withdraw("for the test")
+            member._withdraw("for the test")
             member.come_back()
             await asyncio.sleep(2 * SESSION_MS / 1000)
             meanwhile = (joins_of(worker), member.assignment)
@@ -147,7 +147,7 @@ async def test_a_failed_member_leaves_though_its_session_is_over() -> None:
         member = worker.client.consumer(GROUP, {"work": 1}, session_timeout_ms=SESSION_MS, on_lost=on_lost)
         await member.start()
         await member.wait_assigned()
-        member.fail(ZeroDivisionError())
+        member._fail(ZeroDivisionError())
         await lose_by_silence(worker)
         async with asyncio.timeout(60):
             await until(lambda: member.is_over)
@@ -312,7 +312,7 @@ def test_on_lost_is_not_called_after_on_revoked_has_returned() -> None:
                 await until(has_begun.is_set)
                 may_return.set()
                 callbacks.workers.submit(int).result(10)  # The one thread is free: on_revoked has returned.
-                member.withdraw("the share is lost")
+                member._withdraw("the share is lost")
 
     asyncio.run(main())
     assert calls == ["on_revoked returns"]

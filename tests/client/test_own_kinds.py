@@ -107,26 +107,6 @@ async def test_cooperative_members_keep_what_does_not_move() -> None:
 
 
 @in_virtual_time
-async def test_a_leader_replaces_assignments_without_a_rebalance() -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-
-        def assign(generation: Generation) -> dict[str, bytes]:
-            return {each.member_id: b"old" for each in generation.members}
-
-        members = [
-            await stack.enter_async_context(
-                a_worker(coordinator).client.member("g", protocol_type="own", protocols={"v1": b""}, assign=assign)
-            )
-            for _ in range(2)
-        ]
-        await until(lambda: [each.assignment for each in members] == [b"old", b"old"])
-        news = {each.member_id: b"new" for each in members}
-
-        assert sorted(each.resync(news) for each in members) == [False, True]
-        await until(lambda: [each.assignment for each in members] == [b"new", b"new"])
-
-
-@in_virtual_time
 async def test_a_cooperative_member_is_not_static() -> None:
     async with a_coordinator() as coordinator:
         with pytest.raises(ValueError, match="cannot be static"):

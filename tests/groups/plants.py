@@ -149,7 +149,7 @@ def a_static_member_that_withdraws_leaves(patch: Patch) -> None:
         self._driver.react(self._machine.step_aside(self._now_ms(), reason))
         self._wake.set()
 
-    patch(member.Member, "withdraw", withdraw)
+    patch(member.Member, "_withdraw", withdraw)
 
 
 # --- commits --------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def a_permit_that_is_given_back_is_not_granted_again(patch: Patch) -> None:
 @plant("the check", "fenced", 97, 183)
 def a_lost_permit_goes_on(patch: Patch) -> None:
     patch(client_permits.Permit, "is_valid", property(lambda self: True))
-    patch(client_permits.Permit, "end", lambda self, reason: None)
+    patch(client_permits.Permit, "_end", lambda self, reason: None)
 
 
 async def _nothing() -> None:

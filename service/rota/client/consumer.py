@@ -164,11 +164,11 @@ class Consumer(Member[Partitions]):
         if self._stepping is None or self._stepping.done():
             self.come_back()
 
-    def rest(self) -> None:
+    def _rest(self) -> None:
         """Say that there is nothing to do now: no progress is expected before the next `progress` or `store`."""
         self._watchdog.rest()
 
-    def come_back_if_away(self) -> None:
+    def _come_back_if_away(self) -> None:
         """Join again where this member gave its share up because nothing got done."""
         if self._withdrew:
             self._withdrew = False
@@ -260,7 +260,7 @@ class Consumer(Member[Partitions]):
                 try:
                     await self._notify_of_commit(*self._notices[0])
                 except Exception as error:
-                    self.fail(error)
+                    self._fail(error)
                 self._notices.popleft()
 
     async def _notify_of_commit(
@@ -345,7 +345,7 @@ class Consumer(Member[Partitions]):
             elif self._watchdog.is_over(now_ms):
                 self._watchdog.rest()
                 self._withdrew = True
-                self.withdraw(f"no progress for {interval_ms} ms")
+                self._withdraw(f"no progress for {interval_ms} ms")
             else:
                 self._look_for_silent_shards(now_ms)
             watchdogs = (self._watchdog, *self._watched.values())

@@ -51,7 +51,7 @@ class ClientContext:
     def check_deadlines(self) -> None:
         """The machine was asleep: shares may be lost that no timer has noticed."""
         for member in tuple(self.members):
-            member.check_deadline()
+            member._driver.check()
 
     async def close_members(self) -> None:
         """Close those that were started and not closed; blocks of theirs that enclose the client's have their end."""

@@ -186,7 +186,7 @@ class Election(RunningOver):
             if self._is_over or self.member.is_over or self._term is None:
                 return
             term = self._term
-            self.member.check_deadline()
+            self.member._driver.check()
             if term.is_valid:
                 yield term
             await term.lost.wait()
@@ -372,13 +372,13 @@ class Election(RunningOver):
                     await any_set(term._left, self._stops.at_once)
         term = self._end(f"{self._wording.held} was handed over")
         if term is not None:
-            await term.wait_left()
+            await term._left.wait()
 
     async def _on_lost(self, _removed: Leadership) -> None:
         """A candidate whose work goes on has not given up: it neither leaves nor leads again before the end of that."""
         term = self._end(self._wording.lost)
         if term is not None:
-            await term.wait_left()
+            await term._left.wait()
 
     def _describe_work(self) -> str:
         is_at_work = self._term is not None and not self._term._left.is_set()
@@ -387,5 +387,5 @@ class Election(RunningOver):
     def _end(self, reason: str) -> Term | None:
         if self._term is not None:
             self._elected.clear()
-            self._term.end(reason)
+            self._term._end(reason)
         return self._term

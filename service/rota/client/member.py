@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -86,8 +86,8 @@ class Member(Running, Generic[Share]):
         self._leaves = not self._is_static if leave_on_close is None else leave_on_close
         self._jitter = context.jitter
         self._block = asyncio.TaskGroup()
-        self._tasks = BackgroundTasks(self.fail)
-        self._callbacks = CallbackQueue(id(self), self.fail)
+        self._tasks = BackgroundTasks(self._fail)
+        self._callbacks = CallbackQueue(id(self), self._fail)
         self._broadcast: Broadcast[Share] = Broadcast()
         self._driver = Driver(
             self._machine,
@@ -108,7 +108,7 @@ class Member(Running, Generic[Share]):
             self._driver,
             self._callbacks,
             self._broadcast,
-            self.fail,
+            self._fail,
             self._commits.flush,
             self._commits.drop,
             self._stats,
@@ -200,10 +200,6 @@ class Member(Running, Generic[Share]):
     def is_over(self) -> bool:
         """Whether this member was closed, or has failed."""
         return self._over.is_set()
-
-    def check_deadline(self) -> None:
-        """Notice at once where the deadline has passed. Any thread may call it."""
-        self._driver.check()
 
     def _now_ms(self) -> int:
         return self._driver.now_ms()
@@ -298,12 +294,6 @@ class Member(Running, Generic[Share]):
         it, and callbacks, too.
         """
         self._driver.rejoin(reason)
-
-    def resync(self, assignments: Mapping[str, bytes]) -> bool:
-        """Replace all assignments, by member id, without a rebalance; False where it does not lead a Stable group."""
-        was_sent = self._machine.resync(assignments)
-        self._wake.set()
-        return was_sent
 
     # --- the block ----------------------------------------------------------------------------
 
@@ -523,7 +513,7 @@ class Member(Running, Generic[Share]):
         if self._comes_back:
             self._join_again()
 
-    def withdraw(self, reason: str) -> None:
+    def _withdraw(self, reason: str) -> None:
         """As `step_aside`, at once: the share is lost, whatever its work is doing. Static members keep their place."""
         self._stats.steps_out("no_progress")
         self._holding.lose(reason)
@@ -581,7 +571,7 @@ class Member(Running, Generic[Share]):
         subject, now_s = f"group {self.group_id}", self._now_ms() / 1000
         self._context.troubles.publish(self, subject, cause, since_s=since_ms / 1000, now_s=now_s)
 
-    def fail(self, error: BaseException, failed_unit: str = "") -> None:
+    def _fail(self, error: BaseException, failed_unit: str = "") -> None:
         """End the block with an error. A `failed_unit`, as `docs/3`, is reported; other work stops in order first."""
         self._fail_in_order(error, failed_unit)
         if not failed_unit:

@@ -540,9 +540,6 @@ class Member(Generic[Share]):
     def is_over(self) -> bool:
         """Whether this member was closed, or has failed."""
 
-    def check_deadline(self) -> None:
-        """Notice at once where the deadline has passed. Any thread may call it."""
-
     def wait_assigned(self, *, timeout: float | None = None) -> Assigned[Share]:
         """Return as soon as this member holds something (which may be nothing at all to do).
 
@@ -599,9 +596,6 @@ class Member(Generic[Share]):
         it, and callbacks, too.
         """
 
-    def resync(self, assignments: Mapping[str, bytes]) -> bool:
-        """Replace all assignments, by member id, without a rebalance; False where it does not lead a Stable group."""
-
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -619,14 +613,8 @@ class Member(Generic[Share]):
         Called by a callback it returns at once, and the member steps aside when its callbacks have returned.
         """
 
-    def withdraw(self, reason: str) -> None:
-        """As `step_aside`, at once: the share is lost, whatever its work is doing. Static members keep their place."""
-
     def come_back(self) -> None:
         """Join again after having stepped aside; as soon as this member has left, where that is still under way."""
-
-    def fail(self, error: BaseException, failed_unit: str = "") -> None:
-        """End the block with an error. A `failed_unit`, as `docs/3`, is reported; other work stops in order first."""
 
     def start(self) -> None:
         """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
@@ -672,12 +660,6 @@ class Consumer(Member[Partitions]):
 
     def progress(self) -> None:
         """Say that work goes on; so do `store` and `commit`. A member that fell silent joins its group again."""
-
-    def rest(self) -> None:
-        """Say that there is nothing to do now: no progress is expected before the next `progress` or `store`."""
-
-    def come_back_if_away(self) -> None:
-        """Join again where this member gave its share up because nothing got done."""
 
     def store(
         self,
@@ -886,21 +868,10 @@ class Term:
         Good for a minute or so: ask again when it has run out.
         """
 
-    def begin(self) -> None:
-        """Work of this term begins: an orderly handover of the leadership waits for `finish`."""
-
-    def finish(self) -> None:
-        """Work of this term that began is over."""
-
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
-    def end(self, reason: str) -> None:
-        """It is over: the tasks in its block are cancelled."""
-
-    def wait_left(self) -> None:
-        """Return when all work of this term has come to its end."""
 
 class Permits:
     """A permit for the time of a `with` block, or from `start` to `close`; entering waits until it is granted.
@@ -1115,9 +1086,6 @@ class Shard:
         """Whether this process may work on the shard now, by the clock; False once its work was cancelled. Any thread
         may ask.
         """
-
-    def end(self) -> None:
-        """The work on it is cancelled: what follows is not this shard's any more."""
 
     def raise_if_lost(self) -> None:
         """Raise `MembershipLost` unless the shard is held now. To be called before what must not be done twice. Any

@@ -105,7 +105,7 @@ class Term:
         thread may call it.
         """
         if not self.is_valid:
-            self._member.check_deadline()
+            self._member._driver.check()
             raise self._loss(self.reason or "the local deadline has passed")
 
     async def verify(self) -> FenceReply:
@@ -139,20 +139,20 @@ class Term:
         except MembershipLost as error:
             raise self._loss(str(error)) from error
 
-    def begin(self) -> None:
-        """Work of this term begins: an orderly handover of the leadership waits for `finish`."""
+    def _begin(self) -> None:
+        """Work of this term begins: an orderly handover of the leadership waits for `_finish`."""
         self.raise_if_lost()
         self._works += 1
         self._left.clear()
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Work of this term that began is over."""
         self._works = max(0, self._works - 1)
         if not self._works:
             self._left.set()
 
     async def __aenter__(self) -> Self:
-        self.begin()
+        self._begin()
         task = asyncio.current_task()
         assert task is not None
         self._bodies.append(_Body(task, task.cancelling()))
@@ -184,10 +184,10 @@ class Term:
         body = next(mine, None)
         if body is not None:
             self._bodies.remove(body)
-            self.finish()
+            self._finish()
         return body
 
-    def end(self, reason: str) -> None:
+    def _end(self, reason: str) -> None:
         """It is over: the tasks in its block are cancelled."""
         if self.lost.is_set():
             return
@@ -202,7 +202,3 @@ class Term:
             if task is not asyncio.current_task():
                 body.was_cancelled = True
                 task.cancel()
-
-    async def wait_left(self) -> None:
-        """Return when all work of this term has come to its end."""
-        await self._left.wait()

@@ -305,7 +305,7 @@ class _Block:
 
     def enter(self) -> None:
         if isinstance(self._original, sdk.Term):
-            self._thread.run(_do(self._original.begin))
+            self._thread.run(_do(self._original._begin))
             self._in_term.enter_context(inside(id(self._original._member)))
             return
         self._holding = self._thread.submit(contained(self._hold()))
@@ -322,7 +322,7 @@ class _Block:
         if isinstance(self._original, sdk.Term):
             with suppress(ValueError):  # Left by another thread than it was entered by.
                 self._in_term.close()
-            self._thread.run(_do(self._original.finish))
+            self._thread.run(_do(self._original._finish))
             self._original._check(error)
             if error is None and self._original.lost.is_set():
                 raise self._original._wording.error(self._original.reason)

@@ -74,7 +74,7 @@ class Shard:
         """
         return not self._has_ended and self._consumer.owns(TopicPartition(self.topic, self.partition))
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """The work on it is cancelled: what follows is not this shard's any more."""
         self._has_ended = True
         self.stopping.set()
@@ -84,7 +84,7 @@ class Shard:
         thread may call it.
         """
         if not self.is_held:
-            self._consumer.check_deadline()
+            self._consumer._driver.check()
             raise MembershipLost(f"{self} is not held any more")
 
     async def position(self) -> int:
@@ -279,13 +279,13 @@ class WorkerPool(RunningOver):
     async def _lose_work(self, removed: Partitions) -> None:
         """A pool that gave its share up for lack of progress comes back once that work has ended."""
         await self._abandon_work(removed)
-        self.consumer.come_back_if_away()
+        self.consumer._come_back_if_away()
 
     def _cancel(self, places: Iterable[TopicPartition]) -> None:
         """Once: a second cancellation would interrupt what the work does at its end."""
         for place in places:
             if not self._shards[place]._has_ended:
-                self._shards[place].end()
+                self._shards[place]._end()
                 self.consumer._watched.pop(place, None)
                 self._tasks[place].cancel()
 
@@ -375,7 +375,7 @@ class WorkerPool(RunningOver):
     async def _report(self, shard: Shard, unit: str, failure: Exception) -> None:
         """Have a group with a quarantine count a fall: this member leaves for that, and joins again at once."""
         if await self.consumer._is_quarantining() and not shard.stopping.is_set():
-            shard.end()
+            shard._end()
             self.consumer._begin_step_aside(f"its work on {unit} raised {failure!r}", unit)
             self.consumer.come_back()
 
@@ -392,7 +392,7 @@ class WorkerPool(RunningOver):
     def _notify(self) -> None:
         current = asyncio.current_task()
         if all(task.done() or task is current or self._shards[place]._rests for place, task in self._tasks.items()):
-            self.consumer.rest()
+            self.consumer._rest()
         self._changed.set()
         self._changed.clear()
 

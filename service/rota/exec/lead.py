@@ -171,7 +171,7 @@ class _Leading:
             return Ended(None, term.reason)
         token = term.token
         with contextlib.suppress(MembershipLost):
-            term.begin()  # Where it is handed over in order, its end is waited for.
+            term._begin()  # Where it is handed over in order, its end is waited for.
         run.start(self._options.command, self._grant(term, token, election), valid_until)
         self._run = run
         granted = f"granted permit {term.number}" if isinstance(term, Permit) else "elected"
@@ -181,7 +181,7 @@ class _Leading:
                 return await run.wait()
         finally:
             self._run = None
-            term.finish()
+            term._finish()
 
     async def _follow(self, term: Term, token: int, run: Run, election: Election) -> None:
         """Tell the guardian of every renewal, and the command of a token that has grown."""

@@ -182,7 +182,7 @@ def only_a_lost_membership_is_forgiven(patch: Patch) -> None:
             await self._work(shard)
         except Exception as error:
             if shard.is_held or not isinstance(error, MembershipLost):
-                self.consumer.fail(error)
+                self.consumer._fail(error)
         finally:
             self._notify()
 
@@ -238,7 +238,7 @@ def a_static_member_that_withdraws_leaves(patch: Patch) -> None:
         self._driver.react(self._machine.step_aside(self._now_ms(), reason))
         self._wake.set()
 
-    patch(member.Member, "withdraw", withdraw)
+    patch(member.Member, "_withdraw", withdraw)
 
 
 @PLANTS.named(

@@ -69,7 +69,7 @@ class SharingLife(Life):
     def withdraw(self) -> None:
         """Leave the group for a while, at once."""
         self.ledger.steps_aside = True
-        self.member.withdraw("withdrawn")
+        self.member._withdraw("withdrawn")
         self.errand("comes back", self._come_back_later)
 
     # --- assigning ----------------------------------------------------------------------------
