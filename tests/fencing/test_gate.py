@@ -8,11 +8,8 @@ from collections.abc import Callable
 import asyncpg
 import pytest
 
-from rota.group.rows import RowChanges
 from rota.runtime.coordinator import LocalCoordinator
-from rota.storage import SqlStore
-from tests.contracts.builders import a_batch, a_group, claim_one
-from tests.fencing.conftest import connected, fetched, joined, replaced, serving
+from tests.fencing.conftest import fetched, joined, replaced, serving
 
 ASSERT = "SELECT rota.assert_current('default', 'tellers', $1, $2)"
 COMMIT = "SELECT rota.commit_offsets('default', 'tellers', $1, $2, 'transfers', 0, 7)"
@@ -195,22 +192,6 @@ async def test_a_session_of_rotas_own_role_is_terminated(dsn: str) -> None:
         me = await joined(coordinator)
 
     assert (me.generation_id, roles) == (1, ["postgres"])
-
-
-async def test_each_session_in_the_way_is_terminated_as_it_comes(dsn: str) -> None:
-    """The append of two shards waits for the second gate once it has passed the first."""
-    roles: list[str] = []
-    store = SqlStore(dsn, on_terminated=roles.append)
-    await store.open(4)
-    claims = [await claim_one(store, shard_id) for shard_id in range(2)]
-    async with connected(dsn) as first, connected(dsn) as second:
-        await first.execute("SELECT pg_advisory_lock(7682003, 0)")
-        await second.execute("SELECT pg_advisory_lock(7682003, 1)")
-
-        assert await store.append([a_batch(each, rows=RowChanges(groups=[a_group()])) for each in claims]) == []
-
-    await store.close()
-    assert roles == ["teller", "teller"]
 
 
 async def test_a_server_without_the_right_names_the_role_in_the_way(

@@ -105,6 +105,9 @@ FINDINGS: dict[str, str] = {
     "faults B11": "lines go that a registered reader has not begun to read",
     "faults B17": "a sweep deletes a group, and the progress that its last member committed in SQL",
     "faults B18": "a long poll misses a change and waits for its whole time",
+    "faults B11 plan": "the same by the plan of a pruning, which both engines and the store in memory share",
+    "races lock": "a user's commit that has passed its fence lands after the next generation has started",
+    "races recheck": "a user's commit that waited while the next generation started is accepted",
     "faults B24": "the second attempt of a fenced transaction acts for a later generation",
 }
 """What each cost, by id."""

@@ -10,12 +10,14 @@ from sqlalchemy.exc import DBAPIError
 from rota.fencing import transactions
 from rota.runtime import coordinator, waiting
 from rota.runtime.host import ShardHost
-from rota.storage import append_postgres, gate, pruning
+from rota.storage import SqlStore, append_postgres, gate, prune_plan, pruning
+from rota.storage.engine import driver_of
 from tests.groups.planting import Patch, Plants
 
 PLANTS = Plants()
 RACES = "tests/contracts/test_append_races.py::"
 GATE = "tests/fencing/test_gate.py::"
+GENERATED = "tests/contracts/test_generated_races.py::test_what_waits_ends_as_one_after_the_other"
 
 
 @PLANTS.named("faults B06", RACES + "test_a_change_of_a_group_waits_in_the_line_of_its_gate")
@@ -31,9 +33,7 @@ def sessions_of_rotas_own_role_are_spared(patch: Patch) -> None:
     patch(gate, "_HOLDERS", text(without))
 
 
-@PLANTS.named(
-    "faults B09", GATE + "test_each_session_in_the_way_is_terminated_as_it_comes", fails_with="StoreUnavailable"
-)
+@PLANTS.named("faults B09", GENERATED + "[0]", fails_with="StoreUnavailable")
 def the_holders_of_a_gate_are_read_once(patch: Patch) -> None:
     async def open_once(self: Any, _append: Any) -> None:
         await self._terminate_holders()
@@ -53,6 +53,47 @@ def a_day_is_emptied_before_a_reader_has_begun_a_shard(patch: Patch) -> None:
             return dict.get(self, shard_id, 1 << 62)
 
     patch(pruning, "_empty", lambda connection, partition, up_to: former(connection, partition, Ends(up_to)))
+
+
+@PLANTS.named("faults B11 plan", GENERATED + "[0]")
+def a_reader_that_has_not_begun_a_shard_holds_back_none_of_its_lines(patch: Patch) -> None:
+    former = prune_plan.read_by_all
+
+    def read_by_all(readers: Any, shard_id: int, last: int) -> int:
+        return former([each for each in readers if each.read(shard_id)], shard_id, last)
+
+    patch(prune_plan, "read_by_all", read_by_all)
+
+
+@PLANTS.named("races lock", GENERATED + "[3]")
+def a_fence_takes_no_lock(patch: Patch) -> None:
+    _patch_the_fence(
+        patch,
+        "PERFORM pg_advisory_xact_lock_shared(7682003, of_shard);",
+        "PERFORM FROM rota.groups AS g WHERE g.namespace = NEW.namespace AND g.group_id = NEW.group_id FOR SHARE;",
+    )
+
+
+@PLANTS.named("races recheck", GENERATED + "[3]")
+def a_fence_is_not_checked_again_at_the_commit(patch: Patch) -> None:
+    given = "NEW.namespace, NEW.group_id, NEW.generation_id, NEW.member_id, NEW.offsets IS NOT NULL"
+    _patch_the_fence(patch, f"PERFORM rota.check_fence(\n            {given}\n        );")
+
+
+def _patch_the_fence(patch: Patch, *removed: str) -> None:
+    """Have each store that is opened lack these lines in the trigger of its fences."""
+    former = SqlStore.open
+
+    async def opened(self: SqlStore, shard_count: int) -> None:
+        await former(self, shard_count)
+        async with self._writing() as connection:
+            defined = await connection.scalar(text("SELECT pg_get_functiondef('rota.fence_at_commit()'::regprocedure)"))
+            for line in removed:
+                assert line in defined
+                defined = defined.replace(line, "")
+            await driver_of(connection).execute(defined)
+
+    patch(SqlStore, "open", opened)
 
 
 @PLANTS.named("faults B17", "tests/runtime/test_upkeep.py::test_a_group_that_is_left_during_a_sweep_keeps_its_progress")
