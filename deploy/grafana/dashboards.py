@@ -150,10 +150,10 @@ OVERVIEW = Board(
                     (Query("sum by (state) (rota_groups{{of}})", "{{state}}"),),
                 ),
                 Panel(
-                    "Rebalances by cause",
+                    "Changes of groups by cause",
                     "ops",
                     "Causes of rebalances, summed over all groups.",
-                    (rate("rota_rebalances_total", "cause"),),
+                    (rate("rota_group_changes_total", "cause"),),
                 ),
                 Panel(
                     "Duration of rebalances",

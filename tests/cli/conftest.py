@@ -57,17 +57,23 @@ class Rota:
     def environment(self) -> dict[str, str]:
         return {"ROTA_URL": self.url, "ROTA_NAMESPACE": self.namespace, "COLUMNS": "100"}
 
-    def member(self, group_id: str, reason: str = "to work", reads: str = "") -> str:
+    def member(self, group_id: str, reason: str = "to work", reads: str = "", instance: str = "") -> str:
         """Make a Stable group with one member, which says why it joins, and which topic it reads; its id."""
         base = f"{self.url}/v1/namespaces/{self.namespace}/groups/{group_id}"
         body = {"protocol_type": "worker", "protocols": [{"name": "range"}], "client_id": "w", "reason": reason}
         if reads:
             metadata = b64encode(json.dumps({"topics": [reads]}).encode()).decode()
             body |= {"protocol_type": "consumer", "protocols": [{"name": "server:range", "metadata": metadata}]}
+        if instance:
+            body["group_instance_id"] = instance
         with httpx.Client(trust_env=False, timeout=30) as http:
-            member_id = http.post(f"{base}/join", json=body).json()["member_id"]
-            joined = http.post(f"{base}/join", json={**body, "member_id": member_id}).json()
+            joined = http.post(f"{base}/join", json=body).json()
+            member_id = joined["member_id"]
+            if not instance:
+                joined = http.post(f"{base}/join", json={**body, "member_id": member_id}).json()
             sync = {"member_id": member_id, "generation_id": joined["generation_id"]}
+            if instance:
+                sync["group_instance_id"] = instance
             http.post(f"{base}/sync", json=sync).raise_for_status()
         return str(member_id)
 

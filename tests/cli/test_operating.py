@@ -155,6 +155,22 @@ def test_doctor_finds_a_well_server_well(rota: Rota) -> None:
     assert "this replica owns 4 of 4" in checks["shards"]["found"]
 
 
+def test_copies_that_fence_each_other_show_in_all_commands(rota: Rota) -> None:
+    starts = [rota.member("indexers", instance="pay-1") for _ in range(4)]
+
+    (listed,) = json.loads(rota("groups", "list", "-o", "json").out)
+    described = rota("groups", "describe", "indexers").out
+    why = rota("groups", "why", "indexers").out
+    checks = {check["check"]: check for check in json.loads(rota("doctor", "-o", "json").out)}
+
+    assert listed["takeovers"] == 3
+    assert f"3 in this generation, the last of pay-1 by {starts[-1]} at 127.0.0.1" in described
+    assert "pay-1 is taken over again and again" in why
+    assert "pay-1 was taken over 3 times within 10 min" in why
+    assert not checks["groups"]["ok"]
+    assert "indexers need attention: `rota groups why indexers`" in checks["groups"]["found"]
+
+
 def test_doctor_says_that_nobody_answers_and_what_to_do(rota: Rota) -> None:
     done = rota("--url", "http://127.0.0.1:9", "doctor")
 

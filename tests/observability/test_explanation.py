@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rota.group.journal import encode_entry
-from rota.observability.explanation import Explanation, Mood, duration, explain, listed
+from rota.observability.explanation import LATELY_MS, Explanation, Mood, duration, explain, listed
 from rota.observability.generations import Event, Generation, generations
 from rota.protocol import messages as m
 from rota.protocol.fencing_token import fencing_token
@@ -152,7 +153,7 @@ def test_a_group_that_keeps_rebalancing_is_not_called_calm() -> None:
     shown = explained(core)
 
     assert shown.mood is Mood.WAITING
-    assert said(shown, "lately") == ["12 rebalances within 10 min: 11 × requested, 1 × member joined."]
+    assert said(shown, "lately") == ["12 changes within 10 min: 11 × requested, 1 × member joined."]
 
 
 def test_members_that_expire_again_and_again_are_worth_a_look() -> None:
@@ -169,7 +170,42 @@ def test_members_that_expire_again_and_again_are_worth_a_look() -> None:
     shown = explained(core)
 
     assert shown.mood is Mood.WAITING
-    assert said(shown, "lately") == ["4 rebalances within 10 min: 3 × member expired, 1 × member joined."]
+    assert said(shown, "lately") == ["4 changes within 10 min: 3 × member expired, 1 × member joined."]
+
+
+def test_copies_that_fence_each_other_are_named_and_counted() -> None:
+    core = a_stable_group(members=2, static=2)
+    for number in range(4):
+        core.advance(1_000)
+        core.ask(a_heartbeat("m0", 1, instance="i0"))
+        core.ask(replace(a_join(new=f"copy-{number}", instance="i1"), host=f"10.0.0.{number % 2}"))
+
+    shown = explained(core)
+
+    assert shown.mood is Mood.WAITING
+    assert shown.headline == "Stable for 4.0 s: 2 members in generation 1, but i1 is taken over again and again."
+    (copies,) = said(shown, "copies")
+    assert copies.startswith(
+        "i1 was taken over 4 times within 10 min, the last time because another process at 10.0.0.1"
+    )
+    assert said(shown, "lately") == ["5 changes within 10 min: 4 × takeover, 1 × member joined."]
+
+
+def test_a_rolling_restart_of_static_members_is_calm() -> None:
+    core = a_stable_group(members=4, static=4)
+    for number in range(4):
+        core.ask(a_join(new=f"new-{number}", instance=f"i{number}"))
+
+    assert explained(core).mood is Mood.CALM
+
+
+def test_takeovers_of_long_ago_are_over() -> None:
+    core = a_stable_group(members=1, static=1)
+    for number in range(4):
+        core.ask(replace(a_join(new=f"copy-{number}", instance="i0"), session_timeout_ms=LATELY_MS * 2))
+    core.advance(LATELY_MS + 1)
+
+    assert explained(core).mood is Mood.CALM
 
 
 def test_an_empty_group_and_one_that_is_not_there() -> None:
@@ -201,7 +237,7 @@ def test_a_group_whose_last_member_expired_names_the_expiry() -> None:
     without_history = explain(core.ask(m.DescribeGroup(NAMESPACE, GROUP_ID)), core.now_ms)
 
     assert said(shown, "because") == [f"The last member went 0 ms ago: {expired}."]
-    assert said(shown, "lately") == ["2 rebalances within 10 min: 1 × member joined, 1 × member expired."]
+    assert said(shown, "lately") == ["2 changes within 10 min: 1 × member joined, 1 × member expired."]
     assert said(without_history, "because") == [f"The last member went: {expired}."]
     assert story(core)[-1].cause == "member_expired"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from rota.observability.causes import drop_cause, rebalance_cause
+from rota.observability.explanation import LATELY_MS
 from rota.observability.metrics import Metrics
 from rota.protocol.messages import Heartbeat, JoinReply, LeaveGroup, LeavingMember, SyncGroup
 from rota.replica.forwarding import NoAnswer
@@ -52,7 +53,7 @@ async def observed(tables: MemoryTables) -> AsyncIterator[Observed]:
 async def test_a_rebalance_is_counted_by_cause_and_timed_by_phase(observed: Observed) -> None:
     await a_stable_member(observed.coordinator)
 
-    assert observed.value("rota_rebalances_total", cause="member_joined") == 1
+    assert observed.value("rota_group_changes_total", cause="member_joined") == 1
     assert observed.value("rota_rebalance_duration_seconds_count", phase="join") == 1
     assert observed.value("rota_rebalance_duration_seconds_count", phase="sync") == 1
 
@@ -71,7 +72,7 @@ async def test_a_changed_assignment_without_a_rebalance_is_not_timed(observed: O
         SyncGroup("default", "g", joined.member_id, joined.generation_id, assignments=((joined.member_id, b"other"),))
     )
 
-    assert observed.value("rota_rebalances_total", cause="resync") == 1
+    assert observed.value("rota_group_changes_total", cause="resync") == 1
     assert observed.value("rota_journal_events_total", kind="assignment_synced") == 2
     assert observed.value("rota_rebalance_duration_seconds_count", phase="sync") == 1
 
@@ -146,6 +147,24 @@ def test_a_phase_that_began_in_a_former_claim_is_not_timed() -> None:
     telemetry.on_events(0, [synced])
 
     assert metrics.registry.get_sample_value("rota_rebalance_duration_seconds_count", {"phase": "sync"}) is None
+
+
+def test_repeated_takeovers_are_counted_apart_from_restarts() -> None:
+    metrics = Metrics()
+    telemetry = ServerTelemetry(metrics)
+    restarts = [fenced(number * 1_000, f"pod-{number}") for number in range(50)]
+    copies = [fenced(50_000 + number * 3_000, "pay-1") for number in range(5)]
+
+    telemetry.on_events(0, [*restarts, *copies, fenced(64_000 + LATELY_MS, "pay-1")])
+
+    value = metrics.registry.get_sample_value
+    assert value("rota_group_changes_total", {"cause": "takeover"}) == 50 + 2 + 1
+    assert value("rota_group_changes_total", {"cause": "takeover_repeated"}) == 3
+
+
+def fenced(at_ms: int, group_instance_id: str) -> JournalEvent:
+    payload = {"member_id": "a", "new_member_id": "b", "group_instance_id": group_instance_id}
+    return JournalEvent(1, at_ms, "default", "g", 1, "member_fenced", "", payload)
 
 
 def test_redis_has_no_state_before_it_was_asked() -> None:

@@ -310,7 +310,7 @@ def test_a_fenced_commit_ends_the_member_with_the_detail() -> None:
     fenced = CommitReply(ErrorCode.FENCED_INSTANCE_ID, "another process has this instance id")
     lost, failed = bench.membership.on_reply(a_commit(bench), fenced, bench.now_ms, bench.now_ms, 1.0)
 
-    assert lost == Lost(1, "FENCED_INSTANCE_ID", ErrorCode.FENCED_INSTANCE_ID)
+    assert lost == Lost(1, "FENCED_INSTANCE_ID: another process has this instance id", ErrorCode.FENCED_INSTANCE_ID)
     assert failed.detail == "another process has this instance id"  # type: ignore[union-attr]
     assert bench.membership.state is State.FENCED
 

@@ -12,8 +12,9 @@ import httpx
 
 from rota.cli.calls import Server
 from rota.cli.exits import CommandFailed
-from rota.observability.explanation import Mood, duration, explain
-from rota.protocol.messages import DescribeGroup, DescribeReply, ListGroups, ListReply
+from rota.cli.history import recent_events
+from rota.observability.explanation import TROUBLE, Mood, duration, explain
+from rota.protocol.messages import DescribeGroup, DescribeReply, ListedGroup, ListGroups, ListReply
 
 _SKEW_S = 5.0
 _SLOW_S = 0.25
@@ -21,6 +22,9 @@ _TRIES = 3
 WINDOW_S = 2.0
 """The present, as far as counters are concerned."""
 _LAG_S = 0.1
+_EXAMINED = 50
+"""So many groups that rebalance are looked at."""
+_OCCUPIED = ("Stable", "PreparingRebalance", "CompletingRebalance")
 _WEEK_S = 7 * 86_400
 _SAMPLE = re.compile(r"^(\w+)(?:\{([^}]*)\})? (\S+)$", re.MULTILINE)
 
@@ -202,13 +206,29 @@ def _left(seconds: float) -> str:
 
 
 def _groups(server: Server) -> str:
-    """Check the groups that rebalance; Stable ones are healthy."""
-    moving = server.call(ListGroups(server.namespace, ("PreparingRebalance", "CompletingRebalance")), ListReply).groups
-    hanging: list[str] = []
-    for listed in moving[:50]:
+    """Check the groups that rebalance, and Stable ones with static members that were taken over several times."""
+    number, unwell = 0, {}
+    for listed in _listed(server):
+        is_stable = listed.state == "Stable"
+        number += not is_stable
+        if number > _EXAMINED or (is_stable and listed.takeovers < TROUBLE):
+            continue
         group = server.call(DescribeGroup(server.namespace, listed.group_id), DescribeReply)
-        if explain(group, int(time.time() * 1_000)).mood is Mood.WAITING:
-            hanging.append(listed.group_id)
-    if hanging:
-        raise Unwell(f"{', '.join(hanging)} wait for silent members: `rota groups why {hanging[0]}` names them")
-    return f"{len(moving)} are rebalancing in namespace {server.namespace}, none is stuck"
+        explained = explain(
+            group, int(time.time() * 1_000), recent_events(server, listed.group_id) if is_stable else ()
+        )
+        if explained.mood is Mood.WAITING:
+            unwell[listed.group_id] = explained.headline
+    if unwell:
+        first, headline = next(iter(unwell.items()))
+        raise Unwell(f"{', '.join(unwell)} need attention: `rota groups why {first}` says more than this: {headline}")
+    return f"{number} are rebalancing in namespace {server.namespace}, none is stuck"
+
+
+def _listed(server: Server) -> Iterator[ListedGroup]:
+    """The groups that have members."""
+    after, more = "", True
+    while more:
+        page = server.call(ListGroups(server.namespace, _OCCUPIED, after=after), ListReply)
+        yield from page.groups
+        after, more = page.groups[-1].group_id if page.groups else "", page.more

@@ -112,6 +112,7 @@ def _summary(group: Group) -> ListedGroup:
         generation_id=group.generation_id,
         members=len(group.members),
         group_type=GROUP_TYPE,
+        takeovers=group.takeovers,
     )
 
 

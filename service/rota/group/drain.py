@@ -16,7 +16,7 @@ def drain_member(result: Result, group: Group, request: DrainMember, call: int) 
     member_id = request.member_id or group.static_members.get(request.group_instance_id or "", "")
     error = check_member(group, member_id, request.group_instance_id, request.subject)
     if error is not ErrorCode.NONE:
-        result.reply(call, DrainReply(error, why(error)))
+        result.reply(call, DrainReply(error, why(error, group, request.group_instance_id)))
         return
     leaving = group.leaving_at(result.now_ms)
     others = tuple(each for each in leaving if each != member_id)

@@ -35,7 +35,7 @@ def _check_member(group: Group, request: VerifyFence) -> FenceReply:
         return FenceReply(ErrorCode.UNKNOWN_MEMBER_ID, generation_id=group.generation_id)
     member = group.members[request.member_id]
     if request.sign and (error := check_caller(member, request.subject)) is not ErrorCode.NONE:
-        return FenceReply(error, why(error), generation_id=group.generation_id)
+        return FenceReply(error, why(error, group, None), generation_id=group.generation_id)
     if request.fencing_token not in (None, group.token_of(member)):
         detail = "the fencing_token is not this member's"
         return FenceReply(ErrorCode.ILLEGAL_GENERATION, detail, generation_id=group.generation_id)

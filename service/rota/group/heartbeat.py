@@ -135,7 +135,10 @@ def _park(result: Result, group: Group, member: Member, call: int) -> None:
 
 
 def _refuse(result: Result, group: Group, request: Heartbeat, error: ErrorCode, call: int) -> None:
-    result.reply(call, HeartbeatReply(error, why(error), group.generation_id, group.state.value))
+    result.reply(
+        call,
+        HeartbeatReply(error, why(error, group, request.group_instance_id), group.generation_id, group.state.value),
+    )
     report_fenced(
         result, group, "heartbeat", error, request.member_id, request.group_instance_id, request.generation_id
     )
@@ -150,4 +153,4 @@ def _answer_one(result: Result, group: Group, beat: MemberHeartbeat, subject: st
     if error is _NONE:
         error = ErrorCode.ILLEGAL_GENERATION
     report_fenced(result, group, "heartbeat", error, beat.member_id, beat.group_instance_id, beat.generation_id)
-    return HeartbeatError(beat.member_id, error, why(error))
+    return HeartbeatError(beat.member_id, error, why(error, group, beat.group_instance_id))

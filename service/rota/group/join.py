@@ -8,7 +8,7 @@ from typing import TypeVar
 from rota.group.apply import record
 from rota.group.assignment import ask_for_assignment, concerns_all, mark_synced, renew_assignment
 from rota.group.freeze import hold_back
-from rota.group.membership_checks import check_caller, check_member, report_fenced, why
+from rota.group.membership_checks import check_caller, check_member, report_fenced, taken_over, why
 from rota.group.mismatch import join_mismatch, listed_twice
 from rota.group.rebalance import (
     drop_parked,
@@ -114,7 +114,9 @@ def join_group(result: Result, group: Group, request: JoinGroup, call: int, limi
         if error is ErrorCode.NONE:
             _rejoin(result, group, group.members[request.member_id], request, call, limits)
         else:
-            result.reply(call, JoinReply(error, why(error), member_id=request.member_id))
+            result.reply(
+                call, JoinReply(error, why(error, group, request.group_instance_id), member_id=request.member_id)
+            )
             report_fenced(result, group, "join", error, request.member_id, request.group_instance_id, -1)
 
 
@@ -249,9 +251,11 @@ def _replace_static_member(
     """
     assert request.group_instance_id is not None
     member = group.members[old_id]
-    drop_parked(result, member, ErrorCode.FENCED_INSTANCE_ID, member_id=old_id)
+    reason = taken_over(request.group_instance_id, request.host)
+    drop_parked(result, member, ErrorCode.FENCED_INSTANCE_ID, reason, member_id=old_id)
     takeover = group.next_takeover(member)
-    fenced = MemberFenced(old_id, request.new_member_id, request.group_instance_id, request.reason, takeover)
+    reason = _with_client_reason(reason, request)
+    fenced = MemberFenced(old_id, request.new_member_id, request.group_instance_id, reason, takeover)
     record(result, group, fenced)
     member.session_armed_ms = None
     start_session(result, group, member)
@@ -363,4 +367,8 @@ def _shared(value: Said, others: Said) -> Said:
 
 
 def _trigger(cause: Cause, reason: str, request: JoinGroup, member_id: str) -> Trigger:
-    return Trigger(cause, f"{reason}; client reason: {request.reason}" if request.reason else reason, member_id)
+    return Trigger(cause, _with_client_reason(reason, request), member_id)
+
+
+def _with_client_reason(reason: str, request: JoinGroup) -> str:
+    return f"{reason}; client reason: {request.reason}" if request.reason else reason

@@ -26,8 +26,15 @@ def check_caller(member: Member, subject: str) -> ErrorCode:
     return NONE if is_callers else ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
-def why(error: ErrorCode) -> str:
+def taken_over(group_instance_id: str, host: str) -> str:
+    """Why a member was fenced, for the journal and for the fenced process: its operator has to find the other one."""
+    return f"another process{f' at {host}' if host else ''} joined as {group_instance_id}"
+
+
+def why(error: ErrorCode, group: Group, group_instance_id: str | None) -> str:
     """What an answer with this error says for people."""
+    if error is FENCED_INSTANCE_ID and group_instance_id is not None:
+        return taken_over(group_instance_id, group.members[group.static_members[group_instance_id]].image.host)
     return NOT_THE_CALLER if error is ErrorCode.GROUP_AUTHORIZATION_FAILED else ""
 
 

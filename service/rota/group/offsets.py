@@ -52,7 +52,7 @@ def commit_offsets(result: Result, group: Group, request: CommitOffsets, call: i
     """Record progress and renew the session. One partition's bad metadata does not spoil the others."""
     error = check_commit(group, request)
     if error is not _NONE:
-        result.reply(call, CommitReply(error, why(error)))
+        result.reply(call, CommitReply(error, why(error, group, request.group_instance_id)))
         instance_id = request.group_instance_id
         report_fenced(result, group, "commit", error, request.member_id, instance_id, request.generation_id)
         return

@@ -278,16 +278,16 @@ def member_list(group: Group) -> tuple[JoinedMember, ...]:
     )
 
 
-def drop_parked(result: Result, member: Member, error: ErrorCode, member_id: str = "") -> None:
+def drop_parked(result: Result, member: Member, error: ErrorCode, detail: str = "", *, member_id: str = "") -> None:
     """Answer whatever a member that is no longer one has parked."""
     if member.join_call is not None:
-        result.reply(member.join_call, JoinReply(error, member_id=member_id))
+        result.reply(member.join_call, JoinReply(error, detail, member_id=member_id))
         member.join_call = None
     if member.sync_call is not None:
-        result.reply(member.sync_call, SyncReply(error))
+        result.reply(member.sync_call, SyncReply(error, detail))
         member.sync_call = None
     if member.heartbeat_call is not None:
-        result.reply(member.heartbeat_call, HeartbeatReply(error))
+        result.reply(member.heartbeat_call, HeartbeatReply(error, detail))
         member.heartbeat_call = None
 
 

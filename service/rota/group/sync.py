@@ -95,7 +95,7 @@ def _check(group: Group, request: SyncGroup) -> SyncReply | None:
     if error is ErrorCode.ILLEGAL_GENERATION and was_taken_along(group, request.member_id, request.generation_id):
         return SyncReply(REBALANCE_IN_PROGRESS, detail=group.rebalance_reason)
     if error is not ErrorCode.NONE:
-        return SyncReply(error, why(error))
+        return SyncReply(error, why(error, group, instance_id))
     named = (request.protocol_type, request.protocol_name)
     if _differs_from(group.protocol_type, named[0]) or _differs_from(group.protocol_name, named[1]):
         return SyncReply(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, detail=sync_mismatch(group, *named))

@@ -218,7 +218,7 @@ class Standing:
         return events
 
     def fail(self, code: ErrorCode, detail: str, now_ms: int) -> list[Event]:
-        events = self.lose(code.value, code, now_ms)
+        events = self.lose(f"{code}: {detail}" if detail else code.value, code, now_ms)
         self.state = State.FENCED if code is ErrorCode.FENCED_INSTANCE_ID else State.FAILED
         return [*events, Failed(code, detail)]
 

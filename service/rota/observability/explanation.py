@@ -64,8 +64,9 @@ def explain(
     clock: Callable[[int], str] = clock_time,
 ) -> Explanation:
     """Explain the group's state at `now_ms`. `clock` formats a time."""
-    story = generations(history)
-    return _Explainer(group, now_ms, story, clock).explain()
+    lines = list(history)
+    taken_over = [line for line in lines if line["kind"] == "member_fenced" and line["at_ms"] >= now_ms - LATELY_MS]
+    return _Explainer(group, now_ms, generations(lines), taken_over, clock).explain()
 
 
 def duration(ms: int) -> str:
@@ -107,6 +108,8 @@ class _Explainer:
     group: DescribeReply
     now_ms: int
     story: Sequence[Generation]
+    taken_over: Sequence[Event]
+    """Recent takeovers of a static member's place."""
     clock: Callable[[int], str]
 
     def explain(self) -> Explanation:
@@ -122,6 +125,7 @@ class _Explainer:
             case _:
                 return Explanation(Mood.EMPTY, "There is no such group, or it was deleted.", ())
         points += [
+            *self._copies(),
             *self._maintenance(),
             *self._leader(),
             *self._succession(),
@@ -135,13 +139,17 @@ class _Explainer:
     # --- states ------------------------------------------------------------------------------------
 
     def _stable(self) -> tuple[Mood, str, list[Point]]:
+        contested = self._contested()
+        rest = "none is waited for"
+        if contested:
+            rest = f"but {listed(list(contested))} {'are' if len(contested) > 1 else 'is'} taken over again and again"
         headline = (
             f"Stable for {self._in_state()}: {count(len(self.group.members), 'member')} "
-            f"in generation {self.group.generation_id}, none is waited for."
+            f"in generation {self.group.generation_id}, {rest}."
         )
         late = [member for member in self.group.members if self._is_late(member)]
         points = [Point("silent", self._silence(member)) for member in late[:_NAMED]]
-        return (Mood.WAITING if late else Mood.CALM), headline, points
+        return (Mood.WAITING if late or contested else Mood.CALM), headline, points
 
     def _joining(self) -> tuple[Mood, str, list[Point]]:
         awaited = [member for member in self.group.members if member.awaited]
@@ -220,6 +228,16 @@ class _Explainer:
         token = f"its fencing token is {leader.fencing_token}, of generation {group.generation_id}"
         ends = ", which ends with this rebalance" if group.state == "PreparingRebalance" else ""
         return [Point("leader", f"{_named(leader)} leads; {token}{ends}.")]
+
+    def _copies(self) -> list[Point]:
+        """Static members that were taken over so often that two processes have their id, or one keeps starting."""
+        points = []
+        for instance_id, taken_over in list(self._contested().items())[:_NAMED]:
+            times = f"{instance_id} was taken over {len(taken_over)} times within {duration(LATELY_MS)}"
+            last = f"the last time because {taken_over[-1]['reason']}"
+            either = "Two processes have this group_instance_id, or one starts again and again"
+            points.append(Point("copies", f"{times}, {last}. {either}: each start fences the process before."))
+        return points
 
     def _maintenance(self) -> list[Point]:
         """A freeze, the members that may leave, and the units that are left out."""
@@ -302,12 +320,13 @@ class _Explainer:
         return [Point("because", f"{about}: {because}.")]
 
     def _lately(self) -> list[Point]:
-        number = self._rebalances_lately()
-        if number < 2:
-            return []
+        """Each change of the group counts: rebalances, resyncs and takeovers."""
         causes = Counter(one.cause.replace("_", " ") for one in self._recent())
-        parts = ", ".join(f"{times} × {cause}" for cause, times in causes.most_common())
-        return [Point("lately", f"{count(number, 'rebalance')} within {duration(LATELY_MS)}: {parts}.")]
+        causes["takeover"] += len(self.taken_over)
+        if causes.total() < 2:
+            return []
+        parts = ", ".join(f"{times} × {cause}" for cause, times in causes.most_common() if times)
+        return [Point("lately", f"{count(causes.total(), 'change')} within {duration(LATELY_MS)}: {parts}.")]
 
     # --- parts ---------------------------------------------------------------------------------------
 
@@ -316,11 +335,15 @@ class _Explainer:
         return [one for one in self.story if one.started_at_ms is not None and one.started_at_ms >= since_ms]
 
     def _is_stormy(self) -> bool:
-        troubles = sum(one.cause in _TROUBLES for one in self._recent())
-        return self._rebalances_lately() >= STORM or troubles >= TROUBLE
+        recent = self._recent()
+        return len(recent) >= STORM or sum(one.cause in _TROUBLES for one in recent) >= TROUBLE
 
-    def _rebalances_lately(self) -> int:
-        return len(self._recent())
+    def _contested(self) -> dict[str, list[Event]]:
+        """The static members that were taken over often lately, each with its takeovers."""
+        found: dict[str, list[Event]] = {}
+        for line in self.taken_over:
+            found.setdefault(line["payload"]["group_instance_id"], []).append(line)
+        return {instance_id: lines for instance_id, lines in found.items() if len(lines) >= TROUBLE}
 
     def _in_state(self) -> str:
         return duration(self.now_ms - self.group.state_since_ms)

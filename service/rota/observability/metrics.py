@@ -144,8 +144,12 @@ class Metrics:
         )
         self._shards_owned = Gauge("rota_shards_owned", "Shards this replica owns.", registry=self.registry)
         self._draining = Gauge("rota_draining", "1 while the server is draining.", registry=self.registry)
-        self._rebalances = Counter(
-            "rota_rebalances_total", "Rebalances that started, and resyncs.", ["cause"], registry=self.registry
+        self._group_changes = Counter(
+            "rota_group_changes_total",
+            "Changes of groups: rebalances that started, resyncs, and takeovers of a static member's place; "
+            "takeover_repeated is the third one of a group_instance_id within 10 minutes, and each that follows.",
+            ["cause"],
+            registry=self.registry,
         )
         self._emptied = Counter(
             "rota_groups_emptied_total",
@@ -322,9 +326,9 @@ class Metrics:
         """`role` is that of the session: the roles of a database are few."""
         self._gate_sessions.labels(role).inc()
 
-    def rebalance_started(self, cause: str) -> None:
-        """`cause` is a code of `rota.protocol.causes`, as the journal has it."""
-        self._rebalances.labels(cause).inc()
+    def group_changed(self, cause: str) -> None:
+        """`cause` is a code of `rota.protocol.causes`, as the journal has it, or a kind of takeover."""
+        self._group_changes.labels(cause).inc()
 
     def group_emptied(self, cause: str) -> None:
         """`cause` is the code of the last member's departure."""

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from rota.observability.explanation import LATELY_MS, TROUBLE
 from rota.observability.metrics import Metrics
 from rota.replica.going_back import Setback
 from rota.replica.ports import JournalEvent
@@ -38,6 +39,7 @@ class ServerTelemetry(Telemetry):
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._transitions = TransitionLog()
+        self._takeovers = Takeovers()
         self._owned: set[int] = set()
         self._awaited_since_ms: dict[int, dict[tuple[str, str], int]] = {}
         """By shard and group, when a generation without an assignment yet was complete."""
@@ -54,19 +56,21 @@ class ServerTelemetry(Telemetry):
             group = (event.namespace, event.group_id)
             match event.kind:
                 case "rebalance_started":
-                    self._metrics.rebalance_started(event.payload["cause"])
+                    self._metrics.group_changed(event.payload["cause"])
                     # It had completed a generation that got no assignment.
                     awaited.pop(group, None)
                 case "generation_completed":
                     self._metrics.rebalance_phase_ended("join", event.at_ms - event.payload["started_at_ms"])
                     awaited[group] = event.at_ms
                 case "assignment_synced" if event.payload["resync"]:
-                    self._metrics.rebalance_started(event.payload["cause"])
+                    self._metrics.group_changed(event.payload["cause"])
                 case "assignment_synced" if (since_ms := awaited.pop(group, None)) is not None:
                     self._metrics.rebalance_phase_ended("sync", event.at_ms - since_ms)
                 case "group_emptied":
                     self._metrics.group_emptied(event.payload["cause"])
                     awaited.pop(group, None)
+                case "member_fenced":
+                    self._metrics.group_changed(self._takeovers.cause(shard_id, event))
                 case "group_deleted":
                     awaited.pop(group, None)
                 case _:
@@ -92,6 +96,7 @@ class ServerTelemetry(Telemetry):
     def _forget(self, shard_id: int) -> None:
         self._awaited_since_ms.pop(shard_id, None)
         self._transitions.forget(shard_id)
+        self._takeovers.forget(shard_id)
 
     def on_forwarded(self, code: str) -> None:
         self._metrics.forwarded(code)
@@ -122,6 +127,27 @@ class ServerTelemetry(Telemetry):
         _log.warning(
             "event loop blocked; session deadlines are extended by the same time", extra={"lateness_ms": lateness_ms}
         )
+
+
+class Takeovers:
+    """The latest takeovers of each static member's place: those of a rolling restart are one each."""
+
+    def __init__(self) -> None:
+        self._at_ms: dict[int, dict[tuple[str, str, str], tuple[int, ...]]] = {}
+        """By shard and static member, in the order of the last takeover."""
+
+    def cause(self, shard_id: int, event: JournalEvent) -> str:
+        """`takeover`, or `takeover_repeated` if copies fence each other or a process keeps starting again."""
+        known, since_ms = self._at_ms.setdefault(shard_id, {}), event.at_ms - LATELY_MS
+        member = (event.namespace, event.group_id, event.payload["group_instance_id"])
+        times = [at_ms for at_ms in known.pop(member, ()) if at_ms > since_ms]
+        known[member] = (*times[1 - TROUBLE :], event.at_ms)
+        while known[oldest := next(iter(known))][-1] <= since_ms:
+            del known[oldest]
+        return "takeover_repeated" if len(known[member]) >= TROUBLE else "takeover"
+
+    def forget(self, shard_id: int) -> None:
+        self._at_ms.pop(shard_id, None)
 
 
 class TransitionLog:

@@ -26,20 +26,22 @@ class ListGroupsRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., states: _Optional[_Iterable[str]] = ..., group_types: _Optional[_Iterable[str]] = ..., protocol_types: _Optional[_Iterable[str]] = ..., page_token: _Optional[str] = ..., page_size: _Optional[int] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class ListedGroup(_message.Message):
-    __slots__ = ("group_id", "state", "protocol_type", "generation_id", "members", "group_type")
+    __slots__ = ("group_id", "state", "protocol_type", "generation_id", "members", "group_type", "takeovers")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_TYPE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     GROUP_TYPE_FIELD_NUMBER: _ClassVar[int]
+    TAKEOVERS_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     state: str
     protocol_type: str
     generation_id: int
     members: int
     group_type: str
-    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[str] = ..., protocol_type: _Optional[str] = ..., generation_id: _Optional[int] = ..., members: _Optional[int] = ..., group_type: _Optional[str] = ...) -> None: ...
+    takeovers: int
+    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[str] = ..., protocol_type: _Optional[str] = ..., generation_id: _Optional[int] = ..., members: _Optional[int] = ..., group_type: _Optional[str] = ..., takeovers: _Optional[int] = ...) -> None: ...
 
 class ListGroupsResponse(_message.Message):
     __slots__ = ("groups", "next_page_token", "topic", "revision", "epoch")

@@ -202,6 +202,7 @@ LIST_REPLY = _reply(
                 Property("generation_id", _NUMBER),
                 Property("members", _NUMBER),
                 Property("group_type", _TEXT),
+                Property("takeovers", _NUMBER, 0, "Static members that another process fenced in this generation."),
             )
         ),
     ),

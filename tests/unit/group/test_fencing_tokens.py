@@ -125,7 +125,7 @@ def test_the_journal_says_the_number_of_a_takeover() -> None:
 
     taken_over(core, "i1", "again")
 
-    assert core.last("member_fenced") == MemberFenced("m1", "again", "i1", "", 1)
+    assert core.last("member_fenced") == MemberFenced("m1", "again", "i1", "another process joined as i1", 1)
 
 
 def test_when_the_numbers_are_used_up_the_group_rebalances() -> None:

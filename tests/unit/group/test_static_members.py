@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
 from tests.unit.group.driver import (
@@ -50,6 +52,18 @@ def test_old_id_is_fenced() -> None:
 
     assert {beat.error, sync.error} == {ErrorCode.FENCED_INSTANCE_ID}
     assert core.kinds().count("request_fenced") == 2
+
+
+def test_a_fenced_process_learns_the_host_of_the_other_one() -> None:
+    core = a_stable_group(members=2, static=2)
+    parked = core.send(replace(a_heartbeat("m1", 1, instance="i1"), wait_ms=20_000))
+
+    core.ask(replace(a_join(new="again", instance="i1"), host="10.0.0.7", reason="deployed"))
+    later = core.ask(a_heartbeat("m1", 1, instance="i1"))
+
+    expected = "another process at 10.0.0.7 joined as i1"
+    assert (core.answers[parked].detail, later.detail) == (expected, expected)
+    assert core.last("member_fenced").reason == f"{expected}; client reason: deployed"
 
 
 def test_old_id_without_its_instance_is_unknown() -> None:

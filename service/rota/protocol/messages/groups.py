@@ -146,6 +146,8 @@ class ListedGroup:
     generation_id: int
     members: int
     group_type: str = "classic"
+    takeovers: int = 0
+    """Takeovers of static members' places in this generation."""
 
 
 @frozen
