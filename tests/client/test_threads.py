@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rota.client import Client, MembershipLost, Shard, StopSignal, Term, sync
+from rota.client import Client, FinalSignal, MembershipLost, Shard, Term, sync
 from rota.client.pulse import Pulse
 from rota.client.signals import StopRequests, stopped_by_signals
 from rota.client.threads import LoopThread
@@ -90,7 +90,7 @@ async def test_threads_may_ask_a_term_and_have_the_candidate_stop() -> None:
 
 def test_a_stop_signal_is_never_cleared() -> None:
     with pytest.raises(RuntimeError):
-        StopSignal().clear()
+        FinalSignal().clear()
 
 
 # --- signals ------------------------------------------------------------------------------------

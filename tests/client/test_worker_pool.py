@@ -96,6 +96,50 @@ async def test_shards_move_to_newcomers_and_back_and_never_overlap() -> None:
         assert ledger.most_at_once == 1
 
 
+@pytest.mark.parametrize("strategy", ["server:redundant(2)", "cooperative-redundant(2)"])
+@in_virtual_time
+async def test_a_standby_works_on_and_learns_of_its_promotion(strategy: str) -> None:
+    async with a_coordinator() as coordinator:
+        first, second = Copies(), Copies()
+        worker = a_worker(coordinator)
+        await worker.client.put_topic("work", 4)
+        async with first.pool(worker, strategy) as pool:
+            await until(lambda: len(first.active) == 4)
+            async with second.pool(a_worker(coordinator), strategy):
+                await until(lambda: len(pool.shards) == len(second.shards) == 4)
+                await until(lambda: len(first.active) + len(second.active) == 4)
+                begun = dict(second.shards)
+                assert not first.active & second.active
+
+                worker.cable.pull()
+                await until(lambda: len(second.active) == 4)
+
+                assert not first.active, "the other one has ended its work by its deadline"
+                assert second.shards == begun, "no work was started anew"
+                worker.cable.plug_in()
+
+
+class Copies:
+    """The copies that one process works on, and those of them that are active."""
+
+    def __init__(self) -> None:
+        self.shards: dict[int, Shard] = {}
+        self.active: set[int] = set()
+
+    def pool(self, worker: Worker, strategy: str) -> WorkerPool:
+        return worker.client.worker_pool(GROUP, "work", self.serve, strategy, session_timeout_ms=SESSION_MS)
+
+    async def serve(self, shard: Shard) -> None:
+        self.shards[shard.partition] = shard
+        try:
+            await shard.promoted.wait()
+            assert shard.role == "active"
+            self.active.add(shard.partition)
+            await shard.stopping.wait()
+        finally:
+            self.active.discard(shard.partition)
+
+
 @in_virtual_time
 async def test_the_work_on_a_lost_shard_is_cancelled_at_the_deadline() -> None:
     async with a_coordinator() as coordinator:

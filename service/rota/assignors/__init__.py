@@ -29,10 +29,12 @@ from rota.assignors.registry import (
     UnknownAssignor,
     assign,
     assign_group,
+    has_copies,
     register_entry_points,
     register_strategy,
     strategy,
 )
+from rota.assignors.roles import active_copies
 
 __all__ = [
     "ENTRY_POINT_GROUP",
@@ -52,8 +54,10 @@ __all__ = [
     "TopicPartition",
     "UnknownAssignor",
     "UserData",
+    "active_copies",
     "assign",
     "assign_group",
+    "has_copies",
     "register_entry_points",
     "register_strategy",
     "strategy",

@@ -46,6 +46,8 @@ class MemberSubscription:
     rack: str | None = None
     capacity: float = 1.0
     user_data: UserData | None = None
+    active_partitions: Collection[TopicPartition] = ()
+    """The owned ones of which this member has the active copy; only of strategies with copies."""
 
     def __post_init__(self) -> None:
         if not 0 < self.capacity < float("inf"):

@@ -42,6 +42,9 @@ class GroupAssignment:
 
     shares: Mapping[str, Sequence[TopicPartition]]
     user_data: Mapping[str, UserData] = field(default_factory=dict)
+    active: Mapping[str, Sequence[TopicPartition]] = field(default_factory=dict)
+    """The partitions of which each member has the active copy; empty for strategies without copies. Rota chooses them.
+    """
 
 
 @dataclass(frozen=True, slots=True)

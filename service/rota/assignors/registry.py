@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from importlib.metadata import EntryPoint
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from rota.assignors.own import GroupAssignment, GroupSubscription, PartitionStra
 from rota.assignors.rack_aware import rack_aware
 from rota.assignors.range import range_assignor
 from rota.assignors.redundant import cooperative_redundant, redundant
+from rota.assignors.roles import active_copies
 from rota.assignors.roundrobin import roundrobin
 from rota.assignors.sticky import Prefer, sticky
 from rota.assignors.weighted import weighted
@@ -208,13 +209,23 @@ def assign(
 
 
 def assign_group(name: str, group: GroupSubscription) -> GroupAssignment:
-    """As `assign`, with the user data of strategies of the user's own, and the generation that it is for."""
-    own = strategy(name).own
-    if own is None:
+    """As `assign`, with the user data of strategies of the user's own, the generation that it is for, and roles."""
+    found = strategy(name)
+    if found.own is None:
         arguments = (group.partitions_per_topic, group.members, group.partition_racks, group.partition_weights)
-        return GroupAssignment(assign(name, *arguments))
-    _check_ids(group.members)
-    return own_assignment(own, group)
+        assigned = GroupAssignment(assign(name, *arguments))
+    else:
+        _check_ids(group.members)
+        assigned = own_assignment(found.own, group)
+    if not has_copies(name):
+        return assigned
+    return replace(assigned, active=active_copies(group.members, assigned.shares, withholds=found.cooperative))
+
+
+def has_copies(name: str) -> bool:
+    """Whether the strategy assigns a partition to several members, by a rule of it for example."""
+    found, options = _parsed(name)
+    return found.copies or any(strategy(rule.strategy).copies for rule in options.get("rules", ()))
 
 
 def _check_ids(members: Sequence[MemberSubscription]) -> None:

@@ -66,11 +66,11 @@ from rota.client.events import (
     Revoked,
     Unreachable,
 )
+from rota.client.final_signal import FinalSignal
 from rota.client.member import Member
 from rota.client.options import ConsumerOptions, MemberOptions, SessionOptions
 from rota.client.permits import Permit, Permits
 from rota.client.roles import Assign, Generation, Protocols, Without
-from rota.client.stop_signal import StopSignal
 from rota.client.term import Term
 from rota.client.transports import GroupEvent
 from rota.client.worker_pool import Shard, WorkerPool
@@ -96,6 +96,7 @@ __all__ = [
     "Election",
     "ErrorCode",
     "FencedInstanceId",
+    "FinalSignal",
     "Generation",
     "GenerationFailed",
     "GroupAuthorizationFailed",
@@ -136,7 +137,6 @@ __all__ = [
     "Revoked",
     "SessionOptions",
     "Shard",
-    "StopSignal",
     "Term",
     "Throttled",
     "TopicFacts",

@@ -43,7 +43,7 @@ from rota.types.consumer import (
 )
 from rota.types.registry import SERVER_PREFIX
 from rota.types.topic_facts import partition_counts, partition_racks, partition_weights
-from rota.types.user_data import encode_user_data, user_data_in
+from rota.types.user_data import active_in, encode_user_data, user_data_in
 
 __all__ = ["PROTOCOL_TYPE", "PartitionCounts", "Partitions", "TopicRole"]
 
@@ -73,12 +73,12 @@ class Plan:
     """The known facts of these topics; None where another process made the assignment."""
     shares: Mapping[str, Sequence[TopicPartition]]
     user_data: Mapping[str, UserData] = field(default_factory=dict)
+    active: Mapping[str, Sequence[TopicPartition]] = field(default_factory=dict)
+    """The partitions of which each member has the active copy; empty where there are no copies."""
 
     def encoded(self) -> dict[str, bytes]:
-        return {
-            member_id: encode_assignment(Assignment(tuple(share), encode_user_data(self.user_data.get(member_id))))
-            for member_id, share in self.shares.items()
-        }
+        said = {each: encode_user_data(self.user_data.get(each), active=self.active.get(each)) for each in self.shares}
+        return {each: encode_assignment(Assignment(tuple(share), said[each])) for each, share in self.shares.items()}
 
     def is_about(self, topics: Mapping[str, TopicFacts]) -> bool:
         """Whether all that strategies read of topics is the same; other attributes are for others to read."""
@@ -89,10 +89,12 @@ class Plan:
         return all(set(share) <= set(self.shares.get(member_id, ())) for member_id, share in former.shares.items())
 
     def is_same_as(self, former: Plan) -> bool:
-        """Whether each member has the same share, in whatever order, and the same user data."""
+        """Whether each member has the same share, in whatever order, the same roles and the same user data."""
         same_members = self.shares.keys() == former.shares.keys() and self.user_data == former.user_data
         return same_members and all(
-            set(share) == set(former.shares[member_id]) for member_id, share in self.shares.items()
+            set(share) == set(former.shares[member_id])
+            and set(self.active.get(member_id, ())) == set(former.active.get(member_id, ()))
+            for member_id, share in self.shares.items()
         )
 
     def subscriptions(self) -> dict[str, frozenset[str]]:
@@ -129,6 +131,8 @@ class TopicRole:
     topics_debounce_ms: int = 0
     plan: Plan | None = field(default=None, init=False)
     withheld: WithheldPartitions = field(default_factory=WithheldPartitions, init=False)
+    active: Partitions | None = field(default=None, init=False)
+    """The partitions of which this member has the active copy; None: the strategy assigns no copies."""
 
     def __post_init__(self) -> None:
         _check_strategies(self.strategies)
@@ -165,7 +169,12 @@ class TopicRole:
         own = listed.own.subscription_user_data(self.topics, said.owned_partitions) if listed.own is not None else None
         # A leader waits by its own setting; the coordinator has to know it.
         debounce_ms = self.topics_debounce_ms if name.startswith(SERVER_PREFIX) else 0
-        return encode_user_data(own, self.capacity, debounce_ms)
+        active = [place for place in self.active or () if place in said.owned_partitions]
+        return encode_user_data(own, self.capacity, debounce_ms, active or None)
+
+    def is_active(self, place: TopicPartition) -> bool:
+        """Whether this member's copy of a partition is the active one, or the only one."""
+        return self.active is None or place in self.active
 
     def _claims_under(self, listed: Strategy) -> bool:
         """Whether this member names its partitions under a strategy that it lists.
@@ -205,7 +214,11 @@ class TopicRole:
     async def again(self, plan: Plan, topics: Mapping[str, TopicFacts]) -> tuple[Plan, dict[str, bytes]]:
         """The assignment that the current topics would give a generation, if each member holds its share."""
         subscriptions = [
-            replace(_read_subscription(member), owned_partitions=plan.shares.get(member.member_id, ()))
+            replace(
+                _read_subscription(member),
+                owned_partitions=plan.shares.get(member.member_id, ()),
+                active_partitions=plan.active.get(member.member_id, ()),
+            )
             for member in plan.generation.members
         ]
         return await _distribute_off_the_loop(plan.generation, topics, subscriptions)
@@ -220,9 +233,12 @@ class TopicRole:
             for member_id, each in assigned.items()
             if (said := user_data_in(each.user_data)) is not None
         }
+        active = {
+            member_id: roles for member_id, each in assigned.items() if (roles := active_in(each.user_data)) is not None
+        }
         generation = JoinedAsLeader(group.generation_id, group.protocol_name, members)
         subscribed = _subscribed([_read_subscription(each) for each in members])
-        return Plan(generation, subscribed, None, shares, user_data)
+        return Plan(generation, subscribed, None, shares, user_data, active)
 
     async def count(self, topics: Sequence[str], listing: TopicListing | None = None) -> Mapping[str, TopicFacts]:
         """How many partitions these topics have, and what else is known of them: in the listing, or now."""
@@ -235,6 +251,7 @@ class TopicRole:
         """This member's partitions. Those of topics that it does not subscribe to are left out, with a warning."""
         self.withheld.note_received(assigned.generation_id)
         decoded = decode_assignment(assigned.assignment)
+        self.active = active_in(decoded.user_data)
         given = sorted(decoded.partitions)
         topics = frozenset(self.topics)
         share = tuple(place for place in given if place.topic in topics)
@@ -282,7 +299,7 @@ def _distribute(
     assigned = assign_group(generation.protocol_name, group)
     if withheld is not None:
         withheld.note_assignment(generation.generation_id, subscriptions, assigned.shares)
-    plan = Plan(generation, _subscribed(subscriptions), topics, assigned.shares, assigned.user_data)
+    plan = Plan(generation, _subscribed(subscriptions), topics, assigned.shares, assigned.user_data, assigned.active)
     return plan, plan.encoded()
 
 

@@ -13,9 +13,9 @@ from rota.client.callbacks import Listener, notify
 from rota.client.context import ClientContext
 from rota.client.election import Election, Outcome
 from rota.client.errors import CoordinatorError, PermitLost
+from rota.client.final_signal import FinalSignal
 from rota.client.member import Member
 from rota.client.running import CLOSE_TIMEOUT_S, RunningOver
-from rota.client.stop_signal import StopSignal
 from rota.client.term import Leadership, Term, Wording
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.protocol import messages
@@ -224,7 +224,7 @@ class Permits(RunningOver):
         return None if self._permit is None else self._permit.valid_until
 
     @property
-    def lost(self) -> StopSignal:
+    def lost(self) -> FinalSignal:
         """Set once the permit is over, for any reason."""
         return self.permit.lost
 

@@ -51,11 +51,11 @@ __all__ = [
     "Consumer",
     "Election",
     "Event",
+    "FinalSignal",
     "Member",
     "Permit",
     "Permits",
     "Shard",
-    "StopSignal",
     "Term",
     "WorkerPool",
     "connect",
@@ -828,10 +828,10 @@ class Term:
     while other candidates come and go; `token` then grows with the generation, and never goes back.
     """
 
-    lost: StopSignal
+    lost: FinalSignal
     """Set once this term is over, for whatever reason: wait for it, or look at `is_valid`."""
 
-    stopping: StopSignal
+    stopping: FinalSignal
     """Set once the work should come to its end, while the term may still be valid; never later than `lost`."""
 
     reason: str
@@ -908,7 +908,7 @@ class Permits:
         """When the permit ends unless it is renewed, in seconds of the event loop's clock; None once it is over."""
 
     @property
-    def lost(self) -> StopSignal:
+    def lost(self) -> FinalSignal:
         """Set once the permit is over, for any reason."""
 
     @property
@@ -1062,7 +1062,7 @@ class Shard:
 
     partition: int
 
-    stopping: StopSignal
+    stopping: FinalSignal
     """Set when the shard is to be given up: work that ends by itself within `drain_ms` is not cancelled."""
 
     @property
@@ -1109,7 +1109,7 @@ class Shard:
     def progress(self) -> None:
         """Say that work on this shard goes on; so do `store` and `commit`. See `max_processing_interval_ms`."""
 
-class StopSignal(Event):
+class FinalSignal(Event):
     """An `asyncio.Event` that threads may wait for, too: `signal.wait()`, or `signal.wait_in_thread(1.0)`.
 
     `is_set` may be called from any thread.

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeAlias
 
 from rota.client.errors import LeadershipLost, MembershipLost
+from rota.client.final_signal import FinalSignal
 from rota.client.losses import chain_of, without_losses
-from rota.client.stop_signal import StopSignal
 from rota.protocol.messages import FenceReply
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ class Term:
     def __init__(self, member: Member[Leadership]) -> None:
         self._member = member
         self._token = member.fencing_token
-        self.lost: StopSignal = StopSignal()
+        self.lost: FinalSignal = FinalSignal()
         """Set once this term is over, for whatever reason: wait for it, or look at `is_valid`."""
-        self.stopping: StopSignal = StopSignal()
+        self.stopping: FinalSignal = FinalSignal()
         """Set once the work should come to its end, while the term may still be valid; never later than `lost`."""
         self.reason: str = ""
         """Why it is over."""

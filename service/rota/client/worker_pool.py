@@ -14,9 +14,9 @@ from rota.client.callbacks import Listeners
 from rota.client.consumer import Consumer
 from rota.client.consumer_protocol import Partitions
 from rota.client.errors import CoordinatorError, MembershipLost, Unavailable
+from rota.client.final_signal import FinalSignal
 from rota.client.losses import without_losses
 from rota.client.running import CLOSE_TIMEOUT_S, RunningOver
-from rota.client.stop_signal import StopSignal
 from rota.client.tasks import GRACE_S, until_ended
 from rota.client.user_functions import check_async_work, run_work
 from rota.client.work_retry import WorkRetry
@@ -37,8 +37,10 @@ class Shard:
         self._consumer = consumer
         self.topic: str = place.topic
         self.partition: int = place.partition
-        self.stopping: StopSignal = StopSignal()
+        self.stopping: FinalSignal = FinalSignal()
         """Set when the shard is to be given up: work that ends by itself within `drain_ms` is not cancelled."""
+        self.promoted: FinalSignal = FinalSignal()
+        """Set when this copy is the active one, from the beginning or later; see `role`."""
         self._has_ended = False
         """Whether its work was cancelled."""
         self._rests = False
@@ -46,6 +48,11 @@ class Shard:
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}"
+
+    @property
+    def role(self) -> str:
+        """`active` or `standby`. By strategies such as `redundant(2)`, one of the copies of a partition is active."""
+        return "active" if self.promoted.is_set() else "standby"
 
     @property
     def token(self) -> int:
@@ -255,10 +262,17 @@ class WorkerPool(RunningOver):
 
     # --- what the consumer says ---------------------------------------------------------------
 
-    def _start_work(self, added: Partitions, _held: Partitions) -> None:
+    def _start_work(self, added: Partitions, held: Partitions) -> None:
         for place in added:
             self._work_on(place)
+        self._promote(held)
         self._notify()
+
+    def _promote(self, places: Partitions) -> None:
+        """Notify the work of those shards of which this process has the active copy now."""
+        for place in places:
+            if place in self._shards and self.consumer._topic_role.is_active(place):
+                self._shards[place].promoted.set()
 
     async def _stop_work(self, removed: Partitions) -> None:
         for place in removed:
@@ -295,6 +309,7 @@ class WorkerPool(RunningOver):
 
     def _work_on(self, place: TopicPartition, former: asyncio.Task[None] | None = None) -> None:
         shard = self._shards[place] = Shard(self.consumer, place)
+        self._promote((place,))
         self._tasks[place] = asyncio.create_task(self._run(shard, place, former), name=str(shard))
 
     def _restart(self, place: TopicPartition) -> None:

@@ -151,6 +151,7 @@ def _leader_changed(_group: Group, _record: LeaderChanged, _at_ms: int) -> None:
 def _assignment_synced(group: Group, record: AssignmentSynced, at_ms: int) -> None:
     if record.resync:
         group.begin_generation(record.generation_id)
+        group.leader_id = group.generation_leader_id = record.leader_id
         group.fenced_reported.clear()
         _note_trigger(group, record)
     group.move_to(STABLE, at_ms)

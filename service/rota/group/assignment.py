@@ -16,6 +16,7 @@ from rota.group.records import AssignmentSynced
 from rota.group.result import Result, TimerKind
 from rota.group.state import COMPLETING_REBALANCE, STABLE, Group, Member
 from rota.group.suspects import clear_handed_over, leave_out
+from rota.group.trigger import Trigger
 from rota.protocol.causes import Cause
 from rota.protocol.fencing_token import NO_TOKEN
 from rota.types import Generation, JoinedWith, ServerSide, describe_topics, server_side
@@ -113,7 +114,7 @@ def _ask_for_assignment(result: Result, group: Group) -> None:
 
 
 def record_assignment(
-    result: Result, group: Group, assignments: Mapping[str, bytes], *, resync: bool, reason: str = ""
+    result: Result, group: Group, assignments: Mapping[str, bytes], *, resync: bool, trigger: Trigger | None = None
 ) -> None:
     """As if the leader had sent it, less the units in quarantine. Members that were left out get nothing."""
     generation_id = group.generation_id + resync
@@ -121,10 +122,33 @@ def record_assignment(
     given = tuple((m, a) for m, a in assignments.items() if m in group.members)
     changes = (describe_topic_changes(group, dict(given)) if resync else "") or describe_changes(group, dict(given))
     clear_handed_over(result, group, dict(given))
-    reason = reason or f"the server assigned generation {generation_id} by {group.protocol_name}{changes}"
-    cause = Cause.RESYNC if resync else ""
-    record(result, group, AssignmentSynced(generation_id, group.leader_id or "", given, resync, reason, cause))
+    if trigger is not None:
+        cause, reason, by = trigger.cause, f"{trigger.reason}{changes}", trigger.by
+    else:
+        cause, by = Cause.RESYNC if resync else "", ""
+        reason = f"the server assigned generation {generation_id} by {group.protocol_name}{changes}"
+    record(result, group, AssignmentSynced(generation_id, group.leader_id or "", given, resync, reason, cause, by))
     result.reason = reason
+
+
+def promote_standbys(result: Result, group: Group, trigger: Trigger) -> bool:
+    """A member of a Stable group is gone: if others have copies of all that it did, one of each is promoted at once.
+
+    The members fetch their new roles and work on, as after any resync. The missing copies follow with the assignment
+    that the replica computes next. False where the group has to rebalance instead.
+    """
+    side = server_side_of(group)
+    if group.state is not STABLE or side is None or side.promote is None:
+        return False
+    try:
+        shares = side.promote(generation_of(group))
+    except Exception:  # A plug-in may fail in any way.
+        return False
+    if shares is None:
+        return False
+    record_assignment(result, group, shares, resync=True, trigger=trigger)
+    _ask_for_assignment(result, group)
+    return True
 
 
 def describe_topic_changes(group: Group, assignments: Mapping[str, bytes]) -> str:
@@ -175,7 +199,9 @@ def generation_of(group: Group) -> Generation:
     leader = group.members.get(group.leader_id or "")
     token = group.token_of(leader) if leader is not None else NO_TOKEN
     leader_id, departed = group.leader_id or "", tuple(group.departed)
-    return Generation(group.generation_id, leader_id, name, members, token, departed=departed, now_ms=group.asked_ms)
+    now_ms, is_stable = group.asked_ms, group.state is STABLE
+    numbers = group.generation_id, leader_id, name, members, token
+    return Generation(*numbers, departed=departed, now_ms=now_ms, is_stable=is_stable)
 
 
 @dataclass(frozen=True, slots=True)

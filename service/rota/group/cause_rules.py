@@ -59,7 +59,8 @@ def wrong_cause(record: Record, former: Record | None) -> str:
             allowed = _DEPARTURES[type(record)]
             return "" if record.cause in allowed else f"{record.kind} has the cause {record.cause!r}"
         case AssignmentSynced():
-            return "" if record.cause == Cause.RESYNC else f"a resync has the cause {record.cause!r}"
+            allowed = (Cause.RESYNC, getattr(former, "cause", Cause.RESYNC))
+            return "" if record.cause in allowed else f"a resync has the cause {record.cause!r}"
         case GroupEmptied() if former is not None:
             agrees = isinstance(former, MemberLeft | MemberExpired | MemberRemoved) and former.cause == record.cause
             return "" if agrees else f"the group is empty for {record.cause!r}, after {former.kind}"

@@ -11,7 +11,7 @@ from rota.group.rebalance import (
     empty_group,
     on_join_timer,
     on_preempt_timer,
-    start_rebalance,
+    replace_departed,
 )
 from rota.group.records import MemberExpired
 from rota.group.result import Result, Timer, TimerKind
@@ -77,7 +77,7 @@ def _after_expiry(result: Result, group: Group, limits: Limits, trigger: Trigger
         if group.all_joined():
             complete_join(result, group)
     elif group.members:
-        start_rebalance(result, group, limits, trigger)
+        replace_departed(result, group, limits, trigger)
     else:
         empty_group(result, group, trigger)
 

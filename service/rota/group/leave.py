@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rota.group.apply import record
 from rota.group.membership_checks import check_caller, check_member, report_fenced
-from rota.group.rebalance import drop_parked, empty_group, maybe_complete_join, start_rebalance
+from rota.group.rebalance import drop_parked, empty_group, maybe_complete_join, replace_departed
 from rota.group.records import MemberLeft, MemberRemoved
 from rota.group.result import Result
 from rota.group.sessions import report_gaps
@@ -98,7 +98,7 @@ def _after_departure(
     if group.state is PREPARING_REBALANCE:
         maybe_complete_join(result, group)
     elif group.members:
-        start_rebalance(result, group, limits, trigger)
+        replace_departed(result, group, limits, trigger)
     else:
         assert group.state is not EMPTY
         empty_group(result, group, trigger)

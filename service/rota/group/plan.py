@@ -29,10 +29,10 @@ from rota.types.consumer_server import (
     assigned_partitions,
     assigns,
     group_subscription,
-    plain_partitions,
     unit_of,
     wants_topic,
 )
+from rota.types.json_object import by_topic
 from rota.wire.suggestions import shown, unknown
 
 STAYS, LEAVES, JOINS = "stays", "leaves", "joins"
@@ -288,8 +288,7 @@ def _holds_on(protocol_name: str) -> bool:
 
 
 def _grouped(partitions: Collection[TopicPartition]) -> tuple[TopicPartitions, ...]:
-    by_topic = plain_partitions(sorted(partitions))
-    return tuple(TopicPartitions(topic, tuple(numbers)) for topic, numbers in by_topic.items())
+    return tuple(TopicPartitions(topic, tuple(numbers)) for topic, numbers in by_topic(partitions).items())
 
 
 def _grouped_moves(moves: Sequence[Move]) -> tuple[PlannedMove, ...]:

@@ -12,7 +12,7 @@ Kafka has none of this.
 from __future__ import annotations
 
 from rota.group.apply import record
-from rota.group.assignment import begin_assigning, record_assignment, server_side_of
+from rota.group.assignment import begin_assigning, promote_standbys, record_assignment, server_side_of
 from rota.group.heartbeat import release_heartbeats
 from rota.group.records import (
     GenerationCompleted,
@@ -58,6 +58,14 @@ def rebalance_or_complete(result: Result, group: Group, limits: Limits, trigger:
     """After a member joined or left: start a join phase, or complete the running one if all have joined."""
     if group.state is PREPARING_REBALANCE:
         maybe_complete_join(result, group)
+    else:
+        start_rebalance(result, group, limits, trigger)
+
+
+def replace_departed(result: Result, group: Group, limits: Limits, trigger: Trigger) -> None:
+    """Members have left a generation, or expired: their standbys are promoted, or the others join anew."""
+    if promote_standbys(result, group, trigger):
+        release_heartbeats(result, group)
     else:
         start_rebalance(result, group, limits, trigger)
 
@@ -169,7 +177,7 @@ def _ask_to_hand_over(result: Result, group: Group, due: Preemption) -> None:
     except Exception:  # A plug-in may fail in any way: its leader stays.
         return
     reason = f"{due.reason}: it is asked to hand over to {due.member_id}"
-    record_assignment(result, group, assignments, resync=True, reason=reason)
+    record_assignment(result, group, assignments, resync=True, trigger=Trigger(Cause.RESYNC, reason))
     release_heartbeats(result, group)
     watch_candidates(result, group)
 

@@ -29,7 +29,7 @@ from rota.group.state import Group, GroupState, Member
 from rota.group.succession import note_fetched, watch_candidates
 from rota.group.suspects import clear_handed_over, leave_out
 from rota.group.trigger import Trigger
-from rota.protocol.causes import Cause
+from rota.protocol.causes import MEMBER_ENDS, Cause
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import SyncGroup, SyncReply
@@ -242,6 +242,9 @@ def _reassigns(group: Group, assignments: Mapping[str, bytes], now_ms: int) -> T
     if not changes and waits_until_ms is not None and waits_until_ms <= now_ms:
         reason = f"what waited for departed members is given out{describe_changes(group, assignments)}"
         return Trigger(Cause.RETURN_DELAY_OVER, reason)
+    if not changes and group.rebalance_cause in MEMBER_ENDS:
+        reason = f"copies are given out anew, for {group.rebalance_reason}"
+        return Trigger(Cause(group.rebalance_cause), reason, group.rebalance_by)
     return Trigger(Cause.TOPICS_CHANGED, f"{TOPICS_CHANGED}{changes}")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rota.observability.causes import rebalance_cause
-from rota.protocol.causes import MEMBER_ENDS, Cause
+from rota.protocol.causes import MEMBER_ENDS
 
 Event = Mapping[str, Any]
 """A line of the journal as JSON has it: `at_ms`, `generation_id`, `kind`, `reason`, `payload`, `revision`."""
@@ -145,4 +145,4 @@ class _Reader:
         same_members = replace(last, joined=(), departed=(), failure="", assignments=shares, revision=event["revision"])
         began = replace(same_members, started_at_ms=at_ms, completed_at_ms=at_ms, assigned_at_ms=at_ms)
         again = replace(began, generation_id=payload["generation_id"], reason=reason, by=payload.get("by", ""))
-        self._finished.append(replace(again, cause=Cause.RESYNC))
+        self._finished.append(replace(again, cause=rebalance_cause(payload)))

@@ -12,7 +12,7 @@ from typing import Final
 
 from rota.assignors.model import UNKNOWN_GENERATION, MemberSubscription, TopicPartition
 from rota.types import wire_format
-from rota.types.user_data import capacity_in, user_data_in
+from rota.types.user_data import active_in, capacity_in, user_data_in
 from rota.types.wire_format import MalformedMetadata, Reader
 
 __all__ = [
@@ -57,6 +57,7 @@ class Subscription:
             self.rack_id,
             capacity_in(self.user_data),
             user_data_in(self.user_data),
+            active_in(self.user_data) or (),
         )
 
     def _claims(self) -> tuple[tuple[TopicPartition, ...], int]:

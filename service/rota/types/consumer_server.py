@@ -16,13 +16,16 @@ from rota.assignors import (
     TopicPartition,
     UnknownAssignor,
     UserData,
+    active_copies,
     assign_group,
+    has_copies,
     strategy,
 )
 from rota.types import consumer, plain
+from rota.types.json_object import by_topic
 from rota.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide, Units
 from rota.types.topic_facts import TopicFacts, describe_changes, partition_counts, partition_racks, partition_weights
-from rota.types.user_data import encode_user_data, topics_debounce_of, user_data_in, user_data_values
+from rota.types.user_data import active_in, encode_user_data, topics_debounce_of, user_data_in, user_data_values
 from rota.types.wanted_topics import PATTERN_END, WantedTopics, topic_matcher
 from rota.types.wire_format import MalformedMetadata
 
@@ -65,7 +68,12 @@ def assign_partitions(generation: Generation, topics: Mapping[str, TopicFacts]) 
     group = group_subscription(generation, topics)
     assigned = assign_group(generation.protocol_name.removeprefix(PREFIX), group)
     return {
-        member.member_id: _encoded(member, assigned.shares[member.member_id], assigned.user_data.get(member.member_id))
+        member.member_id: _encoded(
+            member,
+            assigned.shares[member.member_id],
+            assigned.user_data.get(member.member_id),
+            assigned.active.get(member.member_id),
+        )
         for member in generation.members
     }
 
@@ -90,8 +98,25 @@ def wants_topic(generation: Generation) -> Callable[[str], bool]:
 def takes_away(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
     """Whether a member loses a partition."""
     return any(
-        not set(_former(share)) <= set(_former(after.get(member_id, b""))) for member_id, share in before.items()
+        not set(_former(share)[0]) <= set(_former(after.get(member_id, b""))[0]) for member_id, share in before.items()
     )
+
+
+def promote(generation: Generation) -> dict[str, bytes] | None:
+    """The shares as they are, in which standbys have the roles of the members that are gone; None without copies."""
+    name = generation.protocol_name.removeprefix(PREFIX)
+    if not has_copies(name) or strategy(name).own is not None:  # An own one says more than partitions.
+        return None
+    shares = {member.member_id: assigned_partitions(member.former) for member in generation.members}
+    members = [
+        MemberSubscription(each, owned_partitions=shares[each], active_partitions=active_partitions(former) or ())
+        for each, former in ((member.member_id, member.former) for member in generation.members)
+    ]
+    active = active_copies(members, shares)
+    return {
+        member.member_id: _encoded(member, shares[member.member_id], None, active[member.member_id])
+        for member in generation.members
+    }
 
 
 def describe_topics(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
@@ -115,7 +140,7 @@ def read_metadata(metadata: bytes) -> Readable:
         return values | ({"topics_debounce_ms": said.topics_debounce_ms} if said.topics_debounce_ms else {})
     decoded = consumer.decode_subscription(metadata)
     member = decoded.of_member("")
-    owned = plain_partitions(tuple(member.owned_partitions))
+    owned = by_topic(tuple(member.owned_partitions))
     values = {"topics": list(decoded.topics), "rack": decoded.rack_id, "owned": owned}
     if member.generation is not None and member.generation >= 0:
         values["generation_id"] = member.generation
@@ -127,19 +152,13 @@ def read_metadata(metadata: bytes) -> Readable:
 
 
 def read_assignment(assignment: bytes) -> Readable:
-    values: dict[str, Any] = {"topics": plain_partitions(assigned_partitions(assignment))}
+    values: dict[str, Any] = {"topics": by_topic(assigned_partitions(assignment))}
+    if (active := active_partitions(assignment)) is not None:
+        values["active"] = by_topic(active)
     if plain.is_plain(assignment) or not assignment:
         return values
     user_data = user_data_in(consumer.decode_assignment(assignment).user_data)
     return values if user_data is None else {**values, "user_data": user_data_values(user_data)}
-
-
-def plain_partitions(partitions: Sequence[TopicPartition]) -> dict[str, list[int]]:
-    """Sorted numbers by topic."""
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        by_topic.setdefault(topic, []).append(partition)
-    return by_topic
 
 
 def _assigned_topics(shares: Mapping[str, bytes]) -> dict[str, TopicFacts]:
@@ -185,11 +204,11 @@ class _Resolved:
 
 def _subscription(member: JoinedWith, generation: Generation, resolved: _Resolved) -> MemberSubscription:
     said, regex, excepted = _said(member)
-    owned, claimed_in = said.owned_partitions, said.generation
-    if not owned and member.former:
-        owned, claimed_in = _former(member.former), generation.generation_id - 1
-    names = resolved.names(said.topics, regex, excepted)
-    return replace(said, topics=names, owned_partitions=owned, generation=claimed_in)
+    said = replace(said, topics=resolved.names(said.topics, regex, excepted))
+    if not member.former or (said.owned_partitions and not generation.is_stable):
+        return said
+    owned, active = _former(member.former)
+    return replace(said, owned_partitions=owned, active_partitions=active, generation=generation.generation_id - 1)
 
 
 def _said(member: JoinedWith) -> tuple[MemberSubscription, str | None, tuple[str, ...]]:
@@ -207,16 +226,17 @@ def _said(member: JoinedWith) -> tuple[MemberSubscription, str | None, tuple[str
         plain_subscription.rack,
         plain_subscription.capacity,
         plain_subscription.user_data,
+        plain_subscription.active_partitions,
     )
     return subscription, plain_subscription.topic_regex, plain_subscription.topics_except
 
 
-def _former(assignment: bytes) -> tuple[TopicPartition, ...]:
-    """What another strategy left there may be anything: then nothing was owned."""
+def _former(assignment: bytes) -> tuple[tuple[TopicPartition, ...], tuple[TopicPartition, ...]]:
+    """Owned and active partitions. What another strategy left there may be anything: then nothing was owned."""
     try:
-        return assigned_partitions(assignment)
+        return assigned_partitions(assignment), active_partitions(assignment) or ()
     except MalformedMetadata:
-        return ()
+        return (), ()
 
 
 def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
@@ -226,10 +246,21 @@ def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
     return consumer.decode_assignment(assignment).partitions
 
 
-def _encoded(member: JoinedWith, share: Sequence[TopicPartition], user_data: UserData | None) -> bytes:
+def active_partitions(assignment: bytes) -> tuple[TopicPartition, ...] | None:
+    """The partitions of which this member has the active copy; None where the strategy assigns no copies."""
+    is_json = plain.is_plain(assignment)
+    return active_in(assignment if is_json else consumer.decode_assignment(assignment).user_data)
+
+
+def _encoded(
+    member: JoinedWith,
+    share: Sequence[TopicPartition],
+    user_data: UserData | None,
+    active: Sequence[TopicPartition] | None,
+) -> bytes:
     if plain.is_plain(member.metadata):
-        return plain.encode_plain_assignment(share, user_data)
-    return consumer.encode_assignment(consumer.Assignment(tuple(share), encode_user_data(user_data)))
+        return plain.encode_plain_assignment(share, user_data, active)
+    return consumer.encode_assignment(consumer.Assignment(tuple(share), encode_user_data(user_data, active=active)))
 
 
 def unit_of(place: TopicPartition) -> str:
@@ -263,6 +294,7 @@ CONSUMER: Final = ProtocolType(
         takes_away,
         describe_topics=describe_topics,
         topics_debounce_ms=topics_debounce_ms,
+        promote=promote,
     ),
     subscribes,
     Units(units_of, without_units),

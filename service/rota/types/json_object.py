@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rota.assignors.model import TopicPartition
 from rota.types.wire_format import MalformedMetadata
 
 
@@ -26,6 +27,26 @@ def names_in(values: Mapping[str, Any], key: str, default: object = ()) -> tuple
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise MalformedMetadata(f'"{key}" must be a list of names')
     return tuple(names)
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Sorted numbers by topic."""
+    numbers: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        numbers.setdefault(topic, []).append(partition)
+    return numbers
+
+
+def partitions_in(numbers: object) -> tuple[TopicPartition, ...]:
+    """The reverse of `by_topic`; raises `MalformedMetadata` for anything else."""
+    if not isinstance(numbers, dict):
+        raise MalformedMetadata("partitions must be lists of numbers by topic")
+    found: list[TopicPartition] = []
+    for topic, of_topic in numbers.items():
+        if not isinstance(of_topic, list) or not all(type(number) is int for number in of_topic):
+            raise MalformedMetadata(f"the partitions of {topic!r} must be a list of numbers")
+        found += [TopicPartition(topic, number) for number in of_topic]
+    return tuple(found)
 
 
 def positive_number(value: object) -> float | None:

@@ -4,9 +4,11 @@ A subscription is `{"topics": ["orders", "audit-*"], "rack": "r1", "capacity": 2
 a name that ends in `*` stands for all topics that begin so. `"topic_regex": "audit-[0-9]+"` stands for all topics with
 a name whose whole name it matches; one of it and `topics` must be there. `"topics_except": ["audit-*", "logs"]` leaves
 topics out that these would mean. With
-`"topics_debounce_ms": 5000` changes of topics collect for so long before they lead to a generation. An assignment is
-`{"topics": {"orders": [0, 1]}}`. Both may have `"user_data": {"version": 1, "data": "<base64>"}`, for strategies of the
-user's own. Kafka's bytes never begin with a brace, so the first byte distinguishes the two.
+`"topics_debounce_ms": 5000` changes of topics collect for so long before they lead to a generation.
+An assignment is `{"topics": {"orders": [0, 1]}}`. A strategy with copies adds `"active": {"orders": [1]}`: the
+partitions of which this member has the active copy; a member that lists `owned` repeats them. Both may have
+`"user_data": {"version": 1, "data": "<base64>"}`, for strategies of the user's own. Kafka's bytes never begin with a
+brace, so the first byte distinguishes the two.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rota.assignors.model import TopicPartition, UserData
-from rota.types.json_object import decode_object, names_in, positive_number
+from rota.types.json_object import by_topic, decode_object, names_in, partitions_in, positive_number
 from rota.types.topic_regex import topic_regex as check_regex
 from rota.types.user_data import own_user_data, topics_debounce_in, user_data_values
 from rota.types.wire_format import MalformedMetadata
@@ -34,6 +36,7 @@ class PlainSubscription:
     topics_debounce_ms: int = 0
     topic_regex: str | None = None
     topics_except: tuple[str, ...] = ()
+    active_partitions: tuple[TopicPartition, ...] = ()
 
 
 def is_plain(data: bytes) -> bool:
@@ -57,7 +60,7 @@ def decode_plain_subscription(data: bytes) -> PlainSubscription:
         raise MalformedMetadata('"generation_id" must be an integer')
     return PlainSubscription(
         tuple(dict.fromkeys(topics)),
-        _partitions(values.get("owned", {})),
+        partitions_in(values.get("owned", {})),
         generation_id,
         rack or None,
         capacity,
@@ -65,11 +68,18 @@ def decode_plain_subscription(data: bytes) -> PlainSubscription:
         topics_debounce_in(values),
         regex,
         names_in(values, "topics_except"),
+        partitions_in(values.get("active", {})),
     )
 
 
-def encode_plain_assignment(partitions: Sequence[TopicPartition], user_data: UserData | None = None) -> bytes:
-    values: dict[str, Any] = {"topics": _by_topic(partitions)}
+def encode_plain_assignment(
+    partitions: Sequence[TopicPartition],
+    user_data: UserData | None = None,
+    active: Sequence[TopicPartition] | None = None,
+) -> bytes:
+    values: dict[str, Any] = {"topics": by_topic(partitions)}
+    if active is not None:
+        values["active"] = by_topic(active)
     if user_data is not None:
         values["user_data"] = user_data_values(user_data)
     return json.dumps(values, separators=(",", ":")).encode()
@@ -77,19 +87,12 @@ def encode_plain_assignment(partitions: Sequence[TopicPartition], user_data: Use
 
 def with_partitions(assignment: bytes, partitions: Sequence[TopicPartition]) -> bytes:
     """The assignment with other partitions; whatever else it says stays."""
-    values = {**decode_object(assignment), "topics": _by_topic(partitions)}
+    values = {**decode_object(assignment), "topics": by_topic(partitions)}
     return json.dumps(values, separators=(",", ":")).encode()
 
 
 def decode_plain_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    return _partitions(decode_object(data).get("topics", {}))
-
-
-def _by_topic(partitions: Sequence[TopicPartition]) -> dict[str, list[int]]:
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        by_topic.setdefault(topic, []).append(partition)
-    return by_topic
+    return partitions_in(decode_object(data).get("topics", {}))
 
 
 def _user_data(values: Mapping[str, Any]) -> UserData | None:
@@ -97,14 +100,3 @@ def _user_data(values: Mapping[str, Any]) -> UserData | None:
     if not isinstance(user_data, dict):
         raise MalformedMetadata('"user_data" must be an object')
     return own_user_data(user_data)
-
-
-def _partitions(by_topic: object) -> tuple[TopicPartition, ...]:
-    if not isinstance(by_topic, dict):
-        raise MalformedMetadata("partitions must be lists of numbers by topic")
-    found: list[TopicPartition] = []
-    for topic, numbers in by_topic.items():
-        if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
-            raise MalformedMetadata(f"the partitions of {topic!r} must be a list of numbers")
-        found += [TopicPartition(topic, number) for number in numbers]
-    return tuple(found)

@@ -56,6 +56,8 @@ class Generation:
     """The member that the leader is asked to hand over to; empty as a rule. See `Succession`."""
     departed: Sequence[Departed] = ()
     now_ms: int = 0
+    is_stable: bool = False
+    """The group is Stable: members hold their former shares, whatever their metadata say."""
 
 
 def _any_share_changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
@@ -105,6 +107,8 @@ class ServerSide:
     `topics_debounce_ms`: for how long changes of topics collect, from the first one on, before the group is assigned
     anew. The first assignment of a generation waits for none of it.
     `succession` chooses the leader; by default it is the one before, or the member that joined first.
+    `promote`: the shares after members have gone, if those that are left have to give up nothing; else None. They are
+    in effect at once, without a join phase, and the group is assigned anew after that.
     `again_at_ms`: when the group is to be assigned anew although nothing else happens, by these shares; None: never.
     """
 
@@ -119,6 +123,7 @@ class ServerSide:
     topics_debounce_ms: Callable[[Generation], int] | None = None
     succession: Succession | None = None
     again_at_ms: Callable[[Mapping[str, bytes]], int | None] | None = None
+    promote: Callable[[Generation], Mapping[str, bytes] | None] | None = None
 
     def checked_assign(self, generation: Generation, topics: Mapping[str, TopicFacts]) -> dict[str, bytes]:
         """Call `assign`, and raise `TypeError` where it returns anything but bytes by member id."""

@@ -2,7 +2,8 @@
 
 It is a JSON object in the field that Kafka's bytes have for it, and under `user_data` where all is JSON:
 `{"capacity": 2.0, "topics_debounce_ms": 5000, "version": 1, "data": "<base64>"}`. `capacity` is for `weighted`,
-`topics_debounce_ms` for the coordinator where it assigns; `version` and `data` are the bytes of a strategy of the
+`topics_debounce_ms` for the coordinator where it assigns, `active` the partitions of which the member has the active
+copy; `version` and `data` are the bytes of a strategy of the
 user's own.
 """
 
@@ -11,23 +12,30 @@ from __future__ import annotations
 import binascii
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from rota.assignors.model import UserData
+from rota.assignors.model import TopicPartition, UserData
 from rota.protocol.limits import MAX_TOPICS_DEBOUNCE_MS
-from rota.types.json_object import decode_object, positive_number
+from rota.types.json_object import by_topic, decode_object, partitions_in, positive_number
 from rota.types.wire_format import MalformedMetadata
 
 UNVERSIONED: Final = -1
-_OURS: Final = {"capacity", "topics_debounce_ms", "version", "data"}
+_OURS: Final = {"capacity", "topics_debounce_ms", "active", "version", "data"}
 
 
-def encode_user_data(own: UserData | None = None, capacity: float = 1.0, topics_debounce_ms: int = 0) -> bytes | None:
+def encode_user_data(
+    own: UserData | None = None,
+    capacity: float = 1.0,
+    topics_debounce_ms: int = 0,
+    active: Collection[TopicPartition] | None = None,
+) -> bytes | None:
     """None where there is nothing to say."""
     values: dict[str, Any] = {} if capacity == 1.0 else {"capacity": capacity}
     if topics_debounce_ms:
         values["topics_debounce_ms"] = topics_debounce_ms
+    if active is not None:
+        values["active"] = by_topic(active)
     if own is not None:
         values |= user_data_values(own)
     return json.dumps(values).encode() if values else None
@@ -84,6 +92,15 @@ def topics_debounce_of(user_data: bytes | None) -> int:
         return topics_debounce_in(decode_object(user_data or b"{}"))
     except MalformedMetadata:
         return 0
+
+
+def active_in(user_data: bytes | None) -> tuple[TopicPartition, ...] | None:
+    """The partitions of which the member's copy is active; None where no roles were assigned."""
+    try:
+        found = decode_object(user_data or b"{}").get("active")
+        return None if found is None else partitions_in(found)
+    except MalformedMetadata:
+        return None
 
 
 def _foreign(data: bytes) -> UserData:

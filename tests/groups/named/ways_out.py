@@ -314,8 +314,8 @@ def only_the_loop_s_own_thread_may_ask(patch: Patch) -> None:
     "clients D6 C-04", THREADS + "test_threads_may_ask_a_term_and_have_the_candidate_stop", fails_with="AttributeError"
 )
 def stopping_is_an_event_of_asyncio_alone(patch: Patch) -> None:
-    patch(term, "StopSignal", asyncio.Event)
-    patch(worker_pool, "StopSignal", asyncio.Event)
+    patch(term, "FinalSignal", asyncio.Event)
+    patch(worker_pool, "FinalSignal", asyncio.Event)
 
 
 LOSSES = "tests/client/test_wrapped_losses.py::"

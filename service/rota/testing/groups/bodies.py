@@ -30,6 +30,9 @@ class PoolLife(ConsumerLife):
     def is_valid(self) -> bool:
         return self.pool is not None and Life.is_valid(self)
 
+    def is_active(self, place: Place) -> bool:
+        return self.pool is not None and place in self.pool._shards and self.pool._shards[place].role == "active"
+
     def problems_at_end(self) -> list[str]:
         """None that can be seen here: a body does not learn whether its shard was lost or revoked."""
         return []

@@ -21,6 +21,8 @@ class Ledger:
     is_static: bool
     is_valid: Callable[[], bool]
     """Whether the SDK says at this moment that what the program holds is its own."""
+    is_active: Callable[[Place], bool]
+    """Whether its copy of a place is the active one."""
     shares_work: bool = True
     """Held places count for `one holder`; an inner election's do not."""
     held: dict[Place, float] = field(default_factory=dict)
@@ -88,7 +90,7 @@ class Books:
         self.handed_over += len(added)
         if set(ledger.held) != set(held):
             self.violation("callbacks-differ", f"{ledger.name} holds {list(ledger.held)}, called with {list(held)}")
-        self.check_holders(added)
+        self.check_holders(held)
 
     def ended(self, ledger: Ledger, how: str, removed: Collection[Place]) -> None:
         """`on_revoked` has returned, or `on_lost` is called."""
@@ -150,9 +152,13 @@ class Books:
         """No place is worked on by more members at once than its strategy allows, by their own clocks."""
         working = [ledger for ledger in self.ledgers if ledger.shares_work and not ledger.is_dead and ledger.is_valid()]
         for place in places:
-            names = [ledger.name for ledger in working if place in ledger.held or place in ledger.bodies]
+            holding = [ledger for ledger in working if place in ledger.held or place in ledger.bodies]
+            names = [ledger.name for ledger in holding]
             if len(names) > self.most_holders:
                 self.violation("two-holders", f"{place} is held by {names} at once")
+            active = [ledger.name for ledger in holding if ledger.is_active(place)]
+            if len(active) > 1:
+                self.violation("two-active", f"{active} have the active copy of {place} at once")
 
     def check_all_holders(self) -> None:
         self.check_holders(list({place: None for ledger in self.ledgers for place in ledger.works_on}))

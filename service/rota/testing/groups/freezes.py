@@ -24,7 +24,7 @@ class FreezeRule:
                 self._until_ms.pop(entry.group_id, None)
             case RebalanceStarted(from_state="Stable", cause=cause) if cause in _VOLUNTARY:
                 self._check(entry, f"a rebalance began: {entry.record.reason}")
-            case AssignmentSynced(resync=True):
+            case AssignmentSynced(resync=True, cause=Cause.RESYNC):  # A departure is no wish.
                 self._check(entry, f"a new assignment was taken: {entry.record.reason}")
 
     def _check(self, entry: Entry, what: str) -> None:

@@ -12,7 +12,7 @@ from rota.client import Client
 from rota.client.errors import CoordinatorUnreachable, FencedInstanceId, InconsistentGroupProtocol
 from rota.client.transports.http import HttpTransport
 from rota.client.transports.port import Transport
-from rota.testing.groups.books import Ledger
+from rota.testing.groups.books import Ledger, Place
 from rota.testing.groups.coordinator import NAMESPACE
 from rota.testing.groups.http_road import ADDRESS, HttpRoad
 from rota.testing.groups.link import CALM, Link
@@ -51,7 +51,7 @@ class Life(ABC):
         self.began_at = world.loop.time()
         self.asked_to_end_at: float | None = None
         self.errands: dict[asyncio.Task[None], None] = {}
-        self.ledger = world.books.open(Ledger(name, instance_id is not None, self.is_valid))
+        self.ledger = world.books.open(Ledger(name, instance_id is not None, self.is_valid, self.is_active))
         self.link = self._link()
         self.client = Client(self._transport(self.link), NAMESPACE, client_id=name)
         self.task: asyncio.Task[None] = world.loop.create_task(self._live(), name=name)
@@ -66,6 +66,10 @@ class Life(ABC):
     @abstractmethod
     async def use(self) -> None:
         """The program: enter the block, work, leave it."""
+
+    def is_active(self, place: Place) -> bool:  # noqa: ARG002
+        """Whether its copy of a place is the active one; its only one is."""
+        return True
 
     def is_valid(self) -> bool:
         """Whether the SDK says that what this program holds is its own now."""

@@ -66,6 +66,9 @@ CONNECT_UPGRADES = 0.5
 OWN_COOPERATIVE = 0.3
 """How often members of a kind of the user's own are cooperative."""
 
+COPIES = (("redundant(n=2)",), ("cooperative-redundant(n=2)",), ("server:redundant(n=2)",))
+"""The forms of the strategy with copies."""
+
 STRATEGIES: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("range",),),
     (("roundrobin",),),
@@ -77,7 +80,7 @@ STRATEGIES: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("range",), ("cooperative-sticky", "range"), ("cooperative-sticky",)),
     (("sticky",), ("cooperative-sticky", "sticky"), ("cooperative-sticky",)),
     (("weighted",),),
-    (("redundant(n=2)",),),
+    (COPIES[0],),
     (("copartitioned",),),
     (("server:sticky",),),
 )
@@ -138,6 +141,8 @@ def draw_plan(seed: int, rng: Random) -> Plan:
     if plan.kind == CONNECT:
         is_upgraded = of_connect.random() < CONNECT_UPGRADES
         plan.stages = of_connect.choice(CONNECT_STAGES) if is_upgraded else (("incremental",),)
+    if plan.stages == (COPIES[0],):
+        plan.stages = (COPIES[seed % len(COPIES)],)
     plan.cooperative_members = plan.kind == MEMBERS and plan.static == 0.0 and of_own.random() < OWN_COOPERATIVE
     of_permits = Random(f"permits {seed}")
     if plan.kind == ELECTION and of_permits.random() < PERMITS_FOR_ELECTIONS:

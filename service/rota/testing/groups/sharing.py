@@ -101,6 +101,9 @@ class ConsumerLife(SharingLife):
     def is_valid(self) -> bool:
         return self.consumer is not None and super().is_valid()
 
+    def is_active(self, place: Any) -> bool:
+        return self.consumer is not None and self.consumer._topic_role.is_active(place)
+
     @property
     def names(self) -> tuple[str, ...] | None:
         """The topics that this program asks for; None for all."""

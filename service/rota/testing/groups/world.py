@@ -149,7 +149,7 @@ class World:
             for topic, partitions in plan.topics.items():
                 self.coordinator.ask(PutTopic(NAMESPACE, topic, partitions))
             own_strategies.register_all()
-            redundant = [name for name in plan.stages[0] if name.startswith("redundant")]
+            redundant = [name for name in plan.stages[0] if "redundant" in name]
             self.books.most_holders = 2 if redundant else 1
         for _ in range(plan.slots):
             self.add_slot()

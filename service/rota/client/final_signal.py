@@ -1,4 +1,4 @@
-"""A signal that work should stop, for tasks and threads alike."""
+"""A signal that is set once, for tasks and threads alike: that work should stop, or that a copy is the active one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 
-class StopSignal(asyncio.Event):
+class FinalSignal(asyncio.Event):
     """An `asyncio.Event` that threads may wait for, too: `await signal.wait()`, or `signal.wait_in_thread(1.0)`.
 
     `is_set` may be called from any thread.
@@ -22,8 +22,8 @@ class StopSignal(asyncio.Event):
         self._for_threads.set()
 
     def clear(self) -> None:
-        """A stop is final."""
-        raise RuntimeError("a stop signal is never cleared")
+        """What was said stays said."""
+        raise RuntimeError("this signal is never cleared")
 
     def wait_in_thread(self, timeout: float | None = None) -> bool:
         """Wait in a thread that runs no event loop, for at most `timeout` seconds; whether the signal is set."""
