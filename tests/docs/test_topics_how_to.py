@@ -26,11 +26,16 @@ def test_every_block_does_what_the_text_says(processes: Processes, tmp_path: Pat
     server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
     server.start_and_wait()
 
-    putting, sharing, own, following = (
+    putting, copies, sharing, own, following = (
         _run(language, text, tmp_path, url=server.url) for language, text in BLOCK.findall(PAGE) if language in SHELLS
     )
 
     assert re.search(r"partitions\W+8", putting)
+    assert copies.splitlines()[-3:] == [
+        "first has a copy of ledger/0 and is active",
+        "second has a copy of ledger/0 and is standby",
+        "second was promoted",
+    ]
     before, after = sharing.split("the first one becomes heavy\n")
     assert re.search(r"^small has \[\d, \d\]$", before, re.MULTILINE)
     assert "large has [0]\n" in after

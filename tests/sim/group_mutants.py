@@ -114,12 +114,12 @@ def a_group_without_members_was_always_left(patch: Patch) -> None:
 @mutant
 def each_rebalance_has_the_cause_of_a_join(patch: Patch) -> None:
     """S21: a rebalance after a departure has the cause of a join."""
-    original = rebalance.start_rebalance
+    original = rebalance.replace_departed
 
-    def start(result: Result, group: Any, limits: Any, trigger: Trigger) -> None:
+    def replace_departed(result: Result, group: Any, limits: Any, trigger: Trigger) -> None:
         original(result, group, limits, trigger._replace(cause=Cause.MEMBER_JOINED))
 
-    patch(leave, "start_rebalance", start)
+    patch(leave, "replace_departed", replace_departed)
 
 
 @mutant

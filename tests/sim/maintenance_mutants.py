@@ -69,14 +69,14 @@ def a_frozen_group_preempts_its_leader(patch: Patch) -> None:
 @mutant
 def a_departure_waits_for_the_end_of_a_freeze(patch: Patch) -> None:
     """S24: the work of a member that has gone lies still while the group is frozen."""
-    original = rebalance.start_rebalance
+    original = rebalance.replace_departed
 
-    def start_rebalance(result: Any, group: Any, *arguments: Any) -> None:
+    def replace_departed(result: Any, group: Any, *arguments: Any) -> None:
         if not group.is_frozen(result.now_ms):
             original(result, group, *arguments)
 
     for module in (leave, expiry):
-        patch(module, "start_rebalance", start_rebalance)
+        patch(module, "replace_departed", replace_departed)
 
 
 @mutant

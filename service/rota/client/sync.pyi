@@ -1065,6 +1065,13 @@ class Shard:
     stopping: FinalSignal
     """Set when the shard is to be given up: work that ends by itself within `drain_ms` is not cancelled."""
 
+    promoted: FinalSignal
+    """Set when this copy is the active one, from the beginning or later; see `role`."""
+
+    @property
+    def role(self) -> str:
+        """`active` or `standby`. By strategies such as `redundant(2)`, one of the copies of a partition is active."""
+
     @property
     def token(self) -> int:
         """The fencing token: give it to whatever you write to, and have older ones refused there."""
@@ -1119,7 +1126,7 @@ class FinalSignal(Event):
         """Wake all tasks and threads that wait. Called on the event loop."""
 
     def clear(self) -> None:
-        """A stop is final."""
+        """What was said stays said."""
 
     def wait_in_thread(self, timeout: float | None = None) -> bool:
         """Wait in a thread that runs no event loop, for at most `timeout` seconds; whether the signal is set."""

@@ -31,7 +31,7 @@ def of_all(members: list[MemberSubscription]) -> Mapping[str, list[TopicPartitio
     return {each.member_id: list(each.owned_partitions) for each in members}
 
 
-def test_each_partition_has_one_active_copy_and_members_equally_many() -> None:
+def test_each_partition_has_one_active_copy() -> None:
     shares = {name: [TopicPartition("t", number) for number in range(4)] for name in ("a", "b")}
 
     active = active_copies([member("a"), member("b")], shares)
@@ -68,7 +68,7 @@ def test_no_copy_is_active_before_the_former_one_was_revoked() -> None:
     assert active_copies(without, shares, withholds=True)["standby"] == [FIRST]
 
 
-def test_a_claim_of_an_earlier_generation_or_of_no_copy_counts_for_nothing() -> None:
+def test_late_and_empty_claims_count_for_nothing() -> None:
     late = member("late", (FIRST,), (FIRST,), generation=3)
     claims_without = member("claims", (), (FIRST,), generation=9)
     members = [late, claims_without, member("present", (FIRST,), (FIRST,), generation=4)]

@@ -32,7 +32,7 @@ def shares(core: Core) -> tuple[Roles, Roles]:
     )
 
 
-def test_the_standbys_of_a_member_that_leaves_are_promoted_at_once() -> None:
+def test_the_standbys_of_a_leaving_member_are_promoted_at_once() -> None:
     core = a_group_with_copies()
     held, active = shares(core)
 
