@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -164,8 +165,9 @@ def test_copies_that_fence_each_other_show_in_all_commands(rota: Rota) -> None:
     checks = {check["check"]: check for check in json.loads(rota("doctor", "-o", "json").out)}
 
     assert listed["takeovers"] == 3
-    assert f"3 in this generation, the last of pay-1 by {starts[-1]} at 127.0.0.1" in described
-    assert "pay-1 is taken over again and again" in why
+    assert re.search(r"takeovers: +3\n", described)
+    assert starts[-1] in described
+    assert "copies of pay-1 fence each other" in why
     assert "pay-1 was taken over 3 times within 10 min" in why
     assert not checks["groups"]["ok"]
     assert "indexers need attention: `rota groups why indexers`" in checks["groups"]["found"]

@@ -183,7 +183,7 @@ def test_copies_that_fence_each_other_are_named_and_counted() -> None:
     shown = explained(core)
 
     assert shown.mood is Mood.WAITING
-    assert shown.headline == "Stable for 4.0 s: 2 members in generation 1, but i1 is taken over again and again."
+    assert shown.headline == "Stable for 4.0 s: 2 members in generation 1, but copies of i1 fence each other."
     (copies,) = said(shown, "copies")
     assert copies.startswith(
         "i1 was taken over 4 times within 10 min, the last time because another process at 10.0.0.1"

@@ -152,18 +152,20 @@ def test_a_phase_that_began_in_a_former_claim_is_not_timed() -> None:
 def test_repeated_takeovers_are_counted_apart_from_restarts() -> None:
     metrics = Metrics()
     telemetry = ServerTelemetry(metrics)
-    restarts = [fenced(number * 1_000, f"pod-{number}") for number in range(50)]
-    copies = [fenced(50_000 + number * 3_000, "pay-1") for number in range(5)]
+    restarts = [fenced(number * 1_000, f"pod{number}-0") for number in range(50)]
+    copies = [fenced(50_000 + number * 3_000, f"copy-{number}") for number in range(5)]
 
-    telemetry.on_events(0, [*restarts, *copies, fenced(64_000 + LATELY_MS, "pay-1")])
+    telemetry.on_events(0, [*restarts, *copies, fenced(62_000 + LATELY_MS, "copy-5")])
 
     value = metrics.registry.get_sample_value
-    assert value("rota_group_changes_total", {"cause": "takeover"}) == 50 + 2 + 1
-    assert value("rota_group_changes_total", {"cause": "takeover_repeated"}) == 3
+    assert value("rota_group_changes_total", {"cause": "takeover"}) == 50 + 1 + 1
+    assert value("rota_group_changes_total", {"cause": "takeover_repeated"}) == 4
 
 
-def fenced(at_ms: int, group_instance_id: str) -> JournalEvent:
-    payload = {"member_id": "a", "new_member_id": "b", "group_instance_id": group_instance_id}
+def fenced(at_ms: int, member_id: str) -> JournalEvent:
+    """The next process, such as `copy-1` after `copy-0`, takes the place over."""
+    name, _, number = member_id.partition("-")
+    payload = {"member_id": member_id, "new_member_id": f"{name}-{int(number) + 1}"}
     return JournalEvent(1, at_ms, "default", "g", 1, "member_fenced", "", payload)
 
 

@@ -443,21 +443,13 @@ def _print_description(group: DescribeReply) -> None:
         "last rebalance": why(group.rebalance_reason, group.rebalance_by),
         "cause": group.rebalance_cause,
         "pending ids": group.pending_members or None,
-        "takeovers": _takeovers(group),
+        "takeovers": max((takeover_of(member.fencing_token) for member in group.members), default=0) or None,
     }
     print_table([[f"{name}:", value] for name, value in facts.items() if value not in (None, "")])
     if group.members:
         print()
         rows = [(m.member_id, m.group_instance_id, m.host, m.fencing_token, _held(m)) for m in group.members]
         print_table(rows, headings=("member", "instance", "host", "token", "holds"))
-
-
-def _takeovers(group: DescribeReply) -> str | None:
-    """How often another process took a static member's place in this generation, and the last one."""
-    last = max(group.members, key=lambda member: takeover_of(member.fencing_token), default=None)
-    if last is None or not (number := takeover_of(last.fencing_token)):
-        return None
-    return f"{number} in this generation, the last of {last.group_instance_id} by {last.member_id} at {last.host}"
 
 
 def _held(member: DescribedMember) -> str:

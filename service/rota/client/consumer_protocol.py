@@ -90,11 +90,9 @@ class Plan:
 
     def is_same_as(self, former: Plan) -> bool:
         """Whether each member has the same share, in whatever order, the same roles and the same user data."""
-        same_members = self.shares.keys() == former.shares.keys() and self.user_data == former.user_data
-        return same_members and all(
-            set(share) == set(former.shares[member_id])
-            and set(self.active.get(member_id, ())) == set(former.active.get(member_id, ()))
-            for member_id, share in self.shares.items()
+        return self.user_data == former.user_data and all(
+            {each: set(share) for each, share in these.items()} == {each: set(share) for each, share in those.items()}
+            for these, those in ((self.shares, former.shares), (self.active, former.active))
         )
 
     def subscriptions(self) -> dict[str, frozenset[str]]:

@@ -140,9 +140,7 @@ class _Explainer:
 
     def _stable(self) -> tuple[Mood, str, list[Point]]:
         contested = self._contested()
-        rest = "none is waited for"
-        if contested:
-            rest = f"but {listed(list(contested))} {'are' if len(contested) > 1 else 'is'} taken over again and again"
+        rest = f"but copies of {listed(list(contested))} fence each other" if contested else "none is waited for"
         headline = (
             f"Stable for {self._in_state()}: {count(len(self.group.members), 'member')} "
             f"in generation {self.group.generation_id}, {rest}."
@@ -231,13 +229,15 @@ class _Explainer:
 
     def _copies(self) -> list[Point]:
         """Static members that were taken over so often that two processes have their id, or one keeps starting."""
-        points = []
-        for instance_id, taken_over in list(self._contested().items())[:_NAMED]:
-            times = f"{instance_id} was taken over {len(taken_over)} times within {duration(LATELY_MS)}"
-            last = f"the last time because {taken_over[-1]['reason']}"
-            either = "Two processes have this group_instance_id, or one starts again and again"
-            points.append(Point("copies", f"{times}, {last}. {either}: each start fences the process before."))
-        return points
+        either = "Two processes have this group_instance_id, or one starts again and again"
+        return [
+            Point(
+                "copies",
+                f"{instance_id} was taken over {len(lines)} times within {duration(LATELY_MS)}, the last time because "
+                f"{lines[-1]['reason']}. {either}: each start fences the process before.",
+            )
+            for instance_id, lines in list(self._contested().items())[:_NAMED]
+        ]
 
     def _maintenance(self) -> list[Point]:
         """A freeze, the members that may leave, and the units that are left out."""

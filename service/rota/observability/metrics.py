@@ -147,7 +147,7 @@ class Metrics:
         self._group_changes = Counter(
             "rota_group_changes_total",
             "Changes of groups: rebalances that started, resyncs, and takeovers of a static member's place; "
-            "takeover_repeated is the third one of a group_instance_id within 10 minutes, and each that follows.",
+            "takeover_repeated is one of a process that took its place over less than 10 minutes before.",
             ["cause"],
             registry=self.registry,
         )

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from rota.observability.explanation import LATELY_MS, TROUBLE
+from rota.observability.explanation import LATELY_MS
 from rota.observability.metrics import Metrics
 from rota.replica.going_back import Setback
 from rota.replica.ports import JournalEvent
@@ -39,7 +39,8 @@ class ServerTelemetry(Telemetry):
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._transitions = TransitionLog()
-        self._takeovers = Takeovers()
+        self._taken_over_at_ms: dict[int, dict[str, int]] = {}
+        """By shard and member, when the member took the place of another process."""
         self._owned: set[int] = set()
         self._awaited_since_ms: dict[int, dict[tuple[str, str], int]] = {}
         """By shard and group, when a generation without an assignment yet was complete."""
@@ -70,7 +71,13 @@ class ServerTelemetry(Telemetry):
                     self._metrics.group_emptied(event.payload["cause"])
                     awaited.pop(group, None)
                 case "member_fenced":
-                    self._metrics.group_changed(self._takeovers.cause(shard_id, event))
+                    known = self._taken_over_at_ms.setdefault(shard_id, {})
+                    former_at_ms = known.pop(event.payload["member_id"], event.at_ms - LATELY_MS)
+                    known[event.payload["new_member_id"]] = event.at_ms
+                    is_repeated = event.at_ms - former_at_ms < LATELY_MS
+                    self._metrics.group_changed("takeover_repeated" if is_repeated else "takeover")
+                case "member_left" | "member_expired" | "member_removed" if shard_id in self._taken_over_at_ms:
+                    self._taken_over_at_ms[shard_id].pop(event.payload["member_id"], None)
                 case "group_deleted":
                     awaited.pop(group, None)
                 case _:
@@ -96,7 +103,7 @@ class ServerTelemetry(Telemetry):
     def _forget(self, shard_id: int) -> None:
         self._awaited_since_ms.pop(shard_id, None)
         self._transitions.forget(shard_id)
-        self._takeovers.forget(shard_id)
+        self._taken_over_at_ms.pop(shard_id, None)
 
     def on_forwarded(self, code: str) -> None:
         self._metrics.forwarded(code)
@@ -127,27 +134,6 @@ class ServerTelemetry(Telemetry):
         _log.warning(
             "event loop blocked; session deadlines are extended by the same time", extra={"lateness_ms": lateness_ms}
         )
-
-
-class Takeovers:
-    """The latest takeovers of each static member's place: those of a rolling restart are one each."""
-
-    def __init__(self) -> None:
-        self._at_ms: dict[int, dict[tuple[str, str, str], tuple[int, ...]]] = {}
-        """By shard and static member, in the order of the last takeover."""
-
-    def cause(self, shard_id: int, event: JournalEvent) -> str:
-        """`takeover`, or `takeover_repeated` if copies fence each other or a process keeps starting again."""
-        known, since_ms = self._at_ms.setdefault(shard_id, {}), event.at_ms - LATELY_MS
-        member = (event.namespace, event.group_id, event.payload["group_instance_id"])
-        times = [at_ms for at_ms in known.pop(member, ()) if at_ms > since_ms]
-        known[member] = (*times[1 - TROUBLE :], event.at_ms)
-        while known[oldest := next(iter(known))][-1] <= since_ms:
-            del known[oldest]
-        return "takeover_repeated" if len(known[member]) >= TROUBLE else "takeover"
-
-    def forget(self, shard_id: int) -> None:
-        self._at_ms.pop(shard_id, None)
 
 
 class TransitionLog:

@@ -107,12 +107,9 @@ def promote(generation: Generation) -> dict[str, bytes] | None:
     name = generation.protocol_name.removeprefix(PREFIX)
     if not has_copies(name) or strategy(name).own is not None:  # An own one says more than partitions.
         return None
-    shares = {member.member_id: assigned_partitions(member.former) for member in generation.members}
-    members = [
-        MemberSubscription(each, owned_partitions=shares[each], active_partitions=active_partitions(former) or ())
-        for each, former in ((member.member_id, member.former) for member in generation.members)
-    ]
-    active = active_copies(members, shares)
+    group = group_subscription(generation, {})
+    shares = {member.member_id: tuple(member.owned_partitions) for member in group.members}
+    active = active_copies(group.members, shares)
     return {
         member.member_id: _encoded(member, shares[member.member_id], None, active[member.member_id])
         for member in generation.members
@@ -132,7 +129,12 @@ def topics_debounce_ms(generation: Generation) -> int:
 def read_metadata(metadata: bytes) -> Readable:
     if plain.is_plain(metadata):
         said = plain.decode_plain_subscription(metadata)
-        values: dict[str, Any] = {"topics": list(said.topics), "rack": said.rack, "capacity": said.capacity}
+        of_member = said.said
+        values: dict[str, Any] = {
+            "topics": list(of_member.topics),
+            "rack": of_member.rack,
+            "capacity": of_member.capacity,
+        }
         if said.topic_regex is not None:
             values["topic_regex"] = said.topic_regex
         if said.topics_except:
@@ -175,7 +177,7 @@ def _debounce_ms(metadata: bytes) -> int:
 def _wanted(metadata: bytes) -> WantedTopics:
     if plain.is_plain(metadata):
         said = plain.decode_plain_subscription(metadata)
-        return WantedTopics(frozenset(said.topics), said.topic_regex, frozenset(said.topics_except))
+        return WantedTopics(frozenset(said.said.topics), said.topic_regex, frozenset(said.topics_except))
     return WantedTopics(frozenset(consumer.decode_subscription(metadata).topics), None)
 
 
@@ -205,7 +207,7 @@ class _Resolved:
 def _subscription(member: JoinedWith, generation: Generation, resolved: _Resolved) -> MemberSubscription:
     said, regex, excepted = _said(member)
     said = replace(said, topics=resolved.names(said.topics, regex, excepted))
-    if not member.former or (said.owned_partitions and not generation.is_stable):
+    if not generation.is_stable and (said.owned_partitions or not member.former):
         return said
     owned, active = _former(member.former)
     return replace(said, owned_partitions=owned, active_partitions=active, generation=generation.generation_id - 1)
@@ -216,19 +218,9 @@ def _said(member: JoinedWith) -> tuple[MemberSubscription, str | None, tuple[str
     if not plain.is_plain(member.metadata):
         said = consumer.decode_subscription(member.metadata)
         return said.of_member(member.member_id, member.group_instance_id), None, ()
-    plain_subscription = plain.decode_plain_subscription(member.metadata)
-    subscription = MemberSubscription(
-        member.member_id,
-        member.group_instance_id,
-        plain_subscription.topics,
-        plain_subscription.owned_partitions,
-        plain_subscription.generation_id,
-        plain_subscription.rack,
-        plain_subscription.capacity,
-        plain_subscription.user_data,
-        plain_subscription.active_partitions,
-    )
-    return subscription, plain_subscription.topic_regex, plain_subscription.topics_except
+    subscription = plain.decode_plain_subscription(member.metadata)
+    of_member = replace(subscription.said, member_id=member.member_id, group_instance_id=member.group_instance_id)
+    return of_member, subscription.topic_regex, subscription.topics_except
 
 
 def _former(assignment: bytes) -> tuple[tuple[TopicPartition, ...], tuple[TopicPartition, ...]]:

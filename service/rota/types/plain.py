@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rota.assignors.model import TopicPartition, UserData
+from rota.assignors.model import MemberSubscription, TopicPartition, UserData
 from rota.types.json_object import by_topic, decode_object, names_in, partitions_in, positive_number
 from rota.types.topic_regex import topic_regex as check_regex
 from rota.types.user_data import own_user_data, topics_debounce_in, user_data_values
@@ -27,16 +27,11 @@ from rota.types.wire_format import MalformedMetadata
 
 @dataclass(frozen=True, slots=True)
 class PlainSubscription:
-    topics: tuple[str, ...]
-    owned_partitions: tuple[TopicPartition, ...] = ()
-    generation_id: int = -1
-    rack: str | None = None
-    capacity: float = 1.0
-    user_data: UserData | None = None
-    topics_debounce_ms: int = 0
-    topic_regex: str | None = None
-    topics_except: tuple[str, ...] = ()
-    active_partitions: tuple[TopicPartition, ...] = ()
+    said: MemberSubscription
+    """Without the member's id, and with patterns as they are."""
+    topics_debounce_ms: int
+    topic_regex: str | None
+    topics_except: tuple[str, ...]
 
 
 def is_plain(data: bytes) -> bool:
@@ -59,16 +54,20 @@ def decode_plain_subscription(data: bytes) -> PlainSubscription:
     if isinstance(generation_id, bool) or not isinstance(generation_id, int):
         raise MalformedMetadata('"generation_id" must be an integer')
     return PlainSubscription(
-        tuple(dict.fromkeys(topics)),
-        partitions_in(values.get("owned", {})),
-        generation_id,
-        rack or None,
-        capacity,
-        _user_data(values),
+        MemberSubscription(
+            "",
+            None,
+            tuple(dict.fromkeys(topics)),
+            partitions_in(values.get("owned", {})),
+            generation_id,
+            rack or None,
+            capacity,
+            _user_data(values),
+            partitions_in(values.get("active", {})),
+        ),
         topics_debounce_in(values),
         regex,
         names_in(values, "topics_except"),
-        partitions_in(values.get("active", {})),
     )
 
 
