@@ -43,7 +43,7 @@ async def download(database: sqlite3.Connection, permit: Permits) -> None:
 async def main() -> None:
     database = sqlite3.connect(os.environ.get("DATABASE", "downloads.db"), timeout=30)
     database.execute(SCHEMA)
-    session_timeout_ms = int(os.environ.get("ROTA_SESSION_TIMEOUT_MS", "10000"))
+    session_timeout_ms = int(os.environ.get("ROTA_SESSION_TIMEOUT_MS", "15000"))
     async with rota.connect(os.environ.get("ROTA_URL", "http://localhost:8080")) as client:
         while True:
             try:

@@ -53,7 +53,7 @@ class Campaign:
         """Why the coordinator rejected this replica for good."""
 
     async def run(self, client: Client) -> None:
-        session_timeout_ms = int(os.environ.get("ROTA_SESSION_TIMEOUT_MS", "10000"))
+        session_timeout_ms = int(os.environ.get("ROTA_SESSION_TIMEOUT_MS", "15000"))
         while True:
             try:
                 async with client.leader("billing", session_timeout_ms=session_timeout_ms) as self.election:

@@ -72,7 +72,7 @@ class Counter:
 async def main() -> None:
     """Work until SIGTERM or SIGINT: then transactions are completed, and other workers acquire the shards at once."""
     url = os.environ.get("ROTA_URL", "http://localhost:8080")
-    session_timeout_ms = int(os.environ.get("ROTA_SESSION_TIMEOUT_MS", "10000"))
+    session_timeout_ms = int(os.environ.get("ROTA_SESSION_TIMEOUT_MS", "15000"))
     # A worker that is paused in a transaction must not hold its rows for longer than it holds its shards.
     patience = {"idle_in_transaction_session_timeout": str(session_timeout_ms)}
     async with (

@@ -27,14 +27,13 @@ from rota.pipeline.journal import open_journal
 from rota.pipeline.positions import Position
 from rota.protocol.errors import ErrorCode, LinesPruned
 from rota.replica.ports import JournalEvent, ShardBatch, StoreUnavailable
-from rota.storage import MemoryTables, SqlStore
-from rota.storage.memory import MemoryReader
+from rota.storage import SqlStore
 from rota.storage.partitions import create_partitions
 from rota.storage.prune_plan import Pruned
 from rota.storage.pruning import prune
 from rota.storage.readers import list_readers
 from rota.storage.schema import FENCE_GATE
-from rota.testing.memory import MemoryStore
+from rota.testing.memory import MemoryReader, MemoryStore, MemoryTables
 from tests.contracts.builders import A_MINUTE_MS, AT_MS, a_batch, an_event, an_offset, image_of
 from tests.contracts.conftest import EVENTUALLY_S, SHARD_COUNT
 from tests.contracts.test_append_races import BEFORE, CHANGES

@@ -19,8 +19,8 @@ from rota.protocol.messages import (
     SyncReply,
 )
 
-SESSION_MS = 9_000
-MARGIN_MS = 180
+SESSION_MS = 15_000
+MARGIN_MS = 300
 REBALANCE_MS = 30_000
 POLL_MS = 3_000
 

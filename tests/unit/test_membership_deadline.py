@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from rota.membership import (
     Assigned,
     Event,
@@ -45,6 +47,21 @@ def test_the_deadline_counts_from_the_last_renewals_sending() -> None:
     bench = a_stable_follower()
     bench.answered(BEATING, after_ms=500)
     assert bench.membership.deadline_ms == bench.sent_at_ms + SESSION_MS - MARGIN_MS
+
+
+def test_an_answer_gives_the_parked_time_back() -> None:
+    bench = a_stable_follower()
+    bench.answered(replace(BEATING, waited_ms=POLL_MS), after_ms=POLL_MS + 500)
+    counted_ms = POLL_MS - POLL_MS // 50  # The clocks may differ by 2 %.
+    assert bench.membership.deadline_ms == bench.sent_at_ms + counted_ms + SESSION_MS - MARGIN_MS
+    assert bench.membership.revoke_by_ms == bench.sent_at_ms + counted_ms + REBALANCE_MS - MARGIN_MS
+
+
+@pytest.mark.parametrize(("after_ms", "most_ms"), [(500, 500), (2 * POLL_MS, POLL_MS)])
+def test_parked_time_ends_with_the_wait_and_the_answer(after_ms: int, most_ms: int) -> None:
+    bench = a_stable_follower()
+    bench.answered(replace(BEATING, waited_ms=60_000), after_ms=after_ms)
+    assert bench.membership.deadline_ms == bench.sent_at_ms + most_ms + SESSION_MS - MARGIN_MS
 
 
 def test_a_heartbeat_answered_with_a_rebalance_still_renews() -> None:
@@ -136,7 +153,7 @@ def test_silence_begins_when_an_answer_is_due() -> None:
     bench = a_stable_follower()
     planned = bench.membership.next_request(bench.now_ms)
     assert planned is not None
-    parked_ms = planned.timeout_ms - POLL_MS  # A heartbeat's grace is a third of the session, as the longest park.
+    parked_ms = planned.timeout_ms - SESSION_MS // 3  # which is the grace of a heartbeat
     assert bench.unanswered(planned.timeout_ms) == [Unreachable(bench.sent_at_ms + parked_ms)]
 
 
@@ -154,7 +171,7 @@ def test_a_slow_stop_is_lost_at_the_rebalance_timeout() -> None:
     rebalancing = REBALANCING
     while bench.membership.state is not State.UNJOINED:
         bench.answered(rebalancing)
-        assert bench.now_ms <= settled_at_ms + REBALANCE_MS
+        assert (bench.membership.deadline_ms or 0) <= settled_at_ms + REBALANCE_MS
     assert bench.events == [Lost(1, "deadline")]
     assert bench.now_ms > settled_at_ms + REBALANCE_MS - 2 * POLL_MS
 

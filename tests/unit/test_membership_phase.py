@@ -14,6 +14,7 @@ from tests.unit.membership_bench import (
     BEATING,
     MARGIN_MS,
     MEMBER_ID_REQUIRED,
+    POLL_MS,
     SESSION_MS,
     SETTINGS,
     Bench,
@@ -168,7 +169,7 @@ def test_a_heartbeat_that_did_not_park_precedes_one_that_does() -> None:
 
     assert planned is not None
     assert isinstance(planned.request, Heartbeat)
-    assert (planned.send_at_ms, planned.request.wait_ms) == (bench.now_ms, (SESSION_MS - MARGIN_MS) // 3)
+    assert (planned.send_at_ms, planned.request.wait_ms) == (bench.now_ms, POLL_MS)
 
 
 def pauses(bench: Bench, count: int) -> list[int]:

@@ -56,7 +56,7 @@ Grace = Annotated[
     typer.Option(
         "--grace-ms",
         min=0,
-        help="Time from TERM to KILL; at most a quarter of the session timeout; default: a fifth of it.",
+        help="Time from TERM to KILL; at most a quarter of the session timeout; default: a fifth of it, at most 2 s.",
         show_default=False,
     ),
 ]

@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rota.protocol.defaults import COMMAND_GRACE_MS, COMMAND_MARGIN_MS
+
 COMMAND_ENDED = "the command has ended"
 _MIN_MARGIN_MS = 50
 
@@ -27,8 +29,8 @@ class StopTimes:
     def for_session(cls, session_timeout_ms: int, grace_ms: int | None = None) -> StopTimes:
         """The times that fit into a session.
 
-        A member with answered heartbeats always has more than two fifths of its session left, so that grace and
-        margin together must stay below that: otherwise a healthy leader would have to stop between two heartbeats.
+        A member with answered heartbeats always has three quarters of its session left. What exceeds grace and margin
+        is the time for which a run survives a failure: see the sums in `docs/explanation/failures.md`.
 
         Raises:
             ValueError: The grace is longer than a quarter of the session.
@@ -38,8 +40,8 @@ class StopTimes:
             raise ValueError(
                 f"a grace of {grace_ms} ms is longer than a quarter of the session, which is {longest_ms} ms"
             )
-        grace_ms = session_timeout_ms // 5 if grace_ms is None else grace_ms
-        return cls(grace_ms, max(_MIN_MARGIN_MS, session_timeout_ms // 10))
+        grace_ms = min(session_timeout_ms // 5, COMMAND_GRACE_MS) if grace_ms is None else grace_ms
+        return cls(grace_ms, max(_MIN_MARGIN_MS, min(session_timeout_ms // 10, COMMAND_MARGIN_MS)))
 
     def kill_at_ms(self, valid_until_ms: int) -> int:
         """When the guardian kills."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from rota.group.assignment import mark_synced, server_side_of
@@ -95,11 +96,15 @@ def _note_share(result: Result, group: Group, member: Member) -> None:
 
 
 def unpark_heartbeat(result: Result, group: Group, member: Member, *, answer: bool) -> None:
-    """The group did not move in the call's time. An answered wait shows that the member was there until now."""
+    """The group did not move in the call's time. An answered wait shows that the member was there until now.
+
+    The call renewed the session when it was received. So the time since the last renewal is never longer than its wait.
+    """
     call, member.heartbeat_call = member.heartbeat_call, None
     if answer and call is not None:
+        renewed_ms = (member.session_deadline_ms or result.now_ms) - member.image.session_timeout_ms
         renew_session(result, group, member)
-        result.reply(call, _alive(group))
+        result.reply(call, replace(_alive(group), waited_ms=max(0, result.now_ms - renewed_ms)))
 
 
 def release_heartbeats(result: Result, group: Group) -> None:

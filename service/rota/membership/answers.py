@@ -256,10 +256,10 @@ def _hold(standing: Standing, assignment: bytes, now_ms: int) -> list[Event]:
 
 
 def _take_heartbeat(standing: Standing, request: Heartbeat, reply: HeartbeatReply, at: Moment) -> list[Event]:
-    standing.heartbeat_at_ms = at.sent_at_ms + _heartbeat_spacing_ms(standing, request)
+    standing.heartbeat_at_ms = at.sent_at_ms + _heartbeat_spacing_ms(standing, request, at)
     match reply.error:
         case ErrorCode.NONE:
-            return _heartbeat_accepted(standing, reply, at)
+            return _heartbeat_accepted(standing, request, reply, at)
         case ErrorCode.REBALANCE_IN_PROGRESS:
             standing.deadline.renewed(at.sent_at_ms)
             events = standing.rebalance(at.now_ms)
@@ -269,16 +269,26 @@ def _take_heartbeat(standing: Standing, request: Heartbeat, reply: HeartbeatRepl
             return standing.refused(code, reply.detail, at.now_ms, at.jitter)
 
 
-def _heartbeat_spacing_ms(standing: Standing, request: Heartbeat) -> int:
-    """One parked heartbeat follows the other, unless a coordinator answers sooner than it was asked to."""
+def _heartbeat_spacing_ms(standing: Standing, request: Heartbeat, at: Moment) -> int:
+    """One parked heartbeat follows the other, unless it was answered before half of the time that was asked for."""
     interval_ms = standing.settings.heartbeat_interval_ms
     if standing.settings.long_poll and standing.state is State.STABLE:
-        return min(interval_ms, request.wait_ms or 0)
+        wait_ms = request.wait_ms or 0
+        return 0 if at.now_ms - at.sent_at_ms >= wait_ms // 2 else min(interval_ms, wait_ms)
     return interval_ms
 
 
-def _heartbeat_accepted(standing: Standing, reply: HeartbeatReply, at: Moment) -> list[Event]:
-    standing.on_heartbeat_answer(reply, at.sent_at_ms)
+def _counted_ms(request: Heartbeat, reply: HeartbeatReply, at: Moment) -> int:
+    """How long after its sending a heartbeat still renewed the session: for its parked time, less 2 % for the clocks.
+
+    The coordinator received it after it was sent, and renewed the session once more when the parked time was over. It
+    parks no call for longer than it was asked to, and not beyond its answer.
+    """
+    return max(0, min(reply.waited_ms * 49 // 50, request.wait_ms or 0, at.now_ms - at.sent_at_ms))
+
+
+def _heartbeat_accepted(standing: Standing, request: Heartbeat, reply: HeartbeatReply, at: Moment) -> list[Event]:
+    standing.on_heartbeat_answer(reply, at.sent_at_ms + _counted_ms(request, reply, at))
     standing.pace.at_once(at.now_ms)
     if standing.state is State.STABLE:
         standing.pace.reset()

@@ -8,6 +8,7 @@ from rota.membership.states import LATER, REFUSALS
 from rota.protocol.defaults import (
     BACKOFF_CAP_MS,
     BACKOFF_FIRST_MS,
+    HEARTBEAT_BACKOFF_CAP_MS,
     HEARTBEAT_INTERVAL_MS,
     REBALANCE_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
@@ -63,8 +64,8 @@ class MembershipSettings:
 
     @property
     def poll_ms(self) -> int:
-        """The longest that a call may park: two of them in a row, and a third of either timeout is still left."""
-        return min(self.session_timeout_ms // 3, self.rebalance_timeout_ms // 3, MAX_WAIT_MS)
+        """The longest that a call may park: the answers to two in a row may be lost, and time is left for others."""
+        return min(self.session_timeout_ms // 5, self.rebalance_timeout_ms // 3, MAX_WAIT_MS)
 
     @property
     def heartbeat_interval_ms(self) -> int:
@@ -99,7 +100,7 @@ class MembershipSettings:
     @property
     def heartbeat_backoff_cap_ms(self) -> int:
         """Back-off between heartbeats must not eat the session that they are to save."""
-        return min(self.backoff_cap_ms, self.session_timeout_ms // 10)
+        return min(self.backoff_cap_ms, self.session_timeout_ms // 10, HEARTBEAT_BACKOFF_CAP_MS)
 
     @property
     def rejoin_backoff_cap_ms(self) -> int:

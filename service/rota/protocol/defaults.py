@@ -11,13 +11,14 @@ from typing import Final
 
 # --- membership ------------------------------------------------------------------------------
 
-SESSION_TIMEOUT_MS: Final = 10_000
+SESSION_TIMEOUT_MS: Final = 15_000
 SERVER_SESSION_TIMEOUT_MS: Final = 45_000
 DEMO_SESSION_TIMEOUT_MS: Final = 2_000
 REBALANCE_TIMEOUT_MS: Final = 60_000
 CONSUMER_REBALANCE_TIMEOUT_MS: Final = 300_000
 COMMAND_REBALANCE_TIMEOUT_MS: Final = 10_000
 HEARTBEAT_INTERVAL_MS: Final = 3_000
+LEASE_MS: Final = 5_000
 RETURN_DELAY_MS: Final = 300_000
 PREEMPT_AFTER_MS: Final = 30_000
 DRAIN_GRANT_MS: Final = 300_000
@@ -32,6 +33,8 @@ AUTO_COMMIT_MS: Final = 5_000
 STOP_DRAIN_MS: Final = 8_000
 REVOKE_DRAIN_MS: Final = 0
 COMMAND_DRAIN_MS: Final = 10_000
+COMMAND_GRACE_MS: Final = 2_000
+COMMAND_MARGIN_MS: Final = 1_000
 CLOSE_TIMEOUT_MS: Final = 30_000
 COMMIT_FLUSH_TIMEOUT_MS: Final = 2_000
 HURRIED_LEAVE_TIMEOUT_MS: Final = 1_000
@@ -47,6 +50,7 @@ COMMAND_LINE_TIMEOUT_MS: Final = 10_000
 COMPLETION_TIMEOUT_MS: Final = 2_000
 BACKOFF_FIRST_MS: Final = 100
 BACKOFF_CAP_MS: Final = 5_000
+HEARTBEAT_BACKOFF_CAP_MS: Final = 1_000
 CALL_BACKOFF_FIRST_MS: Final = 50
 CALL_BACKOFF_CAP_MS: Final = 2_000
 LONGEST_RETRY_AFTER_MS: Final = 30_000
@@ -86,8 +90,8 @@ DEFAULTS: Final = (
         "SESSION_TIMEOUT_MS",
         SESSION_TIMEOUT_MS,
         "`session_timeout_ms` of every member of the SDK; `rota lead`, `rota work`, `rota sidecar`; the adapters",
-        "How long work stands still after a crash. Two heartbeats in a row may be lost, and a program "
-        "or its machine may pause for some seconds.",
+        "How long work stands still after a crash. Holders survive a replica's crash, a restart, and a network that "
+        "is silent for 6 s; [the sums](../explanation/failures.md#the-sums) say for how long each of them does.",
     ),
     Default(
         "SERVER_SESSION_TIMEOUT_MS",
@@ -123,8 +127,15 @@ DEFAULTS: Final = (
     Default(
         "HEARTBEAT_INTERVAL_MS",
         HEARTBEAT_INTERVAL_MS,
-        "heartbeats that the coordinator does not park; at most a third of the session",
-        "Kafka's default. With a third of the session, two heartbeats may be lost before the session expires.",
+        "heartbeats that the coordinator does not park; at most a fifth of the session, as those that it parks",
+        "Kafka's default. With a fifth of the session, two heartbeats may be lost before the session expires.",
+    ),
+    Default(
+        "LEASE_MS",
+        LEASE_MS,
+        "`--lease-ms` of `rota serve`",
+        "How long a replica's crash leaves its groups without an owner. Replicas and stores pause for some seconds "
+        "without losing a shard.",
     ),
     Default(
         "RETURN_DELAY_MS",
@@ -136,7 +147,7 @@ DEFAULTS: Final = (
         "PREEMPT_AFTER_MS",
         PREEMPT_AFTER_MS,
         "`preempt_after_ms` of candidates; candidates without one in their metadata",
-        "A candidate that restarts again and again does not take the leadership each time. Three sessions.",
+        "A candidate that restarts again and again does not take the leadership each time. Two sessions.",
     ),
     Default(
         "DRAIN_GRANT_MS",
@@ -192,6 +203,18 @@ DEFAULTS: Final = (
         COMMAND_DRAIN_MS,
         "`--drain-ms` of `rota work`",
         "A command handles SIGTERM by itself and cannot give up half of its share: it stops, and starts on the rest.",
+    ),
+    Default(
+        "COMMAND_GRACE_MS",
+        COMMAND_GRACE_MS,
+        "`--grace-ms` of `rota lead`, `rota hold` and `rota work`; at most a fifth of the session",
+        "From TERM to KILL. It ends before the deadline, so a longer one shortens the outages that a command survives.",
+    ),
+    Default(
+        "COMMAND_MARGIN_MS",
+        COMMAND_MARGIN_MS,
+        "how long before its deadline such a command is killed; at most a tenth of the session",
+        "A busy machine takes a moment to end all processes of a command.",
     ),
     Default(
         "CLOSE_TIMEOUT_MS",
@@ -250,8 +273,14 @@ DEFAULTS: Final = (
     Default(
         "BACKOFF_CAP_MS",
         BACKOFF_CAP_MS,
-        "a member's longest wait between retries; a tenth of the session while it holds something",
+        "a member's longest wait between retries",
         "A thousand members that wait for a server make 400 calls a second at most.",
+    ),
+    Default(
+        "HEARTBEAT_BACKOFF_CAP_MS",
+        HEARTBEAT_BACKOFF_CAP_MS,
+        "the same while a member holds something; at most a tenth of the session",
+        "A member that was cut off renews its session within 1.5 s after the path is back.",
     ),
     Default(
         "CALL_BACKOFF_FIRST_MS",
@@ -317,7 +346,7 @@ DEFAULTS: Final = (
         "SETTLE_TIMEOUT_MS",
         SETTLE_TIMEOUT_MS,
         "the adapters, where their interface waits for a rebalance",
-        "Three sessions: the members of a group that lost one have rebalanced by then.",
+        "Two sessions: the members of a group that lost one have rebalanced by then.",
     ),
     Default(
         "SIDECAR_WAIT_MS",

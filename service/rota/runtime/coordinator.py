@@ -11,6 +11,7 @@ from typing import Any
 
 from rota.group.records import TopicChanged
 from rota.group.state import Group
+from rota.protocol.defaults import LEASE_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
@@ -73,7 +74,7 @@ class LocalCoordinator:
         telemetry: Telemetry | None = None,
         replica_id: str | None = None,
         address: str = "",
-        lease_ms: int = 5_000,
+        lease_ms: int = LEASE_MS,
         steal: bool = False,
         peers: Peers | None = None,
         forward: bool = True,

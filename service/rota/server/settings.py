@@ -16,6 +16,7 @@ from rota.access.budgets import Budgets
 from rota.access.proxies import Network, parse_networks
 from rota.liveness.urls import check_liveness_url
 from rota.observability.logs import LogFormat
+from rota.protocol.defaults import LEASE_MS
 from rota.protocol.limits import Limits
 from rota.server.access.policy import read_access_file
 from rota.server.access.token_files import read_tokens
@@ -215,7 +216,10 @@ class Settings(BaseSettings):
         "registered reader has yet to read; 0 keeps all.",
     )
     lease_ms: int = Field(
-        default=5_000, ge=MIN_LEASE_MS, le=600_000, description="How long a dead replica keeps its shards on Postgres."
+        default=LEASE_MS,
+        ge=MIN_LEASE_MS,
+        le=600_000,
+        description="How long a dead replica keeps its shards on Postgres.",
     )
     drain_delay_ms: int = Field(
         default=0, ge=0, le=600_000, description="Time between not ready and draining, for load balancers to notice."

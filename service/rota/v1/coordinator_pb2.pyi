@@ -149,16 +149,18 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., generation_id: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("generation_id", "state", "revision", "epoch")
+    __slots__ = ("generation_id", "state", "waited_ms", "revision", "epoch")
     GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    WAITED_MS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     generation_id: int
     state: str
+    waited_ms: int
     revision: int
     epoch: int
-    def __init__(self, generation_id: _Optional[int] = ..., state: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, generation_id: _Optional[int] = ..., state: _Optional[str] = ..., waited_ms: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class MemberHeartbeat(_message.Message):
     __slots__ = ("member_id", "group_instance_id", "generation_id")

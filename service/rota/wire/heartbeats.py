@@ -67,7 +67,11 @@ def parse_heartbeat(data: bytes, limits: Limits) -> Heartbeat:
 def dump_heartbeat_reply(reply: HeartbeatReply, revision: int, epoch: int) -> bytes:
     """A reply without an error."""
     return HeartbeatResponse(
-        generation_id=reply.generation_id, state=reply.state, revision=revision, epoch=epoch
+        generation_id=reply.generation_id,
+        state=reply.state,
+        waited_ms=reply.waited_ms,
+        revision=revision,
+        epoch=epoch,
     ).SerializeToString()
 
 

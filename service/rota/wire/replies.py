@@ -105,7 +105,19 @@ JOIN_REPLY = _reply(
 SYNC_REPLY = _reply(
     SyncReply, _GENERATION_ID, *_CHOSEN, Property("assignment", _BYTES), _FENCING_TOKEN, title="SyncReply"
 )
-HEARTBEAT_REPLY = _reply(HeartbeatReply, _GENERATION_ID, _STATE, title="HeartbeatReply")
+HEARTBEAT_REPLY = _reply(
+    HeartbeatReply,
+    _GENERATION_ID,
+    _STATE,
+    Property(
+        "waited_ms",
+        _NUMBER,
+        0,
+        "For so long this call was parked when the session was renewed again: the session counts from then, and not "
+        "from when the call was sent.",
+    ),
+    title="HeartbeatReply",
+)
 LEAVE_REPLY = _reply(
     LeaveReply,
     Property("members", _list_of(_reply(LeftMember, _MEMBER_ID, _INSTANCE_ID, Property("error", Code())))),

@@ -170,7 +170,20 @@ def test_a_parked_heartbeat_renews_when_its_time_is_over() -> None:
     core.wait_is_over(call)
 
     assert (core.answer(call).error, core.answer(call).generation_id) == (ErrorCode.NONE, 1)
+    assert core.answer(call).waited_ms == 3_000
     assert core.deadline_ms("m0") == core.now_ms + SESSION_MS
+
+
+def test_parked_time_counts_from_the_last_renewal() -> None:
+    core = a_stable_group(members=1)
+    call = core.send(a_heartbeat("m0", 1, wait_ms=3_000))
+    core.advance(1_000)
+    core.ask(a_heartbeat("m0", 1))
+    core.advance(2_000)
+
+    core.wait_is_over(call)
+
+    assert core.answer(call).waited_ms == 2_000
 
 
 def test_later_heartbeat_takes_the_place_of_the_parked_one() -> None:

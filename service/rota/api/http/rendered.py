@@ -167,7 +167,7 @@ def heartbeat_document(reply: HeartbeatReply, answer: Answer) -> bytes:
     """What `encode_reply` would say, without the detour: this is the hot path."""
     return (
         f'{{"generation_id":{reply.generation_id},"state":{encode_basestring(reply.state)},'
-        f'"revision":{answer.revision},"epoch":{answer.epoch}}}'
+        f'"waited_ms":{reply.waited_ms},"revision":{answer.revision},"epoch":{answer.epoch}}}'
     ).encode()
 
 

@@ -10,7 +10,6 @@ from rota.client.errors import CoordinatorUnreachable
 from rota.client.transports.causes import ends_the_call, foreign, no_answer, quoted, together, unexpected
 from rota.client.transports.grpc import GrpcTransport
 from rota.client.transports.port import GroupEvent
-from rota.client.transports.recent import Recent
 from rota.client.transports.rpc import ELSEWHERE, Channels, refusal
 from rota.client.transports.session_stream import SessionStream
 from rota.client.transports.waiting_beats import Beat, WaitingBeats, by_group
@@ -21,7 +20,6 @@ from rota.protocol.messages import (
     CommitOffsets,
     Heartbeat,
     JoinGroup,
-    JoinReply,
     LeaveGroup,
     Request,
     SyncGroup,
@@ -33,8 +31,6 @@ from rota.wire.problems import Problem, bounded_retry_after_ms, error_code
 from rota.wire.replies import MalformedReply, Received
 from rota.wire.rpcs import RPCS
 
-UNKNOWN_SESSION_WAIT_MS = 3_000
-"""How long a heartbeat may wait whose member joined elsewhere; a third of its session otherwise."""
 LAST_ANSWERS_S = 60.0
 """Longer than any call waits."""
 _FIELDS: dict[type[Request], tuple[str, str]] = {
@@ -72,7 +68,6 @@ class StreamTransport:
         self._leave_after_ms = leave_after_ms
         self._streams: dict[str, _Stream] = {}
         self._former: set[asyncio.Task[None]] = set()
-        self._session_ms: Recent[tuple[str, str, str], int] = Recent()
 
     async def send(self, request: Request, *, timeout_ms: int) -> Received:
         """As `Transport.send`."""
@@ -132,12 +127,11 @@ class StreamTransport:
     async def _exchange(self, request: Request, stream: _Stream) -> Received:
         try:
             if isinstance(request, Heartbeat):
-                return await stream.heartbeat(request, self._wait_ms(request))
-            received = await stream.call(request)
+                # It waits here, after its answer: the wait renews nothing, so it is half as long as at the server.
+                return await stream.heartbeat(request, (request.wait_ms or 0) // 2)
+            return await stream.call(request)
         except Exception as error:
             raise self._channels.failure(error, stream.url) from error
-        self._note(request, received)
-        return received
 
     def _owner_of(self, request: Request) -> str | None:
         return self._owners.address_of(request) if self._leave_after_ms is None else None
@@ -168,19 +162,6 @@ class StreamTransport:
             task = asyncio.create_task(stream.finish(0.0 if at_once else LAST_ANSWERS_S))
             self._former.add(task)
             task.add_done_callback(self._former.discard)
-
-    def _wait_ms(self, request: Heartbeat) -> int:
-        known = self._session_ms.get((request.namespace, request.group_id, request.member_id))
-        return min(request.wait_ms or 0, UNKNOWN_SESSION_WAIT_MS if known is None else known // 3)
-
-    def _note(self, request: Request, received: Received) -> None:
-        reply = received.reply
-        if isinstance(request, JoinGroup) and isinstance(reply, JoinReply) and reply.error is ErrorCode.NONE:
-            name = (request.namespace, request.group_id, reply.member_id)
-            self._session_ms.put(name, request.session_timeout_ms)
-        elif isinstance(request, LeaveGroup):
-            for member in request.members:
-                self._session_ms.discard((request.namespace, request.group_id, member.member_id))
 
 
 class _Stream:

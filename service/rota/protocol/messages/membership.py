@@ -126,6 +126,8 @@ class HeartbeatReply:
     """With `REBALANCE_IN_PROGRESS`: the answer to the join that is asked for, where an election took the member along.
     In memory and on session streams only.
     """
+    waited_ms: int = 0
+    """For so long the coordinator had parked this call, or less, when it renewed the session once more."""
 
 
 @frozen
