@@ -29,7 +29,7 @@ from rota.protocol.errors import ErrorCode, LinesPruned
 from rota.replica.ports import JournalEvent, ShardBatch, StoreUnavailable
 from rota.storage import SqlStore
 from rota.storage.partitions import create_partitions
-from rota.storage.prune_plan import Pruned
+from rota.storage.prune_plan import Pruned, horizon_ms, plan
 from rota.storage.pruning import prune
 from rota.storage.readers import list_readers
 from rota.storage.schema import FENCE_GATE
@@ -227,7 +227,7 @@ class Race:
                 return Operation(name, commit.on_tables, asyncio.create_task(self.committed(commit)))
             case _:
                 pruned = asyncio.create_task(self.pruned())
-                return Operation(name, lambda tables: in_order(tables.prune(1)), pruned)
+                return Operation(name, lambda tables: in_order(pruned_tables(tables)), pruned)
 
     async def explain(self, possible: list[list[Operation]], met: str) -> None:
         """Continue with the order that explains what was returned and what the store has now."""
@@ -426,3 +426,12 @@ async def test_what_waits_ends_as_one_after_the_other(seed: int, store: SqlStore
         await race.hold_gates()
 
     assert await race.state_of(store) == await race.state_of(MemoryStore(int, tables=race.tables))
+
+
+def pruned_tables(tables: MemoryTables) -> Pruned:
+    """Prune the tables as `prune` does a store, keeping a day."""
+    old = tables.last_before(horizon_ms(tables._clock_ms(), 1))
+    pruned = plan(old, tables.first_seqs(), list(tables.readers.values()))
+    for shard_id, end in pruned.up_to.items():
+        tables.prune_shard(shard_id, end)
+    return pruned
