@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rota.assignors import GroupAssignment, own, registry
+from rota.assignors import GroupAssignment, own, registry, roles
 from rota.client import (
     commits,
     connect_worker,
@@ -417,3 +417,19 @@ def more_units_than_may_be_are_quarantined(patch: Patch) -> None:
 @plant("the check", "unrest", 1059, 1183)
 def a_released_unit_gets_no_holder(patch: Patch) -> None:
     patch(quarantine, "start_rebalance", lambda *_: None)
+
+
+@plant("mission M2", "two-active", 346, 460)
+def a_standby_does_not_wait_for_the_active_one(patch: Patch) -> None:
+    original = roles.active_copies
+    patch(registry, "active_copies", lambda members, shares, **_: original(members, shares))
+
+
+@plant("mission M2", "two-active", 407)
+def members_do_not_say_which_copies_are_active(patch: Patch) -> None:
+    original = roles.active_copies
+
+    def without_claims(members: Any, shares: Any, **how: Any) -> Any:
+        return original([replace(each, active_partitions=()) for each in members], shares, **how)
+
+    patch(registry, "active_copies", without_claims)
