@@ -91,7 +91,7 @@ class _Stub:
                 continue
             seen.add(each.name)
             if each.name == "__aenter__":
-                yield self._block()
+                yield self._block(module, each)
             elif not each.name.startswith("_"):
                 yield self.function(module, each)
 
@@ -130,10 +130,12 @@ class _Stub:
         text = f'\n"""{given.text}"""' if given.text else ""
         return f"{given.name}: {self._type(module, given.kind)}{text}"
 
-    def _block(self) -> str:
-        self._needed |= {("types", "TracebackType"), ("typing", "Self")}
+    def _block(self, module: Module, enter: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+        assert enter.returns is not None
+        self._needed.add(("types", "TracebackType"))
         parameters = "self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None"
-        return f"def __enter__(self) -> Self: ...\ndef __exit__(\n    {parameters}\n) -> None: ..."
+        returns = self._type(module, enter.returns)
+        return f"def __enter__(self) -> {returns}: ...\ndef __exit__(\n    {parameters}\n) -> None: ..."
 
     def _type(self, module: Module, node: ast.expr) -> str:
         """A type, or a default, as it is here; what it names is imported."""

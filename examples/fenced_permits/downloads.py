@@ -13,7 +13,7 @@ import os
 import sqlite3
 
 import rota
-from rota.client import PermitLost, Permits
+from rota.client import Permit, PermitLost
 
 PERMITS = 2
 SCHEMA = (
@@ -31,7 +31,7 @@ def write(database: sqlite3.Connection, permit: int, token: int) -> bool:
         return database.execute(WRITE, (permit, token, os.getpid())).rowcount == 1
 
 
-async def download(database: sqlite3.Connection, permit: Permits) -> None:
+async def download(database: sqlite3.Connection, permit: Permit) -> None:
     """Write until another holder has written."""
     while True:
         if not write(database, permit.number, permit.token):

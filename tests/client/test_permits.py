@@ -42,11 +42,12 @@ async def test_members_share_permits_and_the_next_gets_a_released_one() -> None:
             await until(lambda: waiting.place == 1)
             assert ((first.number, second.number), waiting.of, entering.done()) == ((0, 1), 2, False)
             with pytest.raises(RuntimeError, match="no permit was granted yet"):
-                _ = waiting.token
+                _ = waiting.permit
             tokens = first.token, second.token
 
         await entering
-        assert (waiting.number, waiting.place, waiting.token > tokens[1]) == (1, 0, True)
+        third = waiting.permit
+        assert (third.number, waiting.place, third.token > tokens[1]) == (1, 0, True)
         assert (first.token, first.is_valid) == (tokens[0], True), "rebalances of others change nothing for a holder"
         assert second.lost.is_set()
 
@@ -58,7 +59,7 @@ async def test_a_lock_is_held_by_one_and_its_tokens_rise() -> None:
 
         async def once(name: str) -> None:
             async with a_worker(coordinator, name).client.lock("nightly") as lock:
-                assert (lock.number, lock.of) == (0, 1)
+                assert lock.number == 0
                 assert (await lock.verify()).is_member
                 tokens.append(lock.token)
                 await asyncio.sleep(1)
@@ -116,8 +117,9 @@ async def test_a_long_wait_ends_with_a_timeout_and_no_member() -> None:
 @in_virtual_time
 async def test_a_body_that_gives_its_permit_back_goes_on_without_it() -> None:
     async with a_coordinator() as coordinator:
-        async with permits(a_worker(coordinator, "a")) as permit:
-            await permit.close()
+        first = permits(a_worker(coordinator, "a"))
+        async with first as permit:
+            await first.close()
             assert not permit.is_valid
             async with permits(a_worker(coordinator, "b")) as next_one:
                 assert next_one.is_valid
@@ -127,11 +129,11 @@ async def test_a_body_that_gives_its_permit_back_goes_on_without_it() -> None:
 @in_virtual_time
 async def test_without_a_block_it_begins_and_ends_by_calls() -> None:
     async with a_coordinator() as coordinator:
-        permit = permits(a_worker(coordinator, "a"))
-        await permit.start()
-        assert permit.is_valid
+        lock = permits(a_worker(coordinator, "a"))
+        await lock.start()
+        assert lock.permit.is_valid
 
-        await permit.close()
+        await lock.close()
 
         assert await members(coordinator) == 0
 
@@ -160,7 +162,8 @@ async def test_a_wait_of_a_minute_logs_its_place_and_the_holder(caplog: pytest.L
     caplog.set_level(logging.INFO, "rota.client")
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator, "host")
-        async with permits(worker) as held:
+        held = permits(worker)
+        async with held:
             with pytest.raises(TimeoutError):
                 await permits(worker, wait_ms=150_000).start()
             member_id = held._candidacy.member.member_id
@@ -180,13 +183,15 @@ async def test_a_wait_of_a_minute_logs_its_place_and_the_holder(caplog: pytest.L
 
 @in_virtual_time
 async def test_run_and_a_block_exclude_each_other() -> None:
-    async with a_coordinator() as coordinator, permits(a_worker(coordinator, "a")) as permit:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        entered = permits(a_worker(coordinator, "a"))
+        await stack.enter_async_context(entered)
 
         async def work(_permit: Permit) -> None:
             """Not called."""
 
         with pytest.raises(RuntimeError, match="takes the place of the block"):
-            await permit.run(work)
+            await entered.run(work)
 
 
 @in_virtual_time
@@ -200,7 +205,7 @@ async def test_a_restarted_static_holder_has_a_higher_token() -> None:
 
         second = await stack.enter_async_context(permits(a_worker(coordinator, "b"), group_instance_id="i"))
 
-        assert (second.number, second.token > first.token) == (0, True)
+        assert (second.number, second.token > first.permit.token) == (0, True)
         with pytest.raises(PermitLost):
             await holding
 

@@ -51,8 +51,9 @@ async def main(url: str) -> None:
             print(await election.run(lead), election.is_leader)
         async with client.lock("jobs") as grant:
             print(grant.token)
-        async with client.permits("scrapers", 4, wait_ms=1_000) as permits:
-            print(permits.number, permits.of)
+        permits = client.permits("scrapers", 4, wait_ms=1_000)
+        async with permits as permit:
+            print(permit.number, permits.of)
         async with client.consumer("readers", ["documents"], on_assigned=started, on_revoked=stopped) as consumer:
             assigned: Assigned[Places] = await consumer.wait_assigned()
             await consumer.commit([OffsetToCommit("documents", 0, assigned.generation_id)])

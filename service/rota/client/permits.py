@@ -7,20 +7,19 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
-from typing import ClassVar, Final, Self, cast
+from typing import ClassVar, Final, cast
 
 from rota.client.callbacks import Listener, notify
 from rota.client.context import ClientContext
 from rota.client.election import Election, Outcome
 from rota.client.errors import CoordinatorError, PermitLost
-from rota.client.final_signal import FinalSignal
 from rota.client.member import Member
 from rota.client.running import CLOSE_TIMEOUT_S, RunningOver
 from rota.client.term import Leadership, Term, Wording
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.protocol import messages
 from rota.protocol.defaults import REVOKE_DRAIN_MS
-from rota.protocol.messages import DescribeGroup, DescribeReply, FenceReply, OffsetToCommit
+from rota.protocol.messages import DescribeGroup, DescribeReply, OffsetToCommit
 from rota.types.permits import MAX_PERMITS, PROTOCOL_NAME, PermitShare, Wish, decode_share, encode_wish
 
 _WORDING: Final = Wording("permits", "the permit", "the wait for a permit", PermitLost)
@@ -167,7 +166,7 @@ class Permits(RunningOver):
         self._permit: Permit | None = None
         self._is_entered = False
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self) -> Permit:  # type: ignore[override]  # The block is about its permit.
         """Wait for a permit; `TimeoutError` once `wait_ms` is over."""
         self._check_new()
         self._is_entered = True
@@ -176,7 +175,7 @@ class Permits(RunningOver):
             self._permit = await self._granted()
             await stack.enter_async_context(self._permit)
             self._stack = stack.pop_all()
-        return self
+        return self._permit
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -198,35 +197,10 @@ class Permits(RunningOver):
 
     @property
     def permit(self) -> Permit:
-        """The permit that this block holds, or held; RuntimeError before one was granted."""
+        """The permit that this holds, or held, as the block has it; RuntimeError before one was granted."""
         if self._permit is None:
             raise RuntimeError("no permit was granted yet: enter the block (`async with`) or await start() first")
         return self._permit
-
-    @property
-    def number(self) -> int:
-        """Which one of the N permits it is: 0 to N - 1."""
-        return self.permit.number
-
-    @property
-    def token(self) -> int:
-        """The fencing token of this permit: give it to what you write to, and have older ones refused there."""
-        return self.permit.token
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether the permit is held now, by the clock. Any thread may ask."""
-        return self._permit is not None and self._permit.is_valid
-
-    @property
-    def valid_until(self) -> float | None:
-        """When the permit ends unless it is renewed, in seconds of the event loop's clock; None once it is over."""
-        return None if self._permit is None else self._permit.valid_until
-
-    @property
-    def lost(self) -> FinalSignal:
-        """Set once the permit is over, for any reason."""
-        return self.permit.lost
 
     @property
     def of(self) -> int:
@@ -237,16 +211,6 @@ class Permits(RunningOver):
     def place(self) -> int:
         """The place in the line: 1 gets the next permit; 0 with a permit."""
         return self._candidacy.role.share.place
-
-    def raise_if_lost(self) -> None:
-        """Raise `PermitLost` unless the permit is held now. To be called before what must not be done twice."""
-        self.permit.raise_if_lost()
-
-    async def verify(self) -> FenceReply:
-        """Ask the coordinator whether this member is in the current generation, so that the permit is its own;
-        `PermitLost` if not.
-        """
-        return await self.permit.verify()
 
     # --- work -----------------------------------------------------------------------------------
 

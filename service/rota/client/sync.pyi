@@ -883,33 +883,13 @@ class Permits:
     gives the permit back, and the member that has waited longest gets it at once. `run` holds permits again and again.
     """
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Permit: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     @property
     def permit(self) -> Permit:
-        """The permit that this block holds, or held; RuntimeError before one was granted."""
-
-    @property
-    def number(self) -> int:
-        """Which one of the N permits it is: 0 to N - 1."""
-
-    @property
-    def token(self) -> int:
-        """The fencing token of this permit: give it to what you write to, and have older ones refused there."""
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether the permit is held now, by the clock. Any thread may ask."""
-
-    @property
-    def valid_until(self) -> float | None:
-        """When the permit ends unless it is renewed, in seconds of the event loop's clock; None once it is over."""
-
-    @property
-    def lost(self) -> FinalSignal:
-        """Set once the permit is over, for any reason."""
+        """The permit that this holds, or held, as the block has it; RuntimeError before one was granted."""
 
     @property
     def of(self) -> int:
@@ -918,14 +898,6 @@ class Permits:
     @property
     def place(self) -> int:
         """The place in the line: 1 gets the next permit; 0 with a permit."""
-
-    def raise_if_lost(self) -> None:
-        """Raise `PermitLost` unless the permit is held now. To be called before what must not be done twice."""
-
-    def verify(self) -> FenceReply:
-        """Ask the coordinator whether this member is in the current generation, so that the permit is its own;
-        `PermitLost` if not.
-        """
 
     def run(
         self,

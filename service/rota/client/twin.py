@@ -149,6 +149,11 @@ class Term(Twin[sdk.Term]):
 class Permits(Twin[sdk.Permits]):
     """A permit, or the wait for one. Its body is not cancelled: the block raises `PermitLost` at its end."""
 
+    def __enter__(self) -> Permit:  # type: ignore[override]
+        super().__enter__()
+        permit: Permit = self.permit
+        return permit
+
 
 class Permit(Term):
     """One time of holding a permit."""
