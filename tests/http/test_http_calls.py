@@ -119,7 +119,7 @@ async def test_both_roads_of_a_heartbeat_say_the_same(scripted: ScriptedCoordina
     slow = await client.post(f"{GROUP}/heartbeat", json=HEARTBEAT)
 
     assert quick.content == slow.content
-    assert quick.json() == {"generation_id": 7, "state": "Stable", "revision": REVISION, "epoch": EPOCH}
+    assert quick.json() == {"generation_id": 7, "state": "Stable", "waited_ms": 0, "revision": REVISION, "epoch": EPOCH}
 
 
 @pytest.mark.parametrize(

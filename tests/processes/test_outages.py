@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 import rota
-from rota.protocol.defaults import SESSION_TIMEOUT_MS
+from rota.protocol.defaults import LEASE_MS, SESSION_TIMEOUT_MS
 from tests.processes.server import Server
 from tests.support.link import Link
 from tests.support.ports import free_port
@@ -112,7 +112,7 @@ async def holding(processes: Processes, urls: list[str], url: str) -> AsyncItera
 
 async def test_a_killed_owner_ends_no_share(processes: Processes, postgres_dsn: str) -> None:
     upgrade(processes, postgres_dsn)
-    other, owner = (Server(processes, postgres_dsn, "--shard-count", "1") for _ in range(2))
+    other, owner = (Server(processes, postgres_dsn, "--shard-count", "1", lease_ms=LEASE_MS) for _ in range(2))
     for server in (other, owner):
         await asyncio.to_thread(server.start_and_wait)
     if "shard loaded" not in owner.process.output():
@@ -161,7 +161,7 @@ def a_server(processes: Processes, request: pytest.FixtureRequest, tmp_path: Pat
     if store == "postgres":
         url = request.getfixturevalue("postgres_dsn")
         upgrade(processes, url)
-    server = Server(processes, url, *options)
+    server = Server(processes, url, *options, lease_ms=LEASE_MS)
     server.start_and_wait()
     return server
 

@@ -18,7 +18,7 @@ REBALANCE_TIMEOUT_MS: Final = 60_000
 CONSUMER_REBALANCE_TIMEOUT_MS: Final = 300_000
 COMMAND_REBALANCE_TIMEOUT_MS: Final = 10_000
 HEARTBEAT_INTERVAL_MS: Final = 3_000
-LEASE_MS: Final = 5_000
+LEASE_MS: Final = 3_000
 RETURN_DELAY_MS: Final = 300_000
 PREEMPT_AFTER_MS: Final = 30_000
 DRAIN_GRANT_MS: Final = 300_000
@@ -134,8 +134,8 @@ DEFAULTS: Final = (
         "LEASE_MS",
         LEASE_MS,
         "`--lease-ms` of `rota serve`",
-        "How long a replica's crash leaves its groups without an owner. Replicas and stores pause for some seconds "
-        "without losing a shard.",
+        "How long a replica's crash leaves its groups without an owner; a new process waits as long after its start, "
+        "if the former one was killed. A replica that pauses for longer loses its shards, and no member anything.",
     ),
     Default(
         "RETURN_DELAY_MS",
