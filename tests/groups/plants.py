@@ -22,9 +22,10 @@ from rota.client import (
     withheld,
 )
 from rota.client import permits as client_permits
-from rota.client.callbacks import CloseBy, notify
+from rota.client.callbacks import notify
 from rota.client.errors import LeadershipLost
 from rota.client.holding import Holding
+from rota.client.stop_deadline import Step, StopDeadline
 from rota.client.transports import http_answers
 from rota.client.worker_pool import WorkerPool
 from rota.group import assignment, join, quarantine, rebalance, shard, state, succession, suspects, sync
@@ -66,9 +67,9 @@ def plant(finding: str, rule: str, *seeds: int) -> Callable[[Patching], None]:
 def resign_waits_for_its_own_body(patch: Patch) -> None:
     async def resign(self: Any, reason: str = "resigned", *, pause_s: float = 0.0) -> None:
         self.member._holding.is_leaving = True
-        await self.member._callbacks.drain(CloseBy(10_000))
+        await self.member._callbacks.drain(StopDeadline(), Step.END)
         self.member._callbacks.add(self.member._holding.give_all_up)
-        await self.member._callbacks.drain(CloseBy(10_000))
+        await self.member._callbacks.drain(StopDeadline(), Step.END)
         await self._come_back_after(self.member._begin_step_aside(reason), pause_s)
 
     patch(election.Election, "resign", resign)

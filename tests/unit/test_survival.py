@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rota.cli import exec as commands
-from rota.client import Client
+from rota.client.options import ConsumerSettings, MemberSettings, SessionSettings
 from rota.exec.stopping import StopTimes
 from rota.membership import MembershipSettings
 from rota.protocol.defaults import (
@@ -55,8 +55,8 @@ def default(function: Callable[..., Any], name: str) -> int:
     return value
 
 
-def of_sdk(name: str, function: Callable[..., Any]) -> Holder:
-    return Holder(name, default(function, "session_timeout_ms"), default(function, "rebalance_timeout_ms"))
+def of_sdk(name: str, settings: SessionSettings) -> Holder:
+    return Holder(name, settings.session_timeout_ms, settings.rebalance_timeout_ms)
 
 
 def of_member(name: str, function: Callable[..., Any], rebalance_ms: int) -> Holder:
@@ -71,9 +71,9 @@ def of_command(name: str, function: Callable[..., Any], rebalance_ms: int) -> Ho
 
 
 HOLDERS = (
-    of_sdk("a term of an election", Client.leader),
-    of_sdk("a permit, a lock", Client.permits),
-    of_sdk("a share of a pool or a consumer", Client.worker_pool),
+    of_sdk("a term of an election", MemberSettings()),
+    of_sdk("a permit, a lock", SessionSettings()),
+    of_sdk("a share of a pool or a consumer", ConsumerSettings()),
     of_member("`rota sidecar`", SidecarSettings, COMMAND_REBALANCE_TIMEOUT_MS),
     of_command("`rota lead`", commands.lead, COMMAND_REBALANCE_TIMEOUT_MS),
     of_command("`rota hold`", commands.hold, COMMAND_REBALANCE_TIMEOUT_MS),

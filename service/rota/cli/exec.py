@@ -30,7 +30,7 @@ from rota.cli.members import (
 )
 from rota.cli.options import Namespace, Url, shared
 from rota.cli.times import milliseconds
-from rota.protocol.defaults import COMMAND_DRAIN_MS, RETURN_DELAY_MS, SESSION_TIMEOUT_MS
+from rota.protocol.defaults import RETURN_DELAY_MS, SESSION_TIMEOUT_MS, STOP_DRAIN_MS
 
 if TYPE_CHECKING:
     from rota.exec.stopping import StopTimes
@@ -58,6 +58,15 @@ Grace = Annotated[
         min=0,
         help="Time from TERM to KILL; at most a quarter of the session timeout; default: a fifth of it, at most 2 s.",
         show_default=False,
+    ),
+]
+Drain = Annotated[
+    int,
+    typer.Option(
+        "--drain-ms",
+        min=0,
+        max=LONGEST_MS,
+        help="Time from TERM to KILL at a SIGTERM, and when a share changes in order.",
     ),
 ]
 Wait = Annotated[
@@ -114,6 +123,7 @@ def lead(
     command: Command,
     session_timeout_ms: SessionTimeout = SESSION_TIMEOUT_MS,
     grace_ms: Grace = None,
+    drain_ms: Drain = STOP_DRAIN_MS,
     wait: Wait = None,
     again: Annotated[
         bool,
@@ -133,8 +143,9 @@ def lead(
     """Run a command while this process leads, and never longer.
 
     Campaigns until elected, runs the command in a process group of its own, passes every signal on to it, and ends with
-    its exit code. Before the local deadline, which is earlier than the server's, the command gets TERM and then KILL,
-    with everything that it has started, also when this process is paused or killed with kill -9.
+    its exit code. At SIGTERM the command has --drain-ms to end; then it is killed, and the group is left. Before the
+    local deadline, which is earlier than the server's, the command gets TERM and then KILL, with everything that it has
+    started, also when this process is paused or killed with kill -9.
 
     The command finds ROTA_FENCING_TOKEN, ROTA_MEMBER_ID, ROTA_GROUP, ROTA_NAMESPACE and ROTA_URL in its environment.
     The file descriptor ROTA_LOST_FD is a pipe: a line of JSON now and at each change, and its end when leadership ends.
@@ -152,6 +163,7 @@ def lead(
         instance_id,
         priority=priority,
         preempt_after_ms=preempt_after_ms(preempt_after, no_preempt),
+        drain_ms=drain_ms,
         once_per_ms=_period_ms(once_per, at_most_once),
         at_most_once=at_most_once,
     )
@@ -176,6 +188,7 @@ def hold(
     ] = 1,
     session_timeout_ms: SessionTimeout = SESSION_TIMEOUT_MS,
     grace_ms: Grace = None,
+    drain_ms: Drain = STOP_DRAIN_MS,
     wait: Wait = None,
     again: Annotated[
         bool,
@@ -209,6 +222,7 @@ def hold(
         again,
         instance_id,
         permits=permits,
+        drain_ms=drain_ms,
     )
     names = MemberNames(name, instance_id=instance_id)
     running = partial(lead, name=name, options=chosen)
@@ -231,9 +245,7 @@ def work(
     strategy: Annotated[str, typer.Option(help="Assignment strategy; the same for all members.")] = DEFAULT_STRATEGY,
     session_timeout_ms: SessionTimeout = SESSION_TIMEOUT_MS,
     grace_ms: Grace = None,
-    drain_ms: Annotated[
-        int, typer.Option("--drain-ms", min=0, max=LONGEST_MS, help="Time from TERM to KILL when a share changes.")
-    ] = COMMAND_DRAIN_MS,
+    drain_ms: Drain = STOP_DRAIN_MS,
     wait: Wait = None,
     instance_id: InstanceId = None,
     pass_env: PassedOn = None,

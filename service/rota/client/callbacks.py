@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from rota.client.losses import losses_are_expected
+from rota.client.stop_deadline import Step, StopDeadline
 from rota.client.user_functions import own_cancellations_are_errors
 
 Outcome = TypeVar("Outcome")
@@ -181,13 +182,9 @@ class CallbackQueue:
     def is_idle(self) -> bool:
         return not self._unfinished
 
-    async def drain(self, close_by: CloseBy) -> bool:
-        """Return True when no callback runs or waits, or False at `close_by`."""
-        while self._unfinished:
-            if close_by.is_over:
-                return False
-            await close_by.wait_for(self._unfinished)
-        return True
+    async def drain(self, deadline: StopDeadline, step: Step) -> bool:
+        """Return True when no callback runs or waits, or False when the step of a stop must be over."""
+        return await deadline.wait(self._unfinished, step)
 
     def _start(self, former: asyncio.Task[None] | None, callback: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         task = self._last = asyncio.create_task(self._run(former, callback))
@@ -205,37 +202,3 @@ class CallbackQueue:
             raise
         except BaseException as error:
             self._on_error(error)
-
-
-_RESOLUTION_S = 1e-6
-
-
-class CloseBy:
-    """By when something must be over, in the event loop's clock; `now` brings that forward."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.at = self._loop.time() + timeout_s
-        self._hurry = asyncio.Event()
-
-    @property
-    def is_over(self) -> bool:
-        # Loops fire timers up to their clock's resolution early: a due timer must not be waited for repeatedly.
-        return self._hurry.is_set() or self._loop.time() + _RESOLUTION_S >= self.at
-
-    @property
-    def left_s(self) -> float:
-        """Seconds until then; 0 where it is over."""
-        return 0.0 if self.is_over else self.at - self._loop.time()
-
-    def now(self) -> None:
-        """There is no time left."""
-        self._hurry.set()
-
-    async def wait_for(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        """Return when one of the tasks is over, or time is."""
-        hurry = asyncio.create_task(self._hurry.wait())
-        try:
-            await asyncio.wait({*tasks, hurry}, timeout=self.left_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            hurry.cancel()

@@ -11,19 +11,18 @@ from functools import partial
 from typing import Self
 
 from rota.assignors import TopicPartition
-from rota.client.callbacks import CloseBy, Listeners, call, inside, notify, notify_lost, notify_revoked
+from rota.client.callbacks import Listeners, call, inside, notify, notify_lost, notify_revoked
 from rota.client.calls import Caller
 from rota.client.commits import check_metadata, check_offset
 from rota.client.consumer_protocol import Partitions, TopicRole
 from rota.client.context import ClientContext
 from rota.client.errors import CoordinatorError, CoordinatorUnreachable, MembershipLost, Refused, Unavailable
 from rota.client.events import Assigned
-from rota.client.holding import LEAVE_S
 from rota.client.losses import losses_are_expected
 from rota.client.member import Member
 from rota.client.options import ConsumerSettings
 from rota.client.registered_topics import RegisteredTopics
-from rota.client.tasks import GRACE_S
+from rota.client.stop_deadline import Step
 from rota.client.topic_lookout import TopicLookout
 from rota.client.topics import Topics, TopicSelection
 from rota.client.topics_watch import TopicsWatch
@@ -295,19 +294,11 @@ class Consumer(Member[Partitions]):
         elif error is not None:
             _log.warning("group %s: progress was not committed: %s", self.group_id, error)
 
-    async def _before_leaving(self, close_by: CloseBy) -> None:
-        await self._commits.flush(self._holding.answer_s(close_by.left_s, then_s=LEAVE_S))
-        if not self._holding.answer_s(close_by.left_s, then_s=LEAVE_S):
-            self._commits.drop()
-        await self._finish_notices(close_by)
-
-    async def _before_ending(self) -> None:
+    async def _before_leaving(self, step: Step) -> None:
+        await self._commits.flush(self._deadline.left_s(Step.COMMIT))
         self._commits.drop()
-        await self._finish_notices(CloseBy(GRACE_S))
-
-    async def _finish_notices(self, close_by: CloseBy) -> None:
-        while self._notices and not close_by.is_over:
-            await close_by.wait_for([self._notifying])
+        while self._notices and not self._notifying.done() and await self._deadline.wait((self._notifying,), step):
+            continue  # The program's function for an outcome may commit again.
 
     # --- changes of the share -----------------------------------------------------------------
 

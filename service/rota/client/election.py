@@ -13,15 +13,17 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 from rota.client.callbacks import Listeners
 from rota.client.context import ClientContext
 from rota.client.member import Member
+from rota.client.reminders import cancelled_for
 from rota.client.roles import Role
-from rota.client.running import RunningOver
-from rota.client.tasks import GRACE_S, Contained, any_set, contained
+from rota.client.running import RunningOver, _keep
+from rota.client.stop_deadline import STOP_DRAIN_S, Step
+from rota.client.tasks import Contained, any_set, contained
 from rota.client.term import ELECTION, Leadership, Term, Wording
 from rota.client.user_functions import check_async_work, run_work
 from rota.client.work_retry import WorkRetry
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.protocol import messages
-from rota.protocol.defaults import PREEMPT_AFTER_MS, REQUEST_TIMEOUT_MS, REVOKE_DRAIN_MS
+from rota.protocol.defaults import PREEMPT_AFTER_MS, STOP_DRAIN_MS
 from rota.protocol.messages import OffsetToCommit
 from rota.types.json_object import decode_object
 from rota.types.leader import MAX_PREEMPT_AFTER_MS, PROTOCOL_NAMES, Candidate, encode_candidate, successor_of
@@ -30,7 +32,6 @@ from rota.types.wire_format import MalformedMetadata
 Outcome = TypeVar("Outcome")
 
 _LEADS: Final[Leadership] = ("leader",)
-_LEAVE_TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 _LONG_WAIT_S = 60.0
 _log = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ class Election(RunningOver):
         self._term: Term | None = None
         self._elected = asyncio.Event()
         self._is_over = False
-        self._drain_s = 0.0
+        self._drain_s = STOP_DRAIN_S
         self._has_retired = False
         """`run` has ended: no work would be done in a term."""
         self._resigning: asyncio.Task[None] | None = None
@@ -195,20 +196,22 @@ class Election(RunningOver):
         self,
         work: Callable[[Term], Awaitable[Outcome]],
         *,
-        drain_ms: int = REVOKE_DRAIN_MS,
+        drain_ms: int = STOP_DRAIN_MS,
         handle_signals: bool = True,
         retry: bool = False,
     ) -> Outcome | None:
         """Wait to be elected and call `work(term)`; anew in each term, until it returns or raises. To return is to
         resign: this candidate leads and campaigns no more, until `run` is called again.
 
-        SIGTERM and SIGINT end it in order, where the program handles them not itself: `term.stopping` is set, after
-        `drain_ms` the work is cancelled, the group is left, and None is returned. A second signal cancels at once.
+        SIGTERM and SIGINT end it in order, where the program handles them not itself: `term.stopping` is set, the work
+        is cancelled, the group is left, and None is returned. Work that has looked at `term.stopping` is cancelled
+        after `drain_ms`, other work at once. A second signal cancels at once. This returns at most 2.5 s after
+        `drain_ms`, and leaves a task behind that ignores its cancellation.
 
         Args:
             work: An async function that works while this candidate leads.
-            drain_ms: How long work may go on after a signal, or when the leadership is handed over to a candidate of a
-                higher priority; by default not at all, so that another one leads at once.
+            drain_ms: How long work that looks at `term.stopping` may go on after a signal, or when the leadership is
+                handed over to a candidate of a higher priority.
             handle_signals: Whether SIGTERM and SIGINT are handled here.
             retry: Campaign again, after a pause that grows, when `work` raises, instead of raising that; see `failure`.
 
@@ -220,7 +223,7 @@ class Election(RunningOver):
         check_async_work(work)
         with self._only_run():
             async with self._own_block_for_run():
-                return await self._run(work, drain_ms, handle_signals, retry)
+                return await self._run(work, drain_ms / 1000, handle_signals, retry)
 
     async def resign(self, reason: str = "resigned", *, pause_s: float = 0.0) -> None:
         """End the term in order and let another candidate lead; campaign again after `pause_s`, as the last in line.
@@ -252,18 +255,18 @@ class Election(RunningOver):
     # --- run ----------------------------------------------------------------------------------
 
     async def _run(
-        self, work: Callable[[Term], Awaitable[Outcome]], drain_ms: int, handle_signals: bool, retry: bool
+        self, work: Callable[[Term], Awaitable[Outcome]], drain_s: float, handle_signals: bool, retry: bool
     ) -> Outcome | None:
         """Campaign beside the wait for a stop; the first to end ends both."""
-        self._drain_s = self._stop_drain_s = drain_ms / 1000
-        stopping = asyncio.ensure_future(contained(self._run_until_stopped(handle_signals=handle_signals)))
+        self._drain_s = drain_s
+        stopping = asyncio.ensure_future(contained(self._run_until_stopped(handle_signals, drain_s)))
         campaigning = asyncio.ensure_future(contained(self._campaign(work, retry)))
         try:
             await asyncio.wait((stopping, campaigning), return_when=asyncio.FIRST_COMPLETED)
             if self._stops.in_order.is_set() or not campaigning.done():
                 (await stopping).result()
             if not campaigning.done():
-                await asyncio.wait((campaigning,), timeout=GRACE_S)
+                await self.member._deadline.wait((campaigning,), Step.END)
             return self._outcome(campaigning)
         finally:
             await self._end_run(stopping, campaigning)
@@ -280,13 +283,15 @@ class Election(RunningOver):
     async def _end_run(self, stopping: asyncio.Future[Any], campaigning: asyncio.Future[Any]) -> None:
         """Nothing works on: the term that is left, if any, is given up."""
         self._has_retired = True
+        deadline = self.member._deadline
         for task in (stopping, campaigning):
             task.cancel()
+            _keep(task)
         try:
-            await asyncio.wait((stopping, campaigning))
+            await deadline.wait((stopping, campaigning), Step.END)
         finally:
             if self.member.is_open:
-                await asyncio.wait((self.member._begin_step_aside("its run has ended"),), timeout=_LEAVE_TIMEOUT_S)
+                await deadline.wait((self.member._begin_step_aside("its run has ended"),), Step.END)
 
     async def _campaign(self, work: Callable[[Term], Awaitable[Outcome]], retry: bool) -> Outcome:
         self._has_retired = False
@@ -342,15 +347,6 @@ class Election(RunningOver):
     async def _describe_wait(self) -> str:
         return self.trouble or f"{self.member._machine.leader_id or 'no candidate'} leads"
 
-    async def _close_for_stop(self) -> None:
-        term = self._term
-        if term is not None and not term.lost.is_set():
-            term.stopping.set()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._drain_s):
-                    await any_set(term._left, self._stops.at_once)
-        await self.close()
-
     def _closed(self) -> None:
         self._finish()
 
@@ -365,11 +361,13 @@ class Election(RunningOver):
         return Term(self.member)
 
     async def _on_revoked(self, _removed: Leadership) -> None:
-        if (term := self._term) is not None and term._is_handed_over() and not term.lost.is_set():
-            term.stopping.set()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._drain_s):
-                    await any_set(term._left, self._stops.at_once)
+        term = self._term
+        if term is not None and not term.lost.is_set() and (term._is_handed_over() or self._stops.in_order.is_set()):
+            term._stopping.set()
+            if term._is_watched:
+                left = asyncio.ensure_future(term._left.wait())
+                await self.member._deadline.wait((left,), Step.WORK, self._drain_s)
+                left.cancel()
         term = self._end(f"{self._wording.held} was handed over")
         if term is not None:
             await term._left.wait()
@@ -381,8 +379,10 @@ class Election(RunningOver):
             await term._left.wait()
 
     def _describe_work(self) -> str:
-        is_at_work = self._term is not None and not self._term._left.is_set()
-        return f"the work of {self._wording.subject} {self._name}" if is_at_work else self.member._holding.at_work()
+        term = self._term
+        if term is None or term._left.is_set():
+            return self.member._holding.at_work()
+        return f"the work of {self._wording.subject} {self._name}{cancelled_for(term._cancelled_at)}"
 
     def _end(self, reason: str) -> Term | None:
         if self._term is not None:

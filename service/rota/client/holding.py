@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +11,6 @@ from typing import Generic, TypeVar
 
 from rota.client.callbacks import (
     CallbackQueue,
-    CloseBy,
     Listeners,
     notify,
     notify_lost,
@@ -24,17 +22,13 @@ from rota.client.events import Assigned, Broadcast, Lost, RebalanceStarted, Revo
 from rota.client.losses import losses_are_expected
 from rota.client.roles import Role
 from rota.client.stats import MemberStats
+from rota.client.stop_deadline import Step, StopDeadline
 from rota.membership import Membership
 from rota.membership import events as core
-from rota.protocol.defaults import HURRIED_LEAVE_TIMEOUT_MS
 
 Share = TypeVar("Share")
 
 _log = logging.getLogger(__name__)
-
-
-LEAVE_S = HURRIED_LEAVE_TIMEOUT_MS / 1000
-"""What a stop leaves for the LeaveGroup."""
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +63,7 @@ class Holding(Generic[Share]):
         flush: Callable[[float | None], Awaitable[None]],
         drop_commits: Callable[[], None],
         stats: MemberStats,
+        deadline: StopDeadline,
     ) -> None:
         """`on_error` takes an error of the role; `flush` waits for queued commits, for so
         many seconds where no other generation of this member follows, in which they could still be made; `drop_commits`
@@ -86,10 +81,8 @@ class Holding(Generic[Share]):
         """Grows each time that everything is given up or lost."""
         self.is_leaving = False
         """The member is about to leave, if not for good: it takes up no share, and joins no more generations."""
-        self.close_by: CloseBy | None = None
-        """While it is about to leave: by when `on_revoked` must have returned."""
-        self.answers_by = math.inf
-        """At a stop: when to wait no longer for a coordinator that does not answer, in the event loop's clock."""
+        self.is_given_up = False
+        """It is about to leave, and the last callbacks are under way."""
         self._last: tuple[Share | None, int] = (None, -1)
         """The share at this member's last join, and its generation."""
         self._owes_join = False
@@ -106,6 +99,7 @@ class Holding(Generic[Share]):
         self._ending = 0
         """How many lost shares the program still ends its work on."""
         self._stats = stats
+        self._deadline = deadline
 
     @property
     def stopped(self) -> Share | None:
@@ -158,7 +152,7 @@ class Holding(Generic[Share]):
         revocation = self._revocation
         if owned is not None:
             owned = self._not_stopped(owned, revocation)
-        is_cut_off = revocation is not None and not revocation.has_returned and self.close_by is not None
+        is_cut_off = revocation is not None and not revocation.has_returned and self.is_given_up
         self._cut_off = revocation.share if revocation is not None and is_cut_off else None
         self._last = (None, -1)
         self._owes_join = False
@@ -181,11 +175,6 @@ class Holding(Generic[Share]):
     def unnotified(self, lost: Share) -> Share | None:
         """The part of a lost share whose `on_revoked` was not called while closing; None where all of it was."""
         return lost if self._cut_off is None else (self._role.without(lost, self._cut_off) or None)
-
-    def answer_s(self, limit_s: float, *, least_s: float = 0.0, then_s: float = 0.0) -> float:
-        """How long to wait for an answer: `limit_s`, or less at a stop, which leaves `then_s` for the next call."""
-        left_s = self.answers_by - asyncio.get_running_loop().time() - then_s
-        return min(limit_s, max(least_s, left_s))
 
     async def give_all_up(self) -> None:
         """Stop all work in order; nothing is held any more. To be added to the callbacks."""
@@ -287,10 +276,7 @@ class Holding(Generic[Share]):
             with on_return(revocation.returned):
                 await notify_revoked(self._listeners, removed, deadline=self._revoke_by())
             revocation.returned()
-            for_good_s = self.close_by.left_s if self.is_leaving and self.close_by is not None else None
-            if for_good_s is not None:
-                for_good_s = self.answer_s(for_good_s, least_s=LEAVE_S, then_s=LEAVE_S)
-            await self._flush(for_good_s)
+            await self._flush(self._deadline.left_s(Step.COMMIT) if self.is_given_up else None)
         finally:
             if self._revocation is revocation:  # In a thread, on_revoked may go on when later shares come and go.
                 self._revocation = None
@@ -298,5 +284,6 @@ class Holding(Generic[Share]):
         self._broadcast.publish(Revoked(generation_id, removed))
 
     def _revoke_by(self) -> float | None:
-        limits = [self._driver.loop_time(self._machine.revoke_by_ms), self.close_by.at if self.close_by else None]
+        stop_by = self._deadline.by(Step.WORK) if self.is_given_up else None
+        limits = (self._driver.loop_time(self._machine.revoke_by_ms), stop_by)
         return min((limit for limit in limits if limit is not None), default=None)

@@ -17,23 +17,24 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from rota.client.callbacks import CallbackQueue, CloseBy, Listeners, is_inside
+from rota.client.callbacks import CallbackQueue, Listeners, is_inside
 from rota.client.calls import Caller
 from rota.client.commits import Commits
 from rota.client.context import ClientContext
 from rota.client.driver import Driver
 from rota.client.errors import MembershipLost, error_for
 from rota.client.events import Assigned, Broadcast, GenerationFailed, MemberEvent, Reachable, Rejected, Unreachable
-from rota.client.holding import LEAVE_S, Holding
+from rota.client.holding import Holding
 from rota.client.leading import Leading
 from rota.client.reminders import Reminder
 from rota.client.roles import Role
-from rota.client.running import CLOSE_TIMEOUT_S, Running
+from rota.client.running import Running
 from rota.client.stats import MemberStats
-from rota.client.tasks import GRACE_S, UNWIND_S, BackgroundTasks
+from rota.client.stop_deadline import STOP_DRAIN_S, Step, StopDeadline
+from rota.client.tasks import BackgroundTasks
 from rota.membership import Membership, MembershipSettings, State
 from rota.membership import events as core
-from rota.protocol.defaults import REQUEST_TIMEOUT_MS
+from rota.protocol.defaults import STOP_DRAIN_MS
 from rota.protocol.messages import (
     FenceReply,
     FetchedOffset,
@@ -46,7 +47,6 @@ from rota.protocol.messages import (
 
 Share = TypeVar("Share")
 
-_LEAVE_TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 _log = logging.getLogger(__name__)
 
 
@@ -81,6 +81,7 @@ class Member(Running, Generic[Share]):
         self._stats = MemberStats(context.stats, settings.namespace, settings.group_id, self._kind)
         self._caller = Caller(context.transport, jitter=context.jitter, stats=self._stats)
         self._machine = Membership(settings)
+        self._deadline = StopDeadline()
         self._role = role
         self._is_static = settings.group_instance_id is not None
         self._leaves = not self._is_static if leave_on_close is None else leave_on_close
@@ -112,6 +113,7 @@ class Member(Running, Generic[Share]):
             self._commits.flush,
             self._commits.drop,
             self._stats,
+            self._deadline,
         )
         self._commits.belong_to(self._holding)
         self._wake = self._driver.wake
@@ -121,7 +123,6 @@ class Member(Running, Generic[Share]):
         self._preparing: asyncio.Task[None] | None = None
         """The driving task, until it has learnt all that it needs to join."""
         self._closing: asyncio.Task[None] | None = None
-        self._close_by: CloseBy | None = None
         self._leading = Leading(self._machine, role, self._driver, self._tasks, settings.group_id)
         self._stepping: asyncio.Task[None] | None = None
         self._failed_unit = ""
@@ -315,7 +316,7 @@ class Member(Running, Generic[Share]):
     ) -> None:
         cancelled = error if isinstance(error, asyncio.CancelledError) else None
         try:
-            await asyncio.shield(self._begin_close(CLOSE_TIMEOUT_S))
+            await asyncio.shield(self._begin_close(STOP_DRAIN_S))
         except asyncio.CancelledError as while_closing:
             cancelled = while_closing
             self._close_now()
@@ -350,20 +351,17 @@ class Member(Running, Generic[Share]):
         """Cancel the block's body once the member has ended for a reason of its own."""
         await asyncio.wait((driving,))
         if self._failure is not None:
-            await self._callbacks.drain(CloseBy(_LEAVE_TIMEOUT_S))
+            self._deadline.shorten()
+            await self._callbacks.drain(self._deadline, Step.WORK)
             raise _MemberEnded
 
     # --- closing ------------------------------------------------------------------------------
 
-    async def _close(self, timeout_s: float) -> None:
-        await asyncio.shield(self._begin_close(timeout_s))
+    async def _close(self, drain_s: float) -> None:
+        await asyncio.shield(self._begin_close(drain_s))
 
     def _close_now(self) -> None:
-        if self._close_by is not None:
-            self._close_by.now()
-
-    def _answer_within(self, seconds: float) -> None:
-        self._holding.answers_by = asyncio.get_running_loop().time() + seconds
+        self._deadline.shorten(0.0)
 
     def _is_inside(self) -> bool:
         return is_inside(id(self))
@@ -374,37 +372,30 @@ class Member(Running, Generic[Share]):
     def _failure_at_end(self) -> BaseException | None:
         return self._failure
 
-    def _begin_close(self, timeout_s: float) -> asyncio.Task[None]:
+    def _begin_close(self, drain_s: float) -> asyncio.Task[None]:
         """Closing goes on in a task of its own, whatever becomes of those that wait for it."""
+        self._deadline.shorten(drain_s)
         if self._closing is None:
-            self._close_by = CloseBy(timeout_s)
             self._holding.is_leaving = True
-            self._closing = asyncio.create_task(self._close_in_order(self._close_by))
-        elif self._close_by is not None:
-            self._close_by.at = min(self._close_by.at, asyncio.get_running_loop().time() + timeout_s)
+            self._closing = asyncio.create_task(self._close_in_order())
         return self._closing
 
-    async def _close_in_order(self, close_by: CloseBy) -> None:
+    async def _close_in_order(self) -> None:
         """Let work stop, then leave the group; the driver heartbeats until then, and ends once we have left."""
         if self._driving is not None and not self._driving.done():
-            has_stopped = await self._let_go(close_by)
-            await self._before_leaving(close_by)
+            has_stopped = await self._let_go()
+            await self._before_leaving(Step.LOSS)
             self._leave(sends=has_stopped)
             if self._preparing is not None:
                 self._preparing.cancel()
-            limit_s = LEAVE_S if close_by.is_over else self._holding.answer_s(_LEAVE_TIMEOUT_S, least_s=0.5)
-            await asyncio.wait((self._driving,), timeout=limit_s)
-            if not self._driving.done():
-                _log.warning("group %s was not left: no answer within %.1f s", self.group_id, limit_s)
-        else:
-            await self._callbacks.drain(close_by)  # Work in a thread cannot be cancelled: it ends by itself, if at all.
+            if not await self._deadline.wait((self._driving,), Step.LEAVE):
+                _log.warning("group %s was not left: no answer before the end of this stop", self.group_id)
+        else:  # Work in a thread cannot be cancelled: it ends by itself, if at all.
+            await self._callbacks.drain(self._deadline, Step.LEAVE)
         await self._end()
 
-    async def _before_leaving(self, close_by: CloseBy) -> None:
-        """For what must be done while this is still a member."""
-
-    async def _before_ending(self) -> None:
-        """For what must be done before all tasks end, on every way out."""
+    async def _before_leaving(self, step: Step) -> None:
+        """For what must be done while this is still a member, and before all tasks end, on every way out."""
 
     async def _end(self) -> None:
         """Every task is over when this returns, but for callbacks that ignore their cancellation."""
@@ -412,10 +403,10 @@ class Member(Running, Generic[Share]):
             self._context.pulse.release(self._driver)
         self._machine.abandon()
         self._wake.set()
-        await self._before_ending()
-        await self._tasks.cancel(GRACE_S)
+        await self._before_leaving(Step.END)
+        await self._tasks.cancel(self._deadline.left_s(Step.END))
         self._callbacks.cancel()
-        await self._callbacks.drain(CloseBy(GRACE_S))
+        await self._callbacks.drain(self._deadline, Step.END)
         self._context.troubles.over(self, f"group {self.group_id}", now_s=self._now_ms() / 1000, was_closed=True)
         self._context.members.discard(self)
         self._stats.end()
@@ -423,18 +414,20 @@ class Member(Running, Generic[Share]):
         self._changed.set()
         self._over.set()
 
-    async def _let_go(self, close_by: CloseBy) -> bool:
+    async def _let_go(self) -> bool:
         """Let work stop, and learn the id that was asked for: the group would wait for one that could not leave.
 
         False where work goes on although its share was lost to it: then only the session may end the membership.
         """
-        self._holding.close_by = close_by
+        drain, deadline = self._callbacks.drain, self._deadline
+        self._holding.is_given_up = True
         self._reminder.start()
         self._callbacks.add(self._holding.give_all_up)
-        if not await self._callbacks.drain(close_by):
+        has_stopped = await drain(deadline, Step.CLEAN_UP)
+        if not has_stopped and not (self._holding.stopped and await drain(deadline, Step.LOSS)):
             _log.error("group %s: %s has not ended in time, and is cancelled", self.group_id, self._reminder.at_work())
             self._holding.lose("closed before on_revoked had returned")
-            if not await self._callbacks.drain(CloseBy(UNWIND_S)):
+            if not await drain(deadline, Step.LOSS):
                 _log.error(
                     "group %s: %s ignores its cancellation: the group is not left, "
                     "so that no other member is assigned its share before the session expires",
@@ -442,9 +435,8 @@ class Member(Running, Generic[Share]):
                     self._reminder.at_work(),
                 )
                 return False
-        limit_s = GRACE_S if close_by.is_over else self._holding.answer_s(_LEAVE_TIMEOUT_S, least_s=0.1)
         with suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(deadline.left_s(Step.LOSS)):
                 await self._driver.until_named()
         self._reminder.stop()
         return True
@@ -462,21 +454,21 @@ class Member(Running, Generic[Share]):
         """Run something for as long as the member lives; an exception of it ends the member."""
         return self._tasks.create(chore)
 
-    async def run(self, *, handle_signals: bool = True) -> None:
+    async def run(self, *, drain_ms: int = STOP_DRAIN_MS, handle_signals: bool = True) -> None:
         """Be a member until a signal, `stop` or cancellation; inside or outside of the block.
 
         SIGTERM and SIGINT stop in order, where the program handles them not itself: `on_revoked` is called and waited
-        for, and the group is left. A second signal cancels.
+        for, for `drain_ms`, and the group is left. A second signal cancels. This returns at most 2.5 s after that time.
         """
         with self._only_run():
             async with self._own_block_for_run():
-                await self._run_until_stopped(handle_signals=handle_signals)
+                await self._run_until_stopped(handle_signals, drain_ms / 1000)
 
     async def _until_settled(self) -> None:
         """Return when the member is in no rebalance and in no callback, or holds nothing."""
         while self.assignment is not None and not (self._machine.state is State.STABLE and self._callbacks.is_idle):
             if not self._callbacks.is_idle:
-                await self._callbacks.drain(CloseBy(CLOSE_TIMEOUT_S))
+                await self._callbacks.drain(self._deadline, Step.END)
             else:
                 await self._changed.wait()
 
@@ -502,7 +494,8 @@ class Member(Running, Generic[Share]):
         return self._stepping
 
     async def _step_aside(self, reason: str, failed_unit: str) -> None:
-        has_stopped = await self._let_go(CloseBy(CLOSE_TIMEOUT_S))
+        self._deadline.shorten()
+        has_stopped = await self._let_go()
         if self._closing is not None:
             return
         now_ms = self._now_ms()
@@ -528,7 +521,8 @@ class Member(Running, Generic[Share]):
 
     def _join_again(self) -> None:
         if self._machine.is_away and self._closing is None:
-            self._holding.is_leaving = False
+            self._holding.is_leaving = self._holding.is_given_up = False
+            self._deadline.lift()
             self._reminder.stop()
             # Its subscription may have changed since it stepped aside.
             self._machine.say(self._role.protocols(None, -1))
@@ -581,4 +575,4 @@ class Member(Running, Generic[Share]):
         """Close with an error: what was stored is committed. `failed_unit` is reported, if there is one."""
         if self._failure is None:
             self._failure, self._failed_unit = error, failed_unit
-        self._begin_close(CLOSE_TIMEOUT_S)
+        self._begin_close(STOP_DRAIN_S)

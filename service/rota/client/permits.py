@@ -14,11 +14,12 @@ from rota.client.context import ClientContext
 from rota.client.election import Election, Outcome
 from rota.client.errors import CoordinatorError, PermitLost
 from rota.client.member import Member
-from rota.client.running import CLOSE_TIMEOUT_S, RunningOver
+from rota.client.running import RunningOver
+from rota.client.stop_deadline import STOP_DRAIN_S
 from rota.client.term import Leadership, Term, Wording
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.protocol import messages
-from rota.protocol.defaults import REVOKE_DRAIN_MS
+from rota.protocol.defaults import STOP_DRAIN_MS
 from rota.protocol.messages import DescribeGroup, DescribeReply, OffsetToCommit
 from rota.types.permits import MAX_PERMITS, PROTOCOL_NAME, PermitShare, Wish, decode_share, encode_wish
 
@@ -218,7 +219,7 @@ class Permits(RunningOver):
         self,
         work: Callable[[Permit], Awaitable[Outcome]],
         *,
-        drain_ms: int = REVOKE_DRAIN_MS,
+        drain_ms: int = STOP_DRAIN_MS,
         handle_signals: bool = True,
         retry: bool = False,
     ) -> Outcome | None:
@@ -233,7 +234,7 @@ class Permits(RunningOver):
 
     # --- closing --------------------------------------------------------------------------------
 
-    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+    async def close(self, timeout: float = STOP_DRAIN_S) -> None:
         """Give the permit back, or stop waiting for one. A body that calls this goes on, without the permit; one of
         another task is cancelled.
         """

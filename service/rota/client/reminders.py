@@ -12,6 +12,11 @@ _REMIND_S = REMIND_MS / 1000
 _log = logging.getLogger(__name__)
 
 
+def cancelled_for(since: float | None) -> str:
+    """How long ago the work was cancelled that is named before this; empty unless it was."""
+    return "" if since is None else f", cancelled {asyncio.get_running_loop().time() - since:.1f} s ago,"
+
+
 class Reminder:
     """Logs every 10 s which code of the program has not ended, for a process that seems to hang.
 

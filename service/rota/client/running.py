@@ -11,14 +11,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from rota.client.signals import StopRequests, stopped_by_signals
+from rota.client.stop_deadline import STOP_DRAIN_S
 from rota.client.tasks import Contained, contained
-from rota.protocol.defaults import CLOSE_TIMEOUT_MS, STOP_DRAIN_MS
 
 _log = logging.getLogger(__name__)
 
-CLOSE_TIMEOUT_S = CLOSE_TIMEOUT_MS / 1000
-_ANSWERS_S = 1.8
-"""What a stop waits for answers of a coordinator that hangs, after the drain: Docker kills 2 s after that."""
 _TURNS = 5
 """Of the event loop: as many as `start` in a new task takes to enter, and some more."""
 
@@ -29,8 +26,6 @@ class Running(ABC):
     def __init__(self) -> None:
         self._stops = StopRequests()
         self._is_running = False
-        self._stop_drain_s = STOP_DRAIN_MS / 1000
-        """How long work may go on after a stop was requested."""
         self._own_block: asyncio.Task[Contained[None]] | None = None
         self._close_asked: asyncio.Event = asyncio.Event()
 
@@ -55,16 +50,12 @@ class Running(ABC):
         """Whether it was neither entered nor closed."""
 
     @abstractmethod
-    async def _close(self, timeout_s: float) -> None:
+    async def _close(self, drain_s: float) -> None:
         """Stop work in order and leave, inside of the block; returns when that is done."""
 
     @abstractmethod
     def _close_now(self) -> None:
         """Have a `_close` that is under way give up its order: cancel the work, and leave."""
-
-    @abstractmethod
-    def _answer_within(self, seconds: float) -> None:
-        """Wait for no answer of a coordinator for longer than this from now on, while closing."""
 
     @abstractmethod
     def _is_inside(self) -> bool:
@@ -126,12 +117,14 @@ class Running(ABC):
         if block.done():
             block.result().result()
 
-    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+    async def close(self, timeout: float = STOP_DRAIN_S) -> None:
         """Stop work in order, commit and leave; also inside of an `async with` block, which then ends without further
         steps.
 
-        Work that has not stopped after `timeout` seconds is cancelled, `on_lost` is called, and the group is left all
-        the same. Called by a callback or by work of a pool it returns at once, and the member is closed behind it.
+        Work that has not stopped after `timeout` seconds is cancelled, `on_lost` is called where a callback has not
+        returned, and the group is left all the same. This returns at most 2.5 s after that, in every state of the
+        coordinator and of the work. Called by a callback or by work of a pool it returns at once, and the member is
+        closed behind it.
         """
         self._close_asked.set()
         closing = asyncio.ensure_future(self._close(timeout))
@@ -181,7 +174,7 @@ class Running(ABC):
         """This, where `run` is called outside of the block."""
         return self if self._is_new else nullcontext()
 
-    async def _run_until_stopped(self, *, handle_signals: bool) -> None:
+    async def _run_until_stopped(self, handle_signals: bool, drain_s: float) -> None:
         """Return when a stop was carried out, or the membership is over. Signals count while this runs."""
         self._stops.bind(asyncio.get_running_loop())
         with stopped_by_signals(self._stops, enabled=handle_signals):
@@ -189,25 +182,21 @@ class Running(ABC):
             try:
                 await first_of(over, self._stops.in_order)
                 if not over.done():
-                    await self._stop_in_order()
+                    await self._stop_in_order(drain_s)
                 elif (failure := self._failure_at_end()) is not None:
                     raise failure
             finally:
                 _end(over)
 
-    async def _stop_in_order(self) -> None:
+    async def _stop_in_order(self, drain_s: float) -> None:
         """Close; at once where a second request comes."""
         _log.info("stopping in order%s", "; a second signal stops at once" if self._stops.by_signal else "")
-        self._answer_within(max(self._stop_drain_s, STOP_DRAIN_MS / 1000) + _ANSWERS_S)
-        closing = asyncio.ensure_future(self._close_for_stop())
+        closing = asyncio.ensure_future(self.close(drain_s))
         _keep(closing)
         await first_of(closing, self._stops.at_once)
         if not closing.done():
             self._close_now()
         await closing
-
-    async def _close_for_stop(self) -> None:
-        await self.close()
 
 
 class RunningOver(Running):
@@ -226,9 +215,9 @@ class RunningOver(Running):
     def _is_new(self) -> bool:
         return self._base._is_new
 
-    async def _close(self, timeout_s: float) -> None:
+    async def _close(self, drain_s: float) -> None:
         try:
-            await self._base._close(timeout_s)
+            await self._base._close(drain_s)
         finally:
             self._closed()
 
@@ -237,9 +226,6 @@ class RunningOver(Running):
 
     def _close_now(self) -> None:
         self._base._close_now()
-
-    def _answer_within(self, seconds: float) -> None:
-        self._base._answer_within(seconds)
 
     def _is_inside(self) -> bool:
         return self._base._is_inside()
@@ -261,11 +247,11 @@ async def _cancelled(task: asyncio.Task[Any]) -> None:
             task.cancel()
 
 
-_kept: set[asyncio.Future[None]] = set()
+_kept: set[asyncio.Future[Any]] = set()
 
 
-def _keep(task: asyncio.Future[None]) -> None:
-    """Nothing awaits this task; its end is awaited by the block's."""
+def _keep(task: asyncio.Future[Any]) -> None:
+    """Nothing awaits this task; its end is awaited by the block's, or it ignores its cancellation."""
     _kept.add(task)
     task.add_done_callback(_kept.discard)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -17,8 +17,8 @@ from rota.client.lag import LoopLag
 from rota.client.member import Share
 from rota.client.options import ConsumerOptions, MemberOptions, SessionOptions
 from rota.client.roles import Generation, Protocols, Without
-from rota.client.running import CLOSE_TIMEOUT_S
 from rota.client.stats import ClientStats
+from rota.client.stop_deadline import STOP_DRAIN_S
 from rota.client.term import Leadership
 from rota.client.topics import Topics
 from rota.client.transports.port import GroupEvent
@@ -600,11 +600,11 @@ class Member(Generic[Share]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
-    def run(self, *, handle_signals: bool = True) -> None:
+    def run(self, *, drain_ms: int = STOP_DRAIN_MS, handle_signals: bool = True) -> None:
         """Be a member until a signal, `stop` or cancellation; inside or outside of the block.
 
         SIGTERM and SIGINT stop in order, where the program handles them not itself: `on_revoked` is called and waited
-        for, and the group is left. A second signal cancels.
+        for, for `drain_ms`, and the group is left. A second signal cancels. This returns at most 2.5 s after that time.
         """
 
     def step_aside(self, reason: str) -> None:
@@ -619,12 +619,14 @@ class Member(Generic[Share]):
     def start(self) -> None:
         """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
 
-    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+    def close(self, timeout: float = STOP_DRAIN_S) -> None:
         """Stop work in order, commit and leave; also inside of a `with` block, which then ends without further
         steps.
 
-        Work that has not stopped after `timeout` seconds is cancelled, `on_lost` is called, and the group is left all
-        the same. Called by a callback or by work of a pool it returns at once, and the member is closed behind it.
+        Work that has not stopped after `timeout` seconds is cancelled, `on_lost` is called where a callback has not
+        returned, and the group is left all the same. This returns at most 2.5 s after that, in every state of the
+        coordinator and of the work. Called by a callback or by work of a pool it returns at once, and the member is
+        closed behind it.
         """
 
     def stop(self) -> None:
@@ -771,20 +773,22 @@ class Election:
         self,
         work: Callable[[Term], Outcome],
         *,
-        drain_ms: int = REVOKE_DRAIN_MS,
+        drain_ms: int = STOP_DRAIN_MS,
         handle_signals: bool = True,
         retry: bool = False,
     ) -> Outcome | None:
         """Wait to be elected and call `work(term)`; anew in each term, until it returns or raises. To return is to
         resign: this candidate leads and campaigns no more, until `run` is called again.
 
-        SIGTERM and SIGINT end it in order, where the program handles them not itself: `term.stopping` is set, after
-        `drain_ms` the work is cancelled, the group is left, and None is returned. A second signal cancels at once.
+        SIGTERM and SIGINT end it in order, where the program handles them not itself: `term.stopping` is set, the work
+        is cancelled, the group is left, and None is returned. Work that has looked at `term.stopping` is cancelled
+        after `drain_ms`, other work at once. A second signal cancels at once. This returns at most 2.5 s after
+        `drain_ms`, and leaves a task behind that ignores its cancellation.
 
         Args:
             work: A function that works while this candidate leads.
-            drain_ms: How long work may go on after a signal, or when the leadership is handed over to a candidate of a
-                higher priority; by default not at all, so that another one leads at once.
+            drain_ms: How long work that looks at `term.stopping` may go on after a signal, or when the leadership is
+                handed over to a candidate of a higher priority.
             handle_signals: Whether SIGTERM and SIGINT are handled here.
             retry: Campaign again, after a pause that grows, when `work` raises, instead of raising that; see `failure`.
 
@@ -808,12 +812,14 @@ class Election:
     def start(self) -> None:
         """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
 
-    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+    def close(self, timeout: float = STOP_DRAIN_S) -> None:
         """Stop work in order, commit and leave; also inside of a `with` block, which then ends without further
         steps.
 
-        Work that has not stopped after `timeout` seconds is cancelled, `on_lost` is called, and the group is left all
-        the same. Called by a callback or by work of a pool it returns at once, and the member is closed behind it.
+        Work that has not stopped after `timeout` seconds is cancelled, `on_lost` is called where a callback has not
+        returned, and the group is left all the same. This returns at most 2.5 s after that, in every state of the
+        coordinator and of the work. Called by a callback or by work of a pool it returns at once, and the member is
+        closed behind it.
         """
 
     def stop(self) -> None:
@@ -831,15 +837,18 @@ class Term:
     lost: FinalSignal
     """Set once this term is over, for whatever reason: wait for it, or look at `is_valid`."""
 
-    stopping: FinalSignal
-    """Set once the work should come to its end, while the term may still be valid; never later than `lost`."""
-
     reason: str
     """Why it is over."""
 
     @property
     def token(self) -> int:
         """The fencing token: give it to whatever you write to, and have older ones refused there."""
+
+    @property
+    def stopping(self) -> FinalSignal:
+        """Set once the work should come to its end, while the term may still be valid; never later than `lost`. Work
+        that has looked at it is drained, and other work is cancelled at once.
+        """
 
     @property
     def valid_until(self) -> float | None:
@@ -903,7 +912,7 @@ class Permits:
         self,
         work: Callable[[Permit], Outcome],
         *,
-        drain_ms: int = REVOKE_DRAIN_MS,
+        drain_ms: int = STOP_DRAIN_MS,
         handle_signals: bool = True,
         retry: bool = False,
     ) -> Outcome | None:
@@ -912,7 +921,7 @@ class Permits:
         `PermitLost` for `LeadershipLost`; `wait_ms` does not count.
         """
 
-    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+    def close(self, timeout: float = STOP_DRAIN_S) -> None:
         """Give the permit back, or stop waiting for one. A body that calls this goes on, without the permit; one of
         another task is cancelled.
         """
@@ -954,10 +963,11 @@ class WorkerPool:
     """Runs `work(shard)` for each shard that this process holds, for the time of a `with` block, from `start` to
     `close`, or for that of `run`.
 
-    A shard that is revoked: `shard.stopping` is set, after `drain_ms` the task is cancelled, and only when it has ended
-    is the shard free for others. One that is lost is cancelled at once. If `work` raises, all other work stops in
-    order, progress is committed, and the block ends with that error; or `run(retry=True)` tries that shard again. The
-    shard is reported: a group with a quarantine leaves it out if that happens again and again.
+    A shard that is revoked: `shard.stopping` is set; the task is cancelled, after `drain_ms` if it has looked at that
+    and otherwise at once; only when it has ended is the shard free for others. One that is lost is cancelled at once.
+    If `work` raises, all other work stops in order, progress is committed, and the block ends with that error; or
+    `run(retry=True)` tries that shard again. The shard is reported: a group with a quarantine leaves it out if that
+    happens again and again.
     """
 
     consumer: Consumer
@@ -986,12 +996,13 @@ class WorkerPool:
         """Work until a signal, `stop` or cancellation; inside or outside of the block.
 
         SIGTERM and SIGINT end it in order, where the program handles them not itself: no work begins any more,
-        `shard.stopping` is set, work that goes on after `drain_ms` is cancelled, progress is committed, and the group
-        is left. A second signal cancels at once.
+        `shard.stopping` is set, work is cancelled, progress is committed, and the group is left. Work that has looked
+        at `shard.stopping` is cancelled after `drain_ms`, other work at once. A second signal cancels at once. This
+        returns at most 2.5 s after `drain_ms`, and leaves tasks behind that ignore their cancellation.
 
         Args:
-            drain_ms: How long work may go on after a signal. The default leaves time for the rest before Docker, which
-                waits for 10 s, kills the process.
+            drain_ms: How long work that looks at `shard.stopping` may go on after a signal. The default leaves time for
+                the rest before Docker, which waits for 10 s, kills the process.
             handle_signals: Whether SIGTERM and SIGINT are handled here.
             until_done: Also stop once the work on all shards that are held has returned; see `wait_done`.
             retry: When `work` raises, call it again for that shard after a pause that grows from 1 to 30 s, while the
@@ -1014,12 +1025,14 @@ class WorkerPool:
     def start(self) -> None:
         """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
 
-    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+    def close(self, timeout: float = STOP_DRAIN_S) -> None:
         """Stop work in order, commit and leave; also inside of a `with` block, which then ends without further
         steps.
 
-        Work that has not stopped after `timeout` seconds is cancelled, `on_lost` is called, and the group is left all
-        the same. Called by a callback or by work of a pool it returns at once, and the member is closed behind it.
+        Work that has not stopped after `timeout` seconds is cancelled, `on_lost` is called where a callback has not
+        returned, and the group is left all the same. This returns at most 2.5 s after that, in every state of the
+        coordinator and of the work. Called by a callback or by work of a pool it returns at once, and the member is
+        closed behind it.
         """
 
     def stop(self) -> None:
@@ -1034,15 +1047,18 @@ class Shard:
 
     partition: int
 
-    stopping: FinalSignal
-    """Set when the shard is to be given up: work that ends by itself within `drain_ms` is not cancelled."""
-
     promoted: FinalSignal
     """Set when this copy is the active one, from the beginning or later; see `role`."""
 
     @property
     def role(self) -> str:
         """`active` or `standby`. By strategies such as `redundant(2)`, one of the copies of a partition is active."""
+
+    @property
+    def stopping(self) -> FinalSignal:
+        """Set when the shard is to be given up. Work that has looked at it has `drain_ms` to end by itself; other work
+        is cancelled at once.
+        """
 
     @property
     def token(self) -> int:

@@ -9,11 +9,6 @@ from typing import Any, Generic, TypeVar, cast
 
 Outcome = TypeVar("Outcome")
 
-GRACE_S = 1.0
-"""For the program's code to end once it is cancelled."""
-UNWIND_S = 5.0
-"""The same for work whose member leaves as soon as it has ended. Otherwise only the session's end frees its share."""
-
 
 @dataclass(frozen=True, slots=True)
 class Contained(Generic[Outcome]):

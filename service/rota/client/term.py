@@ -62,8 +62,10 @@ class Term:
         self._token = member.fencing_token
         self.lost: FinalSignal = FinalSignal()
         """Set once this term is over, for whatever reason: wait for it, or look at `is_valid`."""
-        self.stopping: FinalSignal = FinalSignal()
-        """Set once the work should come to its end, while the term may still be valid; never later than `lost`."""
+        self._stopping = FinalSignal()
+        self._is_watched = False
+        """Whether its work has looked at `stopping`: other work is not drained."""
+        self._cancelled_at: float | None = None
         self.reason: str = ""
         """Why it is over."""
         self._raised: MembershipLost | None = None
@@ -80,6 +82,14 @@ class Term:
         if not self.lost.is_set() and self._member.is_leader:
             self._token = max(self._token, self._member.fencing_token)
         return self._token
+
+    @property
+    def stopping(self) -> FinalSignal:
+        """Set once the work should come to its end, while the term may still be valid; never later than `lost`. Work
+        that has looked at it is drained, and other work is cancelled at once.
+        """
+        self._is_watched = True
+        return self._stopping
 
     @property
     def valid_until(self) -> float | None:
@@ -193,8 +203,9 @@ class Term:
             return
         self._token = self.token
         self.reason = reason
-        self.stopping.set()
+        self._stopping.set()
         self.lost.set()
+        self._cancelled_at = asyncio.get_running_loop().time()
         outermost: dict[asyncio.Task[object], _Body] = {}
         for body in self._bodies:
             outermost.setdefault(body.task, body)

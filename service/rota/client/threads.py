@@ -10,9 +10,12 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from rota.client.tasks import GRACE_S, contained
+from rota.client.tasks import contained
 
 Outcome = TypeVar("Outcome")
+
+_GRACE_S = 1.0
+"""For calls of other threads to end when the loop is stopped."""
 
 
 class LoopThread:
@@ -134,7 +137,7 @@ class LoopThread:
     async def _finish_calls(self) -> None:
         """A closed object ends the calls of other threads by itself, within a moment."""
         if calls := [asyncio.wrap_future(future) for future in tuple(self._pending)]:
-            await asyncio.wait(calls, timeout=GRACE_S)
+            await asyncio.wait(calls, timeout=_GRACE_S)
         self._is_stopping = True
 
 

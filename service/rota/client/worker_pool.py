@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
@@ -16,8 +17,10 @@ from rota.client.consumer_protocol import Partitions
 from rota.client.errors import CoordinatorError, MembershipLost, Unavailable
 from rota.client.final_signal import FinalSignal
 from rota.client.losses import without_losses
-from rota.client.running import CLOSE_TIMEOUT_S, RunningOver
-from rota.client.tasks import GRACE_S, until_ended
+from rota.client.reminders import cancelled_for
+from rota.client.running import RunningOver
+from rota.client.stop_deadline import Step
+from rota.client.tasks import until_ended
 from rota.client.user_functions import check_async_work, run_work
 from rota.client.work_retry import WorkRetry
 from rota.protocol.defaults import BACKOFF_FIRST_MS, STOP_DRAIN_MS
@@ -37,12 +40,14 @@ class Shard:
         self._consumer = consumer
         self.topic: str = place.topic
         self.partition: int = place.partition
-        self.stopping: FinalSignal = FinalSignal()
-        """Set when the shard is to be given up: work that ends by itself within `drain_ms` is not cancelled."""
+        self._stopping = FinalSignal()
+        self._is_watched = False
+        """Whether its work has looked at `stopping`: other work is not drained."""
         self.promoted: FinalSignal = FinalSignal()
         """Set when this copy is the active one, from the beginning or later; see `role`."""
         self._has_ended = False
         """Whether its work was cancelled."""
+        self._cancelled_at: float | None = None
         self._rests = False
         """Whether its work waits for the next try."""
 
@@ -53,6 +58,14 @@ class Shard:
     def role(self) -> str:
         """`active` or `standby`. By strategies such as `redundant(2)`, one of the copies of a partition is active."""
         return "active" if self.promoted.is_set() else "standby"
+
+    @property
+    def stopping(self) -> FinalSignal:
+        """Set when the shard is to be given up. Work that has looked at it has `drain_ms` to end by itself; other work
+        is cancelled at once.
+        """
+        self._is_watched = True
+        return self._stopping
 
     @property
     def token(self) -> int:
@@ -84,7 +97,8 @@ class Shard:
     def _end(self) -> None:
         """The work on it is cancelled: what follows is not this shard's any more."""
         self._has_ended = True
-        self.stopping.set()
+        self._cancelled_at = asyncio.get_running_loop().time()
+        self._stopping.set()
 
     def raise_if_lost(self) -> None:
         """Raise `MembershipLost` unless the shard is held now. To be called before what must not be done twice. Any
@@ -135,10 +149,11 @@ class WorkerPool(RunningOver):
     """Runs `work(shard)` for each shard that this process holds, for the time of an `async with` block, from `start` to
     `close`, or for that of `run`.
 
-    A shard that is revoked: `shard.stopping` is set, after `drain_ms` the task is cancelled, and only when it has ended
-    is the shard free for others. One that is lost is cancelled at once. If `work` raises, all other work stops in
-    order, progress is committed, and the block ends with that error; or `run(retry=True)` tries that shard again. The
-    shard is reported: a group with a quarantine leaves it out if that happens again and again.
+    A shard that is revoked: `shard.stopping` is set; the task is cancelled, after `drain_ms` if it has looked at that
+    and otherwise at once; only when it has ended is the shard free for others. One that is lost is cancelled at once.
+    If `work` raises, all other work stops in order, progress is committed, and the block ends with that error; or
+    `run(retry=True)` tries that shard again. The shard is reported: a group with a quarantine leaves it out if that
+    happens again and again.
     """
 
     def __init__(self, consumer: Callable[[Listeners[Partitions]], Consumer], work: Work, *, drain_ms: int) -> None:
@@ -169,7 +184,8 @@ class WorkerPool(RunningOver):
         try:
             await self.consumer.__aexit__(kind, error, trace)
         finally:
-            await self._end_all()
+            self._cancel(self._tasks)
+            await self.consumer._deadline.wait(self._tasks.values(), Step.END)
             self._notify()
 
     @property
@@ -193,12 +209,13 @@ class WorkerPool(RunningOver):
         """Work until a signal, `stop` or cancellation; inside or outside of the block.
 
         SIGTERM and SIGINT end it in order, where the program handles them not itself: no work begins any more,
-        `shard.stopping` is set, work that goes on after `drain_ms` is cancelled, progress is committed, and the group
-        is left. A second signal cancels at once.
+        `shard.stopping` is set, work is cancelled, progress is committed, and the group is left. Work that has looked
+        at `shard.stopping` is cancelled after `drain_ms`, other work at once. A second signal cancels at once. This
+        returns at most 2.5 s after `drain_ms`, and leaves tasks behind that ignore their cancellation.
 
         Args:
-            drain_ms: How long work may go on after a signal. The default leaves time for the rest before Docker, which
-                waits for 10 s, kills the process.
+            drain_ms: How long work that looks at `shard.stopping` may go on after a signal. The default leaves time for
+                the rest before Docker, which waits for 10 s, kills the process.
             handle_signals: Whether SIGTERM and SIGINT are handled here.
             until_done: Also stop once the work on all shards that are held has returned; see `wait_done`.
             retry: When `work` raises, call it again for that shard after a pause that grows from 1 to 30 s, while the
@@ -206,15 +223,14 @@ class WorkerPool(RunningOver):
                 reported: the pool leaves, and joins again.
         """
         self._retries = {} if retry else None
-        self._stop_drain_s = max(drain_ms / 1000, self._drain_s)
         with self._only_run():
             async with self._own_block_for_run():
-                await self._run_in_block(handle_signals, until_done)
+                await self._run_in_block(handle_signals, until_done, max(drain_ms / 1000, self._drain_s))
 
-    async def _run_in_block(self, handle_signals: bool, until_done: bool) -> None:
+    async def _run_in_block(self, handle_signals: bool, until_done: bool, drain_s: float) -> None:
         finishing = asyncio.ensure_future(self._stop_when_done()) if until_done else None
         try:
-            await self._run_until_stopped(handle_signals=handle_signals)
+            await self._run_until_stopped(handle_signals, drain_s)
         finally:
             if finishing is not None:
                 finishing.cancel()
@@ -247,15 +263,12 @@ class WorkerPool(RunningOver):
         return task is not None and task.done() and shard is not None and not shard._has_ended
 
     def _describe_work(self) -> str:
-        names = [f"{place.topic}/{place.partition}" for place, task in self._tasks.items() if not task.done()]
-        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-        return f"the work of {shown}" if names else self.consumer._holding.at_work()
+        shards = [self._shards[place] for place, task in self._tasks.items() if not task.done()]
+        names = ", ".join(map(str, shards[:_SHOWN])) + (f" and {len(shards) - _SHOWN} more" if shards[_SHOWN:] else "")
+        since = min((shard._cancelled_at for shard in shards if shard._cancelled_at is not None), default=None)
+        return f"the work of {names}{cancelled_for(since)}" if shards else self.consumer._holding.at_work()
 
     # --- closing ------------------------------------------------------------------------------
-
-    async def _close_for_stop(self) -> None:
-        self._drain_s = max(self._drain_s, self._stop_drain_s)
-        await self.close(CLOSE_TIMEOUT_S + self._drain_s)
 
     def _closed(self) -> None:
         self._notify()
@@ -276,15 +289,18 @@ class WorkerPool(RunningOver):
 
     async def _stop_work(self, removed: Partitions) -> None:
         for place in removed:
-            self._shards[place].stopping.set()
+            self._shards[place]._stopping.set()
             self.consumer._watched.pop(place, None)  # It comes to its end, and is started again no more.
-        await _ended([self._tasks[place] for place in removed], self._drain_s)
+        self._cancel([place for place in removed if not self._shards[place]._is_watched])
+        limit_s = self._drain_s if self.consumer.is_open else math.inf
+        await self.consumer._deadline.wait([self._tasks[place] for place in removed], Step.WORK, limit_s)
         await self._abandon_work(removed)
 
     async def _abandon_work(self, removed: Partitions) -> None:
         held = [place for place in removed if place in self._tasks]
         self._cancel(held)
-        await _ended([self._tasks[place] for place in held])
+        if held:
+            await asyncio.wait([self._tasks[place] for place in held])
         for place in held:
             self._tasks.pop(place, None)
             self._shards.pop(place, None)
@@ -302,10 +318,6 @@ class WorkerPool(RunningOver):
                 self._shards[place]._end()
                 self.consumer._watched.pop(place, None)
                 self._tasks[place].cancel()
-
-    async def _end_all(self) -> None:
-        self._cancel(self._tasks)
-        await _ended(self._tasks.values(), GRACE_S)
 
     def _work_on(self, place: TopicPartition, former: asyncio.Task[None] | None = None) -> None:
         shard = self._shards[place] = Shard(self.consumer, place)
@@ -327,7 +339,7 @@ class WorkerPool(RunningOver):
             await until_ended(former)
         retry = None if self._retries is None else self._retries.setdefault(place, self._new_retry())
         try:
-            while not shard.stopping.is_set():
+            while not shard._stopping.is_set():
                 if retry is not None and retry.pause_s:
                     await self._pause(shard, retry)
                 elif not await self._try(shard, place, retry):
@@ -343,7 +355,7 @@ class WorkerPool(RunningOver):
         self._notify()
         with suppress(TimeoutError):
             async with asyncio.timeout(retry.pause_s):
-                await shard.stopping.wait()
+                await shard._stopping.wait()
         shard._rests = False
 
     async def _try(self, shard: Shard, place: TopicPartition, retry: WorkRetry | None) -> bool:
@@ -378,18 +390,18 @@ class WorkerPool(RunningOver):
         rest = without_losses(error)
         if rest is error:
             return error
-        stopping = asyncio.ensure_future(shard.stopping.wait())
+        stopping = asyncio.ensure_future(shard._stopping.wait())
         settled = asyncio.ensure_future(self.consumer._until_settled())
         try:
             await asyncio.wait((stopping, settled), return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
             settled.cancel()
-        return error if shard.is_held and not shard.stopping.is_set() else rest
+        return error if shard.is_held and not shard._stopping.is_set() else rest
 
     async def _report(self, shard: Shard, unit: str, failure: Exception) -> None:
         """Have a group with a quarantine count a fall: this member leaves for that, and joins again at once."""
-        if await self.consumer._is_quarantining() and not shard.stopping.is_set():
+        if await self.consumer._is_quarantining() and not shard._stopping.is_set():
             shard._end()
             self.consumer._begin_step_aside(f"its work on {unit} raised {failure!r}", unit)
             self.consumer.come_back()
@@ -410,9 +422,3 @@ class WorkerPool(RunningOver):
             self.consumer._rest()
         self._changed.set()
         self._changed.clear()
-
-
-async def _ended(tasks: Iterable[asyncio.Task[None]], timeout_s: float | None = None) -> None:
-    """Wait for the end of tasks, whatever it is; their errors have been taken care of."""
-    if tasks := list(tasks):
-        await asyncio.wait(tasks, timeout=timeout_s)

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from rota.client import Client, ConnectWorker, WorkItem
 from rota.exec import tree
-from rota.exec.ending import BY_SIGNAL, GUARDIAN_LOST
+from rota.exec.ending import GUARDIAN_LOST
 from rota.exec.giving_up import exit_without_share
 from rota.exec.run import Grant, GuardianLost, Run, beside
 from rota.exec.shares import share_grant, until
-from rota.exec.signals import ENDING, caught
+from rota.exec.signals import Signals
 from rota.exec.stopping import StopTimes
 from rota.protocol.defaults import RETURN_DELAY_MS
 from rota.protocol.fencing_token import generation_of
@@ -33,9 +32,9 @@ _log = logging.getLogger(__name__)
 class ConnectorOptions:
     """What to run for each item. Times are milliseconds.
 
-    `drain_ms` is how long a command may take to finish when its item moves to another worker; `wait_ms` how long to
-    wait for the first item, None for as long as it takes. `config_offset` says how far this worker has read its
-    configuration: a command is started only once that is as far as its share requires.
+    `drain_ms` is how long a command may take to finish when its item moves to another worker, and after SIGTERM;
+    `wait_ms` how long to wait for the first item, None for as long as it takes. `config_offset` says how far this
+    worker has read its configuration: a command is started only once that is as far as its share requires.
     """
 
     command: Sequence[str]
@@ -57,22 +56,23 @@ async def work_on_connectors(client: Client, group_id: str, options: ConnectorOp
     """
     tree.adopt_orphans()
     wrapper = _Working(client, group_id, options)
-    with caught(wrapper.on_signal):
-        worker = client.connect_worker(
-            group_id,
-            connectors=options.connectors,
-            config_offset=options.config_offset,
-            scheduled_rebalance_max_delay_ms=options.scheduled_rebalance_max_delay_ms,
-            session_timeout_ms=options.session_timeout_ms,
-            rebalance_timeout_ms=options.drain_ms + 2 * options.session_timeout_ms,
-            group_instance_id=options.group_instance_id,
-            on_assigned=wrapper.on_assigned,
-            on_revoked=wrapper.on_revoked,
-            on_lost=wrapper.on_lost,
-            leave_on_close=True,
-        )
+    worker = client.connect_worker(
+        group_id,
+        connectors=options.connectors,
+        config_offset=options.config_offset,
+        scheduled_rebalance_max_delay_ms=options.scheduled_rebalance_max_delay_ms,
+        session_timeout_ms=options.session_timeout_ms,
+        rebalance_timeout_ms=options.drain_ms + 2 * options.session_timeout_ms,
+        group_instance_id=options.group_instance_id,
+        on_assigned=wrapper.on_assigned,
+        on_revoked=wrapper.on_revoked,
+        on_lost=wrapper.on_lost,
+        leave_on_close=True,
+    )
+    signals = Signals(worker, options.drain_ms, wrapper.runs)
+    with signals.caught():
         async with worker:
-            return await wrapper.run(worker)
+            return await signals.until_stopped(wrapper.run(worker, signals))
 
 
 class _Working:
@@ -87,23 +87,19 @@ class _Working:
         self._runs: dict[WorkItem, Run] = {}
         """By item, the runs whose command has started."""
         self._changed = asyncio.Event()
-        self._ended_by = 0
+        self._signals: Signals | None = None
         self._exit_codes: list[int] = []
-        """Of commands that ended by themselves."""
+        """Of commands that ended by themselves, or at a signal."""
 
     @property
     def _is_over(self) -> bool:
-        return bool(self._ended_by or self._exit_codes)
+        return bool(self._exit_codes or (self._signals is not None and self._signals.ended_by))
 
     # --- what happens -------------------------------------------------------------------------
 
-    def on_signal(self, number: int) -> None:
-        # Where commands run, SIGHUP may mean anything, so that it does not end us.
-        if number in ENDING and (not self._runs or number != signal.SIGHUP):
-            self._ended_by = self._ended_by or number
-            self._changed.set()
-        for run in self._runs.values():
-            run.forward(number)
+    def runs(self) -> Collection[Run]:
+        """The runs whose command has started."""
+        return self._runs.values()
 
     def on_assigned(self, _added: Share, held: Share) -> None:
         self._wanted = frozenset(held)
@@ -125,11 +121,10 @@ class _Working:
 
     # --- what runs ----------------------------------------------------------------------------
 
-    async def run(self, worker: ConnectWorker) -> int:
+    async def run(self, worker: ConnectWorker, signals: Signals) -> int:
+        self._signals = signals
         wait_s = None if self._options.wait_ms is None else self._options.wait_ms / 1000
-        await until(self._changed, lambda: bool(self._wanted or self._ended_by), wait_s)
-        if self._ended_by:
-            return BY_SIGNAL + self._ended_by
+        await until(self._changed, lambda: bool(self._wanted), wait_s)
         if not self._wanted:
             return await self._exit_without_share(worker)
         async with asyncio.TaskGroup() as tasks:
@@ -138,7 +133,7 @@ class _Working:
                 for item in sorted(self._wanted - self._jobs.keys()):
                     self._jobs[item] = tasks.create_task(self._run_item(item, worker))
                 await self._changed.wait()
-            if not self._ended_by:
+            if not signals.ended_by:
                 for run in self._runs.values():
                     run.stop("another command of this worker has ended", self._options.drain_ms / 1000)
         return next((code for code in self._exit_codes if code), 0)

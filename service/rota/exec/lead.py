@@ -13,19 +13,22 @@ from rota.client import Client, CoordinatorError, Election, MembershipLost, Perm
 from rota.client.occasions import Occasions
 from rota.client.term import Term
 from rota.exec import tree
-from rota.exec.ending import BY_SIGNAL, GRANT_LOST, GUARDIAN_LOST
+from rota.exec.ending import GRANT_LOST, GUARDIAN_LOST
 from rota.exec.giving_up import exit_unserved, not_granted
 from rota.exec.run import Ended, Grant, GuardianLost, Run, beside
-from rota.exec.signals import ENDING, caught
+from rota.exec.signals import Signals
 from rota.exec.stopping import StopTimes
-from rota.protocol.defaults import COMMAND_REBALANCE_TIMEOUT_MS, PREEMPT_AFTER_MS
+from rota.protocol.defaults import COMMAND_REBALANCE_TIMEOUT_MS, PREEMPT_AFTER_MS, STOP_DRAIN_MS
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LeadOptions:
-    """What to run, and when. Times are milliseconds; `wait_ms` is how long to campaign, None for ever."""
+    """What to run, and when. Times are milliseconds; `wait_ms` is how long to campaign, None for ever.
+
+    `drain_ms` is how long the command may take to finish after SIGTERM.
+    """
 
     command: Sequence[str]
     times: StopTimes
@@ -40,6 +43,7 @@ class LeadOptions:
     """Hold one of so many permits, instead of leading."""
     once_per_ms: int | None = None
     """Run the command once per occasion of a schedule with this period, on whichever host."""
+    drain_ms: int = STOP_DRAIN_MS
     at_most_once: bool = False
     """An occasion counts as done when its command starts, not when the command has ended with 0."""
 
@@ -51,10 +55,11 @@ async def lead(client: Client, name: str, options: LeadOptions) -> int:
         CoordinatorError: The coordinator refuses this candidate for good.
     """
     tree.adopt_orphans()
-    wrapper = _Leading(name, options)
-    with caught(wrapper.on_signal):
-        async with _candidacy(client, name, options) as election:
-            return await wrapper.run(election, election.terms())
+    election = _candidacy(client, name, options)
+    wrapper = _Leading(name, options, election)
+    with wrapper.signals.caught():
+        async with election:
+            return await wrapper.signals.until_stopped(wrapper.run(election, election.terms()))
 
 
 def _candidacy(client: Client, name: str, options: LeadOptions) -> Election:
@@ -80,30 +85,24 @@ def _candidacy(client: Client, name: str, options: LeadOptions) -> Election:
 
 
 class _Leading:
-    def __init__(self, name: str, options: LeadOptions) -> None:
+    def __init__(self, name: str, options: LeadOptions, election: Election) -> None:
         self._name = name
         self._options = options
-        self._run: Run | None = None
-        self._ended_by = 0
-        self._ending = asyncio.Event()
+        self._runs: list[Run] = []
+        """The run of the command that has started; none while this waits for a term."""
+        self.signals = Signals(election.member, options.drain_ms, lambda: self._runs)
         self._due_ms = int(time.time() * 1_000)
         """When the schedule started this process."""
         self._occasions = None if options.once_per_ms is None else Occasions(name, options.once_per_ms)
 
-    def on_signal(self, number: int) -> None:
-        if self._run is not None:
-            self._run.forward(number)
-        elif number in ENDING:
-            self._ended_by = self._ended_by or number
-            self._ending.set()
-
     async def run(self, election: Election, terms: AsyncIterator[Term]) -> int:
         while True:
+            self._runs.clear()
             # The guardian is there before the term is, for then every millisecond counts.
             with Run(self._options.times) as run:
                 term = await self._next_term(terms)
                 if term is None:
-                    return BY_SIGNAL + self._ended_by if self._ended_by else self._not_elected(election)
+                    return self._not_elected(election)
                 if not await self._is_due(election):
                     return not_granted(self._name, "the command has run for this occasion")
                 try:
@@ -111,10 +110,10 @@ class _Leading:
                 except GuardianLost as lost:
                     _log.error("%s: %s", self._name, lost)
                     return GUARDIAN_LOST
-            if not ended.stopped:
-                if not ended.exit_code:
-                    await self._note_success(election)
-                return ended.exit_code or 0
+            if not ended.stopped and not ended.exit_code:
+                await self._note_success(election)
+            if not ended.stopped or self.signals.ended_by:
+                return self.signals.exit_code(ended)
             _log.warning("%s: %s; the command was ended", self._name, term.reason or ended.stopped)
             if not self._options.again:
                 return GRANT_LOST
@@ -152,17 +151,11 @@ class _Leading:
         return exit_unserved(self._name, election.member) or not_granted(self._name, taken)
 
     async def _next_term(self, terms: AsyncIterator[Term]) -> Term | None:
-        """The next term; None if a signal comes first, or time runs out."""
-        wait_s = None if self._options.wait_ms is None else self._options.wait_ms / 1000
-        elected = asyncio.ensure_future(anext(terms, None))
-        ending = asyncio.ensure_future(self._ending.wait())
-        try:
-            await asyncio.wait((elected, ending), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-            return elected.result() if elected.done() and not self._ended_by else None
-        finally:
-            for task in (elected, ending):
-                task.cancel()
-            await asyncio.gather(elected, ending, return_exceptions=True)
+        """The next term; None if time runs out."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if self._options.wait_ms is None else self._options.wait_ms / 1000):
+                return await anext(terms, None)
+        return None
 
     async def _during(self, term: Term, run: Run, election: Election) -> Ended:
         """One run in one term."""
@@ -173,14 +166,13 @@ class _Leading:
         with contextlib.suppress(MembershipLost):
             term._begin()  # Where it is handed over in order, its end is waited for.
         run.start(self._options.command, self._grant(term, token, election), valid_until)
-        self._run = run
+        self._runs.append(run)
         granted = f"granted permit {term.number}" if isinstance(term, Permit) else "elected"
         _log.info("%s: %s, the fencing token is %d", self._name, granted, token)
         try:
             async with beside(self._follow(term, token, run, election)):
                 return await run.wait()
         finally:
-            self._run = None
             term._finish()
 
     async def _follow(self, term: Term, token: int, run: Run, election: Election) -> None:

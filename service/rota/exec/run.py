@@ -16,11 +16,11 @@ from typing import Any, Self
 
 from rota.exec import tree
 from rota.exec.messages import Lines, from_loop_ms, now_ms
-from rota.exec.stopping import COMMAND_ENDED, StopTimes
+from rota.exec.stopping import COMMAND_ENDED, TERMINATED, StopTimes
 from rota.protocol.fencing_token import generation_of
 
 _LONGEST_LOOK_S = 0.25
-_PATIENCE_S = 2.0
+_PATIENCE_S = 1.0
 """How much longer than asked a guardian may take to end a run before it counts as one that does not move."""
 _SHORT_PATIENCE_MS = 50
 """The same where the grant is lost already."""
@@ -62,7 +62,7 @@ class Grant:
 class Ended:
     """A run is over and nothing of it is left. `exit_code` is as in a shell; None if the command was never started.
 
-    `stopped` says why it was ended by us; it is empty where the command ended by itself.
+    `stopped` says why it was ended by us; it is empty where the command ended by itself, or at a signal.
     """
 
     exit_code: int | None
@@ -196,7 +196,7 @@ class Run:
                 case {"started": pid}:
                     self._pid = pid
                 case {"ended": code, "reason": reason}:
-                    return Ended(code, "" if reason == COMMAND_ENDED else reason)
+                    return Ended(code, "" if reason in (COMMAND_ENDED, TERMINATED) else reason)
         if self._lines.is_over:
             self._kill_all()
             raise GuardianLost("the guardian was killed, and with it the command")

@@ -15,6 +15,7 @@ from enum import StrEnum
 from rota.protocol.defaults import COMMAND_GRACE_MS, COMMAND_MARGIN_MS
 
 COMMAND_ENDED = "the command has ended"
+TERMINATED = "it received SIGTERM"
 _MIN_MARGIN_MS = 50
 
 
@@ -80,10 +81,13 @@ class Stopping:
         self._valid_until_ms = valid_until_ms
 
     def stop(self, now_ms: int, reason: str, grace_ms: int | None = None) -> None:
-        """It is to end while the grant is still held: by its own grace, or by `grace_ms`. The first reason counts."""
+        """It is to end while the grant is still held: by its own grace, or by `grace_ms`. The first reason counts, and
+        the earliest end.
+        """
+        stop_by_ms = now_ms + (self._times.grace_ms if grace_ms is None else grace_ms)
         if self._stop_by_ms is None:
-            self.reason = reason
-            self._stop_by_ms = now_ms + (self._times.grace_ms if grace_ms is None else grace_ms)
+            self.reason, self._stop_by_ms = reason, stop_by_ms
+        self._stop_by_ms = min(stop_by_ms, self._stop_by_ms)
 
     def lose(self, now_ms: int, reason: str) -> None:
         """Another member may have the grant already: nothing may run any longer."""

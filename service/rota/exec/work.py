@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rota.assignors import TopicPartition
 from rota.client import Client, Consumer
 from rota.exec import tree
-from rota.exec.ending import BY_SIGNAL, GUARDIAN_LOST
+from rota.exec.ending import GUARDIAN_LOST
 from rota.exec.giving_up import exit_without_share
 from rota.exec.run import Ended, Grant, GuardianLost, Run, beside
 from rota.exec.shares import share_grant, until
-from rota.exec.signals import ENDING, caught
+from rota.exec.signals import Signals
 from rota.exec.stopping import StopTimes
 from rota.protocol.fencing_token import generation_of
 from rota.types.topic_regex import topic_regex
@@ -30,8 +29,8 @@ _log = logging.getLogger(__name__)
 class WorkOptions:
     """What to run, and on what. Times are milliseconds.
 
-    `drain_ms` is how long the command may take to finish when its share changes in order; `wait_ms` how long to wait
-    for the first share, None for as long as it takes.
+    `drain_ms` is how long the command may take to finish when its share changes in order, and after SIGTERM; `wait_ms`
+    how long to wait for the first share, None for as long as it takes.
     """
 
     command: Sequence[str]
@@ -56,23 +55,24 @@ async def work(client: Client, group_id: str, options: WorkOptions) -> int:
     """
     tree.adopt_orphans()
     wrapper = _Working(client, group_id, options)
-    with caught(wrapper.on_signal):
-        consumer = client.consumer(
-            group_id,
-            topic_regex(options.topic_regex) if options.topic_regex else list(options.topics),
-            options.strategy,
-            topics_debounce_ms=options.topics_debounce_ms,
-            topics_except=options.topics_except,
-            session_timeout_ms=options.session_timeout_ms,
-            rebalance_timeout_ms=options.drain_ms + 2 * options.session_timeout_ms,
-            group_instance_id=options.group_instance_id,
-            on_assigned=wrapper.on_assigned,
-            on_revoked=wrapper.on_revoked,
-            on_lost=wrapper.on_lost,
-            leave_on_close=True,
-        )
+    consumer = client.consumer(
+        group_id,
+        topic_regex(options.topic_regex) if options.topic_regex else list(options.topics),
+        options.strategy,
+        topics_debounce_ms=options.topics_debounce_ms,
+        topics_except=options.topics_except,
+        session_timeout_ms=options.session_timeout_ms,
+        rebalance_timeout_ms=options.drain_ms + 2 * options.session_timeout_ms,
+        group_instance_id=options.group_instance_id,
+        on_assigned=wrapper.on_assigned,
+        on_revoked=wrapper.on_revoked,
+        on_lost=wrapper.on_lost,
+        leave_on_close=True,
+    )
+    signals = Signals(consumer, options.drain_ms, wrapper.runs)
+    with signals.caught():
         async with consumer:
-            return await wrapper.run(consumer)
+            return await signals.until_stopped(wrapper.run(consumer, signals))
 
 
 class _Working:
@@ -88,17 +88,12 @@ class _Working:
         self._changed = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._ended_by = 0
 
     # --- what happens -------------------------------------------------------------------------
 
-    def on_signal(self, number: int) -> None:
-        # Where a command runs, SIGHUP may mean anything, so that it does not end us.
-        if number in ENDING and (self._run is None or number != signal.SIGHUP):
-            self._ended_by = self._ended_by or number
-            self._changed.set()
-        if self._run is not None:
-            self._run.forward(number)
+    def runs(self) -> Sequence[Run]:
+        """The run under way."""
+        return () if self._run is None else (self._run,)
 
     def on_assigned(self, _added: Share, held: Share) -> None:
         self._wanted = tuple(sorted(held))
@@ -118,14 +113,12 @@ class _Working:
 
     # --- what runs ----------------------------------------------------------------------------
 
-    async def run(self, consumer: Consumer) -> int:
+    async def run(self, consumer: Consumer, signals: Signals) -> int:
         wait_s = None if self._options.wait_ms is None else self._options.wait_ms / 1000
         while True:
             # The guardian is there before the share is, for then every millisecond counts.
             with Run(self._options.times) as run:
-                await until(self._changed, lambda: bool(self._wanted or self._ended_by), wait_s)
-                if self._ended_by:
-                    return BY_SIGNAL + self._ended_by
+                await until(self._changed, lambda: bool(self._wanted), wait_s)
                 if not self._wanted:
                     return await self._exit_without_share(consumer)
                 try:
@@ -136,8 +129,8 @@ class _Working:
                 finally:
                     self._run, self._share = None, ()
                     self._idle.set()
-            if not ended.stopped or self._ended_by:
-                return ended.exit_code or 0
+            if not ended.stopped or signals.ended_by:
+                return signals.exit_code(ended)
             _log.info("%s: %s; the command was ended", self._group_id, ended.stopped)
             wait_s = None
 

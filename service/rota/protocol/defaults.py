@@ -30,14 +30,12 @@ AUTO_COMMIT_MS: Final = 5_000
 
 # --- stopping --------------------------------------------------------------------------------
 
-STOP_DRAIN_MS: Final = 8_000
+STOP_DRAIN_MS: Final = 6_000
+STOP_REST_MS: Final = 2_500
 REVOKE_DRAIN_MS: Final = 0
-COMMAND_DRAIN_MS: Final = 10_000
 COMMAND_GRACE_MS: Final = 2_000
 COMMAND_MARGIN_MS: Final = 1_000
-CLOSE_TIMEOUT_MS: Final = 30_000
 COMMIT_FLUSH_TIMEOUT_MS: Final = 2_000
-HURRIED_LEAVE_TIMEOUT_MS: Final = 1_000
 HOOKS_TIMEOUT_MS: Final = 5_000
 
 # --- calls and retries -----------------------------------------------------------------------
@@ -189,20 +187,21 @@ DEFAULTS: Final = (
     Default(
         "STOP_DRAIN_MS",
         STOP_DRAIN_MS,
-        "`drain_ms` of `run()` after SIGTERM, SIGINT or `stop()`",
-        "Docker kills 10 s after SIGTERM, Kubernetes after 30 s: 2 s are left to commit and to leave the group.",
+        "`drain_ms` of `run()`, `close()` and the end of an `async with` block; `--drain-ms` of `rota lead`, "
+        "`rota hold` and `rota work`",
+        "With the rest, a stop takes 8.5 s at most. Docker kills 10 s after SIGTERM, Kubernetes after 30 s.",
+    ),
+    Default(
+        "STOP_REST_MS",
+        STOP_REST_MS,
+        "the rest of a stop, after the drain: cancelled work cleans up, progress is committed and the group is left",
+        "A commit and a LeaveGroup take milliseconds; a coordinator that is silent must not hold up the stop.",
     ),
     Default(
         "REVOKE_DRAIN_MS",
         REVOKE_DRAIN_MS,
-        "`drain_ms` of a worker pool at a rebalance, and of `election.run()` at a stop",
+        "`drain_ms` of a worker pool at a rebalance",
         "The work is cancelled at once, so the next member starts at once. Set it where work must finish a step first.",
-    ),
-    Default(
-        "COMMAND_DRAIN_MS",
-        COMMAND_DRAIN_MS,
-        "`--drain-ms` of `rota work`",
-        "A command handles SIGTERM by itself and cannot give up half of its share: it stops, and starts on the rest.",
     ),
     Default(
         "COMMAND_GRACE_MS",
@@ -215,12 +214,6 @@ DEFAULTS: Final = (
         COMMAND_MARGIN_MS,
         "how long before its deadline such a command is killed; at most a tenth of the session",
         "A busy machine takes a moment to end all processes of a command.",
-    ),
-    Default(
-        "CLOSE_TIMEOUT_MS",
-        CLOSE_TIMEOUT_MS,
-        "`close()` and the end of an `async with` block",
-        "As Kafka's `close()`. After it the callback is cancelled, `on_lost` is called and the member leaves.",
     ),
     Default(
         "HOOKS_TIMEOUT_MS",
@@ -329,12 +322,6 @@ DEFAULTS: Final = (
         COMMIT_FLUSH_TIMEOUT_MS,
         "commits that are queued when partitions are revoked",
         "A commit without an answer must not hold up the group's rebalance; the fence rejects it if it comes too late.",
-    ),
-    Default(
-        "HURRIED_LEAVE_TIMEOUT_MS",
-        HURRIED_LEAVE_TIMEOUT_MS,
-        "the LeaveGroup after a second signal, and once a close timeout is over",
-        "The process should end now; without an answer the session ends the membership.",
     ),
     Default(
         "RECONNECT_TIMEOUT_MS",

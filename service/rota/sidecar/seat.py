@@ -13,6 +13,7 @@ from typing import Any, Self
 from rota.assignors import TopicPartition
 from rota.client import Client, ConnectWorker, Consumer, Election, LeadershipLost, Member, Term, WorkItem
 from rota.client.events import Assigned, Lost, Revoked
+from rota.client.stop_deadline import Step
 from rota.protocol.defaults import COMMAND_REBALANCE_TIMEOUT_MS
 from rota.sidecar.news import Change, News
 from rota.sidecar.settings import SidecarSettings
@@ -92,8 +93,20 @@ class Seat(ABC):
         """Give up for good."""
         if not self._drains:
             await self.member.step_aside(reason)
-            self._drains = True
-            await self._settled(self._publish("draining"))
+            await self._settled(self._publish_draining())
+
+    async def stop(self, drain_s: float) -> None:
+        """Give up and leave, with one deadline for the hooks, which have `drain_s`, and for the coordinator."""
+        deadline = self.member._deadline
+        await self.member.close(drain_s)
+        if not self._drains:
+            settling = asyncio.ensure_future(self._settled(self._publish_draining()))
+            await deadline.wait((settling,), Step.END)
+            settling.cancel()
+
+    def _publish_draining(self) -> Change:
+        self._drains = True
+        return self._publish("draining")
 
     def announce(self) -> None:
         """Publish the state at the start, when nothing is known: a label or file may show that of a former process."""

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from rota.api.http.framing import BoundedHttpProtocol
 from rota.client import Client
+from rota.client.stop_deadline import Step
 from rota.protocol.defaults import HOOKS_TIMEOUT_MS
 from rota.sidecar.app import SidecarApp, probes
 from rota.sidecar.gate import Gate
@@ -32,6 +33,8 @@ from rota.sidecar.progress import Progress
 from rota.sidecar.seat import ElectionSeat, PoolSeat, Seat
 from rota.sidecar.settings import SidecarSettings
 
+_HOOKS_END_S = 0.5
+"""What a stop leaves to hooks whose time is over, so that they are ended in order."""
 _log = logging.getLogger(__name__)
 
 
@@ -83,11 +86,12 @@ async def _take_part(
         _log.info("listening on %s", url_of(http))
         await stop.wait()
         # The share is released before anything else stops working.
-        await seat.drain("the sidecar received a signal to stop")
+        await seat.stop(settings.revoke_timeout_ms / 1000 + _HOOKS_END_S)
         if file is not None:
             file.write()
         news.end()
         for server in servers:
+            server.config.timeout_graceful_shutdown = min(1, int(seat.member._deadline.left_s(Step.END)))
             server.should_exit = True
         await asyncio.gather(*serving)
         for chore in chores:
@@ -158,7 +162,6 @@ class _Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                timeout_graceful_shutdown=1,
             )
         )
 

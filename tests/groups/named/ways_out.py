@@ -23,9 +23,9 @@ from rota.client import (
     twin,
     worker_pool,
 )
-from rota.client.callbacks import CloseBy
 from rota.client.errors import CoordinatorError, LeadershipLost, MembershipLost
 from rota.client.holding import Holding
+from rota.client.stop_deadline import Step, StopDeadline
 from rota.membership.standing import Standing
 from tests.groups.planting import Patch, Plants
 
@@ -36,6 +36,11 @@ WAYS = "tests/client/test_ways_out.py::"
 SYNC = "tests/client/test_sync_ways_out.py::"
 COMMITS = "tests/client/test_commits_in_order.py::"
 THREADS = "tests/client/test_threads.py::"
+
+
+def stops_take_too_long(patch: Patch) -> None:
+    former = StopDeadline.shorten
+    patch(StopDeadline, "shorten", lambda self, _drain_s=TOO_LONG_S: former(self, TOO_LONG_S))
 
 
 # --- to resign and to step aside -------------------------------------------------------------------
@@ -50,7 +55,7 @@ def resign_waits_for_its_own_body(patch: Patch) -> None:
     async def resign(self: Any, reason: str = "resigned", *, pause_s: float = 0.0) -> None:
         self.member._holding.is_leaving = True
         self.member._callbacks.add(self.member._holding.give_all_up)
-        await self.member._callbacks.drain(CloseBy(10_000))
+        await self.member._callbacks.drain(StopDeadline(), Step.END)
         await self._come_back_after(self.member._begin_step_aside(reason), pause_s)
 
     patch(election.Election, "resign", resign)
@@ -69,7 +74,7 @@ def a_sync_block_does_not_count_as_the_term_s_work(patch: Patch) -> None:
             pass
 
     patch(twin, "inside", NotInside)
-    patch(member, "CLOSE_TIMEOUT_S", TOO_LONG_S)
+    stops_take_too_long(patch)
     patch(sys.modules["tests.client.test_sync_ways_out"], "PATIENCE_S", 2.0)
 
 
@@ -83,8 +88,7 @@ def step_aside_waits_for_the_callback_that_calls_it(patch: Patch) -> None:
         await self._begin_step_aside(reason)
 
     patch(member.Member, "step_aside", step_aside)
-    patch(member, "CLOSE_TIMEOUT_S", TOO_LONG_S)
-    patch(running, "CLOSE_TIMEOUT_S", TOO_LONG_S)
+    stops_take_too_long(patch)
 
 
 # --- run -------------------------------------------------------------------------------------------
@@ -135,10 +139,7 @@ def run_enters_the_block_again(patch: Patch) -> None:
 
 @PLANTS.named("ux D2 drain", WAYS + "test_a_pool_runs_inside_and_outside_of_its_block[False]")
 def a_stop_does_not_drain(patch: Patch) -> None:
-    async def close_for_stop(self: Any) -> None:
-        await self.close()
-
-    patch(worker_pool.WorkerPool, "_close_for_stop", close_for_stop)
+    patch(worker_pool.Shard, "stopping", property(lambda self: self._stopping))
 
 
 @PLANTS.named("ux D2 SIGTERM", THREADS + "test_the_first_signal_drains_and_the_second_cancels[15]")
@@ -228,7 +229,7 @@ def a_callback_s_error_hides_that_of_the_body(patch: Patch) -> None:
     fails_with="TimeoutError",
 )
 def leaving_waits_for_on_revoked_without_an_end(patch: Patch) -> None:
-    patch(member, "CLOSE_TIMEOUT_S", TOO_LONG_S)
+    stops_take_too_long(patch)
 
 
 @PLANTS.named("clients D12 B-28b", WAYS + "test_a_static_member_that_makes_no_progress_keeps_its_seat")

@@ -1,0 +1,77 @@
+"""The one deadline of a stop: every step has what the steps before it have left, and leaves time for those after it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Collection
+from enum import Enum
+from typing import Any
+
+from rota.protocol.defaults import STOP_DRAIN_MS, STOP_REST_MS
+
+STOP_DRAIN_S = STOP_DRAIN_MS / 1000
+_REST_S = STOP_REST_MS / 1000
+_RESOLUTION_S = 1e-6
+
+
+class Step(Enum):
+    """The steps of a stop in order, and by which part of the time after the drain each of them has ended."""
+
+    WORK = 0.0
+    """Work that looks at `stopping` has ended; the rest of it is cancelled."""
+    CLEAN_UP = 0.32
+    """Cancelled work has cleaned up, and `on_revoked` has returned; otherwise that is cancelled."""
+    COMMIT = 0.56
+    """The last commits are answered."""
+    LOSS = 0.68
+    """A cancelled `on_revoked` and `on_lost` have ended; otherwise the group is not left."""
+    LEAVE = 0.88
+    """The LeaveGroup is answered."""
+    END = 1.0
+
+
+class StopDeadline:
+    """A member's deadline for all that its stop waits for: none before `shorten`, and never a later one after it."""
+
+    def __init__(self) -> None:
+        self._drain_by = math.inf
+        self._shortened = asyncio.Event()
+
+    def shorten(self, drain_s: float = STOP_DRAIN_S) -> None:
+        """Have a stop be over `drain_s` and the time for its other steps from now, unless it is to be over before."""
+        self._drain_by = min(self._drain_by, asyncio.get_running_loop().time() + drain_s)
+        self._shortened.set()
+        self._shortened.clear()
+
+    def lift(self) -> None:
+        """The stop is over, and the member joins again."""
+        self._drain_by = math.inf
+
+    def by(self, step: Step) -> float:
+        """When a step must be over, in the event loop's clock."""
+        return self._drain_by + step.value * _REST_S
+
+    def left_s(self, step: Step) -> float:
+        """The time that a step still has; 0 when it must be over."""
+        left_s = self.by(step) - asyncio.get_running_loop().time()
+        # Loops fire timers up to their clock's resolution early: a due timer must not be waited for repeatedly.
+        return left_s if left_s > _RESOLUTION_S else 0.0
+
+    async def wait(self, futures: Collection[asyncio.Future[Any]], step: Step, limit_s: float = math.inf) -> bool:
+        """Return when all of `futures` are done, or a step must be over; whether all are done.
+
+        Without a stop, `limit_s` counts alone. Futures that are added meanwhile are waited for, too.
+        """
+        ends_at = asyncio.get_running_loop().time() + limit_s
+        while pending := {future for future in futures if not future.done()}:
+            left_s = min(self.left_s(step), ends_at - asyncio.get_running_loop().time())
+            if left_s <= _RESOLUTION_S:
+                return False
+            shortened = asyncio.ensure_future(self._shortened.wait())
+            try:
+                timeout_s = None if left_s == math.inf else left_s
+                await asyncio.wait({*pending, shortened}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                shortened.cancel()
+        return True
