@@ -84,6 +84,7 @@ class PoolLife(ConsumerLife):
         if self.may("texts", 0.1):
             await shard.position()
         pause_s = 0.05 if self.may("soon", 0.3) else 0.4
+        looks = self.looks_at_stopping(place)
         while True:
             await asyncio.sleep(pause_s * (0.5 + 1.5 * self.rng.random()))
             offset = self.world.next_offset(place)
@@ -95,7 +96,7 @@ class PoolLife(ConsumerLife):
                 return
             if self.may("raise", 0.03):
                 raise self.planned_error()
-            if shard.stopping.is_set() and self.rng.random() < 0.5:
+            if looks and shard.stopping.is_set() and self.rng.random() < 0.5:
                 return
 
 
@@ -184,6 +185,7 @@ class CandidateLife(Life):
     async def _lead(self, term: Term) -> None:
         if self.may("nested", 0.7):
             await self._lead_with_another()
+        looks = self.looks_at_stopping(LEADERSHIP)
         while True:
             await asyncio.sleep(0.3 + self.rng.random())
             self.write()
@@ -192,6 +194,8 @@ class CandidateLife(Life):
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(asyncio.sleep(0.1))
                     term.raise_if_lost()
+            if looks and term.stopping.is_set() and self.rng.random() < 0.5:
+                return
             if self.may("returns", 0.2):
                 return
             if self.may("raise", 0.1):

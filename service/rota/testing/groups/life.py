@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from rota.testing.groups.world import World
 
 LONG_TEXT = "x" * 10_000
-MOST_CLOSE_S = 45.0
-"""How long leaving a block may take: the SDK's own deadline is 30 s."""
+MOST_CLOSE_S = 9.0
+"""How long leaving a block may take: one deadline, for all states of the coordinator and of the work."""
 
 
 class PlannedError(Exception):
@@ -80,6 +80,10 @@ class Life(ABC):
     def is_live(self) -> bool:
         """Whether the process runs and was not asked to end."""
         return not self.task.done() and not self.ledger.is_dead and self.asked_to_end_at is None
+
+    def looks_at_stopping(self, place: Place) -> bool:
+        """Whether the body that works on this looks at `stopping`. Drawn apart from the world's other choices."""
+        return Random(f"looks {self.world.seed} {self.name} {place}").random() < 0.5
 
     # --- ending -------------------------------------------------------------------------------
 
