@@ -22,6 +22,8 @@ from rota.types.topic_regex import topic_regex
 
 Settled = Callable[[Change], Awaitable[None]]
 """Waits until the hooks have been notified of a change, for as long as they are given."""
+_HOOKS_END_S = 0.5
+"""What a stop leaves to hooks whose time is over, so that they are given up in order."""
 Share = tuple[TopicPartition | WorkItem, ...]
 
 
@@ -95,13 +97,12 @@ class Seat(ABC):
             await self.member.step_aside(reason)
             await self._settled(self._publish_draining())
 
-    async def stop(self, drain_s: float) -> None:
-        """Give up and leave, with one deadline for the hooks, which have `drain_s`, and for the coordinator."""
-        deadline = self.member._deadline
-        await self.member.close(drain_s)
+    async def stop(self, hooks_s: float) -> None:
+        """Give up and leave, with one deadline for the hooks, which have `hooks_s`, and for the coordinator."""
+        await self.member.close(hooks_s + _HOOKS_END_S)
         if not self._drains:
             settling = asyncio.ensure_future(self._settled(self._publish_draining()))
-            await deadline.wait((settling,), Step.END)
+            await self.member._deadline.wait((settling,), Step.END)
             settling.cancel()
 
     def _publish_draining(self) -> Change:

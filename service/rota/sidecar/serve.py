@@ -33,8 +33,6 @@ from rota.sidecar.progress import Progress
 from rota.sidecar.seat import ElectionSeat, PoolSeat, Seat
 from rota.sidecar.settings import SidecarSettings
 
-_HOOKS_END_S = 0.5
-"""What a stop leaves to hooks whose time is over, so that they are ended in order."""
 _log = logging.getLogger(__name__)
 
 
@@ -50,7 +48,7 @@ async def serve(client: Client, settings: SidecarSettings) -> None:
     with _signals(stop), bound(settings.http) as http, bound_or_none(settings.probes) as probed:
         news = News(f"{time.time_ns() // 1_000_000:x}")
         async with _hooks(settings) as hooks, asyncio.TaskGroup() as tasks:
-            runner = _HookRunner(hooks, settings.revoke_timeout_ms / 1000)
+            runner = HookRunner(hooks, settings.revoke_timeout_ms / 1000)
             seat_type = PoolSeat if settings.works else ElectionSeat
             seat = seat_type(client, settings, news, runner.settled)
             background = [tasks.create_task(runner.run(news))]
@@ -86,7 +84,7 @@ async def _take_part(
         _log.info("listening on %s", url_of(http))
         await stop.wait()
         # The share is released before anything else stops working.
-        await seat.stop(settings.revoke_timeout_ms / 1000 + _HOOKS_END_S)
+        await seat.stop(settings.revoke_timeout_ms / 1000)
         if file is not None:
             file.write()
         news.end()
@@ -103,7 +101,7 @@ async def _touch(file: StatusFile, news: News) -> None:
         file.changed()
 
 
-class _HookRunner:
+class HookRunner:
     """Passes every change to every hook, and waits for them where something is to be given up in order."""
 
     def __init__(self, hooks: list[Dispatcher], patience_s: float) -> None:
