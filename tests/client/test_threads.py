@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from rota.client import Client, FinalSignal, MembershipLost, Shard, Term, sync
-from rota.client.pulse import Pulse
+from rota.client.pulse import Beat, Pulse
 from rota.client.signals import StopRequests, stopped_by_signals
 from rota.client.threads import LoopThread
+from rota.protocol.messages import HeartbeatReply
 from tests.client.stage import GROUP, Cable, a_coordinator, a_worker
-from tests.client.virtual_time import in_virtual_time
+from tests.client.virtual_time import in_virtual_time, stand_still
 
 PATIENCE_S = 30.0
 
@@ -70,6 +71,20 @@ async def test_work_in_a_thread_sees_a_loss_despite_a_blocked_loop() -> None:
             while not outcome:  # noqa: ASYNC110 — set by another thread
                 await asyncio.sleep(0.01)
             worker.cable.plug_in()
+
+
+@in_virtual_time
+async def test_the_heartbeat_thread_beats_once_for_half_a_session() -> None:
+    async with a_coordinator() as coordinator, a_worker(coordinator).member(session_timeout_ms=10_000) as member:
+        await member.wait_assigned()
+        driver, beats = member._driver, 0
+        for _ in range(120):  # It looks ten times a second, for 12 s, while the event loop is blocked.
+            stand_still(0.1)
+            if (request := driver.overdue_heartbeat()) is not None:
+                reply = HeartbeatReply(generation_id=request.generation_id, state="Stable")
+                driver.note_beat(Beat(request, reply, driver.beat_sent_at_ms()))
+                beats += 1
+        assert beats == 2
 
 
 async def test_threads_may_ask_a_term_and_have_the_candidate_stop() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.exec.stopping import Step, Stopping, StopTimes
+from rota.exec.stopping import COMMAND_ENDED, Step, Stopping, StopTimes
 from rota.membership import MembershipSettings
 from rota.protocol.messages import Protocol
 
@@ -72,6 +72,24 @@ def test_what_is_lost_is_killed_without_a_grace() -> None:
     stopping.lose(1_000, "UNKNOWN_MEMBER_ID")
 
     assert (stopping.due(1_000), stopping.reason) == (Step.KILL, "UNKNOWN_MEMBER_ID")
+
+
+def test_a_loss_shortens_a_stop_that_is_under_way() -> None:
+    stopping = running(valid_until_ms=60_000)
+    stopping.stop(1_000, "revoked", grace_ms=20_000)
+    stopping.due(1_000)
+
+    stopping.lose(2_000, "UNKNOWN_MEMBER_ID")
+
+    assert stopping.due(2_000) is Step.KILL
+
+
+def test_the_command_s_end_shortens_the_time_of_its_leftovers() -> None:
+    stopping = running(valid_until_ms=60_000)
+    stopping.stop(1_000, "it received SIGTERM", grace_ms=20_000)
+    stopping.stop(1_500, COMMAND_ENDED)
+
+    assert (stopping.reason, stopping.next_at_ms()) == ("it received SIGTERM", 3_500)
 
 
 def test_the_first_reason_to_stop_counts() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from tests.groups.named import calls, commits, programs, storage, topics, ways_out
+from tests.groups.named import calls, commits, programs, stops, storage, topics, ways_out
 from tests.groups.planting import Named, Plants
 
 SUBJECTS: dict[str, Plants] = {
     "ways out": ways_out.PLANTS,
     "calls": calls.PLANTS,
     "commits": commits.PLANTS,
+    "stops": stops.PLANTS,
     "topics": topics.PLANTS,
     "storage": storage.PLANTS,
     "programs": programs.PLANTS,
