@@ -166,7 +166,7 @@ async def test_work_that_never_looked_at_stopping_is_cancelled_at_once(make: Any
             await until(lambda program=program: program.began)  # type: ignore[misc]
             subject.stop()
             took_s.append(await seconds_of(running))
-    assert took_s == [pytest.approx(0.0, abs=0.1), pytest.approx(6.0, abs=0.1)]
+    assert took_s == [pytest.approx(0.0, abs=0.1), pytest.approx(5.0, abs=0.1)]
 
 
 # --- the sidecar ------------------------------------------------------------------------------

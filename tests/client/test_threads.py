@@ -21,7 +21,7 @@ from rota.client.signals import StopRequests, stopped_by_signals
 from rota.client.threads import LoopThread
 from rota.protocol.messages import HeartbeatReply
 from tests.client.stage import GROUP, Cable, a_coordinator, a_worker
-from tests.client.virtual_time import in_virtual_time, stand_still
+from tests.client.virtual_time import in_virtual_time, pause
 
 PATIENCE_S = 30.0
 
@@ -79,7 +79,7 @@ async def test_the_heartbeat_thread_beats_once_for_half_a_session() -> None:
         await member.wait_assigned()
         driver, beats = member._driver, 0
         for _ in range(120):  # It looks ten times a second, for 12 s, while the event loop is blocked.
-            stand_still(0.1)
+            pause(0.1)
             if (request := driver.overdue_heartbeat()) is not None:
                 reply = HeartbeatReply(generation_id=request.generation_id, state="Stable")
                 driver.note_beat(Beat(request, reply, driver.beat_sent_at_ms()))

@@ -30,7 +30,7 @@ AUTO_COMMIT_MS: Final = 5_000
 
 # --- stopping --------------------------------------------------------------------------------
 
-STOP_DRAIN_MS: Final = 6_000
+STOP_DRAIN_MS: Final = 5_000
 STOP_REST_MS: Final = 2_500
 REVOKE_DRAIN_MS: Final = 0
 COMMAND_GRACE_MS: Final = 2_000
@@ -189,7 +189,7 @@ DEFAULTS: Final = (
         STOP_DRAIN_MS,
         "`drain_ms` of `run()`, `close()` and the end of an `async with` block; `--drain-ms` of `rota lead`, "
         "`rota hold` and `rota work`",
-        "With the rest, a stop takes 8.5 s at most. Docker kills 10 s after SIGTERM, Kubernetes after 30 s.",
+        "With the rest, a stop takes 7.5 s at most. Docker kills 10 s after SIGTERM, Kubernetes after 30 s.",
     ),
     Default(
         "STOP_REST_MS",

@@ -22,7 +22,7 @@ from rota.types.topic_regex import topic_regex
 
 Settled = Callable[[Change], Awaitable[None]]
 """Waits until the hooks have been notified of a change, for as long as they are given."""
-_HOOKS_END_S = 0.5
+_HOOKS_END_S = 0.2
 """What a stop leaves to hooks whose time is over, so that they are given up in order."""
 Share = tuple[TopicPartition | WorkItem, ...]
 

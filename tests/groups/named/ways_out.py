@@ -336,7 +336,7 @@ def losses_in_groups_are_failures(patch: Patch) -> None:
         patch(module, "without_losses", without_losses)
 
 
-@PLANTS.named("seams D3", POOLS + "test_a_failing_shard_costs_its_siblings_no_progress[0]")
+@PLANTS.named("seams D3", POOLS + "test_a_failing_shard_costs_its_siblings_no_progress[False]")
 def a_failing_shard_ends_all_others_at_once(patch: Patch) -> None:
     def fail(self: Any, error: BaseException, unit: str) -> None:
         former(self, error, unit)
