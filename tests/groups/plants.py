@@ -420,13 +420,13 @@ def a_released_unit_gets_no_holder(patch: Patch) -> None:
     patch(quarantine, "start_rebalance", lambda *_: None)
 
 
-@plant("mission M2", "two-active", 346, 460)
+@plant("the check", "two-active", 346, 460)
 def a_standby_does_not_wait_for_the_active_one(patch: Patch) -> None:
     original = roles.active_copies
     patch(registry, "active_copies", lambda members, shares, **_: original(members, shares))
 
 
-@plant("mission M2", "two-active", 407)
+@plant("the check", "two-active", 407)
 def members_do_not_say_which_copies_are_active(patch: Patch) -> None:
     original = roles.active_copies
 
