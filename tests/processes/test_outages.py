@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import httpx
@@ -25,6 +26,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.alone]
 
 PARTITIONS = 2
 SILENCE_S = 6.0
+RESTART_S = 6.0
+"""The longest restart of which the page says that every holder survives it."""
 DEADLINE_S = 60.0
 STORES = ("sqlite", "postgres")
 COMMANDS = {
@@ -132,11 +135,16 @@ async def test_a_restart_of_the_only_server_ends_no_share(
     server = a_server(processes, request, tmp_path, store)
 
     async with holding(processes, [server.url], server.url) as holders:
+        began_at = monotonic()
         if killed:
             server.process.kill9()
         else:
             await asyncio.to_thread(server.process.terminate)
         await asyncio.to_thread(server.start_and_wait)
+        if (took_s := monotonic() - began_at) > RESTART_S:
+            pytest.skip(
+                f"the machine is too busy: the restart took {took_s:.1f} s, and commands survive {RESTART_S:g} s"
+            )
 
         await holders.outlive_a_session()
 
