@@ -34,8 +34,8 @@ def write(database: sqlite3.Connection, permit: int, token: int) -> bool:
 async def download(database: sqlite3.Connection, permit: Permit) -> None:
     """Write until another holder has written."""
     while True:
-        if not write(database, permit.number, permit.token):
-            print("refused", permit.number, permit.token, flush=True)
+        if not write(database, permit.number, permit.fencing_token):
+            print("refused", permit.number, permit.fencing_token, flush=True)
             return
         await asyncio.sleep(0.05)
 
@@ -48,7 +48,7 @@ async def main() -> None:
         while True:
             try:
                 async with client.permits("downloads", PERMITS, session_timeout_ms=session_timeout_ms) as permit:
-                    print("holds", permit.number, permit.token, flush=True)
+                    print("holds", permit.number, permit.fencing_token, flush=True)
                     await download(database, permit)
             except PermitLost as lost:
                 print("lost:", lost, flush=True)

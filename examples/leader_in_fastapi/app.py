@@ -38,7 +38,7 @@ class Billing:
         """Called in each term, and cancelled when the term is lost. An exception ends the term, not the candidacy."""
         while True:
             # Send the token with each write; the receiver rejects older ones: see docs/fencing.md.
-            self.written_with = term.token
+            self.written_with = term.fencing_token
             self.rounds += 1
             await asyncio.sleep(ROUND_S)
 
@@ -105,4 +105,8 @@ async def leader() -> dict[str, int | str]:
     term = campaign.election.term if campaign.election is not None else None
     if campaign.election is None or term is None:
         raise HTTPException(503, campaign.standing)
-    return {"token": term.token, "member_id": campaign.election.member.member_id, "rounds": campaign.billing.rounds}
+    return {
+        "token": term.fencing_token,
+        "member_id": campaign.election.member.member_id,
+        "rounds": campaign.billing.rounds,
+    }

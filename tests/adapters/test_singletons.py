@@ -69,7 +69,7 @@ def test_one_apscheduler_runs_jobs_then_the_other(server: Server, stack: ExitSta
     start_scheduler(stack, second, jobs, "b")
 
     jobs.until_ran("a")
-    token = first.token
+    token = first.fencing_token
     beside = set(jobs.ran)
     first.stop()
     assert second.wait_elected(DEADLINE_S)
@@ -78,7 +78,7 @@ def test_one_apscheduler_runs_jobs_then_the_other(server: Server, stack: ExitSta
     assert beside == {"a"}
     assert "a" not in jobs.ran[jobs.ran.index("b") :]
     assert token is not None
-    assert (second.token or 0) > token
+    assert (second.fencing_token or 0) > token
 
 
 def test_a_job_of_one_occasion_runs_once_over_a_hand_over(server: Server, stack: ExitStack) -> None:

@@ -21,7 +21,7 @@ def index(shard: sync.Shard) -> None:
 
 def lead(term: sync.Term) -> int:
     assert_type(term.valid_until, float | None)
-    return term.token
+    return term.fencing_token
 
 
 def start(added: Places, held: Places) -> None:

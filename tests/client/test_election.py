@@ -33,14 +33,14 @@ class Candidate:
 
     async def write(self, term: Term) -> None:
         """Leads until the test ends it."""
-        self.note("begins", term.token)
+        self.note("begins", term.fencing_token)
         try:
             await asyncio.Event().wait()
         finally:
             try:
                 await asyncio.sleep(self.ending_s)
             finally:
-                self.note("ends", term.token)
+                self.note("ends", term.fencing_token)
 
     def note(self, what: str, token: int) -> None:
         self.diary.append((asyncio.get_running_loop().time(), what, token))
@@ -70,7 +70,7 @@ async def test_the_only_candidate_leads_with_its_generation() -> None:
     async with a_coordinator() as coordinator, Candidate(coordinator, "a").election() as election:
         async for term in election.terms():
             async with term:
-                assert (election.is_leader, term.is_valid, term.token) == (True, True, fencing_token(1))
+                assert (election.is_leader, term.is_valid, term.fencing_token) == (True, True, fencing_token(1))
                 assert term.valid_until is not None
                 assert (await term.verify()).is_leader
             return
@@ -83,9 +83,9 @@ async def test_a_terms_token_grows_while_candidates_come_and_go() -> None:
         async with term:
             async with Candidate(coordinator, "b").election() as other:
                 await other.member.wait_assigned()
-                await until(lambda: term.token == fencing_token(2))
+                await until(lambda: term.fencing_token == fencing_token(2))
                 assert (term.is_valid, other.is_leader) == (True, False)
-            await until(lambda: term.token == fencing_token(3))
+            await until(lambda: term.fencing_token == fencing_token(3))
             assert term.is_valid
 
 
@@ -99,10 +99,10 @@ async def test_a_deposed_leader_never_reads_its_successors_token() -> None:
             await other.member.wait_assigned()
             await coordinator.call(RebalanceGroup("default", NAME, step_down=True))
             while not term.lost.is_set():
-                read.add(term.token)
+                read.add(term.fencing_token)
                 await asyncio.sleep(0)
 
-            assert max(read) < (await anext(other.terms())).token
+            assert max(read) < (await anext(other.terms())).fencing_token
 
 
 @in_virtual_time
@@ -166,7 +166,7 @@ async def test_a_short_outage_does_not_end_a_term() -> None:
                 await asyncio.sleep(1)
                 candidate.cable.plug_in()
                 await until(lambda: election.unreachable_since is None)
-                assert (term.is_valid, term.token) == (True, fencing_token(1))
+                assert (term.is_valid, term.fencing_token) == (True, fencing_token(1))
 
 
 @in_virtual_time
@@ -233,9 +233,9 @@ async def test_a_static_leader_that_returns_gets_a_token_of_its_own() -> None:
     """Otherwise its writes could not be distinguished from those that its former self still makes."""
     async with a_coordinator() as coordinator:
         async with Candidate(coordinator, "a").election("pod-0") as election:
-            former = (await anext(election.terms())).token
+            former = (await anext(election.terms())).fencing_token
         async with Candidate(coordinator, "a").election("pod-0") as election:
-            assert (await anext(election.terms())).token > former
+            assert (await anext(election.terms())).fencing_token > former
 
 
 @in_virtual_time
@@ -262,7 +262,7 @@ async def test_what_the_work_returns_or_raises_comes_out_of_run() -> None:
     async with a_coordinator() as coordinator, Candidate(coordinator, "a").election() as election:
 
         async def answer(term: Term) -> int:
-            return term.token
+            return term.fencing_token
 
         async def fail(term: Term) -> None:
             raise ZeroDivisionError

@@ -35,7 +35,7 @@ async def test_a_leader_without_coordinator_stops_before_its_session() -> None:
             await asyncio.sleep(AWAY_S)
             assert not election.is_leader
             worker.cable.plug_in()
-            assert (await anext(election.terms())).token > term.token
+            assert (await anext(election.terms())).fencing_token > term.fencing_token
 
 
 @in_virtual_time
@@ -118,11 +118,11 @@ async def test_heartbeats_of_a_thread_keep_a_blocked_loops_term(url: str) -> Non
     async with rota.connect(url, heartbeat_thread=True) as client:
         async with client.leader("writer", session_timeout_ms=2_000) as election:
             term = await anext(election.terms())
-            token = term.token
+            token = term.fencing_token
             time.sleep(2.5)  # noqa: ASYNC251
             assert term.is_valid
             await asyncio.sleep(0.5)
-            assert (term.is_valid, term.token) == (True, token)
+            assert (term.is_valid, term.fencing_token) == (True, token)
         assert client.lag.worst_ms >= 2_000
 
 

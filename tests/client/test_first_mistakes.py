@@ -91,7 +91,7 @@ async def test_two_runs_of_one_election_do_not_both_work() -> None:
     begun: list[int] = []
 
     async def work(term: Term) -> None:
-        begun.append(term.token)
+        begun.append(term.fencing_token)
         await asyncio.Event().wait()
 
     async with a_coordinator() as coordinator, a_worker(coordinator).client.leader("writer") as election:

@@ -218,7 +218,7 @@ async def test_an_election_that_retries_campaigns_after_a_cancellation() -> None
     begun = []
 
     async def work(term: Term) -> str:
-        begun.append(term.token)
+        begun.append(term.fencing_token)
         if len(begun) < 3:
             await raises_it(term)
         return "done"
@@ -234,7 +234,7 @@ async def test_work_that_a_loss_cancels_has_not_failed() -> None:
     begun = []
 
     async def work(shard: Shard) -> None:
-        begun.append(shard.token)
+        begun.append(shard.fencing_token)
         await asyncio.Event().wait()
 
     async with a_coordinator() as coordinator:

@@ -43,12 +43,14 @@ async def test_members_share_permits_and_the_next_gets_a_released_one() -> None:
             assert ((first.number, second.number), waiting.of, entering.done()) == ((0, 1), 2, False)
             with pytest.raises(RuntimeError, match="no permit was granted yet"):
                 _ = waiting.permit
-            tokens = first.token, second.token
+            tokens = first.fencing_token, second.fencing_token
 
         await entering
         third = waiting.permit
-        assert (third.number, waiting.place, third.token > tokens[1]) == (1, 0, True)
-        assert (first.token, first.is_valid) == (tokens[0], True), "rebalances of others change nothing for a holder"
+        assert (third.number, waiting.place, third.fencing_token > tokens[1]) == (1, 0, True)
+        assert (first.fencing_token, first.is_valid) == (tokens[0], True), (
+            "rebalances of others change nothing for a holder"
+        )
         assert second.lost.is_set()
 
 
@@ -61,9 +63,9 @@ async def test_a_lock_is_held_by_one_and_its_tokens_rise() -> None:
             async with a_worker(coordinator, name).client.lock("nightly") as lock:
                 assert lock.number == 0
                 assert (await lock.verify()).is_member
-                tokens.append(lock.token)
+                tokens.append(lock.fencing_token)
                 await asyncio.sleep(1)
-                assert tokens[-1] == lock.token
+                assert tokens[-1] == lock.fencing_token
 
         await asyncio.gather(*(once(name) for name in "abcd"))
         assert tokens == sorted(set(tokens))
@@ -144,7 +146,7 @@ async def test_run_holds_permits_in_turn_until_its_work_returns() -> None:
         worker, tokens = a_worker(coordinator, "a"), list[int]()
 
         async def work(permit: Permit) -> str:
-            tokens.append(permit.token)
+            tokens.append(permit.fencing_token)
             if len(tokens) == 1:
                 worker.cable.pull()
                 asyncio.get_running_loop().call_later(3 * SESSION_MS / 1000, worker.cable.plug_in)
@@ -205,7 +207,7 @@ async def test_a_restarted_static_holder_has_a_higher_token() -> None:
 
         second = await stack.enter_async_context(permits(a_worker(coordinator, "b"), group_instance_id="i"))
 
-        assert (second.number, second.token > first.permit.token) == (0, True)
+        assert (second.number, second.fencing_token > first.permit.fencing_token) == (0, True)
         with pytest.raises(PermitLost):
             await holding
 

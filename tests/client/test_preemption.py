@@ -50,14 +50,14 @@ class Finishing(Ranked):
     takes_s = 0.0
 
     async def write(self, term: Term) -> None:
-        self.note("begins", term.token)
+        self.note("begins", term.fencing_token)
         try:
             await term.stopping.wait()
             await asyncio.sleep(self.takes_s)
             self.saw_stopping.append(term.is_valid)
             term.raise_if_lost()
         finally:
-            self.note("ends", term.token)
+            self.note("ends", term.fencing_token)
         await asyncio.Event().wait()
 
 

@@ -64,7 +64,7 @@ async def test_a_leader_stopped_past_its_session_writes_nothing_more(processes: 
             stopped.pause()
             term = await anext(election.terms())
             # Once the other is back, the same term goes on with the token of another generation.
-            token = term.token
+            token = term.fencing_token
             assert resource.write(token) == "taken"
 
             resumed_at = time.monotonic()

@@ -39,7 +39,7 @@ def test_a_term_is_held_and_handed_over_when_the_block_ends(url: str) -> None:
                 with term:
                     assert term.is_valid
                     assert not term.lost.is_set()
-                    tokens.append(term.token)
+                    tokens.append(term.fencing_token)
         assert tokens[0] < tokens[1]
 
 
@@ -63,7 +63,7 @@ def resign_while_working(election: Any, term: Any) -> None:
 
 def test_run_calls_a_plain_function_in_each_term(url: str) -> None:
     with a_client(url) as client, client.leader("writer", session_timeout_ms=60_000) as election:
-        assert election.run(lambda term: term.token) == fencing_token(1)
+        assert election.run(lambda term: term.fencing_token) == fencing_token(1)
 
 
 def test_callbacks_are_plain_functions_in_threads_of_their_own(url: str) -> None:
@@ -138,7 +138,7 @@ def test_a_lock_waits_and_is_released_at_the_blocks_end(url: str) -> None:
             with pytest.raises(TimeoutError, match="no permit of 'one'"):
                 client.lock("one", wait_ms=100).start()
         with client.lock("one", session_timeout_ms=60_000) as again:
-            assert again.token > lock.token
+            assert again.fencing_token > lock.fencing_token
         assert lock.lost.is_set()
 
 

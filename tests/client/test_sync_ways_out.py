@@ -62,7 +62,7 @@ def test_work_may_resign_the_election_that_runs_it(url: str) -> None:
         with a_client(url) as client, client.leader("writer", session_timeout_ms=60_000) as election:
 
             def work(term: Any) -> str:
-                begun.append(term.token)
+                begun.append(term.fencing_token)
                 if len(begun) == 2:
                     return "led twice"
                 election.resign("enough")

@@ -43,7 +43,7 @@ async def test_the_shards_of_a_pool_have_the_token_of_its_process() -> None:
     tokens: list[int] = []
 
     async def work(shard: Shard) -> None:
-        tokens.append(shard.token)
+        tokens.append(shard.fencing_token)
         await asyncio.sleep(LONG_S)
 
     async def run(coordinator: Any) -> None:
@@ -66,7 +66,7 @@ async def test_a_static_candidates_successor_has_a_higher_token() -> None:
     async def lead(coordinator: Any) -> None:
         with suppress(FencedInstanceId):
             async with a_client(coordinator).leader("g", group_instance_id="pod-0") as election:
-                tokens.append((await anext(election.terms())).token)
+                tokens.append((await anext(election.terms())).fencing_token)
                 await asyncio.sleep(LONG_S)
 
     async with a_coordinator() as coordinator, asyncio.TaskGroup() as tasks:

@@ -77,7 +77,7 @@ async def test_a_resignation_that_its_caller_gives_up_is_carried_out() -> None:
         begun: list[int] = []
 
         async def work(term: Term) -> None:
-            begun.append(term.token)
+            begun.append(term.fencing_token)
             try:
                 await asyncio.Event().wait()
             finally:
@@ -116,7 +116,7 @@ async def test_work_that_notices_its_loss_first_is_called_again() -> None:
         tokens: list[int] = []
 
         async def work(term: Term) -> str:
-            tokens.append(term.token)
+            tokens.append(term.fencing_token)
             if len(tokens) == 1:
                 pause(10)  # As in SIGSTOP, a machine that sleeps, or a blocked event loop.
                 term.raise_if_lost()
@@ -136,7 +136,7 @@ async def test_work_that_asks_and_was_removed_is_called_again() -> None:
         election, tokens = client.leader("writer", session_timeout_ms=SESSION_MS), list[int]()
 
         async def work(term: Term) -> str:
-            tokens.append(term.token)
+            tokens.append(term.fencing_token)
             if len(tokens) == 1:
                 removed, _ = await asyncio.gather(
                     asyncio.create_task(verified(term)), client.remove_member("writer", election.member.member_id)
@@ -159,7 +159,7 @@ async def test_to_return_is_to_resign_and_to_run_is_to_campaign() -> None:
         _, second = a_candidate(coordinator, "second")
 
         async def once(term: Term) -> int:
-            return term.token
+            return term.fencing_token
 
         async with first, second:
             assert await first.run(once) is not None
@@ -175,7 +175,7 @@ async def test_to_resign_after_run_has_ended_does_not_campaign_again() -> None:
         _, election = a_candidate(coordinator, "a")
 
         async def once(term: Term) -> int:
-            return term.token
+            return term.fencing_token
 
         async with election:
             await election.run(once)

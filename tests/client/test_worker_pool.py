@@ -154,7 +154,7 @@ async def test_the_work_on_a_lost_shard_is_cancelled_at_the_deadline() -> None:
         pool = worker.client.worker_pool(GROUP, {"work": 4}, wait, session_timeout_ms=SESSION_MS)
         async with pool:
             await until(lambda: sum(ledger.at_work.values()) == 4)
-            assert [(shard.is_held, shard.token) for shard in shards] == [(True, fencing_token(1))] * 4
+            assert [(shard.is_held, shard.fencing_token) for shard in shards] == [(True, fencing_token(1))] * 4
             worker.cable.pull()
             await until(lambda: sum(ledger.at_work.values()) == 0)
             assert [shard.is_held for shard in shards] == [False] * 4

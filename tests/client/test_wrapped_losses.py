@@ -127,7 +127,7 @@ async def test_an_election_goes_on_after_a_loss_that_is_wrapped(way: Raise) -> N
         election, pauses, terms = an_election(a_worker(coordinator)), [10.0], list[int]()
 
         async def work(term: Term) -> str:
-            terms.append(term.token)
+            terms.append(term.fencing_token)
             if pauses:
                 await pause_in(term, pauses, way)
             return "done"

@@ -21,7 +21,7 @@ Places = tuple[TopicPartition, ...]
 
 
 async def lead(term: Term) -> int:
-    return term.token
+    return term.fencing_token
 
 
 async def index(shard: Shard) -> None:
@@ -50,7 +50,7 @@ async def main(url: str) -> None:
         async with client.leader("writer", priority=2) as election:
             print(await election.run(lead), election.is_leader)
         async with client.lock("jobs") as grant:
-            print(grant.token)
+            print(grant.fencing_token)
         permits = client.permits("scrapers", 4, wait_ms=1_000)
         async with permits as permit:
             print(permit.number, permits.of)

@@ -27,7 +27,7 @@ class Resource:
 
 async def lead(term: Term, resource: Resource) -> None:
     """Write as fast as may be. The token is read once: this program trusts that it is cancelled in time."""
-    token = term.token
+    token = term.fencing_token
     try:
         async with term:
             print(f"begins with token {token}", flush=True)
@@ -46,7 +46,7 @@ async def main(url: str, port: int) -> None:
             async for term in election.terms():
                 await lead(term, resource)
                 # As a write that it had begun before it was stopped, and that only now arrives.
-                print(f"a late write is {await late.write(term.token)}", flush=True)
+                print(f"a late write is {await late.write(term.fencing_token)}", flush=True)
 
 
 if __name__ == "__main__":

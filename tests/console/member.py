@@ -17,7 +17,7 @@ async def take_part(url: str, group_id: str, name: str, session_ms: int) -> None
         if group_id.endswith("-writer"):
             async with client.leader(group_id, session_timeout_ms=session_ms) as election:
                 async for term in election.terms():
-                    print(f"{name} leads with {term.token}", flush=True)
+                    print(f"{name} leads with {term.fencing_token}", flush=True)
                     await term.lost.wait()
         consumer: Consumer = client.consumer(group_id, topics=list(TOPICS), session_timeout_ms=session_ms)
         async with consumer:

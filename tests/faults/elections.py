@@ -81,9 +81,9 @@ class Elections:
             async with client.leader(group, session_timeout_ms=SESSION_MS) as election:
 
                 async def write(term: Term) -> None:
-                    resource.note_grant(term.token, name, term._member.member_id)
+                    resource.note_grant(term.fencing_token, name, term._member.member_id)
                     while not term.lost.is_set():
-                        resource.write(term.token, name)
+                        resource.write(term.fencing_token, name)
                         await asyncio.sleep(0.02)
 
                 await election.run(write)

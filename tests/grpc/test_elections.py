@@ -166,4 +166,4 @@ async def test_the_next_candidate_of_the_sdk_leads(
         assert sorted(joins) == ([] if takes_elections else sorted(each.member.member_id for each in others))
         term = next(each.term for each in others if each.is_leader)
         assert term is not None
-        assert (await term.verify()).fencing_token == term.token == fencing_token(generation_id + 1)
+        assert (await term.verify()).fencing_token == term.fencing_token == fencing_token(generation_id + 1)

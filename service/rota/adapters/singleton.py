@@ -48,7 +48,7 @@ class SingletonGuard:
     minute; `failure` and `trouble` say why this process is not a candidate now, for a health check.
 
     A job that has begun is not interrupted when the leadership is lost. One that must not overlap with the next
-    leader's sends `guard.token` with each write.
+    leader's sends `guard.fencing_token` with each write.
     """
 
     def __init__(
@@ -124,11 +124,11 @@ class SingletonGuard:
         return election is not None and election.is_leader
 
     @property
-    def token(self) -> int | None:
+    def fencing_token(self) -> int | None:
         """The fencing token of the term under way."""
         election = self._election
         term = election.term if election is not None else None
-        return term.token if term is not None else None
+        return term.fencing_token if term is not None else None
 
     @property
     def failure(self) -> BaseException | None:

@@ -92,7 +92,7 @@ class Permit(Term):
         return self._share.permit
 
     @property
-    def token(self) -> int:
+    def fencing_token(self) -> int:
         """The fencing token: greater than each that this permit had before, and the same until the permit is over."""
         return self._token
 
@@ -152,7 +152,7 @@ class Permits(RunningOver):
     """A permit for the time of an `async with` block, or from `start` to `close`; entering waits until it is granted.
 
         async with client.permits("downloads", 3) as permit:
-            await download(permit.number, permit.token)   # cancelled when the permit is lost
+            await download(permit.number, permit.fencing_token)   # cancelled when the permit is lost
 
     `client.lock(name)` is the same with one permit. Where the permit is lost, the block raises `PermitLost`; its end
     gives the permit back, and the member that has waited longest gets it at once. `run` holds permits again and again.

@@ -5,7 +5,7 @@
             for term in election.terms():
                 with term:
                     while term.is_valid:
-                        write(term.token)
+                        write(term.fencing_token)
 
 Each object here stands for the one of the same name in `rota.client`, which lives on an event loop in a thread of its
 own, heartbeats included (`twin.py`); `sync.pyi` tells type checkers what that makes of its methods. Callbacks, `work`

@@ -841,7 +841,7 @@ class Term:
     """Why it is over."""
 
     @property
-    def token(self) -> int:
+    def fencing_token(self) -> int:
         """The fencing token: give it to whatever you write to, and have older ones refused there."""
 
     @property
@@ -886,7 +886,7 @@ class Permits:
     """A permit for the time of a `with` block, or from `start` to `close`; entering waits until it is granted.
 
         with client.permits("downloads", 3) as permit:
-            download(permit.number, permit.token)   # cancelled when the permit is lost
+            download(permit.number, permit.fencing_token)   # cancelled when the permit is lost
 
     `client.lock(name)` is the same with one permit. Where the permit is lost, the block raises `PermitLost`; its end
     gives the permit back, and the member that has waited longest gets it at once. `run` holds permits again and again.
@@ -950,7 +950,7 @@ class Permit(Term):
         """The number of the permit: 0 to N - 1. A fenced system keeps the highest token seen for each number."""
 
     @property
-    def token(self) -> int:
+    def fencing_token(self) -> int:
         """The fencing token: greater than each that this permit had before, and the same until the permit is over."""
 
     @property
@@ -1061,7 +1061,7 @@ class Shard:
         """
 
     @property
-    def token(self) -> int:
+    def fencing_token(self) -> int:
         """The fencing token: give it to whatever you write to, and have older ones refused there."""
 
     @property

@@ -76,7 +76,7 @@ class Term:
         self._left.set()
 
     @property
-    def token(self) -> int:
+    def fencing_token(self) -> int:
         """The fencing token: give it to whatever you write to, and have older ones refused there."""
         # It may be in the next generation already, which another candidate leads, before this term ends.
         if not self.lost.is_set() and self._member.is_leader:
@@ -201,7 +201,7 @@ class Term:
         """It is over: the tasks in its block are cancelled."""
         if self.lost.is_set():
             return
-        self._token = self.token
+        self._token = self.fencing_token
         self.reason = reason
         self._stopping.set()
         self.lost.set()

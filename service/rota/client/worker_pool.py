@@ -68,7 +68,7 @@ class Shard:
         return self._stopping
 
     @property
-    def token(self) -> int:
+    def fencing_token(self) -> int:
         """The fencing token: give it to whatever you write to, and have older ones refused there."""
         return self._consumer.fencing_token
 

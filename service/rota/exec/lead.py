@@ -162,7 +162,7 @@ class _Leading:
         valid_until = term.valid_until
         if valid_until is None:
             return Ended(None, term.reason)
-        token = term.token
+        token = term.fencing_token
         with contextlib.suppress(MembershipLost):
             term._begin()  # Where it is handed over in order, its end is waited for.
         run.start(self._options.command, self._grant(term, token, election), valid_until)
@@ -180,8 +180,8 @@ class _Leading:
         look_s = self._options.times.margin_ms / 1000 / 4
         while (valid_until := term.valid_until) is not None and term.is_valid:
             run.renew(valid_until)
-            if term.token != token:
-                token = term.token
+            if term.fencing_token != token:
+                token = term.fencing_token
                 run.send(self._grant(term, token, election))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(look_s):

@@ -159,7 +159,7 @@ class ElectionSeat(Seat):
             name=name_of(member.member_id if leads else self._leader_id),
             is_self=leads,
             member_id=member.member_id,
-            token=term.token if leads and term is not None else member.fencing_token,
+            token=term.fencing_token if leads and term is not None else member.fencing_token,
         )
 
     async def run(self) -> None:
@@ -177,7 +177,7 @@ class ElectionSeat(Seat):
     async def _serve(self, term: Term) -> None:
         async with term:
             self._steps_down = False
-            self._published_token = term.token
+            self._published_token = term.fencing_token
             self._publish("elected")
             try:
                 await asyncio.Event().wait()  # The term cancels its body.

@@ -13,7 +13,7 @@ DRAIN_MS = int(os.environ.get("DRAIN_MS", "0"))
 
 
 async def write(term: Term) -> None:
-    print("leads", term.token, time.monotonic(), flush=True)
+    print("leads", term.fencing_token, time.monotonic(), flush=True)
     await term.stopping.wait()
     print("stops", flush=True)
     await asyncio.sleep(3_600)

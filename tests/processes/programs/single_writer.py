@@ -22,13 +22,13 @@ def write_on(term: Term, name: str) -> None:
     with socket.create_connection(("127.0.0.1", int(os.environ["RESOURCE_PORT"]))) as resource:
         answers = resource.makefile()
         while True:
-            resource.sendall(f"{term.token} {name}\n".encode())
+            resource.sendall(f"{term.fencing_token} {name}\n".encode())
             answers.readline()
             time.sleep(STEP_S)
 
 
 async def lead(term: Term) -> None:
-    print("leads", term.token, flush=True)
+    print("leads", term.fencing_token, flush=True)
     threading.Thread(target=write_on, args=(term, os.environ["NAME"]), daemon=True).start()
     await asyncio.Event().wait()
 

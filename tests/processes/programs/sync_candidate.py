@@ -9,7 +9,7 @@ from rota.client import sync
 
 
 def write(term: sync.Term) -> None:
-    print("leads", term.token, time.monotonic(), flush=True)
+    print("leads", term.fencing_token, time.monotonic(), flush=True)
     term.lost.wait()
 
 

@@ -20,7 +20,7 @@ NEVER_MS = 3_600_000
 async def deliver(shard: Shard) -> None:
     position = await shard.position()
     while not shard.stopping.is_set():
-        line = f"{os.getpid()} {shard.partition} {position} {shard.token} {time.monotonic()}\n"
+        line = f"{os.getpid()} {shard.partition} {position} {shard.fencing_token} {time.monotonic()}\n"
         os.write(LEDGER, line.encode())
         position += 1
         shard.store(position)

@@ -35,12 +35,12 @@ class PermitLife(CandidateLife):
         assert isinstance(term, Permit)
         self.permit = term
         place = f"permit {term.number}"
-        self.world.books.granted(self.ledger, place, term.token, max(self.world.plan.permits))
+        self.world.books.granted(self.ledger, place, term.fencing_token, max(self.world.plan.permits))
         return place
 
     def write(self) -> None:
         assert self.permit is not None
-        self.world.books.writes(self.ledger, f"permit {self.permit.number}", self.permit.token)
+        self.world.books.writes(self.ledger, f"permit {self.permit.number}", self.permit.fencing_token)
 
 
 def wrong_holders(lives: Sequence[Life]) -> str:
