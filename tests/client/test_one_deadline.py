@@ -196,7 +196,7 @@ async def a_seat(worker: Worker, hook: HangingHook, works: bool) -> Any:
     runner = HookRunner([dispatcher], settings.revoke_timeout_ms / 1000)
     seat = (PoolSeat if works else ElectionSeat)(worker.client, settings, news, runner.settled)
     chores = [asyncio.ensure_future(chore) for chore in (runner.run(news), dispatcher.run(), seat.run())]
-    async with seat:
+    async with seat.block:
         await until(lambda: seat.holds_something)
         await until(lambda: bool(hook.kinds))
         yield seat

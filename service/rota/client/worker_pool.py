@@ -45,9 +45,8 @@ class Shard:
         """Whether its work has looked at `stopping`: other work is not drained."""
         self.promoted: FinalSignal = FinalSignal()
         """Set when this copy is the active one, from the beginning or later; see `role`."""
-        self._has_ended = False
-        """Whether its work was cancelled."""
         self._cancelled_at: float | None = None
+        """When its work was cancelled."""
         self._rests = False
         """Whether its work waits for the next try."""
 
@@ -92,11 +91,10 @@ class Shard:
         """Whether this process may work on the shard now, by the clock; False once its work was cancelled. Any thread
         may ask.
         """
-        return not self._has_ended and self._consumer.owns(TopicPartition(self.topic, self.partition))
+        return self._cancelled_at is None and self._consumer.owns(TopicPartition(self.topic, self.partition))
 
     def _end(self) -> None:
         """The work on it is cancelled: what follows is not this shard's any more."""
-        self._has_ended = True
         self._cancelled_at = asyncio.get_running_loop().time()
         self._stopping.set()
 
@@ -225,15 +223,12 @@ class WorkerPool(RunningOver):
         self._retries = {} if retry else None
         with self._only_run():
             async with self._own_block_for_run():
-                await self._run_in_block(handle_signals, until_done, max(drain_ms / 1000, self._drain_s))
-
-    async def _run_in_block(self, handle_signals: bool, until_done: bool, drain_s: float) -> None:
-        finishing = asyncio.ensure_future(self._stop_when_done()) if until_done else None
-        try:
-            await self._run_until_stopped(handle_signals, drain_s)
-        finally:
-            if finishing is not None:
-                finishing.cancel()
+                finishing = asyncio.ensure_future(self._stop_when_done()) if until_done else None
+                try:
+                    await self._run_until_stopped(handle_signals, max(drain_ms / 1000, self._drain_s))
+                finally:
+                    if finishing is not None:
+                        finishing.cancel()
 
     async def _stop_when_done(self) -> None:
         with suppress(CoordinatorError):  # The run itself raises what ended the membership.
@@ -260,7 +255,7 @@ class WorkerPool(RunningOver):
     def _has_returned(self, place: TopicPartition) -> bool:
         """Whether the work on a shard has come to its end by itself."""
         task, shard = self._tasks.get(place), self._shards.get(place)
-        return task is not None and task.done() and shard is not None and not shard._has_ended
+        return task is not None and task.done() and shard is not None and shard._cancelled_at is None
 
     def _describe_work(self) -> str:
         shards = [self._shards[place] for place, task in self._tasks.items() if not task.done()]
@@ -314,7 +309,7 @@ class WorkerPool(RunningOver):
     def _cancel(self, places: Iterable[TopicPartition]) -> None:
         """Once: a second cancellation would interrupt what the work does at its end."""
         for place in places:
-            if not self._shards[place]._has_ended:
+            if self._shards[place]._cancelled_at is None:
                 self._shards[place]._end()
                 self.consumer._watched.pop(place, None)
                 self._tasks[place].cancel()

@@ -69,14 +69,13 @@ async def work_on_connectors(client: Client, group_id: str, options: ConnectorOp
         on_lost=wrapper.on_lost,
         leave_on_close=True,
     )
-    signals = Signals(worker, options.drain_ms, wrapper.runs)
-    with signals.caught():
-        async with worker:
-            return await signals.until_stopped(wrapper.run(worker, signals))
+    return await Signals(worker, options.drain_ms, wrapper.runs).run_in(worker, wrapper.run)
 
 
 class _Working:
     """Keeps the commands in step with the share: `_wanted` should run, `_jobs` do, or are about to."""
+
+    _signals: Signals
 
     def __init__(self, client: Client, group_id: str, options: ConnectorOptions) -> None:
         self._client = client
@@ -87,13 +86,12 @@ class _Working:
         self._runs: dict[WorkItem, Run] = {}
         """By item, the runs whose command has started."""
         self._changed = asyncio.Event()
-        self._signals: Signals | None = None
         self._exit_codes: list[int] = []
         """Of commands that ended by themselves, or at a signal."""
 
     @property
     def _is_over(self) -> bool:
-        return bool(self._exit_codes or (self._signals is not None and self._signals.ended_by))
+        return bool(self._exit_codes or self._signals.ended_by)
 
     # --- what happens -------------------------------------------------------------------------
 

@@ -56,10 +56,8 @@ async def lead(client: Client, name: str, options: LeadOptions) -> int:
     """
     tree.adopt_orphans()
     election = _candidacy(client, name, options)
-    wrapper = _Leading(name, options, election)
-    with wrapper.signals.caught():
-        async with election:
-            return await wrapper.signals.until_stopped(wrapper.run(election, election.terms()))
+    wrapper = _Leading(name, options)
+    return await Signals(election.member, options.drain_ms, lambda: wrapper.runs).run_in(election, wrapper.run)
 
 
 def _candidacy(client: Client, name: str, options: LeadOptions) -> Election:
@@ -85,19 +83,19 @@ def _candidacy(client: Client, name: str, options: LeadOptions) -> Election:
 
 
 class _Leading:
-    def __init__(self, name: str, options: LeadOptions, election: Election) -> None:
+    def __init__(self, name: str, options: LeadOptions) -> None:
         self._name = name
         self._options = options
-        self._runs: list[Run] = []
+        self.runs: list[Run] = []
         """The run of the command that has started; none while this waits for a term."""
-        self.signals = Signals(election.member, options.drain_ms, lambda: self._runs)
         self._due_ms = int(time.time() * 1_000)
         """When the schedule started this process."""
         self._occasions = None if options.once_per_ms is None else Occasions(name, options.once_per_ms)
 
-    async def run(self, election: Election, terms: AsyncIterator[Term]) -> int:
+    async def run(self, election: Election, signals: Signals) -> int:
+        terms = election.terms()
         while True:
-            self._runs.clear()
+            self.runs.clear()
             # The guardian is there before the term is, for then every millisecond counts.
             with Run(self._options.times) as run:
                 term = await self._next_term(terms)
@@ -112,8 +110,8 @@ class _Leading:
                     return GUARDIAN_LOST
             if not ended.stopped and not ended.exit_code:
                 await self._note_success(election)
-            if not ended.stopped or self.signals.ended_by:
-                return self.signals.exit_code(ended)
+            if not ended.stopped or signals.ended_by:
+                return signals.exit_code(ended)
             _log.warning("%s: %s; the command was ended", self._name, term.reason or ended.stopped)
             if not self._options.again:
                 return GRANT_LOST
@@ -166,7 +164,7 @@ class _Leading:
         with contextlib.suppress(MembershipLost):
             term._begin()  # Where it is handed over in order, its end is waited for.
         run.start(self._options.command, self._grant(term, token, election), valid_until)
-        self._runs.append(run)
+        self.runs.append(run)
         granted = f"granted permit {term.number}" if isinstance(term, Permit) else "elected"
         _log.info("%s: %s, the fencing token is %d", self._name, granted, token)
         try:

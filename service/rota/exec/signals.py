@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import math
 import signal
-from collections.abc import Callable, Collection, Coroutine, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Collection, Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar
 
 from rota.client import Member
 from rota.client.stop_deadline import Step
 from rota.exec.ending import BY_SIGNAL
 from rota.exec.run import Ended, Run
 from rota.exec.stopping import TERMINATED
+
+Joined = TypeVar("Joined")
 
 # Signals for this process itself: its faults, its children, its pipes and its place at the terminal.
 _OWN = {
@@ -47,14 +49,32 @@ class Signals:
         self._runs = runs
         self._limit: asyncio.Timeout | None = None
 
-    async def until_stopped(self, working: Coroutine[Any, Any, int]) -> int:
-        """The exit code of `working`, which is cancelled once a stop leaves it no time."""
-        at = self._deadline.by(Step.COMMIT)
+    async def run_in(
+        self, block: AbstractAsyncContextManager[Joined], work: Callable[[Joined, Signals], Coroutine[Any, Any, int]]
+    ) -> int:
+        """Work in the block of a membership, and return the exit code. The work is cancelled once a stop leaves it no
+        time. Each signal is received that can be caught and is not ignored.
+        """
+        loop = asyncio.get_running_loop()
+        # Ignored signals stay ignored, by the command, too: nohup relies on it.
+        numbers = [each for each in signal.valid_signals() - _OWN if signal.getsignal(each) is not signal.SIG_IGN]
+        for number in numbers:
+            loop.add_signal_handler(number, self._receive, number)
         try:
-            async with asyncio.timeout_at(None if at == math.inf else at) as self._limit:
+            async with block as joined:
+                return await self._until_stopped(work(joined, self))
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    async def _until_stopped(self, working: Coroutine[Any, Any, int]) -> int:
+        at = self._deadline.by(Step.COMMIT)
+        limit = self._limit = asyncio.timeout_at(None if at == math.inf else at)
+        try:
+            async with limit:
                 return await working
         except TimeoutError:
-            if self._limit is None or not self._limit.expired():
+            if not limit.expired():
                 raise
             return BY_SIGNAL + self.ended_by
         finally:
@@ -64,26 +84,7 @@ class Signals:
         """How the wrapper ends with its command."""
         return BY_SIGNAL + self.ended_by if ended.exit_code is None else ended.exit_code
 
-    @contextmanager
-    def caught(self) -> Iterator[None]:
-        """Receive each signal that can be caught and is not ignored, on the running event loop."""
-        loop = asyncio.get_running_loop()
-        numbers = [
-            number
-            for number in signal.valid_signals()
-            # Ignored signals stay ignored, by the command, too: nohup relies on it.
-            if number not in _OWN and signal.getsignal(number) is not signal.SIG_IGN
-        ]
-        for number in numbers:
-            loop.add_signal_handler(number, self.receive, number)
-        try:
-            yield
-        finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
-
-    def receive(self, number: int) -> None:
-        """Handle one signal."""
+    def _receive(self, number: int) -> None:
         runs, is_first = self._runs(), not self.ended_by
         # A running command may understand SIGHUP or SIGQUIT as anything, and handle SIGINT.
         if number in (ENDING if not runs else (signal.SIGTERM, signal.SIGINT)):

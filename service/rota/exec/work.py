@@ -69,10 +69,7 @@ async def work(client: Client, group_id: str, options: WorkOptions) -> int:
         on_lost=wrapper.on_lost,
         leave_on_close=True,
     )
-    signals = Signals(consumer, options.drain_ms, wrapper.runs)
-    with signals.caught():
-        async with consumer:
-            return await signals.until_stopped(wrapper.run(consumer, signals))
+    return await Signals(consumer, options.drain_ms, wrapper.runs).run_in(consumer, wrapper.run)
 
 
 class _Working:

@@ -7,12 +7,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rota.assignors import TopicPartition
-from rota.client import Client, ConnectWorker, Consumer, Election, LeadershipLost, Member, Term, WorkItem
+from rota.client import Client, ConnectWorker, LeadershipLost, Member, Term, WorkItem
 from rota.client.events import Assigned, Lost, Revoked
+from rota.client.running import Running
 from rota.client.stop_deadline import Step
 from rota.protocol.defaults import COMMAND_REBALANCE_TIMEOUT_MS
 from rota.sidecar.news import Change, News
@@ -28,25 +28,17 @@ Share = tuple[TopicPartition | WorkItem, ...]
 
 
 class Seat(ABC):
-    """What an election and a pool have in common. An `async with` block is the time of the membership."""
+    """What an election and a pool have in common."""
+
+    block: Running
+    """Its `async with` block is the time of the membership."""
+    member: Member[Any]
 
     def __init__(self, group: str, news: News, settled: Settled) -> None:
         self._group = group
         self._news = news
         self._settled = settled
         self._drains = False
-
-    @property
-    @abstractmethod
-    def member(self) -> Member[Any]: ...
-
-    @abstractmethod
-    async def __aenter__(self) -> Self: ...
-
-    @abstractmethod
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
     @abstractmethod
     async def run(self) -> None:
@@ -122,7 +114,7 @@ class ElectionSeat(Seat):
 
     def __init__(self, client: Client, settings: SidecarSettings, news: News, settled: Settled) -> None:
         super().__init__(settings.group, news, settled)
-        self._election: Election = client.leader(
+        self.block = self._election = client.leader(
             settings.group,
             session_timeout_ms=settings.session_timeout_ms,
             rebalance_timeout_ms=max(settings.session_timeout_ms, COMMAND_REBALANCE_TIMEOUT_MS),
@@ -131,22 +123,10 @@ class ElectionSeat(Seat):
             preempt_after_ms=settings.preempt_after_ms,
             leave_on_close=settings.leaves,
         )
+        self.member = self._election.member
         self._leader_id = ""
         self._steps_down = False
         self._published_token = -1
-
-    @property
-    def member(self) -> Member[Any]:
-        return self._election.member
-
-    async def __aenter__(self) -> Self:
-        await self._election.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._election.__aexit__(kind, error, trace)
 
     def _known(self) -> Status:
         member, term = self.member, self._election.term
@@ -221,7 +201,7 @@ class PoolSeat(Seat):
             "on_lost": self._on_lost,
             "leave_on_close": settings.leaves,
         }
-        self._worker: Consumer | ConnectWorker = (
+        self.block = self.member = self._worker = (
             client.connect_worker(
                 settings.group,
                 connectors=settings.connectors,
@@ -239,19 +219,6 @@ class PoolSeat(Seat):
                 **shared,
             )
         )
-
-    @property
-    def member(self) -> Member[Any]:
-        return self._worker
-
-    async def __aenter__(self) -> Self:
-        await self._worker.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._worker.__aexit__(kind, error, trace)
 
     def _known(self) -> Status:
         if self._share is None:

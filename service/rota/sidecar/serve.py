@@ -72,7 +72,7 @@ async def _take_part(
     servers = [_Server(Gate(SidecarApp(seat, news, progress).asgi(), settings), http)]
     if probed is not None:
         servers.append(_Server(probes(seat), probed))
-    async with seat, asyncio.TaskGroup() as tasks:
+    async with seat.block, asyncio.TaskGroup() as tasks:
         seat.announce()
         serving = [tasks.create_task(server.serve(sockets=[server.bound])) for server in servers]
         chores = [tasks.create_task(seat.run()), tasks.create_task(progress.run())]
