@@ -319,7 +319,6 @@ class Member(Running, Generic[Share]):
             await asyncio.shield(self._begin_close(STOP_DRAIN_S))
         except asyncio.CancelledError as while_closing:
             cancelled = while_closing
-            self._close_now()
             await asyncio.wait((self._begin_close(0.0),))
         await self._end_block(error, cancelled)
 

@@ -97,5 +97,4 @@ class Signals:
         if number == signal.SIGTERM or (number in ENDING and not runs):
             self._deadline.shorten(self._drain_s if is_first else 0.0)
             if self._limit is not None:
-                loop_time = asyncio.get_running_loop().time()
-                self._limit.reschedule(self._deadline.by(Step.COMMIT) if runs else loop_time)
+                self._limit.reschedule(self._deadline.by(Step.COMMIT) if runs else 0.0)
