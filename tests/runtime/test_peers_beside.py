@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rota.api.peer import heartbeats, unix
-from rota.api.peer.answers import packed_line
+from rota.api.peer.answers import packed
 from rota.api.peer.client import GrpcPeers
 from rota.api.peer.server import PeerServer
 from rota.api.peer.unix import Kind, UnixLink, UnixServer, socket_of
@@ -32,10 +32,8 @@ from rota.replica.forwarding import Beats, ForwardedAtOnce, NoAnswer
 from rota.replica.ports import Answer, Replica
 from rota.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryTables
-from rota.wire import numbered
-from rota.wire.numbered import NumberedWriter
 from rota.wire.peer_commits import pack_commit, unpack_commit_answer
-from rota.wire.peer_heartbeats import line_of_heartbeat
+from rota.wire.peer_heartbeats import pack_heartbeats
 from tests.runtime.conftest import NOW, FaultyStore, a_stable_member, until
 
 BEAT = Heartbeat("default", "g", "m", 1)
@@ -248,11 +246,7 @@ async def test_a_link_connects_again(tables: MemoryTables, tmp_path: Path, monke
         assert [answer.reply.error for answer in outcome] == ["UNKNOWN_MEMBER_ID"]
 
 
-async def test_heartbeats_that_are_numbered_have_their_own_answers(
-    tables: MemoryTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By numbers, also when the tables begin anew."""
-    monkeypatch.setattr(numbered, "MOST", 3)
+async def test_repeated_heartbeats_have_their_own_answers(tables: MemoryTables, tmp_path: Path) -> None:
     async with an_owner(tables) as local, a_socket(local, tmp_path / "s"), a_link(tmp_path / "s") as link:
         member = await a_stable_member(local, "g")
         alive = Heartbeat("default", "g", member.member_id, member.generation_id)
@@ -267,7 +261,7 @@ async def test_answers_that_no_worker_sends_end_the_connection(tmp_path: Path) -
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readexactly(9)
         await reader.readexactly(int.from_bytes(head[:4], "big"))
-        answers = NumberedWriter(packed_line).pack([Answer(HeartbeatReply())] * 2)
+        answers = packed([Answer(HeartbeatReply())] * 2)
         writer.write(len(answers).to_bytes(4, "big") + head[4:] + answers)
         assert await reader.read() == b""
         writer.close()
@@ -290,7 +284,7 @@ async def test_nothing_is_read_behind_an_unreadable_answer(tmp_path: Path) -> No
         for _ in range(2):
             heads.append(await reader.readexactly(9))
             await reader.readexactly(int.from_bytes(heads[-1][:4], "big"))
-        answers = [b"nonsense", NumberedWriter(packed_line).pack([Answer(HeartbeatReply())])]
+        answers = [b"nonsense", packed([Answer(HeartbeatReply())])]
         framed = zip(heads, answers, strict=True)
         writer.write(b"".join(len(each).to_bytes(4, "big") + head[4:] + each for head, each in framed))
         await reader.read()
@@ -304,7 +298,7 @@ async def test_nothing_is_read_behind_an_unreadable_answer(tmp_path: Path) -> No
         await until(lambda: len(outcomes) == 2)
     server.close()
 
-    assert outcomes == [NoAnswer("not a numbered message: error"), CLOSED]
+    assert outcomes == [NoAnswer("not replies to heartbeats: JSONDecodeError"), CLOSED]
 
 
 @pytest.mark.parametrize("message", [b"", b"nonsense", b"\0\1\0\0\0\0\0\0\0", b'\1\1\0\0\0\0\0\0\0["default"]'])
@@ -318,7 +312,7 @@ async def test_what_no_worker_sends_ends_its_connection(
 
 
 async def test_messages_that_arrive_in_pieces_are_whole(tables: MemoryTables, tmp_path: Path) -> None:
-    message = NumberedWriter(line_of_heartbeat).pack([BEAT])
+    message = pack_heartbeats([BEAT])
     framed = len(message).to_bytes(4, "big") + (7).to_bytes(4, "big") + b"\0" + message
     async with an_owner(tables) as local, a_socket(local, tmp_path / "s"):
         reader, writer = await asyncio.open_unix_connection(tmp_path / "s")

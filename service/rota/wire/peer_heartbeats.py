@@ -1,11 +1,9 @@
-"""Many heartbeats, and what came of them, in one message between replicas: JSON lists, the hot path of forwarding."""
+"""Many heartbeats, and what came of them, in one message between replicas: JSON lists."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import lru_cache, partial
 from types import NoneType
 from typing import Any, TypeVar
 
@@ -24,109 +22,39 @@ AnyHeartbeat = Heartbeat | HeartbeatMany
 PackedAnswer = tuple[HeartbeatReply | HeartbeatManyReply, int, int, str]
 """A reply, and the revision, epoch and owner that travel beside it."""
 Built = TypeVar("Built")
-Read = TypeVar("Read")
 Build = Callable[[HeartbeatReply | HeartbeatManyReply, int, int, str], Built]
 """Makes an answer of the same."""
 
 _SEVERAL = (str, str, list)
 _MEMBER = (str, int, (str, NoneType))
 _ERROR = (str, str, str)
-_SEPARATOR = b",\n"
-"""JSON has no line break within a text."""
-MAX_LINE = 1_024
-"""Longer ones, of many members, are read again each time."""
 _FIELDS_OF_ONE, _FIELDS_OF_AN_ANSWER = 5, 7
 
 
 def pack_heartbeats(requests: Sequence[AnyHeartbeat]) -> bytes:
     """Each becomes a list: five entries for one member, three for several, and the caller. Waits are left out."""
-    return _joined([line_of_heartbeat(each) for each in requests])
+    return json.dumps([_request(each) for each in requests]).encode()
 
 
 def unpack_heartbeats(data: bytes) -> list[AnyHeartbeat]:
     """Raises `MalformedEnvelope` for what no replica sends."""
     try:
-        return _read_all(data, _read_line, _read_request)
+        return [_read_request(each) for each in list_of(json.loads(data))]
     except (TypeError, ValueError, RecursionError) as error:
         raise MalformedEnvelope(f"not heartbeats: {type(error).__name__}") from error
 
 
-def line_of_heartbeat(request: AnyHeartbeat) -> bytes:
-    """One of a message."""
-    return _line_of_one(request) if isinstance(request, Heartbeat) else _line(_request(request))
-
-
-def heartbeat_of_line(line: bytes) -> AnyHeartbeat:
-    """Raises `MalformedEnvelope` for what no replica sends."""
-    (request,) = unpack_heartbeats(b"[" + line + b"]")
-    return request
-
-
 def pack_answers(answers: Sequence[PackedAnswer]) -> bytes:
     """In the order of the requests."""
-    return _joined([line_of_answer(each) for each in answers])
+    return json.dumps([_pack_answer(*each) for each in answers]).encode()
 
 
 def unpack_answers(data: bytes, build: Build[Built]) -> list[Built]:
     """What `build` makes of each; raises `MalformedEnvelope` for what no replica sends."""
     try:
-        return _read_all(data, partial(_read_answer_line, build), partial(_read_any_answer, build))
+        return [_read_any_answer(build, each) for each in list_of(json.loads(data))]
     except (TypeError, ValueError, RecursionError) as error:
         raise MalformedEnvelope(f"not replies to heartbeats: {type(error).__name__}") from error
-
-
-def line_of_answer(answer: PackedAnswer) -> bytes:
-    """One of a message."""
-    return _line_of_answer(answer) if isinstance(answer[0], HeartbeatReply) else _line(_pack_answer(*answer))
-
-
-def answer_of_line(build: Build[Built], line: bytes) -> Built:
-    """What `build` makes of it; raises `MalformedEnvelope` for what no replica sends."""
-    (answer,) = unpack_answers(b"[" + line + b"]", build)
-    return answer
-
-
-# --- lines ----------------------------------------------------------------------------------------------
-#
-# A member sends the same heartbeat again and again, and the members of a group get the same answer until something
-# happens in it. So each entry has a line of its own, and lines that are known are neither written nor read again. An
-# earlier release sends all of them in one line, and reads these as what they are: one list in JSON.
-
-
-def _joined(lines: list[bytes]) -> bytes:
-    return b"[" + _SEPARATOR.join(lines) + b"]"
-
-
-def _line(entry: list[Any]) -> bytes:
-    return json.dumps(entry).encode()
-
-
-def _read_all(data: bytes, read_line: Callable[[bytes], Read], read: Callable[[Any], Read]) -> list[Read]:
-    if data[:1] == b"[" and data[-1:] == b"]":
-        with suppress(ValueError):
-            lines = data[1:-1].split(_SEPARATOR)
-            return [read_line(line) if len(line) <= MAX_LINE else read(json.loads(line)) for line in lines]
-    return [read(entry) for entry in list_of(json.loads(data))]
-
-
-@lru_cache(maxsize=10_000)
-def _line_of_one(request: Heartbeat) -> bytes:
-    return _line(_request(request))
-
-
-@lru_cache(maxsize=10_000)
-def _read_line(line: bytes) -> AnyHeartbeat:
-    return _read_request(json.loads(line))
-
-
-@lru_cache(maxsize=1_000)
-def _line_of_answer(answer: PackedAnswer) -> bytes:
-    return _line(_pack_answer(*answer))
-
-
-@lru_cache(maxsize=1_000)
-def _read_answer_line(build: Build[Built], line: bytes) -> Built:
-    return _read_any_answer(build, json.loads(line))
 
 
 # --- entries --------------------------------------------------------------------------------------------

@@ -9,17 +9,12 @@ from rota.replica.forwarding import as_moved
 from rota.replica.ports import Answer
 from rota.wire.envelopes import MalformedEnvelope, checked, unpack
 from rota.wire.peer_commits import pack_commit_answer
-from rota.wire.peer_heartbeats import PackedAnswer, line_of_answer, pack_answers
+from rota.wire.peer_heartbeats import PackedAnswer, pack_answers
 
 
 def packed(answers: Sequence[Answer]) -> bytes:
     """In their order."""
     return pack_answers([_packed(as_moved(answer)) for answer in answers])
-
-
-def packed_line(answer: Answer) -> bytes:
-    """One of them."""
-    return line_of_answer(_packed(as_moved(answer)))
 
 
 def packed_commit(answer: Answer) -> bytes:

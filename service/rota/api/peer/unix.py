@@ -20,15 +20,14 @@ from pathlib import Path
 from typing import cast
 
 from rota.api.heartbeats import answer_all
-from rota.api.peer.answers import packed_commit, packed_line
+from rota.api.peer.answers import packed, packed_commit
 from rota.api.peer.methods import MAX_MESSAGE_BYTES
 from rota.replica.forwarding import OWNER_ANSWERS_MS, Beats, NoAnswer
 from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
 from rota.wire.envelopes import MalformedEnvelope
-from rota.wire.numbered import NumberedReader, NumberedWriter
 from rota.wire.peer_commits import unpack_commit
-from rota.wire.peer_heartbeats import answer_of_line, heartbeat_of_line, line_of_heartbeat
+from rota.wire.peer_heartbeats import pack_heartbeats, unpack_answers, unpack_heartbeats
 
 RECONNECT_S = 1.0
 """How long a link waits before it connects again."""
@@ -123,8 +122,6 @@ class _Answering(_Messages):
         super().__init__()
         self._local = local
         self._connections = connections
-        self._heartbeats = NumberedReader[Beats](heartbeat_of_line)
-        self._answers = NumberedWriter[Answer](packed_line)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -136,7 +133,7 @@ class _Answering(_Messages):
     def received(self, number: int, kind: int, message: bytes) -> None:
         try:
             if kind == Kind.HEARTBEATS:
-                beats, done = self._heartbeats.unpack(message), partial(self._answer_all, number)
+                beats, done = unpack_heartbeats(message), partial(self._answer_all, number)
                 answer_all(self._local, beats, done, OWNER_ANSWERS_MS / 1000)
             else:
                 self._local.submit(
@@ -148,7 +145,7 @@ class _Answering(_Messages):
             self.transport.abort()
 
     def _answer_all(self, number: int, answers: Sequence[Answer]) -> None:
-        self._answer(number, Kind.HEARTBEATS, self._answers.pack(answers))
+        self._answer(number, Kind.HEARTBEATS, packed(answers))
 
     def _answer(self, number: int, kind: int, message: bytes) -> None:
         if not self.transport.is_closing():
@@ -224,19 +221,16 @@ class _Asking(_Messages):
         self._number = 0
         self.asked: dict[int, tuple[asyncio.TimerHandle, Received]] = {}
         """What waits for an answer, by the numbers of the messages."""
-        self._heartbeats = NumberedWriter[Beats](line_of_heartbeat)
-        self._answers = NumberedReader[Answer](partial(answer_of_line, Answer))
 
     def ask_all(self, heartbeats: Sequence[Beats], limit_s: float, done: Answered) -> None:
-        message = self._heartbeats.pack(heartbeats)
-        self.ask(message, Kind.HEARTBEATS, limit_s, partial(self._answered, len(heartbeats), done))
+        self.ask(pack_heartbeats(heartbeats), Kind.HEARTBEATS, limit_s, partial(self._answered, len(heartbeats), done))
 
     def _answered(self, count: int, done: Answered, outcome: bytes | NoAnswer) -> None:
         if isinstance(outcome, NoAnswer):
             done(outcome)
             return
         try:
-            answers = self._answers.unpack(outcome)
+            answers = unpack_answers(outcome, Answer)
             if len(answers) != count:
                 raise MalformedEnvelope(f"{len(answers)} replies to {count} heartbeats")
         except Exception as error:
