@@ -23,8 +23,11 @@ TOPICS_CHANGED = f"/{SERVICE}/TopicsChanged"
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """A request of 8 MiB, as JSON, in which one byte of a text may take six, and room to spare."""
 
-CALLS_OF_A_CONNECTION = 200
-"""At a time: so few bound what a stranger can begin. The calls of members that wait for a rebalance are on many."""
+CALLS_OF_A_CONNECTION = 50
+"""At a time. gRPC keeps up to 40 KB of each until a busy event loop has refused it, so few bound what strangers cost.
+
+The calls of members that wait for a rebalance use further connections.
+"""
 
 CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),  # Channels to the same peer would share a connection otherwise.
