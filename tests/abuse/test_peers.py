@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 HOST = "127.0.0.1"
 MOST_MIB = 48
 MOST_OF_ENDLESS_HEADERS_MIB = 96
-"""gRPC's parser keeps blocks of headers that do not end: up to 73 MiB of 36 MB, if the replica gets a tenth of a core."""
+"""gRPC's parser keeps blocks of headers that do not end: up to 73 MiB for 36 MB, on a tenth of a core."""
 ALL_BUT_ONE = b"x" * (MAX_MESSAGE_BYTES - 1)
 CALLS = 40
 FRAMES = 3_000
