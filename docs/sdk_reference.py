@@ -45,7 +45,8 @@ def sdk_parts() -> Iterator[str]:
     yield from _options(options)
     yield "## Callbacks"
     yield inspect.getdoc(callbacks.Listeners) or ""
-    yield f"{_told_of(callbacks, 'Listener')}\n\n{_told_of(roles, 'Assign')}"
+    yield _told_of(callbacks, "Listener")
+    yield from (_told_of(roles, name) for name in ("Assign", "Protocols", "Without"))
     yield "## Events of members"
     yield "Each is an item of `member.events()`."
     yield "\n".join(_events(events))
