@@ -21,12 +21,13 @@ from rota.client import (
     Shard,
 )
 from rota.client.callbacks import CallbackQueue
+from rota.client.transports import Answer
 from rota.client.twin import _in_thread, _Thread
 from rota.client.worker_pool import Work, WorkerPool
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import CommitOffsets, JoinGroup
+from rota.protocol.messages import CommitOffsets, JoinGroup, Request
 from tests.client.stage import GROUP, SESSION_MS, Partitions, Worker, a_coordinator, a_worker, until
-from tests.client.virtual_time import in_virtual_time
+from tests.client.virtual_time import in_virtual_time, pause
 
 
 def joins_of(worker: Worker) -> int:
@@ -347,6 +348,31 @@ async def test_a_member_that_ends_while_it_steps_aside_blocks_no_loop() -> None:
 
         assert changed.waits < 10
         await member.close()
+
+
+@in_virtual_time
+async def test_a_commit_answered_as_the_deadline_passes_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process stands still between the answer and its reading, for longer than its session."""
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        is_answered, may_be_read, send = asyncio.Event(), asyncio.Event(), worker.cable.send
+
+        async def send_and_wait(request: Request, *, timeout_ms: int) -> Answer:
+            answer = await send(request, timeout_ms=timeout_ms)
+            if isinstance(request, CommitOffsets):
+                is_answered.set()
+                await may_be_read.wait()
+            return answer
+
+        monkeypatch.setattr(worker.cable, "send", send_and_wait)
+        async with worker.client.consumer(GROUP, {"work": 1}, session_timeout_ms=SESSION_MS) as member:
+            await member.wait_assigned()
+            commit = asyncio.create_task(member.commit([OffsetToCommit("work", 0, 1)]))
+            await is_answered.wait()
+            may_be_read.set()
+            pause(SESSION_MS / 1000)
+            await commit
+            await until(lambda: member.assignment is None)
 
 
 @in_virtual_time

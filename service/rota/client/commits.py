@@ -8,9 +8,9 @@ several for one partition only the last is sent, and each caller learns the outc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from rota.client.calls import retry_delay_ms
@@ -37,7 +37,7 @@ from rota.membership.backoff import Backoff
 from rota.protocol.defaults import COMMIT_FLUSH_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_RETENTION_TIME_MS, Limits
-from rota.protocol.messages import CommitOffsets, CommitReply, FetchedOffset, OffsetToCommit, PartitionResult
+from rota.protocol.messages import CommitOffsets, CommitReply, FetchedOffset, OffsetToCommit
 
 Share = TypeVar("Share")
 
@@ -92,8 +92,6 @@ class _Entry(Generic[Share]):
     era: int
     """The period of ownership that it belongs to: progress from before a loss does not apply to a later share."""
     outcome: asyncio.Future[None]
-    errors: list[CoordinatorError] = field(default_factory=list)
-    """Of its partitions that were refused so far."""
     is_in_doubt: bool = False
     """A try had no answer: a coordinator may have made it."""
     verdict: MembershipLost | None = None
@@ -109,9 +107,18 @@ class _Entry(Generic[Share]):
         if not self.outcome.done():
             self.outcome.set_exception(error)
 
-    def finish(self) -> None:
-        if not self.outcome.done():
-            self.outcome.set_exception(self.errors[0]) if self.errors else self.outcome.set_result(None)
+    def answered(self, refused: Mapping[_Place, ErrorCode]) -> None:
+        """The coordinator has committed this entry, except for the partitions that it refused."""
+        own = [name for item in self.items if (name := _place(item)) in refused]
+        if self.outcome.done():
+            return
+        if not own:
+            self.outcome.set_result(None)
+            return
+        detail = "not committed: " + ", ".join(f"{topic}/{partition}" for topic, partition in own)
+        is_deleted = refused[own[0]] is ErrorCode.UNKNOWN_TOPIC
+        error = MembershipLost(f"{detail}: the topic was deleted") if is_deleted else error_for(refused[own[0]], detail)
+        self.outcome.set_exception(error)
 
 
 class Commits(Generic[Share]):
@@ -254,30 +261,23 @@ class Commits(Generic[Share]):
             entry.is_in_doubt = True
 
         def note(answer: Answer | CoordinatorUnreachable) -> None:
-            """Before the answer is applied: it may end the membership, and so fail all commits."""
+            """Before the answer is applied: it may end the membership, and so fail all commits without an outcome."""
             error = _error_in(answer)
             for entry in newly:
                 entry.is_in_doubt = isinstance(error, CoordinatorUnreachable) and error.was_sent
             for entry in entries:
                 entry.verdict = error if isinstance(error, MembershipLost) else None
+            if error is None:
+                for each in answer.reply.partitions:  # type: ignore[union-attr]
+                    if each.error is not ErrorCode.NONE:
+                        refused[each.topic, each.partition] = each.error
+                for entry in entries:
+                    entry.answered(refused)
 
+        refused: dict[_Place, ErrorCode] = {}
         answer = await self._driver.commit(request, REQUEST_TIMEOUT_MS, note)
         if (error := _error_in(answer)) is not None:
             return error
-        partitions: tuple[PartitionResult, ...] = answer.reply.partitions  # type: ignore[union-attr, assignment]
-        refused = {(each.topic, each.partition): each.error for each in partitions if each.error.value != "NONE"}
-        for entry in entries:
-            own = [name for item in entry.items if (name := _place(item)) in refused]
-            if own:
-                names = ", ".join(f"{topic}/{partition}" for topic, partition in own)
-                is_deleted = refused[own[0]] is ErrorCode.UNKNOWN_TOPIC
-                detail = f"not committed: {names}"
-                entry.errors.append(
-                    MembershipLost(f"{detail}: the topic was deleted")
-                    if is_deleted
-                    else error_for(refused[own[0]], detail)
-                )
-            entry.finish()
         if ErrorCode.UNKNOWN_TOPIC in refused.values():
             # The program works on with the progress of a topic that is gone: it starts again on what it is assigned.
             lost = self._machine.lose(self._driver.now_ms(), "a topic was deleted", ErrorCode.UNKNOWN_TOPIC)
