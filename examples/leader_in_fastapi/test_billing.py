@@ -19,7 +19,7 @@ async def cut_off() -> None:
         assert not second.rounds
 
         coordinator.disconnect(client)
-        await asyncio.sleep(10)  # The session.
+        await asyncio.sleep(15)  # The session.
         last_round = first.rounds
         await asyncio.sleep(60)
 
@@ -44,7 +44,7 @@ async def restarted() -> None:
         await asyncio.sleep(5)
         rounds = billing.rounds
         await asyncio.sleep(60)
-        assert billing.rounds - rounds < 100, "the billing went on after its term"
+        assert billing.rounds - rounds < 300, "the billing went on after its term"
         await coordinator.start()
         await asyncio.sleep(60)
 

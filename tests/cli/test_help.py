@@ -47,7 +47,7 @@ def test_the_help_shows_all_that_the_source_says(path: tuple[str, ...]) -> None:
     ("path", "default"),
     [
         (("serve",), "Default: 127.0.0.1:8080"),
-        (("lead",), "default: 10000"),
+        (("lead",), "default: 15000"),
         (("token", "create"), "[90d]"),
         ((), "default: the system's"),
     ],

@@ -276,7 +276,7 @@ class Dump:
 
     @property
     def program(self) -> str:
-        return f"COPY (SELECT 1) TO PROGRAM 'touch {self.ran}'"
+        return f"COPY (SELECT 1) TO PROGRAM 'cat > {self.ran}'"
 
     def execute(self, statement: str) -> None:
         self.server.execute(statement, database=self.url.rpartition("/")[2])

@@ -33,7 +33,7 @@ def test_without_any_setting_the_documented_ones_hold(monkeypatch: pytest.Monkey
     settings = Settings()
     assert str(settings.http) == "127.0.0.1:8080"
     assert settings.store.startswith("sqlite:///")
-    assert (settings.lease_ms, settings.shard_count, settings.limits) == (5_000, 64, Limits())
+    assert (settings.lease_ms, settings.shard_count, settings.limits) == (3_000, 64, Limits())
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_tasks_read_the_store_once_without_spark(tmp_path: Path) -> None:
     url = sqlite_store(tmp_path / "rota.db", lines)
     lake = Lake.create(tmp_path / "lake", "delta", INCARNATION)
 
-    done = Ingest(open_journal(url), {"url": url, "linesPerTask": "20"}, most_lines=100).run(None, lake)
+    done = Ingest(open_journal(url), {"url": url, "linesPerTask": "20"}, most_lines=60).run(None, lake)
 
     read = [pq.read_table(uri, columns=["shard_id", "seq"]).to_pydict() for uri in lake.bronze.uris()]
     numbers = [number for each in read for number in zip(each["shard_id"], each["seq"], strict=True)]
