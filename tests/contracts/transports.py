@@ -18,7 +18,7 @@ from rota.client.transports.addresses import transport_to
 from rota.client.transports.port import Answer
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
-from rota.protocol.messages import Reply, Request
+from rota.protocol.messages import HeartbeatReply, Reply, Request
 from rota.replica.placement import preferred_owners, shards_of
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
@@ -72,8 +72,14 @@ async def _spoken(conversation: Conversation, sender: Transport, namespace: str)
 
 
 def _comparable_answer(answer: Answer, names: dict[str, str]) -> Any:
-    """Replicas that share shards have claimed them oftener, so only whether there is a revision and epoch counts."""
-    return comparable(answer.reply, names), answer.revision > 0, answer.epoch > 0
+    """Replicas that share shards have claimed them oftener, so only whether there is a revision and epoch counts.
+
+    How long a heartbeat was parked differs by a millisecond, and on a session stream the client parks it.
+    """
+    reply = answer.reply
+    if isinstance(reply, HeartbeatReply):
+        reply = dataclasses.replace(reply, waited_ms=0)
+    return comparable(reply, names), answer.revision > 0, answer.epoch > 0
 
 
 def namespaces() -> Iterator[str]:
