@@ -415,7 +415,7 @@ def more_units_than_may_be_are_quarantined(patch: Patch) -> None:
     patch(suspects, "_quarantine_due", without_limit)
 
 
-@plant("the check", "unrest", 1059, 1183)
+@plant("the check", "unrest", 454, 1059)
 def a_released_unit_gets_no_holder(patch: Patch) -> None:
     patch(quarantine, "start_rebalance", lambda *_: None)
 
