@@ -396,7 +396,7 @@ def units_in_quarantine_are_assigned(patch: Patch) -> None:
         patch(module, "leave_out", lambda _group, assignments: assignments)
 
 
-@plant("the check", "quarantine", 1972, 3172)
+@plant("the check", "quarantine", 1322, 1972)
 def a_holder_that_gave_a_unit_up_acquits_nothing(patch: Patch) -> None:
     for module in (assignment, sync):
         patch(module, "clear_handed_over", lambda *_: None)
