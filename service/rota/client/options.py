@@ -59,7 +59,7 @@ class ConsumerOptions(MemberOptions, total=False):
     topics_except: Sequence[str]
     """Topics to leave out of those that `topics` means, by name or by a beginning (`audit-*`)."""
     rack_id: str | None
-    """Where this member is, for strategies that use racks."""
+    """The rack of this member, for strategies that use racks."""
     capacity: float
     """How much this member carries, against others, for `weighted`."""
 

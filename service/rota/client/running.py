@@ -251,7 +251,7 @@ _kept: set[asyncio.Future[Any]] = set()
 
 
 def _keep(task: asyncio.Future[Any]) -> None:
-    """Nothing awaits this task; its end is awaited by the block's, or it ignores its cancellation."""
+    """Keep a reference to a task that may outlive its block, because it may ignore its cancellation."""
     _kept.add(task)
     task.add_done_callback(_kept.discard)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -87,7 +87,7 @@ class _Working:
         """By item, the runs whose command has started."""
         self._changed = asyncio.Event()
         self._exit_codes: list[int] = []
-        """Of commands that ended by themselves, or at a signal."""
+        """The exit codes of the commands that ended by themselves, or at a signal."""
 
     @property
     def _is_over(self) -> bool:

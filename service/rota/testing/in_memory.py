@@ -69,7 +69,7 @@ class InMemoryTransport:
             raise error_in(problem) from rejected
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: this transport has no connection."""
 
 
 class Coordinator:
