@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from rota.group.journal import encode_entry
-from rota.observability.explanation import LATELY_MS, Explanation, Mood, duration, explain, listed
+from rota.observability.explanation import LATELY_MS, Explanation, Mood, explain
 from rota.observability.generations import Event, Generation, generations
 from rota.protocol import messages as m
 from rota.protocol.fencing_token import fencing_token
+from rota.protocol.wording import duration, listed
 from rota.types import permits
 from tests.unit.group.driver import (
     GROUP_ID,

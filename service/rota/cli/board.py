@@ -15,9 +15,10 @@ from rich.text import Text
 from rota.cli.calls import Server
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.lists import Items, Listing
-from rota.observability.explanation import Explanation, Mood, duration, explain
+from rota.observability.explanation import Explanation, Mood, explain
 from rota.observability.printable import printable
 from rota.protocol.messages import DescribeGroup, DescribeReply, ListGroups, ListReply
+from rota.protocol.wording import duration
 
 COLUMNS = ("group_id", "state", "for", "generation_id", "members", "leader", "why")
 _ORDER = {"PreparingRebalance": 0, "CompletingRebalance": 0, "Stable": 1, "Empty": 2}

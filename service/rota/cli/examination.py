@@ -13,8 +13,9 @@ import httpx
 from rota.cli.calls import Server
 from rota.cli.exits import CommandFailed
 from rota.cli.history import recent_events
-from rota.observability.explanation import TROUBLE, Mood, duration, explain
+from rota.observability.explanation import TROUBLE, Mood, explain
 from rota.protocol.messages import DescribeGroup, DescribeReply, ListedGroup, ListGroups, ListReply
+from rota.protocol.wording import duration
 
 _SKEW_S = 5.0
 _SLOW_S = 0.25

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rota.observability.explanation import duration
 from rota.observability.generations import Generation
+from rota.protocol.wording import duration
 
 WIDTH = 1_000
 _LANE_PX = 34

@@ -15,10 +15,11 @@ from rota.console.desk import QUIET, Described, Desk
 from rota.console.drawing import draw
 from rota.console.rendering import utc
 from rota.console.shares import in_words, moves, share_map, units_of
-from rota.observability.explanation import count, explain, seen_ms_ago
+from rota.observability.explanation import explain, seen_ms_ago
 from rota.observability.generations import Event, Generation, generations
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import DescribedMember, DescribeReply
+from rota.protocol.wording import count
 from rota.types.registry import readable_assignment
 
 _LINES = 400

@@ -16,8 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.datastructures import QueryParams
 
-from rota.observability.explanation import count, duration
 from rota.observability.timeline import what_happened
+from rota.protocol.wording import count, duration
 
 STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable")
 STATE_MEANINGS = {

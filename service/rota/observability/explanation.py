@@ -15,6 +15,7 @@ from rota.observability.generations import Event, Generation, generations
 from rota.observability.timeline import clock_time, why
 from rota.protocol.causes import Cause
 from rota.protocol.messages import DescribedMember, DescribeReply
+from rota.protocol.wording import NAMED, count, duration, listed
 
 LATELY_MS = 600_000
 STORM = 12
@@ -22,7 +23,6 @@ STORM = 12
 TROUBLE = 3
 """This many of these need attention, even if other rebalances are few."""
 _TROUBLES = frozenset({Cause.MEMBER_EXPIRED, Cause.SYNC_TIMEOUT, Cause.ASSIGNMENT_FAILED, Cause.ASSIGNMENT_OUTDATED})
-_NAMED = 3
 _LEADER = "leader"
 """The protocol type of elections."""
 _PERMITS = "permits"
@@ -67,33 +67,6 @@ def explain(
     lines = list(history)
     taken_over = [line for line in lines if line["kind"] == "member_fenced" and line["at_ms"] >= now_ms - LATELY_MS]
     return _Explainer(group, now_ms, generations(lines), taken_over, clock).explain()
-
-
-def duration(ms: int) -> str:
-    """A duration in its two largest units: `250 ms`, `4.2 s`, `3 min 20 s`, `2 h 5 min`, `4 d 3 h`."""
-    if ms < 1_000:
-        return f"{max(ms, 0)} ms"
-    seconds = ms / 1_000
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for size, unit, smaller, small in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            rest = whole % size // smaller
-            return f"{whole // size} {unit} {rest} {small}" if rest else f"{whole // size} {unit}"
-    return f"{whole} s"
-
-
-def count(number: int, noun: str) -> str:
-    """`1 member`, `3 members`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def listed(names: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b, c and 4 others`."""
-    if len(names) > _NAMED + 1:
-        return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} others"
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else "no member"
 
 
 def seen_ms_ago(member: DescribedMember, now_ms: int) -> int | None:
@@ -146,7 +119,7 @@ class _Explainer:
             f"in generation {self.group.generation_id}, {rest}."
         )
         late = [member for member in self.group.members if self._is_late(member)]
-        points = [Point("silent", self._silence(member)) for member in late[:_NAMED]]
+        points = [Point("silent", self._silence(member)) for member in late[:NAMED]]
         return (Mood.WAITING if late or contested else Mood.CALM), headline, points
 
     def _joining(self) -> tuple[Mood, str, list[Point]]:
@@ -164,7 +137,7 @@ class _Explainer:
         joined = f"{here} of {count(len(self.group.members), 'member')} joined"
         headline = f"{since}: {joined}, waiting for {', and for '.join(who)}."
         points = self._until("then it continues without the missing members", awaited)
-        points += [Point("waits for", self._waited_for(member, "join again")) for member in awaited[:_NAMED]]
+        points += [Point("waits for", self._waited_for(member, "join again")) for member in awaited[:NAMED]]
         commit = f"Members of generation {self.group.generation_id} may still commit."
         points.append(Point("blocked", f"No member gets a new share before that. {commit}"))
         return self._mood_of(awaited), headline, points
@@ -180,7 +153,7 @@ class _Explainer:
         else:
             headline = f"{since}: all members requested a share, the server is assigning."
         points = self._until("then members that have not synced are removed", awaited)
-        points += [Point("waits for", self._waited_for(member, "sync")) for member in awaited[:_NAMED]]
+        points += [Point("waits for", self._waited_for(member, "sync")) for member in awaited[:NAMED]]
         parked = len(self.group.members) - len(awaited)
         points.append(Point("blocked", f"{count(parked, 'member')} wait for a share. Commits are rejected until then."))
         return self._mood_of([leader] if leader else awaited), headline, points
@@ -236,7 +209,7 @@ class _Explainer:
                 f"{instance_id} was taken over {len(lines)} times within {duration(LATELY_MS)}, the last time because "
                 f"{lines[-1]['reason']}. {either}: each start fences the process before.",
             )
-            for instance_id, lines in list(self._contested().items())[:_NAMED]
+            for instance_id, lines in list(self._contested().items())[:NAMED]
         ]
 
     def _maintenance(self) -> list[Point]:
@@ -270,11 +243,11 @@ class _Explainer:
         elif (at_ms := self.group.preempt_at_ms) is not None:
             left = duration(at_ms - self.now_ms)
             points.append(Point("hand-over", f"At {self.clock(at_ms)}, {left} from now, a higher priority takes over."))
-        best = sorted(ranks, key=lambda one: -ranks[one])[:_NAMED]
+        best = sorted(ranks, key=lambda one: -ranks[one])[:NAMED]
         if ranks[best[0]] > ranks[leader.member_id] and (leader.metadata_decoded or {}).get("holding") is None:
             points.append(Point("hand-over", "The leader cannot be asked to hand over: its metadata has no `holding`."))
         parts = ", ".join(f"{one} has {ranks[one]}" for one in best)
-        return [*points, Point("priorities", f"{parts}{' (the highest)' if len(ranks) > _NAMED else ''}.")]
+        return [*points, Point("priorities", f"{parts}{' (the highest)' if len(ranks) > NAMED else ''}.")]
 
     def _permits(self) -> list[Point]:
         """The members that hold permits, and the one that gets the next."""
@@ -285,8 +258,8 @@ class _Explainer:
             (parts["permit"], name, parts["token"]) for name, parts in read if parts.get("permit") is not None
         )
         line = sorted((parts["place"], name) for name, parts in read if parts.get("place"))
-        names = [f"{number} by {name} with token {token}" for number, name, token in held[:_NAMED]]
-        names += [f"{len(held) - _NAMED} more"] if len(held) > _NAMED else []
+        names = [f"{number} by {name} with token {token}" for number, name, token in held[:NAMED]]
+        names += [f"{len(held) - NAMED} more"] if len(held) > NAMED else []
         of = max((parts.get("of", 0) for _, parts in read), default=0)
         by = f": {', '.join(names)}" if names else ""
         points = [Point("permits", f"{len(held)} of {of} are held{by}.")]
