@@ -45,6 +45,7 @@ from rota.group.state import (
     EMPTY,
     PREPARING_REBALANCE,
     STABLE,
+    ChangeKind,
     Group,
     GroupState,
 )
@@ -66,14 +67,15 @@ def record(result: Result, group: Group, fact: Record) -> None:
 def _rebalance_started(group: Group, record: RebalanceStarted, at_ms: int) -> None:
     group.initial = group.state is EMPTY
     group.move_to(PREPARING_REBALANCE, at_ms)
-    _note_trigger(group, record)
+    _note_trigger(group, record, at_ms)
     group.rebalance_started_ms = at_ms
 
 
-def _note_trigger(group: Group, record: RebalanceStarted | GroupEmptied | AssignmentSynced) -> None:
+def _note_trigger(group: Group, record: RebalanceStarted | GroupEmptied | AssignmentSynced, at_ms: int) -> None:
     group.rebalance_cause = record.cause
     group.rebalance_reason = record.reason
     group.rebalance_by = record.by
+    group.note_change(at_ms, ChangeKind.REBALANCE, record.cause)
 
 
 def _member_joined(group: Group, record: MemberJoined, _at_ms: int) -> None:
@@ -92,6 +94,8 @@ def _member_updated(group: Group, record: MemberUpdated, _at_ms: int) -> None:
 
 def _member_gone(group: Group, record: MemberGone, at_ms: int) -> None:
     member = group.dismiss(record.member_id)
+    client, host = member.image.client_id or record.member_id, member.image.host
+    group.note_change(at_ms, ChangeKind.DEPARTURE, f"{client} at {host}" if host else client)
     if member.assignment:
         metadata = member.image.metadata_for(group.protocol_name or "")
         instance_id = member.image.group_instance_id
@@ -107,8 +111,9 @@ def _member_gone(group: Group, record: MemberGone, at_ms: int) -> None:
             group.settle_trigger(*trigger_of(record))
 
 
-def _member_fenced(group: Group, record: MemberFenced, _at_ms: int) -> None:
+def _member_fenced(group: Group, record: MemberFenced, at_ms: int) -> None:
     member = group.members[record.member_id]
+    group.note_change(at_ms, ChangeKind.TAKEOVER, record.group_instance_id, record.reason)
     group.rename(member, record.new_member_id)
     if record.takeover:
         group.takeovers = member.takeover = record.takeover
@@ -153,7 +158,7 @@ def _assignment_synced(group: Group, record: AssignmentSynced, at_ms: int) -> No
         group.begin_generation(record.generation_id)
         group.leader_id = group.generation_leader_id = record.leader_id
         group.fenced_reported.clear()
-        _note_trigger(group, record)
+        _note_trigger(group, record, at_ms)
     group.move_to(STABLE, at_ms)
     group.assigned_generation_id = record.generation_id
     group.departed.clear()
@@ -276,7 +281,7 @@ def _group_emptied(group: Group, record: GroupEmptied, at_ms: int) -> None:
     group.initial = False
     group.fenced_reported.clear()
     group.departed.clear()
-    _note_trigger(group, record)
+    _note_trigger(group, record, at_ms)
     group.settle(EMPTY)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rota.group.health import judge
 from rota.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE, STABLE, Group, GroupState, Member
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import NO_TOKEN
@@ -54,10 +55,11 @@ def describe_group(group: Group | None, request: DescribeGroup, now_ms: int) -> 
         quarantined=group.quarantine.names,
         preempt_at_ms=group.preempt_at_ms if group.state is STABLE else None,
         generation_protocol_name=group.protocol_name or "",
+        troubles=judge(group, now_ms),
     )
 
 
-def list_groups(groups: Iterable[Group], request: ListGroups) -> ListReply:
+def list_groups(groups: Iterable[Group], request: ListGroups, now_ms: int) -> ListReply:
     """One page of the namespace's groups in these shards, ordered by id."""
     states = {state.strip().lower() for state in request.states}
     types = {kind.lower() for kind in request.group_types}
@@ -68,7 +70,9 @@ def list_groups(groups: Iterable[Group], request: ListGroups) -> ListReply:
         key=lambda group: group.group_id,
     )
     page = found[: request.limit]
-    return ListReply(groups=tuple(_summary(group) for group in page), more=len(found) > len(page), topic=request.topic)
+    return ListReply(
+        groups=tuple(_summary(group, now_ms) for group in page), more=len(found) > len(page), topic=request.topic
+    )
 
 
 def get_leader(group: Group | None, _request: GetLeader) -> LeaderReply:
@@ -104,7 +108,7 @@ def _has_subscriber(group: Group, topic: str) -> bool:
     )
 
 
-def _summary(group: Group) -> ListedGroup:
+def _summary(group: Group, now_ms: int) -> ListedGroup:
     return ListedGroup(
         group_id=group.group_id,
         state=group.state.value,
@@ -113,6 +117,7 @@ def _summary(group: Group) -> ListedGroup:
         members=len(group.members),
         group_type=GROUP_TYPE,
         takeovers=group.takeovers,
+        troubles=judge(group, now_ms),
     )
 
 

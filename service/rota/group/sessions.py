@@ -181,6 +181,7 @@ def report_gaps(result: Result, group: Group, members: Iterable[Member]) -> None
     for member in members:
         gaps, member.gaps = member.gaps, None
         if gaps is not None:
+            member.longest_gap_ms = gaps.longest_ms
             image, counted = member.image, tuple(sorted(gaps.classes.items()))
             reported.append(
                 (image.member_id, image.client_id, image.session_timeout_ms, gaps.since_ms, gaps.longest_ms, counted)

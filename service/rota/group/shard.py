@@ -108,6 +108,7 @@ from rota.protocol.messages import (
     TopicRequest,
     VerifyFence,
 )
+from rota.protocol.troubles import LATELY_MS
 
 UNKNOWN_MEMBER_ID = ErrorCode.UNKNOWN_MEMBER_ID
 Lost = Mapping[tuple[str, str], tuple[tuple[str, int, int], ...]]
@@ -200,6 +201,8 @@ class Shard(ShardState):
         gone = 0
         for group in list(self.groups.values()):
             report_gaps(result, group, due_gaps(group, now_ms, self.limits.session_stats_interval_ms))
+            if group.changes and group.changes[-1].at_ms < now_ms - LATELY_MS:
+                group.changes.clear()
             over, none_left = expired_offsets(group, now_ms, self.limits)
             if over:
                 record(result, group, OffsetsDeleted(tuple(over), "expired"))
@@ -379,7 +382,7 @@ class Shard(ShardState):
             case PlanGroup():
                 result.reply(call, snapshot_group(self._group(request), request))
             case ListGroups():
-                result.reply(call, list_groups(self.groups.values(), request))
+                result.reply(call, list_groups(self.groups.values(), request, result.now_ms))
             case VerifyFence():
                 result.reply(call, verify_fence(self._group(request), request))
             case GetLeader():

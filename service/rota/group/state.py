@@ -101,6 +101,28 @@ class Fall(NamedTuple):
     reason: str
 
 
+class ChangeKind(StrEnum):
+    REBALANCE = "rebalance"
+    """A join phase, a resync or the end of the last member; its name is the cause."""
+    TAKEOVER = "takeover"
+    """Of a static member's place; its name is the `group_instance_id`."""
+    DEPARTURE = "departure"
+    """A member left, expired or was removed; its name is the client, with its host."""
+
+
+class Change(NamedTuple):
+    """One change of a group, for `health.py`."""
+
+    at_ms: int
+    kind: ChangeKind
+    name: str
+    reason: str = ""
+
+
+MOST_CHANGES = 200
+"""So many of the latest changes are remembered."""
+
+
 class StepsDown(NamedTuple):
     """An administrator has asked a leader that hands over in order to step down, and it was not asked to do so yet."""
 
@@ -120,6 +142,7 @@ class Member:
         "image",
         "join_call",
         "joined",
+        "longest_gap_ms",
         "member_id",
         "missed_phase",
         "position",
@@ -152,6 +175,8 @@ class Member:
         """The earliest timer set for this session: it may fire early, never late."""
         self.gaps: GapCount | None = None
         """How regularly its heartbeats came since that was last reported; None where none came since."""
+        self.longest_gap_ms = 0
+        """The longest gap that was reported last; 0 where none was."""
         self.has_fetched = True
         """It has fetched its share since the join phase ended, as far as this owner knows."""
         self.missed_phase = False
@@ -169,6 +194,7 @@ class Group:
     __slots__ = (
         "asked_ms",
         "assigned_generation_id",
+        "changes",
         "departed",
         "dirty",
         "dirty_members",
@@ -217,6 +243,7 @@ class Group:
         "sync_deadline_ms",
         "takeovers",
         "topics",
+        "unowned",
     )
 
     def __init__(self, namespace: str, group_id: str, generation_id: int = 0, topics: Topics | None = None) -> None:
@@ -299,6 +326,10 @@ class Group:
         self.loaded_ms: int | None = None
         """When this owner loaded the group; None where it was created here."""
         self.fenced_reported: set[tuple[str, str]] = set()
+        self.changes: list[Change] = []
+        """The latest ones since this owner has had the group, the oldest first."""
+        self.unowned: tuple[int, tuple[str, ...]] = (0, ())
+        """A generation, and the partitions of registered topics that no member of it owns."""
 
     # --- questions ----------------------------------------------------------------------------
 
@@ -363,6 +394,11 @@ class Group:
             choice = next(p.name for p in member.image.protocols if self.support[p.name] == everybody)
             votes[choice] = votes.get(choice, 0) + 1
         return max(votes, key=votes.__getitem__)
+
+    def note_change(self, at_ms: int, kind: ChangeKind, name: str, reason: str = "") -> None:
+        self.changes.append(Change(at_ms, kind, name, reason))
+        if len(self.changes) > 2 * MOST_CHANGES:
+            del self.changes[:-MOST_CHANGES]
 
     # --- moves of the facts, called by `apply` only --------------------------------------------
 

@@ -25,8 +25,20 @@ class ListGroupsRequest(_message.Message):
     topic: str
     def __init__(self, namespace: _Optional[str] = ..., states: _Optional[_Iterable[str]] = ..., group_types: _Optional[_Iterable[str]] = ..., protocol_types: _Optional[_Iterable[str]] = ..., page_token: _Optional[str] = ..., page_size: _Optional[int] = ..., topic: _Optional[str] = ...) -> None: ...
 
+class Trouble(_message.Message):
+    __slots__ = ("kind", "text", "next_step", "number")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_STEP_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    text: str
+    next_step: str
+    number: int
+    def __init__(self, kind: _Optional[str] = ..., text: _Optional[str] = ..., next_step: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
+
 class ListedGroup(_message.Message):
-    __slots__ = ("group_id", "state", "protocol_type", "generation_id", "members", "group_type", "takeovers")
+    __slots__ = ("group_id", "state", "protocol_type", "generation_id", "members", "group_type", "takeovers", "troubles")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +46,7 @@ class ListedGroup(_message.Message):
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     GROUP_TYPE_FIELD_NUMBER: _ClassVar[int]
     TAKEOVERS_FIELD_NUMBER: _ClassVar[int]
+    TROUBLES_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     state: str
     protocol_type: str
@@ -41,7 +54,8 @@ class ListedGroup(_message.Message):
     members: int
     group_type: str
     takeovers: int
-    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[str] = ..., protocol_type: _Optional[str] = ..., generation_id: _Optional[int] = ..., members: _Optional[int] = ..., group_type: _Optional[str] = ..., takeovers: _Optional[int] = ...) -> None: ...
+    troubles: _containers.RepeatedCompositeFieldContainer[Trouble]
+    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[str] = ..., protocol_type: _Optional[str] = ..., generation_id: _Optional[int] = ..., members: _Optional[int] = ..., group_type: _Optional[str] = ..., takeovers: _Optional[int] = ..., troubles: _Optional[_Iterable[_Union[Trouble, _Mapping]]] = ...) -> None: ...
 
 class ListGroupsResponse(_message.Message):
     __slots__ = ("groups", "next_page_token", "topic", "revision", "epoch")
@@ -98,7 +112,7 @@ class DescribedMember(_message.Message):
     def __init__(self, member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., metadata: _Optional[bytes] = ..., assignment: _Optional[bytes] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., session_deadline_ms: _Optional[int] = ..., joined: _Optional[bool] = ..., awaited: _Optional[bool] = ..., metadata_decoded: _Optional[str] = ..., assignment_decoded: _Optional[str] = ..., fencing_token: _Optional[int] = ...) -> None: ...
 
 class DescribeGroupResponse(_message.Message):
-    __slots__ = ("group_id", "state", "generation_id", "protocol_type", "protocol_name", "leader_id", "members", "pending_members", "rebalance_reason", "rebalance_by", "state_since_ms", "phase_deadline_ms", "rebalance_cause", "frozen_until_ms", "frozen_reason", "leaving", "quarantine_after", "quarantined", "preempt_at_ms", "generation_protocol_name", "revision", "epoch")
+    __slots__ = ("group_id", "state", "generation_id", "protocol_type", "protocol_name", "leader_id", "members", "pending_members", "rebalance_reason", "rebalance_by", "state_since_ms", "phase_deadline_ms", "rebalance_cause", "frozen_until_ms", "frozen_reason", "leaving", "quarantine_after", "quarantined", "preempt_at_ms", "generation_protocol_name", "troubles", "revision", "epoch")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +133,7 @@ class DescribeGroupResponse(_message.Message):
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     PREEMPT_AT_MS_FIELD_NUMBER: _ClassVar[int]
     GENERATION_PROTOCOL_NAME_FIELD_NUMBER: _ClassVar[int]
+    TROUBLES_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     group_id: str
@@ -141,9 +156,10 @@ class DescribeGroupResponse(_message.Message):
     quarantined: _containers.RepeatedScalarFieldContainer[str]
     preempt_at_ms: int
     generation_protocol_name: str
+    troubles: _containers.RepeatedCompositeFieldContainer[Trouble]
     revision: int
     epoch: int
-    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[str] = ..., generation_id: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocol_name: _Optional[str] = ..., leader_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[DescribedMember, _Mapping]]] = ..., pending_members: _Optional[int] = ..., rebalance_reason: _Optional[str] = ..., rebalance_by: _Optional[str] = ..., state_since_ms: _Optional[int] = ..., phase_deadline_ms: _Optional[int] = ..., rebalance_cause: _Optional[str] = ..., frozen_until_ms: _Optional[int] = ..., frozen_reason: _Optional[str] = ..., leaving: _Optional[_Iterable[str]] = ..., quarantine_after: _Optional[int] = ..., quarantined: _Optional[_Iterable[str]] = ..., preempt_at_ms: _Optional[int] = ..., generation_protocol_name: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[str] = ..., generation_id: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocol_name: _Optional[str] = ..., leader_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[DescribedMember, _Mapping]]] = ..., pending_members: _Optional[int] = ..., rebalance_reason: _Optional[str] = ..., rebalance_by: _Optional[str] = ..., state_since_ms: _Optional[int] = ..., phase_deadline_ms: _Optional[int] = ..., rebalance_cause: _Optional[str] = ..., frozen_until_ms: _Optional[int] = ..., frozen_reason: _Optional[str] = ..., leaving: _Optional[_Iterable[str]] = ..., quarantine_after: _Optional[int] = ..., quarantined: _Optional[_Iterable[str]] = ..., preempt_at_ms: _Optional[int] = ..., generation_protocol_name: _Optional[str] = ..., troubles: _Optional[_Iterable[_Union[Trouble, _Mapping]]] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class DeleteGroupRequest(_message.Message):
     __slots__ = ("namespace", "group_id", "reason")

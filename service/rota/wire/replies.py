@@ -42,6 +42,7 @@ from rota.protocol.messages import (
     SyncReply,
     TopicPartitions,
     TopicReply,
+    Trouble,
 )
 from rota.wire.fields import AnyObject, Boolean, Code, Integer, Integer64, Octets, Text, TextMap, invalid
 from rota.wire.page_token import PageToken
@@ -156,6 +157,20 @@ FENCE_REPLY = _reply(
     Property("fencing_token", _NUMBER, NO_TOKEN, "That of the member, or the lowest in the generation."),
     title="FenceReply",
 )
+_TROUBLES = Property(
+    "troubles",
+    _list_of(
+        _reply(
+            Trouble,
+            Property("kind", _TEXT, doc="A code, such as `flapping`; later releases may have others."),
+            Property("text", _TEXT),
+            Property("next_step", _TEXT, doc="The command to type next."),
+            Property("number", _NUMBER, 1, "Of what the kind counts, such as partitions."),
+        )
+    ),
+    (),
+    "What is wrong with the group, the worst first.",
+)
 DESCRIBE_REPLY = _reply(
     DescribeReply,
     Property("group_id", _TEXT),
@@ -199,6 +214,7 @@ DESCRIBE_REPLY = _reply(
     Property("quarantined", ListOf(_TEXT, MAX_SAFE_INTEGER), (), "Units that assignments leave out, such as `docs/3`."),
     Property("preempt_at_ms", _NUMBER, None, "When the leader is asked to hand over to a member that outranks it."),
     Property("generation_protocol_name", _TEXT, "", "That of the current generation, also while the group rebalances."),
+    _TROUBLES,
     title="DescribeReply",
 )
 LIST_REPLY = _reply(
@@ -215,6 +231,7 @@ LIST_REPLY = _reply(
                 Property("members", _NUMBER),
                 Property("group_type", _TEXT),
                 Property("takeovers", _NUMBER, 0, "Static members that another process fenced in this generation."),
+                _TROUBLES,
             )
         ),
     ),

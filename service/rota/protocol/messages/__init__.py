@@ -38,6 +38,7 @@ from rota.protocol.messages.groups import (
     QuarantineReply,
     RebalanceGroup,
     RebalanceReply,
+    Trouble,
     VerifyFence,
 )
 from rota.protocol.messages.membership import (
@@ -160,6 +161,7 @@ __all__ = [
     "TopicPartitions",
     "TopicReply",
     "TopicRequest",
+    "Trouble",
     "VerifyFence",
     "parks_for_ms",
     "refuse",

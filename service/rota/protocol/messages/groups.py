@@ -85,6 +85,18 @@ class DescribedMember:
 
 
 @frozen
+class Trouble:
+    """What is wrong with a group, for people: judged by its owner. `kind` is one of `rota.protocol.troubles`."""
+
+    kind: str
+    text: str
+    next_step: str
+    """The command to type next."""
+    number: int = 1
+    """Of what the kind counts, such as partitions."""
+
+
+@frozen
 class DescribeReply:
     """A group as it stands; an unknown one is `Dead` with `GROUP_ID_NOT_FOUND`."""
 
@@ -120,6 +132,8 @@ class DescribeReply:
     """The protocol of the current generation, also while the group rebalances; `protocol_name` is empty then, as in
     Kafka's code. KIP-40 has the prior one there.
     """
+    troubles: tuple[Trouble, ...] = ()
+    """The worst first."""
 
 
 @frozen
@@ -148,6 +162,8 @@ class ListedGroup:
     group_type: str = "classic"
     takeovers: int = 0
     """Takeovers of static members' places in this generation."""
+    troubles: tuple[Trouble, ...] = ()
+    """The worst first."""
 
 
 @frozen
