@@ -40,7 +40,7 @@ def test_why_says_who_is_waited_for_until_when_and_what_began_it(rota: Rota) -> 
     assert headline.endswith(f"1 of 2 members joined, waiting for {member_id} to join again.")
     about = {line.partition(":")[0]: line for line in points}
     assert "then it continues without the missing members" in about["until"]
-    assert f"{member_id} at 127.0.0.1 is alive" in about["waits for"]
+    assert f"{member_id} at 127.0.0.1 (last heartbeat " in about["waits for"]
     assert "The last rebalance began" in about["because"]
     assert reported["mood"] == "busy"
     assert {"about", "text"} == reported["points"][0].keys()
@@ -52,7 +52,8 @@ def test_why_of_a_stable_group_names_leader_and_token(rota: Rota) -> None:
     lines = rota("groups", "why", "indexers").out.splitlines()
 
     assert lines[0].startswith("Stable for ")
-    assert f"{member_id} at 127.0.0.1 leads; its fencing token is 1048576, of generation 1." in lines[1]
+    assert f"{member_id} at 127.0.0.1 leads (last heartbeat " in lines[1]
+    assert lines[1].endswith("; its fencing token is 1048576, of generation 1.")
     assert "It took " in lines[2]
 
 
@@ -69,7 +70,8 @@ def test_top_shows_groups_that_rebalance_first(rota: Rota) -> None:
     first = json.loads(rota("top", "-n", "1", "-o", "json").out)
 
     assert [line.split()[:2] for line in table[1:]] == [["b-busy", "PreparingRebalance"], ["a-calm", "Stable"]]
-    assert table[0].split() == ["GROUP-ID", "STATE", "FOR", "GENERATION-ID", "MEMBERS", "LEADER", "WHY"]
+    assert table[0].split()[:5] == ["GROUP-ID", "STATE", "FOR", "GENERATION-ID", "MEMBERS"]
+    assert table[0].split()[5:] == ["TAKEOVERS", "LEADER", "WHY", "NEXT"]
     assert [(row["group_id"], row["mood"]) for row in first] == [("b-busy", "busy")]
 
 
@@ -167,10 +169,10 @@ def test_copies_that_fence_each_other_show_in_all_commands(rota: Rota) -> None:
     assert listed["takeovers"] == 3
     assert re.search(r"takeovers: +3\n", described)
     assert starts[-1] in described
-    assert "copies of pay-1 fence each other" in why
-    assert "pay-1 was taken over 3 times within 10 min" in why
+    assert why.startswith("pay-1 was taken over 3 times within 10 min")
     assert not checks["groups"]["ok"]
-    assert "indexers need attention: `rota groups why indexers`" in checks["groups"]["found"]
+    assert checks["groups"]["found"].startswith("1 of 1 group in trouble: indexers: pay-1 was taken over 3 times")
+    assert checks["groups"]["found"].endswith(f" indexers --since 10m --namespace {rota.namespace}")
 
 
 def test_doctor_says_that_nobody_answers_and_what_to_do(rota: Rota) -> None:

@@ -12,6 +12,7 @@ import pytest
 from rota.console import desk, group
 from rota.console.browsing import PAGE_HEADERS
 from rota.console.rendering import MOST_NAMED, STATES, static_file
+from rota.group import health
 from tests.console.conftest import HOST, Site
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -23,7 +24,10 @@ SHARE = json.dumps({"topics": {"documents": [0, 1, 2], "audit": [7]}}).encode()
 # --- pages --------------------------------------------------------------------------------------------
 
 
-async def test_the_overview_counts_groups_and_names_those_to_look_at(site: Site) -> None:
+async def test_the_overview_counts_groups_and_names_those_in_trouble(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "STUCK_MS", -1)
     member_id = await site.stable("calm")
     await site.stable("busy")
     await site.join("busy", wait_ms=0)
@@ -33,7 +37,8 @@ async def test_the_overview_counts_groups_and_names_those_to_look_at(site: Site)
     assert f'href="/groups?namespace={site.namespace}"' in text
     assert f'href="{site.path("busy")}"' in text
     assert f'href="{site.path("calm")}"' not in text
-    assert "1 of 2 members joined, waiting for" in text
+    assert "It has rebalanced for" in text
+    assert "<code>rota groups remove-member busy" in text
     assert member_id not in text
 
 

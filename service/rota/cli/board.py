@@ -1,9 +1,8 @@
-"""The table of `rota top`: a row per group, with the members that it waits for."""
+"""The table of `rota top`: a row per group, the one with the worst trouble first."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from typing import Any
 
 from rich import box
@@ -14,14 +13,17 @@ from rich.text import Text
 
 from rota.cli.calls import Server
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.lists import Items, Listing
-from rota.observability.explanation import Explanation, Mood, explain
+from rota.cli.lists import Listing
+from rota.observability.explanation import Mood, explain
 from rota.observability.printable import printable
-from rota.protocol.messages import DescribeGroup, DescribeReply, ListGroups, ListReply
+from rota.protocol.messages import DescribeGroup, DescribeReply, ListedGroup
+from rota.protocol.troubles import harm
 from rota.protocol.wording import duration
 
-COLUMNS = ("group_id", "state", "for", "generation_id", "members", "leader", "why")
+COLUMNS = ("group_id", "state", "for", "generation_id", "members", "takeovers", "leader", "why", "next")
 _ORDER = {"PreparingRebalance": 0, "CompletingRebalance": 0, "Stable": 1, "Empty": 2}
+_RATIOS = {"why": 3, "next": 1}
+"""Shares of the space that is left, of the columns that wrap."""
 _STYLES = {Mood.WAITING: "bold red", Mood.BUSY: "yellow", Mood.CALM: "green", Mood.EMPTY: "dim"}
 
 Row = dict[str, Any]
@@ -48,32 +50,27 @@ def columns(*, all_namespaces: bool) -> tuple[str, ...]:
 
 
 def rows(server: Server, count: int, *, all_namespaces: bool) -> list[Row]:
-    """A row a group, first of those that rebalance, then of the largest."""
+    """A row a group: first those in trouble, the worst first, then those that rebalance, then the largest."""
     listing = Listing(COLUMNS, "group_id", all_namespaces=all_namespaces)
-    listed = listing.gathered(server, lambda namespace: _groups(server, namespace))
-    listed.sort(key=lambda group: (_ORDER.get(group["state"], 3), -group["members"], group["group_id"]))
+    listed = listing.gathered(server, lambda namespace: [{"group": group} for group in server.groups(namespace)])
+    listed.sort(key=_urgency)
     found: list[Row] = []
-    for group in listed[:count]:
-        namespace = group.get("namespace", server.namespace)
-        if (row := _row(server, namespace, group["group_id"])) is not None:
+    for item in listed[:count]:
+        namespace = item.get("namespace", server.namespace)
+        if (row := _row(server, namespace, item["group"])) is not None:
             found.append({"namespace": namespace, **row} if all_namespaces else row)
     return found
 
 
-def _groups(server: Server, namespace: str) -> Items:
-    groups: Items = []
-    more, after = True, ""
-    while more:
-        page = server.call(ListGroups(namespace, after=after), ListReply)
-        groups += [asdict(group) for group in page.groups]
-        more, after = page.more, page.groups[-1].group_id if page.groups else ""
-    return groups
+def _urgency(item: dict[str, Any]) -> tuple[Any, ...]:
+    group: ListedGroup = item["group"]
+    return (*harm(group.troubles), _ORDER.get(group.state, 3), -group.members, group.group_id)
 
 
-def _row(server: Server, namespace: str, group_id: str) -> Row | None:
+def _row(server: Server, namespace: str, listed: ListedGroup) -> Row | None:
     """None for a group that is gone by now."""
     try:
-        group = server.call(DescribeGroup(namespace, group_id), DescribeReply)
+        group = server.call(DescribeGroup(namespace, listed.group_id), DescribeReply)
     except CommandFailed as failed:
         if failed.exit_code is not Exit.NOT_FOUND:
             raise
@@ -81,21 +78,18 @@ def _row(server: Server, namespace: str, group_id: str) -> Row | None:
     now_ms = int(time.time() * 1_000)
     explanation = explain(group, now_ms)
     return {
-        "group_id": group_id,
+        "group_id": listed.group_id,
         "state": group.state,
         "for": duration(now_ms - group.state_since_ms),
         "generation_id": group.generation_id,
         "members": len(group.members),
+        "takeovers": listed.takeovers,
         "leader": group.leader_id or None,
-        "why": _why(group, explanation),
+        # In calm, the reason of the last rebalance.
+        "why": group.rebalance_reason if explanation.mood is Mood.CALM else explanation.headline,
+        "next": group.troubles[0].next_step if group.troubles else None,
         "mood": explanation.mood.value,
     }
-
-
-def _why(group: DescribeReply, explanation: Explanation) -> str:
-    """The members that the group waits for, if any; otherwise the reason of its last rebalance."""
-    about = next((point.text for point in explanation.points if point.about in ("waits for", "silent")), "")
-    return about or (group.rebalance_reason if group.state == "Stable" else explanation.headline)
 
 
 def _table(title: str, found: list[Row]) -> RenderableType:
@@ -103,7 +97,7 @@ def _table(title: str, found: list[Row]) -> RenderableType:
     table = Table(box=box.SIMPLE, expand=True, title=f"{title}, {clock}; end with Ctrl-C")
     shown = columns(all_namespaces="namespace" in found[0]) if found else COLUMNS
     for column in shown:
-        table.add_column(column.replace("_", " "), ratio=1 if column == "why" else None, no_wrap=column != "why")
+        table.add_column(column.replace("_", " "), ratio=_RATIOS.get(column), no_wrap=column not in _RATIOS)
     for row in found:
         state = Text(str(row["state"]), _STYLES[Mood(row["mood"])])
         cells = {**row, "state": state}

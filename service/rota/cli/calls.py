@@ -20,7 +20,18 @@ from rota.client.transports.causes import IS_THIS_ROTA, cause_of
 from rota.protocol.defaults import COMMAND_LINE_TIMEOUT_MS, STREAM_SILENCE_MS
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.ids import check_group_id, check_topic
-from rota.protocol.messages import DeleteOffsets, FetchOffsets, GroupRequest, Reply, Request, TopicRequest, parks_for_ms
+from rota.protocol.messages import (
+    DeleteOffsets,
+    FetchOffsets,
+    GroupRequest,
+    ListedGroup,
+    ListGroups,
+    ListReply,
+    Reply,
+    Request,
+    TopicRequest,
+    parks_for_ms,
+)
 from rota.wire.documents import parse_document
 from rota.wire.problems import Problem, decode_problem, detail_at
 from rota.wire.replies import MalformedReply, decode_reply
@@ -106,6 +117,16 @@ class Server:
     def namespaces(self, *, timeout_s: float = _TIMEOUT_S) -> list[str]:
         """The namespaces that the caller may read, by name."""
         return [str(each) for each in self.exchange("GET", NAMESPACES, timeout_s=timeout_s).get("namespaces", ())]
+
+    def groups(self, namespace: str) -> list[ListedGroup]:
+        """All groups of a namespace, over all pages."""
+        groups: list[ListedGroup] = []
+        more, after = True, ""
+        while more:
+            page = self.call(ListGroups(namespace, after=after), ListReply)
+            groups += page.groups
+            more, after = page.more, page.groups[-1].group_id if page.groups else ""
+        return groups
 
     def has_group(self, group_id: str) -> bool:
         """Whether the group is there now; also True where this caller may not know."""

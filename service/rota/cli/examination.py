@@ -12,10 +12,8 @@ import httpx
 
 from rota.cli.calls import Server
 from rota.cli.exits import CommandFailed
-from rota.cli.history import recent_events
-from rota.observability.explanation import TROUBLE, Mood, explain
-from rota.protocol.messages import DescribeGroup, DescribeReply, ListedGroup, ListGroups, ListReply
-from rota.protocol.wording import duration
+from rota.protocol.troubles import harm
+from rota.protocol.wording import NAMED, count, duration
 
 _SKEW_S = 5.0
 _SLOW_S = 0.25
@@ -23,9 +21,6 @@ _TRIES = 3
 WINDOW_S = 2.0
 """The present, as far as counters are concerned."""
 _LAG_S = 0.1
-_EXAMINED = 50
-"""So many groups that rebalance are looked at."""
-_OCCUPIED = ("Stable", "PreparingRebalance", "CompletingRebalance")
 _WEEK_S = 7 * 86_400
 _SAMPLE = re.compile(r"^(\w+)(?:\{([^}]*)\})? (\S+)$", re.MULTILINE)
 
@@ -207,29 +202,11 @@ def _left(seconds: float) -> str:
 
 
 def _groups(server: Server) -> str:
-    """Check the groups that rebalance, and Stable ones with static members that were taken over several times."""
-    number, unwell = 0, {}
-    for listed in _listed(server):
-        is_stable = listed.state == "Stable"
-        number += not is_stable
-        if number > _EXAMINED or (is_stable and listed.takeovers < TROUBLE):
-            continue
-        group = server.call(DescribeGroup(server.namespace, listed.group_id), DescribeReply)
-        explained = explain(
-            group, int(time.time() * 1_000), recent_events(server, listed.group_id) if is_stable else ()
-        )
-        if explained.mood is Mood.WAITING:
-            unwell[listed.group_id] = explained.headline
-    if unwell:
-        first, headline = next(iter(unwell.items()))
-        raise Unwell(f"{', '.join(unwell)} need attention: `rota groups why {first}` says more than this: {headline}")
-    return f"{number} are rebalancing in namespace {server.namespace}, none is stuck"
-
-
-def _listed(server: Server) -> Iterator[ListedGroup]:
-    """The groups that have members."""
-    after, more = "", True
-    while more:
-        page = server.call(ListGroups(server.namespace, _OCCUPIED, after=after), ListReply)
-        yield from page.groups
-        after, more = page.groups[-1].group_id if page.groups else "", page.more
+    """The groups with a trouble, the worst first, each with what to type next."""
+    groups = server.groups(server.namespace)
+    troubled = sorted((group for group in groups if group.troubles), key=lambda group: harm(group.troubles))
+    if troubled:
+        worst = [f"{each.group_id}: {each.troubles[0].text} Type: {each.troubles[0].next_step}" for each in troubled]
+        more = f"; and {len(worst) - NAMED} more, see `rota top`" if worst[NAMED:] else ""
+        raise Unwell(f"{len(worst)} of {count(len(groups), 'group')} in trouble: {'; '.join(worst[:NAMED])}{more}")
+    return f"none of {count(len(groups), 'group')} in namespace {server.namespace} is in trouble"

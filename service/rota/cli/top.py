@@ -22,9 +22,9 @@ def top(
     namespace: Namespace = None,
     output: OutputFormat = None,
 ) -> None:
-    """Show groups live, with the members that they wait for.
+    """Show groups live: first those in trouble, the worst first, each with the command to type next.
 
-    Those that rebalance come first, then the largest.
+    Then come those that rebalance, then the largest.
     """
     from rota.cli.board import columns, rows, show_live
     from rota.cli.calls import Server

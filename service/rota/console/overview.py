@@ -7,17 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rota.console.desk import Desk
+from rota.console.desk import Desk, Listing
 from rota.console.owners import owners_by_replica
 from rota.console.rendering import STATES
-from rota.observability.explanation import Explanation, Mood, explain
 from rota.protocol.errors import RejectedRequest
-from rota.protocol.messages import DescribeReply, ListedGroup
+from rota.protocol.messages import ListedGroup
+from rota.protocol.troubles import harm
 
-_MOVING = ("PreparingRebalance", "CompletingRebalance")
-_LOOKED_AT = 100
 _SHOWN = 12
-_NAMESPACES = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +29,22 @@ class NamespaceCount:
 
 @dataclass(frozen=True, slots=True)
 class Concern:
-    """A group that needs attention, and why."""
+    """A group in trouble."""
 
     namespace: str
-    group: DescribeReply
-    explanation: Explanation
+    group: ListedGroup
 
 
 async def overview(desk: Desk, *, sees_server: bool) -> dict[str, Any]:
     """The template's values. Replicas are None for callers that may not read the server's metrics."""
     listed = await _listed(desk)
-    counts = [_count(name, groups) for name, groups in listed.items()]
+    counts = [_count(name, listing.groups) for name, listing in listed.items()]
     totals: Counter[str] = Counter()
     for each in counts:
         totals.update(each.by_state)
     ready, detail = desk.ready()
-    concerns, looked_at = await _concerns(desk, listed)
+    concerns = [Concern(name, group) for name, each in listed.items() for group in each.groups if group.troubles]
+    concerns.sort(key=lambda one: harm(one.group.troubles))
     replicas = owners_by_replica(await desk.owners(), desk.shard_count) if sees_server else None
     return {
         "namespaces": counts,
@@ -56,7 +53,7 @@ async def overview(desk: Desk, *, sees_server: bool) -> dict[str, Any]:
         "members": sum(each.members for each in counts),
         "concerns": concerns[:_SHOWN],
         "more_concerns": max(0, len(concerns) - _SHOWN),
-        "not_looked_at": sum(each.groups for each in counts) - totals["Empty"] - looked_at,
+        "not_whole": [name for name, listing in listed.items() if not listing.whole],
         "ready": ready,
         "ready_detail": detail,
         "replicas": replicas,
@@ -65,18 +62,18 @@ async def overview(desk: Desk, *, sees_server: bool) -> dict[str, Any]:
     }
 
 
-async def _listed(desk: Desk) -> dict[str, Sequence[ListedGroup]]:
-    found: dict[str, Sequence[ListedGroup]] = {}
+async def _listed(desk: Desk) -> dict[str, Listing]:
+    found: dict[str, Listing] = {}
     refused: RejectedRequest | None = None
     # A caller without any permission gets an error, also while there are no groups yet.
-    for name in (await desk.namespaces())[:_NAMESPACES] or ["default"]:
+    for name in await desk.namespaces() or ["default"]:
         try:
-            groups = (await desk.list_groups(name)).groups
+            listing = await desk.list_groups(name)
         except RejectedRequest as rejected:
             refused = rejected
             continue
-        if groups:
-            found[name] = groups
+        if listing.groups:
+            found[name] = listing
     if refused is not None and not found:
         raise refused
     return found
@@ -86,23 +83,3 @@ def _count(name: str, groups: Sequence[ListedGroup]) -> NamespaceCount:
     return NamespaceCount(
         name, len(groups), sum(group.members for group in groups), dict(Counter(group.state for group in groups))
     )
-
-
-async def _concerns(desk: Desk, listed: dict[str, Sequence[ListedGroup]]) -> tuple[list[Concern], int]:
-    """Groups that rebalance, and Stable ones with a member that has sent no heartbeat for long; the worst first.
-
-    And the number of groups that were checked: in a large namespace not every Stable one.
-    """
-    found: list[Concern] = []
-    looked_at = 0
-    for namespace, groups in listed.items():
-        moving = [group.group_id for group in groups if group.state in _MOVING]
-        stable = [group.group_id for group in groups if group.state == "Stable"]
-        described = await desk.describe_each(namespace, (moving + stable)[:_LOOKED_AT])
-        looked_at += min(len(moving) + len(stable), _LOOKED_AT)
-        for each in described.values():
-            explanation = explain(each.group, desk.now_ms())
-            if explanation.mood in (Mood.WAITING, Mood.BUSY):
-                found.append(Concern(namespace, each.group, explanation))
-    found.sort(key=lambda one: (one.explanation.mood is not Mood.WAITING, one.namespace, one.group.group_id))
-    return found, looked_at

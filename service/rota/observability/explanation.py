@@ -13,16 +13,10 @@ from enum import StrEnum
 
 from rota.observability.generations import Event, Generation, generations
 from rota.observability.timeline import clock_time, why
-from rota.protocol.causes import Cause
 from rota.protocol.messages import DescribedMember, DescribeReply
+from rota.protocol.troubles import LATELY_MS
 from rota.protocol.wording import NAMED, count, duration, listed
 
-LATELY_MS = 600_000
-STORM = 12
-"""This many recent rebalances are more than a rollout causes."""
-TROUBLE = 3
-"""This many of these need attention, even if other rebalances are few."""
-_TROUBLES = frozenset({Cause.MEMBER_EXPIRED, Cause.SYNC_TIMEOUT, Cause.ASSIGNMENT_FAILED, Cause.ASSIGNMENT_OUTDATED})
 _LEADER = "leader"
 """The protocol type of elections."""
 _PERMITS = "permits"
@@ -36,7 +30,7 @@ class Mood(StrEnum):
     BUSY = "busy"
     """A rebalance makes progress."""
     WAITING = "waiting"
-    """It waits for members that send no heartbeats, or keeps rebalancing."""
+    """It has a trouble, as its owner judges."""
     EMPTY = "empty"
 
 
@@ -50,7 +44,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The headline is one sentence; the points follow in the order of the usual questions."""
+    """The headline is the worst trouble, or else the state; the points follow in the order of the usual questions."""
 
     mood: Mood
     headline: str
@@ -65,8 +59,8 @@ def explain(
 ) -> Explanation:
     """Explain the group's state at `now_ms`. `clock` formats a time."""
     lines = list(history)
-    taken_over = [line for line in lines if line["kind"] == "member_fenced" and line["at_ms"] >= now_ms - LATELY_MS]
-    return _Explainer(group, now_ms, generations(lines), taken_over, clock).explain()
+    takeovers = sum(line["kind"] == "member_fenced" and line["at_ms"] >= now_ms - LATELY_MS for line in lines)
+    return _Explainer(group, now_ms, generations(lines), takeovers, clock).explain()
 
 
 def seen_ms_ago(member: DescribedMember, now_ms: int) -> int | None:
@@ -81,24 +75,28 @@ class _Explainer:
     group: DescribeReply
     now_ms: int
     story: Sequence[Generation]
-    taken_over: Sequence[Event]
-    """Recent takeovers of a static member's place."""
+    takeovers: int
+    """How often a static member's place was taken over lately."""
     clock: Callable[[int], str]
 
     def explain(self) -> Explanation:
         match self.group.state:
             case "Stable":
-                mood, headline, points = self._stable()
+                mood, headline, points = Mood.CALM, self._stable(), list[Point]()
             case "PreparingRebalance":
-                mood, headline, points = self._joining()
+                mood, (headline, points) = Mood.BUSY, self._joining()
             case "CompletingRebalance":
-                mood, headline, points = self._assigning()
+                mood, (headline, points) = Mood.BUSY, self._assigning()
             case "Empty":
-                mood, headline, points = self._empty()
+                mood, headline, points = Mood.EMPTY, self._empty(), []
             case _:
                 return Explanation(Mood.EMPTY, "There is no such group, or it was deleted.", ())
+        if troubles := self.group.troubles:
+            also = [Point("also", each.text) for each in troubles[1:]]
+            steps = dict.fromkeys(each.next_step for each in troubles)
+            points = [*also, *(Point("type", f"`{step}`") for step in steps), Point("state", headline), *points]
+            mood, headline = Mood.WAITING, troubles[0].text
         points += [
-            *self._copies(),
             *self._maintenance(),
             *self._leader(),
             *self._succession(),
@@ -106,23 +104,15 @@ class _Explainer:
             *self._last_rebalance(),
             *self._lately(),
         ]
-        mood = Mood.WAITING if mood is Mood.CALM and self._is_stormy() else mood
         return Explanation(mood, headline, tuple(points))
 
     # --- states ------------------------------------------------------------------------------------
 
-    def _stable(self) -> tuple[Mood, str, list[Point]]:
-        contested = self._contested()
-        rest = f"but copies of {listed(list(contested))} fence each other" if contested else "none is waited for"
-        headline = (
-            f"Stable for {self._in_state()}: {count(len(self.group.members), 'member')} "
-            f"in generation {self.group.generation_id}, {rest}."
-        )
-        late = [member for member in self.group.members if self._is_late(member)]
-        points = [Point("silent", self._silence(member)) for member in late[:NAMED]]
-        return (Mood.WAITING if late or contested else Mood.CALM), headline, points
+    def _stable(self) -> str:
+        members = count(len(self.group.members), "member")
+        return f"Stable for {self._in_state()}: {members} in generation {self.group.generation_id}, all have joined."
 
-    def _joining(self) -> tuple[Mood, str, list[Point]]:
+    def _joining(self) -> tuple[str, list[Point]]:
         awaited = [member for member in self.group.members if member.awaited]
         here = len(self.group.members) - len(awaited)
         since = f"Rebalancing for {self._in_state()}"
@@ -130,7 +120,7 @@ class _Explainer:
             headline = (
                 f"{since}: {count(here, 'member')} joined; the first generation waits for the initial rebalance delay."
             )
-            return Mood.BUSY, headline, self._until("newcomers may still join")
+            return headline, self._until("newcomers may still join")
         who = [f"{listed([one.member_id for one in awaited])} to join again"] if awaited else []
         if self.group.pending_members:
             who.append(f"{count(self.group.pending_members, 'newcomer')} to come back with the id given to it")
@@ -140,9 +130,9 @@ class _Explainer:
         points += [Point("waits for", self._waited_for(member, "join again")) for member in awaited[:NAMED]]
         commit = f"Members of generation {self.group.generation_id} may still commit."
         points.append(Point("blocked", f"No member gets a new share before that. {commit}"))
-        return self._mood_of(awaited), headline, points
+        return headline, points
 
-    def _assigning(self) -> tuple[Mood, str, list[Point]]:
+    def _assigning(self) -> tuple[str, list[Point]]:
         awaited = [member for member in self.group.members if member.awaited]
         leader = next((member for member in awaited if member.member_id == self.group.leader_id), None)
         since = f"Generation {self.group.generation_id} has been waiting for its assignment for {self._in_state()}"
@@ -156,11 +146,10 @@ class _Explainer:
         points += [Point("waits for", self._waited_for(member, "sync")) for member in awaited[:NAMED]]
         parked = len(self.group.members) - len(awaited)
         points.append(Point("blocked", f"{count(parked, 'member')} wait for a share. Commits are rejected until then."))
-        return self._mood_of([leader] if leader else awaited), headline, points
+        return headline, points
 
-    def _empty(self) -> tuple[Mood, str, list[Point]]:
-        headline = f"Empty for {self._in_state()}: it has no members. The next member to join starts a new generation."
-        return Mood.EMPTY, headline, []
+    def _empty(self) -> str:
+        return f"Empty for {self._in_state()}: it has no members. The next member to join starts a new generation."
 
     # --- points ------------------------------------------------------------------------------------
 
@@ -176,18 +165,13 @@ class _Explainer:
         return points
 
     def _waited_for(self, member: DescribedMember, to_do: str) -> str:
-        silent_ms = seen_ms_ago(member, self.now_ms)
-        if silent_ms is None:
-            return f"{_named(member)} has a call waiting here, and must {to_do} after its answer."
-        if silent_ms * 2 > member.session_timeout_ms:
-            return self._silence(member)
-        return f"{_named(member)} is alive (last heartbeat {duration(silent_ms)} ago) but did not {to_do} yet."
+        return f"{_named(member)} ({self._last_heartbeat(member)}) did not {to_do} yet."
 
-    def _silence(self, member: DescribedMember) -> str:
-        silent_ms = seen_ms_ago(member, self.now_ms) or 0
-        deadline_ms = member.session_deadline_ms or self.now_ms
-        removed = f"it expires at {self.clock(deadline_ms)}, {duration(deadline_ms - self.now_ms)} from now"
-        return f"{_named(member)} sent no heartbeat for {duration(silent_ms)}; {removed}, unless it sends one before."
+    def _last_heartbeat(self, member: DescribedMember) -> str:
+        silent_ms, deadline_ms = seen_ms_ago(member, self.now_ms), member.session_deadline_ms
+        if silent_ms is None or deadline_ms is None:
+            return "a call of it waits here"
+        return f"last heartbeat {duration(silent_ms)} ago, expires in {duration(deadline_ms - self.now_ms)}"
 
     def _leader(self) -> list[Point]:
         group = self.group
@@ -198,19 +182,7 @@ class _Explainer:
             return [Point("leader", "There is no leader until the next generation names one.")]
         token = f"its fencing token is {leader.fencing_token}, of generation {group.generation_id}"
         ends = ", which ends with this rebalance" if group.state == "PreparingRebalance" else ""
-        return [Point("leader", f"{_named(leader)} leads; {token}{ends}.")]
-
-    def _copies(self) -> list[Point]:
-        """Static members that were taken over so often that two processes have their id, or one keeps starting."""
-        either = "Two processes have this group_instance_id, or one starts again and again"
-        return [
-            Point(
-                "copies",
-                f"{instance_id} was taken over {len(lines)} times within {duration(LATELY_MS)}, the last time because "
-                f"{lines[-1]['reason']}. {either}: each start fences the process before.",
-            )
-            for instance_id, lines in list(self._contested().items())[:NAMED]
-        ]
+        return [Point("leader", f"{_named(leader)} leads ({self._last_heartbeat(leader)}); {token}{ends}.")]
 
     def _maintenance(self) -> list[Point]:
         """A freeze, the members that may leave, and the units that are left out."""
@@ -294,39 +266,16 @@ class _Explainer:
 
     def _lately(self) -> list[Point]:
         """Each change of the group counts: rebalances, resyncs and takeovers."""
-        causes = Counter(one.cause.replace("_", " ") for one in self._recent())
-        causes["takeover"] += len(self.taken_over)
+        since_ms = self.now_ms - LATELY_MS
+        causes = Counter(one.cause.replace("_", " ") for one in self.story if (one.started_at_ms or 0) >= since_ms)
+        causes["takeover"] += self.takeovers
         if causes.total() < 2:
             return []
         parts = ", ".join(f"{times} × {cause}" for cause, times in causes.most_common() if times)
         return [Point("lately", f"{count(causes.total(), 'change')} within {duration(LATELY_MS)}: {parts}.")]
 
-    # --- parts ---------------------------------------------------------------------------------------
-
-    def _recent(self) -> list[Generation]:
-        since_ms = self.now_ms - LATELY_MS
-        return [one for one in self.story if one.started_at_ms is not None and one.started_at_ms >= since_ms]
-
-    def _is_stormy(self) -> bool:
-        recent = self._recent()
-        return len(recent) >= STORM or sum(one.cause in _TROUBLES for one in recent) >= TROUBLE
-
-    def _contested(self) -> dict[str, list[Event]]:
-        """The static members that were taken over often lately, each with its takeovers."""
-        found: dict[str, list[Event]] = {}
-        for line in self.taken_over:
-            found.setdefault(line["payload"]["group_instance_id"], []).append(line)
-        return {instance_id: lines for instance_id, lines in found.items() if len(lines) >= TROUBLE}
-
     def _in_state(self) -> str:
         return duration(self.now_ms - self.group.state_since_ms)
-
-    def _is_late(self, member: DescribedMember) -> bool:
-        silent_ms = seen_ms_ago(member, self.now_ms)
-        return silent_ms is not None and silent_ms * 3 > member.session_timeout_ms * 2
-
-    def _mood_of(self, awaited: Sequence[DescribedMember]) -> Mood:
-        return Mood.WAITING if any(self._is_late(member) for member in awaited) else Mood.BUSY
 
 
 def _named(member: DescribedMember) -> str:
