@@ -121,11 +121,11 @@ OVERVIEW = Board(
                 ),
                 Number("Members", "short", "Sessions that are watched.", Query("sum(rota_members{{of}})", "")),
                 Number(
-                    "Oldest rebalance",
-                    "s",
-                    "A group that rebalances has no valid assignment.",
-                    Query("max(rota_oldest_rebalance_seconds{{of}})", ""),
-                    bad_from=300,
+                    "Troubles of groups",
+                    "short",
+                    "Without a leader, stuck, flapping, or with a silent member: `rota top` names them.",
+                    Query("sum(rota_troubles{{of}})", ""),
+                    bad_from=1,
                 ),
                 Number(
                     "Share of failed answers",
@@ -234,10 +234,10 @@ GROUPS = Board(
             "Rebalances",
             (
                 Panel(
-                    "Oldest rebalance",
-                    "s",
-                    "It should not exceed the largest rebalance timeout by much.",
-                    (Query("max by (instance) (rota_oldest_rebalance_seconds{{of}})", "{{instance}}"),),
+                    "Troubles by kind",
+                    "short",
+                    "As `rota top` names them: no leader, a stuck rebalance, partitions without an owner, silence.",
+                    (Query("sum by (kind) (rota_troubles{{of}})", "{{kind}}"),),
                 ),
                 Panel(
                     "Generations and assignments",

@@ -9,19 +9,21 @@ from dataclasses import dataclass
 import pytest
 
 from rota.observability.causes import drop_cause, rebalance_cause
-from rota.observability.explanation import LATELY_MS
 from rota.observability.metrics import Metrics
-from rota.protocol.messages import Heartbeat, JoinReply, LeaveGroup, LeavingMember, SyncGroup
+from rota.protocol.messages import Heartbeat, JoinReply, LeaveGroup, LeavingMember, Protocol, PutTopic, SyncGroup
 from rota.replica.forwarding import NoAnswer
 from rota.replica.ports import Answer, JournalEvent, Replica, ShardOwner
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.forwarding import PeerUnreachable
-from rota.server.counting import take_census
+from rota.server.health import HealthCheck
 from rota.server.telemetry import ServerTelemetry
 from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import NOW, FaultyStore, a_join, a_stable_member, tables, until, until_ready
 
 __all__ = ["tables"]  # a fixture
+
+
+OF_CRITICAL = "rota_critical_group_troubles"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class Observed:
     coordinator: LocalCoordinator
     store: FaultyStore
     metrics: Metrics
+    health: HealthCheck
 
     def value(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
@@ -45,9 +48,10 @@ async def observed(tables: MemoryTables) -> AsyncIterator[Observed]:
     await store.open(2)
     telemetry = ServerTelemetry(metrics)
     async with LocalCoordinator(store, shard_count=2, limits=NOW, telemetry=telemetry, lease_ms=1_500) as coordinator:
-        metrics.serves("1.2.3", lambda: take_census(coordinator))
+        health = HealthCheck(coordinator, coordinator.call, ("default/g", "default/nightly"))
+        metrics.serves("1.2.3", health.take_census)
         await until_ready(coordinator)
-        yield Observed(coordinator, store, metrics)
+        yield Observed(coordinator, store, metrics, health)
 
 
 async def test_a_rebalance_is_counted_by_cause_and_timed_by_phase(observed: Observed) -> None:
@@ -56,13 +60,6 @@ async def test_a_rebalance_is_counted_by_cause_and_timed_by_phase(observed: Obse
     assert observed.value("rota_group_changes_total", cause="member_joined") == 1
     assert observed.value("rota_rebalance_duration_seconds_count", phase="join") == 1
     assert observed.value("rota_rebalance_duration_seconds_count", phase="sync") == 1
-
-
-async def test_a_group_that_becomes_empty_is_counted_by_the_cause(observed: Observed) -> None:
-    member_id = await a_stable_member(observed.coordinator)
-    await observed.coordinator.call(LeaveGroup("default", "g", (LeavingMember(member_id.member_id),)))
-
-    assert observed.value("rota_groups_emptied_total", cause="member_left") == 1
 
 
 async def test_a_changed_assignment_without_a_rebalance_is_not_timed(observed: Observed) -> None:
@@ -85,17 +82,25 @@ async def test_groups_and_members_are_counted_when_somebody_asks(observed: Obser
     assert observed.value("rota_groups", state="Stable") == 1
     assert observed.value("rota_groups", state="Empty") == 1
     assert observed.value("rota_members") == 1
-    assert observed.value("rota_oldest_rebalance_seconds") == 0
     assert observed.value("rota_ready") == 1
     assert observed.value("rota_shards_due") == observed.value("rota_shards") == 2
 
 
-async def test_a_group_that_waits_for_its_leader_has_an_age(observed: Observed) -> None:
-    joined = (await observed.coordinator.call(a_join())).reply
+async def test_a_partition_without_an_owner_is_counted_until_it_has_one(observed: Observed) -> None:
+    await observed.coordinator.call(PutTopic("default", "docs", 2))
+    own_strategy = (Protocol("mine", b'{"topics": ["docs"]}'),)
+    joined = (await observed.coordinator.call(a_join(protocol_type="consumer", protocols=own_strategy))).reply
     assert isinstance(joined, JoinReply)
 
-    assert observed.value("rota_groups", state="CompletingRebalance") == 1
-    await until(lambda: observed.value("rota_oldest_rebalance_seconds") > 0)
+    async def counted_with(share: bytes) -> tuple[float, float]:
+        shares = ((joined.member_id, share),)
+        await observed.coordinator.call(SyncGroup("default", "g", joined.member_id, 1, "i1", assignments=shares))
+        await observed.health.sweep()
+        return observed.value("rota_troubles", kind="unowned"), observed.value(OF_CRITICAL, group="default/g")
+
+    assert await counted_with(b'{"topics": {}}') == (2, 1)
+    assert await counted_with(b'{"topics": {"docs": [0, 1]}}') == (0, 0)
+    assert observed.value(OF_CRITICAL, group="default/nightly") == 1, "a critical group that does not exist"
 
 
 async def test_an_expired_member_shows_how_late_that_was(observed: Observed) -> None:
@@ -147,26 +152,6 @@ def test_a_phase_that_began_in_a_former_claim_is_not_timed() -> None:
     telemetry.on_events(0, [synced])
 
     assert metrics.registry.get_sample_value("rota_rebalance_duration_seconds_count", {"phase": "sync"}) is None
-
-
-def test_repeated_takeovers_are_counted_apart_from_restarts() -> None:
-    metrics = Metrics()
-    telemetry = ServerTelemetry(metrics)
-    restarts = [fenced(number * 1_000, f"pod{number}-0") for number in range(50)]
-    copies = [fenced(50_000 + number * 3_000, f"copy-{number}") for number in range(5)]
-
-    telemetry.on_events(0, [*restarts, *copies, fenced(62_000 + LATELY_MS, "copy-5")])
-
-    value = metrics.registry.get_sample_value
-    assert value("rota_group_changes_total", {"cause": "takeover"}) == 50 + 1 + 1
-    assert value("rota_group_changes_total", {"cause": "takeover_repeated"}) == 4
-
-
-def fenced(at_ms: int, member_id: str) -> JournalEvent:
-    """The next process, such as `copy-1` after `copy-0`, takes the place over."""
-    name, _, number = member_id.partition("-")
-    payload = {"member_id": member_id, "new_member_id": f"{name}-{int(number) + 1}"}
-    return JournalEvent(1, at_ms, "default", "g", 1, "member_fenced", "", payload)
 
 
 def test_redis_has_no_state_before_it_was_asked() -> None:

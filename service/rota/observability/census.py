@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+
+from rota.protocol.troubles import TROUBLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +21,18 @@ class Census:
     shards_due: int
     groups: Mapping[str, int]
     members: int
-    oldest_rebalance_ms: int
-    """Duration of the longest rebalance in progress; 0 without one."""
     quarantined: int = 0
     """Units that assignments of these groups leave out."""
+    troubles: Mapping[str, int] = field(default_factory=dict)
+    """By kind, as in `rota.protocol.troubles`."""
+    critical: Mapping[str, int] = field(default_factory=dict)
+    """The number of troubles of each critical group, `NAMESPACE/GROUP`; 1 for one that does not exist."""
 
 
-NOBODY = Census(is_ready=False, shards=0, shards_due=0, groups={}, members=0, oldest_rebalance_ms=0)
+NOBODY = Census(is_ready=False, shards=0, shards_due=0, groups={}, members=0)
+
+
+_KINDS = "; ".join(f"{kind.value}: {counted}" for kind, counted in TROUBLES.items())
 
 
 class CensusCollector(Collector):
@@ -39,16 +46,11 @@ class CensusCollector(Collector):
         yield _gauge("rota_ready", "1 if the server is ready, as /readyz says.", census.is_ready)
         yield _gauge("rota_shards", "Shards of the store, over all replicas.", census.shards)
         yield _gauge("rota_shards_due", "Shards that are assigned to this replica.", census.shards_due)
-        groups = GaugeMetricFamily("rota_groups", "Groups of this replica's shards.", labels=("state",))
-        for state, count in census.groups.items():
-            groups.add_metric((state,), count)
-        yield groups
+        yield _gauge("rota_groups", "Groups of this replica's shards.", census.groups, "state")
+        yield _gauge("rota_troubles", f"Troubles of this replica's groups: {_KINDS}.", census.troubles, "kind")
+        documentation = "Troubles of each group that `ROTA_CRITICAL_GROUPS` names; 1 for one that does not exist."
+        yield _gauge("rota_critical_group_troubles", documentation, census.critical, "group")
         yield _gauge("rota_members", "Members of this replica's groups: sessions that it watches.", census.members)
-        yield _gauge(
-            "rota_oldest_rebalance_seconds",
-            "Duration of the longest rebalance in progress.",
-            census.oldest_rebalance_ms / 1000,
-        )
         yield _gauge(
             "rota_quarantined_units",
             "Units of work that assignments of this replica's groups leave out.",
@@ -56,5 +58,11 @@ class CensusCollector(Collector):
         )
 
 
-def _gauge(name: str, documentation: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, documentation, value=value)
+def _gauge(name: str, documentation: str, value: float | Mapping[str, int], label: str = "") -> Metric:
+    """With a label, the values by the label."""
+    if not isinstance(value, Mapping):
+        return GaugeMetricFamily(name, documentation, value=value)
+    gauge = GaugeMetricFamily(name, documentation, labels=(label,))
+    for of, number in value.items():
+        gauge.add_metric((of,), number)
+    return gauge

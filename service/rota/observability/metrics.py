@@ -63,7 +63,7 @@ class _Counts(Collector):
 class Metrics:
     """One server's metrics in their own registry, so that tests and embedded servers never share numbers.
 
-    Labels are operations and error codes only: never a group, never a member.
+    Labels are operations and error codes only: never a member, and no group unless a setting names it.
     """
 
     def __init__(self) -> None:
@@ -146,14 +146,7 @@ class Metrics:
         self._draining = Gauge("rota_draining", "1 while the server is draining.", registry=self.registry)
         self._group_changes = Counter(
             "rota_group_changes_total",
-            "Changes of groups: rebalances that started, resyncs, and takeovers of a static member's place; "
-            "takeover_repeated is one of a process that took its place over less than 10 minutes before.",
-            ["cause"],
-            registry=self.registry,
-        )
-        self._emptied = Counter(
-            "rota_groups_emptied_total",
-            "Groups whose last member went: it left, expired or was removed.",
+            "Changes of groups: rebalances that started, resyncs, and takeovers of a static member's place.",
             ["cause"],
             registry=self.registry,
         )
@@ -327,12 +320,8 @@ class Metrics:
         self._gate_sessions.labels(role).inc()
 
     def group_changed(self, cause: str) -> None:
-        """`cause` is a code of `rota.protocol.causes`, as the journal has it, or a kind of takeover."""
+        """`cause` is a code of `rota.protocol.causes`, as the journal has it, or takeover."""
         self._group_changes.labels(cause).inc()
-
-    def group_emptied(self, cause: str) -> None:
-        """`cause` is the code of the last member's departure."""
-        self._emptied.labels(cause).inc()
 
     def rebalance_phase_ended(self, phase: str, duration_ms: int) -> None:
         """`phase` is join or sync."""

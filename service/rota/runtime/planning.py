@@ -9,9 +9,32 @@ from dataclasses import replace
 from rota.group.plan import make_plan
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import GroupSnapshot, ListTopics, ListTopicsReply, PlanGroup, PlanReply, Request, refuse
+from rota.protocol.messages import (
+    GroupSnapshot,
+    ListTopics,
+    ListTopicsReply,
+    PlanGroup,
+    PlanReply,
+    Reply,
+    Request,
+    refuse,
+)
 from rota.replica.ports import Answer
 from rota.types import TopicFacts
+
+
+async def list_all_topics(ask: Callable[[Request], Awaitable[Answer]], namespace: str) -> dict[str, TopicFacts] | Reply:
+    """The topics of a namespace, or the reply with the error if not all are known now."""
+    topics: dict[str, TopicFacts] = {}
+    page = ListTopicsReply(more=True)
+    while page.more:
+        after = page.topics[-1].topic if page.topics else ""
+        listed = (await ask(ListTopics(namespace, after))).reply
+        if not isinstance(listed, ListTopicsReply) or listed.error is not ErrorCode.NONE:
+            return listed
+        page = replace(listed, more=listed.more and bool(listed.topics))
+        topics |= {each.topic: TopicFacts(each.partitions, dict(each.attributes)) for each in page.topics}
+    return topics
 
 
 class Planner:
@@ -34,14 +57,8 @@ class Planner:
             return await self._plan(request, answer, answer.reply.snapshot)
 
     async def _plan(self, request: PlanGroup, answer: Answer, snapshot: GroupSnapshot) -> Answer:
-        topics: dict[str, TopicFacts] = {}
-        page = ListTopicsReply(more=True)
-        while page.more:
-            after = page.topics[-1].topic if page.topics else ""
-            listed = (await self._ask(ListTopics(request.namespace, after))).reply
-            if not isinstance(listed, ListTopicsReply) or listed.error is not ErrorCode.NONE:
-                return Answer(refuse(request, listed.error, listed.detail))
-            page = replace(listed, more=listed.more and bool(listed.topics))
-            topics |= {each.topic: TopicFacts(each.partitions, dict(each.attributes)) for each in page.topics}
+        topics = await list_all_topics(self._ask, request.namespace)
+        if not isinstance(topics, dict):
+            return Answer(refuse(request, topics.error, topics.detail))
         limit = self._limits.max_partitions_per_request
         return replace(answer, reply=await asyncio.to_thread(make_plan, request, snapshot, topics, limit))

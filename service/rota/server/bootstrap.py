@@ -24,8 +24,8 @@ from rota.runtime.routing import RoutedCoordinator
 from rota.server.access.files import Reread
 from rota.server.access.opening import open_guard
 from rota.server.connections import room_for_peers
-from rota.server.counting import take_census
 from rota.server.grpc_server import answering, listen_over_grpc, reached_over_grpc_at
+from rota.server.health import HealthCheck
 from rota.server.http_server import CannotListen
 from rota.server.own_ports import ALONE, NO_OWN_PORTS, Beside, OwnPorts
 from rota.server.peer_secrets import new_peer_secret, read_peer_secrets
@@ -57,6 +57,7 @@ class Services:
     api: HttpApi
     grpc: GrpcServer | None
     metrics: Metrics
+    health: HealthCheck
 
 
 @asynccontextmanager
@@ -108,7 +109,8 @@ async def open_services(
                 open_guard(settings, store, metrics) as guard,
             ):
                 served = RoutedCoordinator(coordinator) if peers else coordinator
-                metrics.serves(version("rota"), lambda: take_census(coordinator))
+                health = HealthCheck(coordinator, served.call, settings.critical_groups)
+                metrics.serves(version("rota"), health.take_census)
                 _report_certificates(metrics, clients=tls, peers=peer_tls)
                 grpc = listen_over_grpc(served, guard, settings, metrics, tls, own)
                 _report_ways(coordinator, grpc, settings, tls, own)
@@ -127,7 +129,7 @@ async def open_services(
                         )
                         console = Console(served, store, metrics, api.draining, api.openapi, guard=guard)
                         api.fastapi.router.routes.extend(console.routes())
-                        yield Services(store, coordinator, api, grpc, metrics)
+                        yield Services(store, coordinator, api, grpc, metrics, health)
                 finally:
                     await _stop(served)
     finally:

@@ -130,6 +130,7 @@ async def _serve_until(
             tasks.create_task(_watch_health(services)),
             tasks.create_task(count_lines(services.store, services.metrics)),
             tasks.create_task(_report_ready(services)),
+            tasks.create_task(services.health.run()),
         ]
         await asyncio.wait((stopped, running, *serving), return_when=asyncio.FIRST_COMPLETED)
         if not any(task.done() for task in serving):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -17,6 +18,7 @@ from rota.access.proxies import Network, parse_networks
 from rota.liveness.urls import check_liveness_url
 from rota.observability.logs import LogFormat
 from rota.protocol.defaults import LEASE_MS
+from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
 from rota.protocol.limits import Limits
 from rota.server.access.policy import read_access_file
 from rota.server.access.token_files import read_tokens
@@ -76,6 +78,14 @@ def _split_paths(given: Any) -> Any:
     return [Path(part.strip()) for part in given.split(",") if part.strip()] if isinstance(given, str) else given
 
 
+def _split_groups(given: Any) -> Any:
+    groups = tuple(part.strip() for part in given.split(",") if part.strip()) if isinstance(given, str) else given
+    for group in groups:
+        if not re.fullmatch(f"{NAMESPACE_PATTERN}/{NAME_PATTERN}", group):
+            raise ValueError(f"{group!r} is not NAMESPACE/GROUP")
+    return groups
+
+
 def _checked_access_file(path: Path) -> Path:
     read_access_file(path)
     return path
@@ -91,6 +101,7 @@ _TokensFile = Annotated[Path, AfterValidator(_checked_tokens_file), Metavar("FIL
 _LivenessUrl = Annotated[str, AfterValidator(_checked_liveness_url), Metavar("URL")]
 _SecretFile = Annotated[Path, AfterValidator(_checked_secret_file), Metavar("FILE")]
 _Paths = Annotated[tuple[Path, ...], BeforeValidator(_split_paths), NoDecode, Metavar("FILE,…")]
+_Groups = Annotated[tuple[str, ...], BeforeValidator(_split_groups), NoDecode, Metavar("NAMESPACE/GROUP,…")]
 _Networks = Annotated[tuple[Network, ...], BeforeValidator(parse_networks), NoDecode, Metavar("NETWORK,…")]
 _Names = Annotated[tuple[str, ...], BeforeValidator(parse_names), NoDecode, Metavar("NAME,…")]
 _Origins = Annotated[tuple[str, ...], BeforeValidator(parse_origins), NoDecode, Metavar("ORIGIN,…")]
@@ -220,6 +231,10 @@ class Settings(BaseSettings):
         ge=MIN_LEASE_MS,
         le=600_000,
         description="How long a dead replica keeps its shards on Postgres.",
+    )
+    critical_groups: _Groups = Field(
+        default=(),
+        description="Groups, `NAMESPACE/GROUP,…`, with a metric of their own: an alert names them at once.",
     )
     drain_delay_ms: int = Field(
         default=0, ge=0, le=600_000, description="Time between not ready and draining, for load balancers to notice."

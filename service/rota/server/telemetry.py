@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from rota.observability.explanation import LATELY_MS
 from rota.observability.metrics import Metrics
 from rota.replica.going_back import Setback
 from rota.replica.ports import JournalEvent
@@ -39,8 +38,6 @@ class ServerTelemetry(Telemetry):
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._transitions = TransitionLog()
-        self._taken_over_at_ms: dict[int, dict[str, int]] = {}
-        """By shard and member, when the member took the place of another process."""
         self._owned: set[int] = set()
         self._awaited_since_ms: dict[int, dict[tuple[str, str], int]] = {}
         """By shard and group, when a generation without an assignment yet was complete."""
@@ -67,18 +64,9 @@ class ServerTelemetry(Telemetry):
                     self._metrics.group_changed(event.payload["cause"])
                 case "assignment_synced" if (since_ms := awaited.pop(group, None)) is not None:
                     self._metrics.rebalance_phase_ended("sync", event.at_ms - since_ms)
-                case "group_emptied":
-                    self._metrics.group_emptied(event.payload["cause"])
-                    awaited.pop(group, None)
                 case "member_fenced":
-                    known = self._taken_over_at_ms.setdefault(shard_id, {})
-                    former_at_ms = known.pop(event.payload["member_id"], event.at_ms - LATELY_MS)
-                    known[event.payload["new_member_id"]] = event.at_ms
-                    is_repeated = event.at_ms - former_at_ms < LATELY_MS
-                    self._metrics.group_changed("takeover_repeated" if is_repeated else "takeover")
-                case "member_left" | "member_expired" | "member_removed" if shard_id in self._taken_over_at_ms:
-                    self._taken_over_at_ms[shard_id].pop(event.payload["member_id"], None)
-                case "group_deleted":
+                    self._metrics.group_changed("takeover")
+                case "group_emptied" | "group_deleted":
                     awaited.pop(group, None)
                 case _:
                     pass
@@ -103,7 +91,6 @@ class ServerTelemetry(Telemetry):
     def _forget(self, shard_id: int) -> None:
         self._awaited_since_ms.pop(shard_id, None)
         self._transitions.forget(shard_id)
-        self._taken_over_at_ms.pop(shard_id, None)
 
     def on_forwarded(self, code: str) -> None:
         self._metrics.forwarded(code)
