@@ -92,7 +92,9 @@ def test_the_worst_trouble_is_the_headline_with_what_to_type_and_the_state_below
     shown = explained(core)
 
     assert shown.mood is Mood.WAITING
-    assert shown.headline.startswith("It has rebalanced for 7.0 s and waits for m0 and m1")
+    assert shown.headline.startswith(
+        "It has rebalanced for 7.0 s and waits for m1 (last heartbeat 7.0 s ago) and 1 other to"
+    )
     assert [(each.about, each.text[:42]) for each in shown.points[:2]] == [
         ("type", "`rota groups remove-member g m1`"),
         ("state", "Rebalancing for 7.0 s: 1 of 3 members join"),

@@ -14,9 +14,9 @@ from rich.text import Text
 from rota.cli.calls import Server
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.lists import Listing
-from rota.observability.explanation import Mood, explain
+from rota.observability.explanation import Mood, mood_of
 from rota.observability.printable import printable
-from rota.protocol.messages import DescribeGroup, DescribeReply, ListedGroup
+from rota.protocol.messages import ListedGroup
 from rota.protocol.troubles import harm
 from rota.protocol.wording import duration
 
@@ -54,41 +54,28 @@ def rows(server: Server, count: int, *, all_namespaces: bool) -> list[Row]:
     listing = Listing(COLUMNS, "group_id", all_namespaces=all_namespaces)
     listed = listing.gathered(server, lambda namespace: [{"group": group} for group in server.groups(namespace)])
     listed.sort(key=_urgency)
-    found: list[Row] = []
-    for item in listed[:count]:
-        namespace = item.get("namespace", server.namespace)
-        if (row := _row(server, namespace, item["group"])) is not None:
-            found.append({"namespace": namespace, **row} if all_namespaces else row)
-    return found
+    now_ms = int(time.time() * 1_000)
+    return [{**_row(item.pop("group"), now_ms), **item} for item in listed[:count]]
 
 
-def _urgency(item: dict[str, Any]) -> tuple[Any, ...]:
+def _urgency(item: Row) -> tuple[Any, ...]:
     group: ListedGroup = item["group"]
     return (*harm(group.troubles), _ORDER.get(group.state, 3), -group.members, group.group_id)
 
 
-def _row(server: Server, namespace: str, listed: ListedGroup) -> Row | None:
-    """None for a group that is gone by now."""
-    try:
-        group = server.call(DescribeGroup(namespace, listed.group_id), DescribeReply)
-    except CommandFailed as failed:
-        if failed.exit_code is not Exit.NOT_FOUND:
-            raise
-        return None
-    now_ms = int(time.time() * 1_000)
-    explanation = explain(group, now_ms)
+def _row(group: ListedGroup, now_ms: int) -> Row:
+    trouble = group.troubles[0] if group.troubles else None
     return {
-        "group_id": listed.group_id,
+        "group_id": group.group_id,
         "state": group.state,
         "for": duration(now_ms - group.state_since_ms),
         "generation_id": group.generation_id,
-        "members": len(group.members),
-        "takeovers": listed.takeovers,
+        "members": group.members,
+        "takeovers": group.takeovers,
         "leader": group.leader_id or None,
-        # In calm, the reason of the last rebalance.
-        "why": group.rebalance_reason if explanation.mood is Mood.CALM else explanation.headline,
-        "next": group.troubles[0].next_step if group.troubles else None,
-        "mood": explanation.mood.value,
+        "why": trouble.text if trouble else group.rebalance_reason,
+        "next": trouble.next_step if trouble else None,
+        "mood": mood_of(group).value,
     }
 
 

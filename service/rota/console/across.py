@@ -94,20 +94,20 @@ async def leaders_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
     """The elections of a namespace with their leaders, those without a leader first."""
     namespace, search = namespace_of(parameters), _needle(parameters)
     listing = await desk.list_groups(namespace)
-    elections = [group.group_id for group in listing.groups if group.protocol_type == "leader"]
-    chosen = [group_id for group_id in elections if search.lower() in group_id.lower()]
-    described = await desk.describe_each(namespace, chosen[:MOST_DESCRIBED])
-    lines = [(each, _leader(each, desk.now_ms())) for each in described.values()]
-    lines.sort(key=lambda line: (line[1] is not None, line[0].group.group_id))
-    page, pages = page_number(parameters, len(lines), PAGE)
+    elections = [group for group in listing.groups if group.protocol_type == "leader"]
+    chosen = [group for group in elections if search.lower() in group.group_id.lower()]
+    chosen.sort(key=lambda group: (group.leader_id != "", group.group_id))
+    page, pages = page_number(parameters, len(chosen), PAGE)
+    shown = [group.group_id for group in chosen[(page - 1) * PAGE : page * PAGE]]
+    described = await desk.describe_each(namespace, shown)
     return {
         "namespace": namespace,
         "search": search,
-        "lines": lines[(page - 1) * PAGE : page * PAGE],
-        "leaderless": sum(leader is None for _, leader in lines),
-        "found": len(lines),
+        "lines": [(each, _leader(each, desk.now_ms())) for each in described.values()],
+        "leaderless": sum(not group.leader_id for group in chosen),
+        "found": len(chosen),
         "total": len(elections),
-        "unread": max(0, len(chosen) - MOST_DESCRIBED) if listing.whole else None,
+        "whole": listing.whole,
         "page": page,
         "pages": pages,
         "now_ms": desk.now_ms(),

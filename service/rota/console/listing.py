@@ -9,9 +9,9 @@ from typing import Any
 
 from starlette.datastructures import QueryParams
 
-from rota.console.desk import Described, Desk
+from rota.console.desk import Desk
 from rota.console.rendering import STATES, query
-from rota.observability.explanation import Explanation, explain
+from rota.observability.explanation import mood_of
 from rota.protocol.ids import check_namespace
 from rota.protocol.messages import ListedGroup
 
@@ -93,15 +93,6 @@ class View:
         return sorted(found, key=_SORTS[self.sort], reverse=self.descending)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupRow:
-    """One group in the list, with what describing it adds; that is None where it has gone meanwhile."""
-
-    listed: ListedGroup
-    described: Described | None
-    explanation: Explanation | None
-
-
 async def list_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
     view = View.of(parameters)
     listing = await desk.list_groups(view.namespace)
@@ -109,11 +100,9 @@ async def list_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
     pages = max(1, -(-len(chosen) // PAGE))
     view = replace(view, page=min(view.page, pages))
     shown = chosen[(view.page - 1) * PAGE : view.page * PAGE]
-    described = await desk.describe_each(view.namespace, [group.group_id for group in shown])
-    now_ms = desk.now_ms()
     return {
         "view": view,
-        "lines": [_row(group, described.get(group.group_id), now_ms) for group in shown],
+        "lines": [(group, mood_of(group)) for group in shown],
         "found": len(chosen),
         "total": len(listing.groups),
         "whole": listing.whole,
@@ -121,9 +110,5 @@ async def list_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
         "by_state": Counter(group.state for group in listing.groups),
         "types": sorted({group.protocol_type for group in listing.groups if group.protocol_type}),
         "states": STATES,
-        "now_ms": now_ms,
+        "now_ms": desk.now_ms(),
     }
-
-
-def _row(group: ListedGroup, described: Described | None, now_ms: int) -> GroupRow:
-    return GroupRow(group, described, explain(described.group, now_ms) if described else None)

@@ -117,6 +117,9 @@ def _summary(group: Group, now_ms: int) -> ListedGroup:
         members=len(group.members),
         group_type=GROUP_TYPE,
         takeovers=group.takeovers,
+        leader_id=group.generation_leader_id or "",
+        state_since_ms=group.state_since_ms,
+        rebalance_reason=group.rebalance_reason,
         troubles=judge(group, now_ms),
     )
 

@@ -10,19 +10,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from shlex import quote
-from typing import NamedTuple
 
 from rota.group.state import (
-    EMPTY,
     PREPARING_REBALANCE,
     STABLE,
     ChangeKind,
     Group,
+    GroupState,
     Member,
 )
 from rota.protocol.causes import Cause
 from rota.protocol.messages import Trouble
-from rota.protocol.troubles import LATELY_MS, TroubleKind
+from rota.protocol.troubles import LATELY_MS, TroubleKind, harm
 from rota.protocol.wording import NAMED, count, duration, listed
 from rota.types.leader import PROTOCOL_TYPE as LEADER
 from rota.types.registry import has_units, subscribed_topics, subscribes, units_of
@@ -46,15 +45,13 @@ _FAILURES = frozenset({Cause.MEMBER_EXPIRED, Cause.SYNC_TIMEOUT, Cause.ASSIGNMEN
 def judge(group: Group, now_ms: int) -> tuple[Trouble, ...]:
     """The troubles of a group, the worst first. It reads, and changes nothing."""
     match group.state:
-        case state if state is STABLE:
-            found = [_leaderless(group, now_ms), _unowned(group), *_silent(group, now_ms)]
-        case state if state is EMPTY:
-            found = [_deserted(group, now_ms)]
+        case GroupState.STABLE:
+            found = [*_unowned(group), *_silent(group, now_ms)]
+        case GroupState.EMPTY:
+            found = [*_deserted(group, now_ms)]
         case _:
-            found = [_stuck(group, now_ms)]
-    troubles = [each for each in (*found, *_restless(group, now_ms)) if each is not None]
-    order = list(TroubleKind)
-    return tuple(sorted(troubles, key=lambda each: order.index(TroubleKind(each.kind))))
+            found = [*_stuck(group, now_ms)]
+    return tuple(sorted((*found, *_restless(group, now_ms)), key=lambda each: harm((each,))))
 
 
 # --- silence ----------------------------------------------------------------------------------------
@@ -85,15 +82,12 @@ def _silent(group: Group, now_ms: int) -> Iterable[Trouble]:
         and is_silent(member, now_ms)
     ]
     if found:
-        # The one that has been silent for the longest time.
-        found.sort(key=lambda member: -silent_ms(member, now_ms))
-        first = found[0]
+        first = max(found, key=lambda member: silent_ms(member, now_ms))
         leads = ", which leads," if first.member_id == leader_id else ""
         left = duration((first.session_deadline_ms or now_ms) - now_ms)
-        others = f" {count(len(found) - 1, 'other member')} with a share missed heartbeats, too." if found[1:] else ""
         text = (
             f"{_named(first)}{leads} sent no heartbeat for {duration(silent_ms(first, now_ms))}; "
-            f"it expires in {left}, unless it sends a heartbeat first.{others}"
+            f"it expires in {left}, unless it sends a heartbeat first."
         )
         yield _trouble(group, TroubleKind.SILENT, text, "remove-member", first.member_id, number=len(found))
 
@@ -101,112 +95,69 @@ def _silent(group: Group, now_ms: int) -> Iterable[Trouble]:
 # --- phases -----------------------------------------------------------------------------------------
 
 
-def _stuck(group: Group, now_ms: int) -> Trouble | None:
-    joins = group.state is PREPARING_REBALANCE
-    if joins:
-        awaited = [member for member in group.members.values() if not member.joined]
+def _stuck(group: Group, now_ms: int) -> Iterable[Trouble]:
+    if group.state is PREPARING_REBALANCE:
+        awaited, to_do = [member for member in group.members.values() if not member.joined], "join again"
         if not awaited and not group.pending:
-            return None  # The initial delay of the first generation.
+            return  # The initial delay of the first generation.
     else:
         leader_id = group.generation_leader_id or ""
-        ids = [leader_id] if leader_id in group.pending_sync else list(group.pending_sync)
+        ids, to_do = ([leader_id], "assign") if leader_id in group.pending_sync else (group.pending_sync, "sync")
         awaited = [group.members[member_id] for member_id in ids]
-    silent = [member for member in awaited if is_silent(member, now_ms)]
+    awaited.sort(key=lambda member: -silent_ms(member, now_ms))
     took_ms = now_ms - group.state_since_ms
-    if took_ms <= STUCK_MS and not silent:
-        return None
-    first = next(iter(silent or awaited), None)
-    if first is None:
-        waits = "newcomers to come back with the ids given to them" if joins else "the server to assign"
-        step = ["why"]
-    else:
-        waits = f"{listed([_named(member) for member in awaited])} {_last_heartbeat(first, now_ms)}"
-        waits += " to join again" if joins else " to assign" if first.member_id == leader_id else " to sync"
-        step = ["remove-member", first.member_id]
-    blocked = "No member gets a new share before that."
-    return _trouble(
-        group, TroubleKind.STUCK, f"It has rebalanced for {duration(took_ms)} and waits for {waits}. {blocked}", *step
-    )
-
-
-def _last_heartbeat(member: Member, now_ms: int) -> str:
-    if member.session_deadline_ms is None:
-        return "(a call of it waits here)"
-    return f"(last heartbeat {duration(silent_ms(member, now_ms))} ago)"
+    if took_ms > STUCK_MS or (awaited and is_silent(awaited[0], now_ms)):
+        whom, step = "new members or the server", ["why"]
+        if awaited:
+            others = f" and {count(len(awaited) - 1, 'other')}" if awaited[1:] else ""
+            last = f"last heartbeat {duration(silent_ms(awaited[0], now_ms))} ago"
+            whom, step = f"{_named(awaited[0])} ({last}){others} to {to_do}", ["remove-member", awaited[0].member_id]
+        text = f"It has rebalanced for {duration(took_ms)} and waits for {whom}. No member gets a new share until then."
+        yield _trouble(group, TroubleKind.STUCK, text, *step)
 
 
 # --- work that no member does -----------------------------------------------------------------------
 
 
-def _leaderless(group: Group, now_ms: int) -> Trouble | None:
-    if group.protocol_type != LEADER or group.generation_leader_id in group.members:
-        return None
-    return _left_alone(group, TroubleKind.LEADERLESS, "No member has led", now_ms)
-
-
-def _deserted(group: Group, now_ms: int) -> Trouble | None:
+def _deserted(group: Group, now_ms: int) -> Iterable[Trouble]:
     """The last member expired. One that left had done its work, such as a nightly job."""
-    if group.rebalance_cause not in (Cause.MEMBER_EXPIRED, Cause.SYNC_TIMEOUT):
-        return None
-    if group.protocol_type == LEADER:
-        return _left_alone(group, TroubleKind.LEADERLESS, "No member has led", now_ms)
-    if has_units(group.protocol_type or ""):
-        return _left_alone(group, TroubleKind.UNOWNED, "No member has owned its work", now_ms)
-    return None
+    kind = group.protocol_type or ""
+    if group.rebalance_cause in (Cause.MEMBER_EXPIRED, Cause.SYNC_TIMEOUT) and (kind == LEADER or has_units(kind)):
+        text = f"It has had no member for {duration(now_ms - group.state_since_ms)}: {group.rebalance_reason}."
+        yield _trouble(group, TroubleKind.LEADERLESS if kind == LEADER else TroubleKind.UNOWNED, text, "history")
 
 
-def _left_alone(group: Group, kind: TroubleKind, what: str, now_ms: int) -> Trouble:
-    since = duration(now_ms - group.state_since_ms)
-    return _trouble(group, kind, f"{what} for {since}: {group.rebalance_reason}.", "history")
-
-
-class Shares(NamedTuple):
-    """What is needed to find partitions that no member owns; read on the event loop, compared beside it."""
-
-    generation_id: int
-    protocol_type: str
-    metadata: tuple[bytes, ...]
-    assignments: tuple[bytes, ...]
-    left_out: frozenset[str]
-
-
-def has_shares_of_topics(group: Group) -> bool:
-    """Whether the shares of its members may divide topics."""
+def may_divide_topics(group: Group) -> bool:
+    """Whether the shares of its members may be partitions of topics."""
     return group.state is STABLE and has_units(group.protocol_type or "")
 
 
-def shares_of(group: Group) -> Shares:
-    """The shares of a group that has some of topics."""
-    kind, name = group.protocol_type or "", group.protocol_name or ""
-    members = group.members.values()
-    metadata = tuple(dict.fromkeys(member.image.metadata_for(name) for member in members))
-    assignments = tuple(member.assignment for member in members)
-    return Shares(group.generation_id, kind, metadata, assignments, frozenset(group.quarantine.names))
+def unowned_partitions(group: Group, members: Sequence[Member], topics: Mapping[str, int]) -> tuple[str, ...]:
+    """Partitions of registered topics that a member subscribes to, and no member owns, such as `docs/3`.
 
-
-def unowned_partitions(shares: Shares, topics: Mapping[str, int]) -> tuple[str, ...]:
-    """Partitions of registered topics that a member subscribes to, and no member owns, such as `docs/3`."""
-    kind, wanted, patterns = shares.protocol_type, set[str](), list[bytes]()
-    for metadata in shares.metadata:
+    It takes long for a large group, so it may run in a thread: `members` is a copy.
+    """
+    kind, wanted, patterns = group.protocol_type or "", set[str](), list[bytes]()
+    for metadata in dict.fromkeys(member.image.metadata_for(group.protocol_name or "") for member in members):
         names = subscribed_topics(kind, metadata)
         if names is None:
             patterns.append(metadata)
         else:
             wanted |= names
     wanted |= {topic for topic in topics if any(subscribes(kind, metadata, topic) for metadata in patterns)}
-    owned = shares.left_out.union(*(units_of(kind, assignment) for assignment in shares.assignments))
+    owned = {*group.quarantine.names}.union(*(units_of(kind, member.assignment) for member in members))
     units = (f"{topic}/{number}" for topic in sorted(wanted & topics.keys()) for number in range(topics[topic]))
     return tuple(unit for unit in units if unit not in owned)
 
 
-def _unowned(group: Group) -> Trouble | None:
+def _unowned(group: Group) -> Iterable[Trouble]:
     generation_id, units = group.unowned
-    if not units or generation_id != group.generation_id:
-        return None
-    own = "owns" if len(units) == 1 else "owns any of"
-    text = f"No member {own} {listed(units)}: the assignment of {group.generation_leader_id} by "
-    text += f"{group.protocol_name!r} leaves {count(len(units), 'partition')} of registered topics out."
-    return _trouble(group, TroubleKind.UNOWNED, text, "rebalance", number=len(units))
+    if units and generation_id == group.generation_id:
+        text = (
+            f"{count(len(units), 'partition')} of registered topics without an owner: {listed(units)}. The assignment "
+            f"of {group.generation_leader_id} by {group.protocol_name!r} leaves them out."
+        )
+        yield _trouble(group, TroubleKind.UNOWNED, text, "rebalance", number=len(units))
 
 
 # --- changes that come too often --------------------------------------------------------------------

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from rota.observability.generations import Event, Generation, generations
 from rota.observability.timeline import clock_time, why
-from rota.protocol.messages import DescribedMember, DescribeReply
+from rota.protocol.messages import DescribedMember, DescribeReply, ListedGroup
 from rota.protocol.troubles import LATELY_MS
 from rota.protocol.wording import NAMED, count, duration, listed
 
@@ -32,6 +32,9 @@ class Mood(StrEnum):
     WAITING = "waiting"
     """It has a trouble, as its owner judges."""
     EMPTY = "empty"
+
+
+_MOODS = {"Stable": Mood.CALM, "PreparingRebalance": Mood.BUSY, "CompletingRebalance": Mood.BUSY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,11 @@ def explain(
     return _Explainer(group, now_ms, generations(lines), takeovers, clock).explain()
 
 
+def mood_of(group: DescribeReply | ListedGroup) -> Mood:
+    """The health of a group, by its troubles and its state."""
+    return Mood.WAITING if group.troubles else _MOODS.get(group.state, Mood.EMPTY)
+
+
 def seen_ms_ago(member: DescribedMember, now_ms: int) -> int | None:
     """Time since a member's last heartbeat; None while a call of it waits, which proves that it is alive."""
     if member.session_deadline_ms is None:
@@ -82,20 +90,20 @@ class _Explainer:
     def explain(self) -> Explanation:
         match self.group.state:
             case "Stable":
-                mood, headline, points = Mood.CALM, self._stable(), list[Point]()
+                headline, points = self._stable(), list[Point]()
             case "PreparingRebalance":
-                mood, (headline, points) = Mood.BUSY, self._joining()
+                headline, points = self._joining()
             case "CompletingRebalance":
-                mood, (headline, points) = Mood.BUSY, self._assigning()
+                headline, points = self._assigning()
             case "Empty":
-                mood, headline, points = Mood.EMPTY, self._empty(), []
+                headline, points = self._empty(), []
             case _:
                 return Explanation(Mood.EMPTY, "There is no such group, or it was deleted.", ())
         if troubles := self.group.troubles:
             also = [Point("also", each.text) for each in troubles[1:]]
             steps = dict.fromkeys(each.next_step for each in troubles)
             points = [*also, *(Point("type", f"`{step}`") for step in steps), Point("state", headline), *points]
-            mood, headline = Mood.WAITING, troubles[0].text
+            headline = troubles[0].text
         points += [
             *self._maintenance(),
             *self._leader(),
@@ -104,7 +112,7 @@ class _Explainer:
             *self._last_rebalance(),
             *self._lately(),
         ]
-        return Explanation(mood, headline, tuple(points))
+        return Explanation(mood_of(self.group), headline, tuple(points))
 
     # --- states ------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 
-from rota.group.health import has_shares_of_topics, judge, shares_of, unowned_partitions
+from rota.group.health import judge, may_divide_topics, unowned_partitions
 from rota.group.state import Group, GroupState
 from rota.observability.census import Census
 from rota.protocol.ids import shard_of
@@ -18,9 +18,8 @@ from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.planning import list_all_topics
 from rota.types.topic_facts import partition_counts
 
-INTERVAL_SECONDS = 5.0
-_SWEEPS_OF_TOPICS = 12
-"""After so many sweeps topics are listed again although no assignment has changed."""
+INTERVAL_SECONDS = 10.0
+"""As often as the coordinator lists topics for groups that it assigns."""
 _AT_ONCE = 200
 """Groups that are judged in one turn of the event loop."""
 
@@ -29,22 +28,15 @@ class HealthCheck:
     """Run `run()` as a task that its creator awaits. `ask` reaches the shards of all replicas."""
 
     def __init__(
-        self,
-        coordinator: LocalCoordinator,
-        ask: Callable[[Request], Awaitable[Answer]],
-        critical: Sequence[str] = (),
+        self, coordinator: LocalCoordinator, ask: Callable[[Request], Awaitable[Answer]], critical: Sequence[str] = ()
     ) -> None:
         self._coordinator = coordinator
         self._ask = ask
-        self._critical = [
-            (namespace, group_id) for namespace, _, group_id in (each.partition("/") for each in critical)
-        ]
-        self._clock = SystemClock()
+        self._critical = critical
         self._topics: dict[str, dict[str, int]] = {}
         """By namespace, as they were listed last."""
-        self._sweeps = 0
-        self._troubles: Counter[str] = Counter()
-        self._of_critical: dict[tuple[str, str], int] = {}
+        self._troubles = Counter[str]()
+        self._of_critical: dict[str, int] = {}
 
     async def run(self) -> None:
         while True:
@@ -53,63 +45,55 @@ class HealthCheck:
 
     async def sweep(self) -> None:
         """Look for partitions without an owner, then judge each group of this replica."""
-        await self._note_unowned()
-        troubles: Counter[str] = Counter()
-        shard_count = self._coordinator.shard_count
-        hosted = {key for key in self._critical if self._coordinator.hosts_shard(shard_of(*key, shard_count))}
-        critical = dict.fromkeys(hosted, 1)  # A critical group that does not exist has one trouble: that.
+        by_namespace: defaultdict[str, list[Group]] = defaultdict(list)
+        for group in self._coordinator.groups():
+            if may_divide_topics(group):
+                by_namespace[group.namespace].append(group)
+        for namespace, groups in by_namespace.items():
+            await self._note_unowned(namespace, groups)
+        troubles, shards, clock = Counter[str](), self._coordinator.shard_count, SystemClock()
+        here = [name for name in self._critical if self._coordinator.hosts_shard(shard_of(*name.split("/"), shards))]
+        critical = dict.fromkeys(here, 1)  # A critical group that does not exist has one trouble: that.
         for number, group in enumerate(list(self._coordinator.groups())):
-            found = judge(group, self._clock.now_ms())
+            found = judge(group, clock.now_ms())
             troubles.update({each.kind: each.number for each in found})
-            if group.key in hosted:
-                critical[group.key] = len(found)
+            if (name := "/".join(group.key)) in critical:
+                critical[name] = len(found)
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         self._troubles, self._of_critical = troubles, critical
 
-    async def _note_unowned(self) -> None:
-        """Compare the shares that changed since the last sweep, or all if topics may have; in a thread: it may be long.
+    async def _note_unowned(self, namespace: str, groups: Sequence[Group]) -> None:
+        """Compare the shares that are new with the topics, or all shares with new topics; in a thread: it may be long.
 
-        That a client's leader assigns changed topics is nothing that the server is notified of.
+        The leader of a client may have missed that topics changed, so the server does not wait for an assignment.
         """
-        refresh = self._sweeps % _SWEEPS_OF_TOPICS == 0
-        self._sweeps += 1
-        by_namespace: defaultdict[str, list[Group]] = defaultdict(list)
-        for group in self._coordinator.groups():
-            if has_shares_of_topics(group):
-                by_namespace[group.namespace].append(group)
-        for namespace, groups in by_namespace.items():
-            changed = [group for group in groups if group.unowned[0] != group.generation_id]
-            if not (refresh or changed):
-                continue
-            listed = await list_all_topics(self._ask, namespace)
-            if not isinstance(listed, dict):
-                continue
-            topics = partition_counts(listed)
-            due = changed if topics == self._topics.get(namespace) else groups
-            self._topics[namespace] = topics
-            for group in due:
-                if has_shares_of_topics(group):
-                    shares = shares_of(group)
-                    units = await asyncio.to_thread(unowned_partitions, shares, topics)
-                    group.unowned = shares.generation_id, units
+        listed = await list_all_topics(self._ask, namespace)
+        if not isinstance(listed, dict):
+            return
+        former, topics = self._topics.get(namespace), partition_counts(listed)
+        self._topics[namespace] = topics
+        for group in groups:
+            generation_id = group.generation_id
+            if topics != former or group.unowned[0] != generation_id:
+                members = list(group.members.values())
+                group.unowned = generation_id, await asyncio.to_thread(unowned_partitions, group, members, topics)
 
     def take_census(self) -> Census:
         """Count every group of this replica, for a scrape: a tenth of a microsecond or so for each."""
-        coordinator = self._coordinator
         states: Counter[GroupState] = Counter(dict.fromkeys(GroupState, 0))
         members, quarantined = 0, 0
-        for group in coordinator.groups():
+        for group in self._coordinator.groups():
             states[group.state] += 1
             members += len(group.members)
             quarantined += len(group.quarantine.units)
         return Census(
-            is_ready=coordinator.ready()[0],
-            shards=coordinator.shard_count,
-            shards_due=coordinator.shards_due(),
+            is_ready=self._coordinator.ready()[0],
+            shards=self._coordinator.shard_count,
+            shards_due=self._coordinator.shards_due(),
             groups={state.value: count for state, count in states.items()},
             members=members,
             quarantined=quarantined,
             troubles={kind.value: self._troubles[kind.value] for kind in TroubleKind},
-            critical={"/".join(key): number for key, number in self._of_critical.items()},
+            critical=self._of_critical,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -74,16 +73,8 @@ def _checked_secret_file(path: Path) -> Path:
     return path
 
 
-def _split_paths(given: Any) -> Any:
-    return [Path(part.strip()) for part in given.split(",") if part.strip()] if isinstance(given, str) else given
-
-
-def _split_groups(given: Any) -> Any:
-    groups = tuple(part.strip() for part in given.split(",") if part.strip()) if isinstance(given, str) else given
-    for group in groups:
-        if not re.fullmatch(f"{NAMESPACE_PATTERN}/{NAME_PATTERN}", group):
-            raise ValueError(f"{group!r} is not NAMESPACE/GROUP")
-    return groups
+def _split(given: Any) -> Any:
+    return [part.strip() for part in given.split(",") if part.strip()] if isinstance(given, str) else given
 
 
 def _checked_access_file(path: Path) -> Path:
@@ -100,8 +91,9 @@ _AccessFile = Annotated[Path, AfterValidator(_checked_access_file), Metavar("FIL
 _TokensFile = Annotated[Path, AfterValidator(_checked_tokens_file), Metavar("FILE")]
 _LivenessUrl = Annotated[str, AfterValidator(_checked_liveness_url), Metavar("URL")]
 _SecretFile = Annotated[Path, AfterValidator(_checked_secret_file), Metavar("FILE")]
-_Paths = Annotated[tuple[Path, ...], BeforeValidator(_split_paths), NoDecode, Metavar("FILE,…")]
-_Groups = Annotated[tuple[str, ...], BeforeValidator(_split_groups), NoDecode, Metavar("NAMESPACE/GROUP,…")]
+_Paths = Annotated[tuple[Path, ...], BeforeValidator(_split), NoDecode, Metavar("FILE,…")]
+_Group = Annotated[str, Field(pattern=f"^{NAMESPACE_PATTERN}/{NAME_PATTERN}$")]
+_Groups = Annotated[tuple[_Group, ...], BeforeValidator(_split), NoDecode, Metavar("NAMESPACE/GROUP,…")]
 _Networks = Annotated[tuple[Network, ...], BeforeValidator(parse_networks), NoDecode, Metavar("NETWORK,…")]
 _Names = Annotated[tuple[str, ...], BeforeValidator(parse_names), NoDecode, Metavar("NAME,…")]
 _Origins = Annotated[tuple[str, ...], BeforeValidator(parse_origins), NoDecode, Metavar("ORIGIN,…")]

@@ -38,7 +38,7 @@ class Trouble(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., text: _Optional[str] = ..., next_step: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
 
 class ListedGroup(_message.Message):
-    __slots__ = ("group_id", "state", "protocol_type", "generation_id", "members", "group_type", "takeovers", "troubles")
+    __slots__ = ("group_id", "state", "protocol_type", "generation_id", "members", "group_type", "takeovers", "troubles", "leader_id", "state_since_ms", "rebalance_reason")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,9 @@ class ListedGroup(_message.Message):
     GROUP_TYPE_FIELD_NUMBER: _ClassVar[int]
     TAKEOVERS_FIELD_NUMBER: _ClassVar[int]
     TROUBLES_FIELD_NUMBER: _ClassVar[int]
+    LEADER_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    REBALANCE_REASON_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     state: str
     protocol_type: str
@@ -55,7 +58,10 @@ class ListedGroup(_message.Message):
     group_type: str
     takeovers: int
     troubles: _containers.RepeatedCompositeFieldContainer[Trouble]
-    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[str] = ..., protocol_type: _Optional[str] = ..., generation_id: _Optional[int] = ..., members: _Optional[int] = ..., group_type: _Optional[str] = ..., takeovers: _Optional[int] = ..., troubles: _Optional[_Iterable[_Union[Trouble, _Mapping]]] = ...) -> None: ...
+    leader_id: str
+    state_since_ms: int
+    rebalance_reason: str
+    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[str] = ..., protocol_type: _Optional[str] = ..., generation_id: _Optional[int] = ..., members: _Optional[int] = ..., group_type: _Optional[str] = ..., takeovers: _Optional[int] = ..., troubles: _Optional[_Iterable[_Union[Trouble, _Mapping]]] = ..., leader_id: _Optional[str] = ..., state_since_ms: _Optional[int] = ..., rebalance_reason: _Optional[str] = ...) -> None: ...
 
 class ListGroupsResponse(_message.Message):
     __slots__ = ("groups", "next_page_token", "topic", "revision", "epoch")

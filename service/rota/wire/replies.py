@@ -231,6 +231,9 @@ LIST_REPLY = _reply(
                 Property("members", _NUMBER),
                 Property("group_type", _TEXT),
                 Property("takeovers", _NUMBER, 0, "Static members that another process fenced in this generation."),
+                Property("leader_id", _TEXT, ""),
+                Property("state_since_ms", _NUMBER, 0),
+                Property("rebalance_reason", _TEXT, ""),
                 _TROUBLES,
             )
         ),

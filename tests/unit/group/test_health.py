@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from rota.group.health import LEAST_INTERVAL_MS, STUCK_MS, Shares, judge, shares_of, unowned_partitions
+from rota.group.health import LEAST_INTERVAL_MS, STUCK_MS, judge, unowned_partitions
+from rota.group.state import Member
 from rota.protocol import messages as m
 from rota.protocol.troubles import LATELY_MS, harm
 from tests.unit.group.driver import (
@@ -108,7 +109,7 @@ def test_an_election_has_no_leader_once_the_last_candidate_expired() -> None:
     (leaderless,) = troubles(core).values()
 
     assert leaderless.kind == "leaderless"
-    assert leaderless.text.startswith("No member has led for 1 min: member m0 expired: no heartbeat")
+    assert leaderless.text.startswith("It has had no member for 1 min: member m0 expired: no heartbeat")
     assert leaderless.next_step == f"rota groups history {GROUP_ID}"
 
 
@@ -135,25 +136,26 @@ def test_a_client_that_fails_again_and_again_is_counted_by_its_name_and_host() -
 
 
 def test_partitions_of_registered_topics_that_no_member_owns_are_found() -> None:
-    subscribed = (b'{"topics": ["docs"]}', b'{"topics": ["audit-*"]}')
-    owned = (b'{"topics": {"docs": [0, 1]}}', b'{"topics": {"docs": [4], "audit-1": [0]}}')
-    shares = Shares(1, "consumer", subscribed, owned, left_out=frozenset({"docs/2"}))
+    core = a_served_group(members=1)
+    finish(core)
+    (member,) = core.group.members.values()
+    subscribed = replace(member.image, protocols=(m.Protocol("server:sticky", b'{"topics": ["audit-*"]}'),))
+    other = Member(subscribed, position=1)
+    other.assignment = b'{"topics": {"audit-1": [0]}}'
 
-    unowned = unowned_partitions(shares, {"docs": 6, "audit-1": 2, "elsewhere": 9})
+    unowned = unowned_partitions(core.group, [member, other], {"documents": 6, "audit-1": 2, "elsewhere": 9})
 
-    assert unowned == ("audit-1/1", "docs/3", "docs/5")
+    assert unowned == ("audit-1/1", "documents/4", "documents/5")
 
 
 def test_an_assignment_that_leaves_partitions_out_is_a_trouble_of_its_generation() -> None:
     core = a_served_group()
     finish(core)
-    missing = unowned_partitions(shares_of(core.group), {"documents": 6})
-    assert missing == ("documents/4", "documents/5")
 
-    core.group.unowned = core.generation_id, missing
+    core.group.unowned = core.generation_id, ("documents/4", "documents/5")
 
     unowned = troubles(core)["unowned"]
-    assert unowned.text.startswith("No member owns any of documents/4 and documents/5: the assignment of m0 by")
+    assert unowned.text.startswith("2 partitions of registered topics without an owner: documents/4 and documents/5.")
     assert (unowned.number, unowned.next_step) == (2, f"rota groups rebalance {GROUP_ID}")
     core.ask(a_leave("m1"))
     assert "unowned" not in troubles(core)

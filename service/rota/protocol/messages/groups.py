@@ -162,6 +162,9 @@ class ListedGroup:
     group_type: str = "classic"
     takeovers: int = 0
     """Takeovers of static members' places in this generation."""
+    leader_id: str = ""
+    state_since_ms: int = 0
+    rebalance_reason: str = ""
     troubles: tuple[Trouble, ...] = ()
     """The worst first."""
 
