@@ -20,7 +20,7 @@ from rota.types.topic_facts import partition_counts
 
 INTERVAL_SECONDS = 10.0
 """As often as the coordinator lists topics for groups that it assigns."""
-_AT_ONCE = 200
+_AT_ONCE = 20
 """Groups that are judged in one turn of the event loop."""
 
 
@@ -39,6 +39,7 @@ class HealthCheck:
         self._of_critical: dict[str, int] = {}
 
     async def run(self) -> None:
+        await self._coordinator.wait_until_ready()
         while True:
             await self.sweep()
             await asyncio.sleep(INTERVAL_SECONDS)
