@@ -189,9 +189,20 @@ def test_an_unknown_group_is_not_found() -> None:
 
 
 def test_a_listed_group_is_summed_up() -> None:
-    listed = a_stable_group().ask(m.ListGroups(NAMESPACE))
+    core = a_stable_group()
 
-    assert listed == m.ListReply(groups=(m.ListedGroup(GROUP_ID, "Stable", "worker", 1, 2, "classic"),))
+    (listed,) = core.ask(m.ListGroups(NAMESPACE)).groups
+
+    assert listed == m.ListedGroup(
+        GROUP_ID,
+        "Stable",
+        "worker",
+        generation_id=1,
+        members=2,
+        leader_id="m0",
+        state_since_ms=core.now_ms,
+        rebalance_reason="member m0 joined",
+    )
 
 
 @pytest.mark.parametrize(
