@@ -137,7 +137,7 @@ shared("a_call_of_unknown_outcome_is_sent_again", "aesthetics D2", "S13", 1, 3)
 # --- shared sessions ----------------------------------------------------------------------------------
 
 shared("the_others_are_not_asked_before_an_expiry", "aesthetics D2, faults R9", "L1")
-shared("a_new_owner_ignores_what_was_left_of_sessions", "aesthetics D2", "L2", 1033)
+shared("a_new_owner_ignores_what_was_left_of_sessions", "aesthetics D2", "L2", 790)
 
 
 @plant("faults D1", "crash L9", 4, 40)

@@ -81,7 +81,8 @@ def _answered_for_gone(world: World, liveness: LivenessServer) -> Iterator[str]:
 
 def _departed(world: World, liveness: LivenessServer, departure: Departure, sessions: dict[str, int]) -> Iterator[str]:
     """L2: a new owner lets the session of a silent member end when it would have ended, and a grace later; or a session
-    after the former owner's last publication, where that is later.
+    after the former owner's last publication, if that is later. The grace of an overdue session starts with the owner:
+    the former one may have been paused, with heartbeats unread. No session lasts longer than one that starts then.
     """
     gone = next((ms for member_id, ms in _gone(world.history) if member_id == departure.member_id), None)
     session_ms = sessions.get(departure.member_id)
@@ -96,8 +97,10 @@ def _departed(world: World, liveness: LivenessServer, departure: Departure, sess
     shard_id = shard_of(*departure.group, world.profile.shards)
     bound_ms = began_ms + session_ms
     takeovers = list(_takeovers(world, liveness.published_ms[shard_id], shard_id, began_ms, gone))
-    for grace_ms, published_ms in takeovers:
-        bound_ms = max(bound_ms + grace_ms, published_ms + session_ms)
+    for at_ms, published_ms in takeovers:
+        grace_ms = at_ms - published_ms + GRACE_MS
+        bound_ms = max(max(bound_ms, at_ms) + grace_ms, published_ms + session_ms)
+        bound_ms = min(bound_ms, at_ms + session_ms)
     if takeovers and gone > bound_ms + LATE_MS:
         yield f"L2 {departure.member_id} was last seen at {began_ms} and removed only at {gone}, bound {bound_ms}"
 
@@ -105,17 +108,12 @@ def _departed(world: World, liveness: LivenessServer, departure: Departure, sess
 def _takeovers(
     world: World, published: Sequence[int], shard_id: int, from_ms: int, to_ms: int
 ) -> Iterator[tuple[int, int]]:
-    """For each new owner, the time that it adds: a grace, and the span in which no owner can have published; and when
-    the former owner published last, or the new one began where that publication does not count.
-    """
-    seen_ms, lease_ms = 0, world.profile.lease_ms
-    for moved, epoch, _, at_ms in world.history.epochs:
-        if moved == shard_id:
-            if from_ms < at_ms <= to_ms:
-                last_ms = max((ms for ms in published if ms < at_ms), default=at_ms)
-                is_old = at_ms - last_ms > lease_ms + STILL_HERE_MS
-                yield GRACE_MS + lease_ms + at_ms - seen_ms, at_ms if is_old else last_ms
-            seen_ms = max(at_ms, world.history.releases.get((shard_id, epoch), 0))
+    """When each new owner started; and when the former one published last, or the start if that does not count."""
+    for moved, _, _, at_ms in world.history.epochs:
+        if moved == shard_id and from_ms < at_ms <= to_ms:
+            last_ms = max((ms for ms in published if ms < at_ms), default=at_ms)
+            is_old = at_ms - last_ms > world.profile.lease_ms + STILL_HERE_MS
+            yield at_ms, at_ms if is_old else last_ms
 
 
 def _gone(history: History) -> Iterator[tuple[str, int]]:
