@@ -19,7 +19,6 @@ from rota.client import (
     election,
     member,
     topic_lookout,
-    withheld,
 )
 from rota.client import permits as client_permits
 from rota.client.callbacks import notify
@@ -353,11 +352,6 @@ def changes_of_topics_do_not_wait(patch: Patch) -> None:
 @plant("the check", "unrest", 12, 20)
 def a_freeze_does_not_end(patch: Patch) -> None:
     patch(state.Group, "is_frozen", lambda self, _now_ms: self.frozen_until_ms is not None)
-
-
-@plant("the check", "two-holders", 2_004_114)
-def a_returning_leader_assumes_that_its_assignment_was_taken(patch: Patch) -> None:
-    patch(withheld.WithheldPartitions, "note_received", lambda *_: None)
 
 
 # --- eager workers ----------------------------------------------------------------------------------

@@ -45,9 +45,9 @@ def test_each_planted_defect_fails_the_test_that_its_row_names(subjects: set[str
 
 def test_every_finding_has_a_row() -> None:
     found = {finding for row in ROWS.values() for finding in row.findings}
-    found |= {finding for plant in PLANTS.values() for finding in plant.finding.split(", ")} - {"the check"}
+    found |= {finding for plant in PLANTS.values() for finding in plant.finding.split(", ")}
 
-    assert found == set(FINDINGS)
+    assert found - {"the check"} == set(FINDINGS)
 
 
 def test_every_finding_of_one_row_is_named_once() -> None:
