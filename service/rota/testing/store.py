@@ -102,10 +102,12 @@ class SimulatedStore:
         done: Callable[[Answer | None], None],
         *,
         cut_off: bool = False,
+        runs_in: Process | None = None,
     ) -> None:
         """Run `statement` some time soon; `done` gets its answer, or None after `timeout_ms`.
 
-        A statement whose answer did not come in time has run, will run, or never runs: the caller cannot know.
+        A statement whose answer did not come in time has run, will run, or never runs: the caller cannot know. That of
+        an embedded store `runs_in` its client's process, and ends with it.
         """
         rng, faulty, profile = self._rng, self.faulty, self._profile
         settled = _Once(done)
@@ -128,7 +130,7 @@ class SimulatedStore:
             if not broken:
                 self._scheduler.after(back_ms, client, settled.answer, answer)
 
-        self._scheduler.after(there_ms, None, run)
+        self._scheduler.after(there_ms, runs_in, run)
 
     # --- for the checks ----------------------------------------------------------------------------
 

@@ -218,7 +218,8 @@ class StoreOfReplica:
             elif not outcome.done():
                 outcome.set_result(answer)
 
-        self._store.submit(replica, lambda: (statement(),), timeout_ms, done, cut_off=replica.is_cut_off_from_store())
+        runs_in, is_cut_off = replica if self._world.steals else None, replica.is_cut_off_from_store()
+        self._store.submit(replica, lambda: (statement(),), timeout_ms, done, cut_off=is_cut_off, runs_in=runs_in)
         began_ms = self._under_way[outcome] = self._world.scheduler.now_ms
         try:
             answer: tuple[Found] | None = await outcome
