@@ -80,7 +80,10 @@ async def test_a_change_of_a_group_waits_in_the_line_of_its_gate(store: SqlStore
     await later.close()
 
 
-async def test_the_changes_here_are_of_all_usual_shapes(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_changes_here_are_of_all_usual_shapes(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not caplog.get_records("setup"), "the statements could not be warmed up"
     claims = [await filled(store), await filled(store, 1)]
     used, statement = set(), append_postgres._statement
 

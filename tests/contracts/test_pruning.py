@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rota.group.rows import RowChanges
 from rota.pipeline.journal import open_journal
@@ -58,8 +59,8 @@ async def service(url: str) -> AsyncIterator[SqlStore]:
 
 
 def days_ago(days: int) -> int:
-    """Noon of that day, in UTC."""
-    return (int(time.time() * 1000) // DAY_MS - days) * DAY_MS + DAY_MS // 2
+    """The first moment of that day, in UTC."""
+    return (int(time.time() * 1000) // DAY_MS - days) * DAY_MS
 
 
 def batch(shard_id: int, first_seq: int, times_ms: list[int]) -> ShardBatch:
@@ -160,6 +161,8 @@ async def test_readers_are_listed_with_what_they_have_yet_to_read(url: str) -> N
 
     assert [(each.name, each.unread) for each in new] == [("pipeline", SHARDS * DAYS * A_DAY)]
     assert (reader.unread, reader.read(0), reader.read(1)) == (SHARDS * DAYS * A_DAY - 10, 10, 0)
+    await read_by(url, "pipeline", dict.fromkeys(range(SHARDS), DAYS * A_DAY))
+    assert [each.unread for each in await list_readers(url)] == [0]
     assert await forget_reader(url, "pipeline")
     assert not await forget_reader(url, "pipeline")
 
@@ -198,9 +201,17 @@ async def test_the_search_for_old_lines_takes_no_write_lock(url: str) -> None:
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_two_prunings_at_once_leave_no_hole(url: str, service: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "_PAGE", 2)
+    pages, delete_page = [], pruning._delete_page
+
+    async def counted(engine: AsyncEngine, shard_id: int, end: int) -> bool:
+        pages.append(shard_id)
+        return await delete_page(engine, shard_id, end)
+
+    monkeypatch.setattr(pruning, "_delete_page", counted)
 
     await asyncio.gather(prune(url, keep_days=1), prune(url, keep_days=2))
 
+    assert len(pages) >= SHARDS * 3 * A_DAY / 2
     assert await numbers(service) == {s: list(range(3 * A_DAY + 1, DAYS * A_DAY + 1)) for s in range(SHARDS)}
     assert [(report.differences, report.pruned) async for report in verify(url)] == [((), True)] * SHARDS
 
@@ -231,8 +242,11 @@ async def until_begun(service: SqlStore) -> None:
 async def test_the_journals_lines_are_counted(url: str, service: SqlStore) -> None:
     before = await service.count_lines()
     await prune(url, keep_days=1)
+    open_journal(url).bookmark("late", Position("of another journal", {0: DAYS * A_DAY}))
+    left = await service.count_lines()
 
-    assert (before, await service.count_lines()) == (SHARDS * DAYS * A_DAY, SHARDS * 2 * A_DAY)
+    assert (before, left) == (SHARDS * DAYS * A_DAY, SHARDS * 2 * A_DAY)
+    assert [each.unread for each in await list_readers(url)] == [left]
 
 
 async def test_a_server_deletes_the_lines_that_are_old_enough(url: str, service: SqlStore) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from rota.group.rows import ShardImage
-from rota.replica.ports import ShardClaim, ShardStore
+from rota.replica.ports import Floor, Replica, ShardClaim, ShardStore
 from tests.contracts.builders import (
     A_MINUTE_MS,
     a_batch,
@@ -38,6 +38,26 @@ async def test_owners_lists_claimed_shards_with_their_lease_time(store: ShardSto
         (4, "r-1", "http://one", 1, 0),
     ]
     assert all(A_MINUTE_MS - 10_000 < o.lease_left_ms <= A_MINUTE_MS for o in owners)
+
+
+async def test_replicas_are_listed_and_name_their_peers_until_they_deregister(store: ShardStore) -> None:
+    one = Replica("r-1", "http://r-1", "http://peer-1", "grpc-1", 1, 2)
+    two, over = Replica("r-2", "http://r-2"), Replica("r-3", "http://r-3")
+    moved = replace(one, peer_address="http://peer-9")
+    await store.raise_floors({0: Floor(5, 0), 1: Floor(0, 0)})
+    await claim_one(store, 0, "r-1")
+
+    assert await store.register(over, 0) == []
+    assert await store.register(one, A_MINUTE_MS) == [one]
+    assert await store.register(two, A_MINUTE_MS) == [one, two]
+    assert await store.register(moved, A_MINUTE_MS) == [moved, two]
+    owner, unclaimed = await store.owners()
+    await store.deregister("r-2")
+    assert await store.register(moved, A_MINUTE_MS) == [moved]
+
+    known = replace(owner, reported_by="", claimed_seq=0, generation_floor=5, peer_address="http://peer-9")
+    assert (owner, owner.lease_until_ms > 0) == (known, True)
+    assert (unclaimed.peer_address, unclaimed.generation_floor) == ("", 0)
 
 
 async def test_a_shard_under_lease_is_not_given_to_another_replica(store: ShardStore) -> None:

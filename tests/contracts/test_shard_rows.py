@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rota.group.rows import RowChanges, ShardImage, TopicsRevisionRow
+from rota.group.rows import NO_QUARANTINE, RowChanges, ShardImage, TopicsRevisionRow
 from rota.protocol.messages import Protocol
 from rota.replica.ports import ShardStore, StoreRefused
 from rota.storage import SqlStore
@@ -33,7 +33,16 @@ async def test_every_kind_of_row_is_loaded_as_it_was_written(store: ShardStore, 
     ]
     members = [
         a_member("m-2", position=0, group_instance_id="static-1", protocols=(), assignment=b""),
-        a_member("m-1", position=1, client_id="ünïcödé", protocols=(Protocol("x", bytes(range(256))),)),
+        a_member(
+            "m-1",
+            position=1,
+            client_id="ünïcödé",
+            host="10.0.0.2",
+            session_timeout_ms=1,
+            rebalance_timeout_ms=2,
+            protocols=(Protocol("x", bytes(range(256))),),
+            subject="",
+        ),
     ]
     offsets = [
         an_offset(0, 2**63 - 1, leader_epoch=None, metadata=""),
@@ -71,7 +80,7 @@ async def test_every_kind_of_row_is_loaded_as_it_was_written(store: ShardStore, 
     )
 
 
-async def test_what_members_say_alike_is_loaded_into_memory_once(store: ShardStore) -> None:
+async def test_what_members_say_alike_is_loaded_once(store: ShardStore) -> None:
     if not isinstance(store, SqlStore):
         return
     claim = await claim_one(store)
@@ -122,7 +131,7 @@ async def test_a_row_written_again_replaces_all_its_columns(store: ShardStore) -
     await store.append([a_batch(claim, rows=first)])
     group = a_group(
         state="Empty", generation_id=9, join_generation_id=9, protocol_type="worker", protocol_name=None,
-        leader_id=None, state_since_ms=1, rebalance_reason="", rebalance_by="",
+        leader_id=None, state_since_ms=1, rebalance_reason="", rebalance_by="", leaving=(), quarantine=NO_QUARANTINE,
     )  # fmt: skip
     member = a_member(
         position=4, group_instance_id="i", client_id="c", host="h", session_timeout_ms=1, rebalance_timeout_ms=2,
@@ -206,6 +215,16 @@ async def test_one_shard_cannot_touch_the_rows_of_another(store: ShardStore) -> 
     await store.append([a_batch(two, rows=trespass)])
 
     assert await image_of(store, 0) == before
+
+
+async def test_namespaces_have_topics_or_groups_that_were_not_deleted(store: ShardStore) -> None:
+    if not isinstance(store, SqlStore):
+        return
+    groups = [a_group(namespace="grouped"), a_group(namespace="dead", state="Dead")]
+    topics = [a_topic(namespace="a"), a_topic(namespace="deleted", partitions=0)]
+    await store.append([a_batch(await claim_one(store), rows=RowChanges(groups=groups, topics=topics))])
+
+    assert await store.namespaces() == ["a", "grouped"]
 
 
 async def test_the_tombstone_of_a_group_keeps_its_generation(store: ShardStore) -> None:

@@ -137,6 +137,7 @@ async def test_postgres_refuses_to_take_over_a_lost_side_commit(
         postgres_server.execute(f"INSERT INTO rota.side_commits ({columns}) VALUES ({values})", database=database)
 
     async def lose(side_id: int) -> None:
+        assert {side.row for side in await store.side_commits([0, 1])} == {None}, "the rows of offsets are not written"
         postgres_server.execute(f"DELETE FROM rota.side_commits WHERE id = {side_id}", database=database)
 
     await _check_lost_side_commit(store, commit, lose)

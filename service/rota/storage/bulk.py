@@ -149,8 +149,8 @@ class TableChange(NamedTuple):
         return [key for key in self.gone if tuple(key) not in written]
 
 
-def given_keys(table: Table, dialect: str, *, is_one: bool = False) -> GivenRows:
-    """Keys of rows of this table, given to a statement; one key alone where it `is_one`."""
+def given_keys(table: Table, dialect: str, *, is_one: bool) -> GivenRows:
+    """Keys of rows of this table, given to a statement; one key alone if it `is_one`."""
     keys = {key.name: key.type for key in table.primary_key}
     return given_rows(dialect, f"{table.name}_gone", keys, is_one=is_one)
 

@@ -33,7 +33,7 @@ class Reader:
 
     def read(self, shard_id: int) -> int:
         """The last line of that shard that it has read; 0 if none."""
-        return 0 if self.other_journal else self.positions.get(shard_id, 0)
+        return self.positions.get(shard_id, 0)
 
 
 async def list_readers(store_url: str) -> list[Reader]:
