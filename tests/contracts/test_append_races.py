@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +17,9 @@ import pytest
 from rota.group.rows import RowChanges, TopicsRevisionRow
 from rota.replica.ports import ShardClaim
 from rota.storage import SqlStore, append_postgres
+from rota.storage.gate import Gate
 from rota.storage.schema import FENCE_GATE
-from tests.contracts.builders import a_batch, a_group, a_member, a_topic, an_offset, claim_one
+from tests.contracts.builders import AT_MS, a_batch, a_group, a_member, a_topic, an_offset, claim_one
 from tests.contracts.conftest import SHARD_COUNT
 
 BEFORE = RowChanges(
@@ -28,7 +30,7 @@ BEFORE = RowChanges(
 )
 ONE_GROUP, ONE_MEMBER, ONE_OFFSET = [a_group(generation_id=4)], [a_member("m-9", position=9)], [an_offset(0, 8)]
 IN_LINE = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND NOT granted"
-FORMER = [("default", "g", f"m-{i}") for i in range(3)]
+FORMER = [("default", "g", f"m-{i}") for i in range(2)]
 CHANGES = {
     "line": RowChanges(),
     "group": RowChanges(groups=ONE_GROUP),
@@ -42,7 +44,7 @@ CHANGES = {
     "joins": RowChanges(groups=ONE_GROUP, members=[*ONE_MEMBER, a_member("m-8", position=8)]),
     "leaves": RowChanges(groups=ONE_GROUP, members_deleted=FORMER),
     "commits": RowChanges(offsets=[an_offset(0, 8), an_offset(7)]),
-    "expiries": RowChanges(offsets_deleted=[("default", "g", "documents", i) for i in range(3)]),
+    "expiries": RowChanges(offsets_deleted=[("default", "g", "documents", i) for i in range(2)]),
 }
 
 
@@ -80,6 +82,24 @@ async def test_a_change_of_a_group_waits_in_the_line_of_its_gate(store: SqlStore
     await later.close()
 
 
+async def test_a_late_append_says_why_holders_of_its_gate_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    @asynccontextmanager
+    async def append() -> AsyncIterator[Any]:
+        yield
+
+    @asynccontextmanager
+    async def reading() -> AsyncIterator[Any]:
+        raise OSError("no connection")
+        yield
+
+    gate = Gate(reading)
+    async with asyncio.timeout(10), gate.watched(append()):
+        while not caplog.records:  # noqa: ASYNC110 - the gate's own task writes the record
+            await asyncio.sleep(0.02)
+
+    assert caplog.records[0].error == "no connection"  # type: ignore[attr-defined]
+
+
 async def test_the_changes_here_are_of_all_usual_shapes(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -97,3 +117,4 @@ async def test_the_changes_here_are_of_all_usual_shapes(
     await store.append([a_batch(claim) for claim in claims])
 
     assert used >= set(append_postgres._USUAL)
+    assert [event.at_ms for event in await store.read_events(0, 0, 2)] == [AT_MS + 1, AT_MS + 2]

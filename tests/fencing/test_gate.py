@@ -8,11 +8,13 @@ from collections.abc import Callable
 import asyncpg
 import pytest
 
+from rota.protocol.ids import shard_of
 from rota.runtime.coordinator import LocalCoordinator
 from tests.fencing.conftest import fetched, joined, replaced, serving
 
 ASSERT = "SELECT rota.assert_current('default', 'tellers', $1, $2)"
 COMMIT = "SELECT rota.commit_offsets('default', 'tellers', $1, $2, 'transfers', 0, 7)"
+TELLERS = shard_of("default", "tellers", 4)
 IMMEDIATE = "SET CONSTRAINTS ALL IMMEDIATE"
 IN_A_BLOCK = f"DO $$ BEGIN {IMMEDIATE}; END $$"
 PLAIN_STRINGS = "SET standard_conforming_strings = off"
@@ -171,7 +173,9 @@ async def test_a_commit_that_sleeps_in_the_gate_is_terminated(dsn: str, teller: 
 
 
 @pytest.mark.parametrize("lock", ["pg_advisory_lock", "pg_advisory_lock_shared"])
-async def test_an_advisory_lock_of_the_gate_is_terminated(dsn: str, teller: asyncpg.Connection, lock: str) -> None:
+async def test_an_advisory_lock_of_the_gate_is_terminated(
+    dsn: str, teller: asyncpg.Connection, lock: str, caplog: pytest.LogCaptureFixture
+) -> None:
     roles: list[str] = []
     async with serving(dsn, on_terminated=roles.append) as coordinator:
         for shard_id in range(4):
@@ -180,6 +184,8 @@ async def test_an_advisory_lock_of_the_gate_is_terminated(dsn: str, teller: asyn
 
     assert (me.generation_id, roles) == (1, ["teller"])
     assert teller.is_closed()
+    said = next(record for record in caplog.records if "was terminated" in record.message)
+    assert vars(said).items() >= {"role": "teller", "application": "", "shard_id": TELLERS}.items()
 
 
 async def test_a_session_of_rotas_own_role_is_terminated(dsn: str) -> None:
@@ -216,7 +222,7 @@ async def test_a_server_without_the_right_names_the_role_in_the_way(
         await asyncio.gather(joining, return_exceptions=True)
 
     said = next(record for record in caplog.records if "cannot be terminated" in record.message)
-    assert said.role == "teller"  # type: ignore[attr-defined]
+    assert vars(said).items() >= {"role": "teller", "application": "", "shard_id": TELLERS}.items()
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ def compiled(statement: ClauseElement, dialect: Dialect, **options: Any) -> Stat
     return Statement(str(built), tuple(built.positiontup or ()), built.params)
 
 
-def given_ends(dialect: str, *, is_one: bool = False) -> GivenRows:
-    """The rows of `ends_of`, given to a statement; that of one batch alone where it `is_one`."""
+def given_ends(dialect: str, *, is_one: bool) -> GivenRows:
+    """The rows of `ends_of`, given to a statement; that of one batch alone if it `is_one`."""
     numbers = {"epoch": BigInteger(), "first_seq": BigInteger(), "last_seq": BigInteger()}
     return given_rows(dialect, "ends", {"shard_id": Integer(), **numbers, "replica_id": Text()}, is_one=is_one)
 
