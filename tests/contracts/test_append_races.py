@@ -82,6 +82,20 @@ async def test_a_change_of_a_group_waits_in_the_line_of_its_gate(store: SqlStore
     await later.close()
 
 
+async def test_an_append_locks_its_shards_from_the_lowest_up(store: SqlStore, postgres_url: str) -> None:
+    claims = [await filled(store, 1), await filled(store, 0)]
+    other = await asyncpg.connect(postgres_url)
+    async with other.transaction():
+        await other.execute("SELECT FROM rota.shards WHERE shard_id = 0 FOR UPDATE")
+        append = asyncio.create_task(store.append([a_batch(claim) for claim in claims]))
+        while not await other.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+            assert not append.done(), "the append has passed a shard that is locked"
+        free = await other.fetchval("SELECT shard_id FROM rota.shards WHERE shard_id = 1 FOR UPDATE SKIP LOCKED")
+
+    assert (free, await append) == (1, [])
+    await other.close()
+
+
 async def test_a_late_append_says_why_holders_of_its_gate_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
     @asynccontextmanager
     async def append() -> AsyncIterator[Any]:

@@ -147,7 +147,7 @@ def _given(shape: Shape, is_small: bool) -> Iterator[GivenRows]:
 
 def _gate(moved: CTE) -> CTE:
     """The shards with a gate that this transaction has closed: `rota.fence_at_commit` waits for it."""
-    closed = func.pg_advisory_xact_lock(FENCE_GATE, moved.c.shard_id).label("closed")
+    closed = func.pg_advisory_xact_lock(FENCE_GATE, moved.c.shard_id)
     return select(moved.c.shard_id, closed).cte("gate").prefix_with("MATERIALIZED")
 
 
