@@ -17,8 +17,9 @@ import pytest
 from rota.group.rows import RowChanges, TopicsRevisionRow
 from rota.replica.ports import ShardClaim
 from rota.storage import SqlStore, append_postgres
+from rota.storage.bulk import TableChange
 from rota.storage.gate import Gate
-from rota.storage.schema import FENCE_GATE
+from rota.storage.schema import FENCE_GATE, topics
 from tests.contracts.builders import AT_MS, a_batch, a_group, a_member, a_topic, an_offset, claim_one
 from tests.contracts.conftest import SHARD_COUNT
 
@@ -132,3 +133,9 @@ async def test_the_changes_here_are_of_all_usual_shapes(
 
     assert used >= set(append_postgres._USUAL)
     assert [event.at_ms for event in await store.read_events(0, 0, 2)] == [AT_MS + 1, AT_MS + 2]
+
+
+def test_no_row_is_both_deleted_and_written_by_the_one_statement() -> None:
+    change = TableChange(topics, rows=[(0, "default", "a", 1, "[]")], gone=[(0, "default", "a"), (0, "default", "b")])
+
+    assert change.gone_for_good() == [(0, "default", "b")]

@@ -19,11 +19,9 @@ from sqlalchemy import text
 from rota.group.rows import RowChanges
 from rota.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailable
 from rota.storage import SqlStore, upgrade
-from rota.storage.bulk import TableChange
 from rota.storage.connections import CLOSE_S
 from rota.storage.errors import store_errors
 from rota.storage.readers import opened
-from rota.storage.schema import topics
 from tests.contracts.builders import a_batch, a_group, an_event, an_offset, image_of
 from tests.contracts.conftest import EVENTUALLY_S, SHARD_COUNT
 from tests.support.postgres import PostgresServer
@@ -364,12 +362,6 @@ async def test_names_have_the_collation_that_sorts_by_bytes(store: SqlStore) -> 
     )
 
     assert names == ["group_id C", "member_id C", "namespace C", "topic C"]
-
-
-def test_no_row_is_both_deleted_and_written_by_the_one_statement() -> None:
-    change = TableChange(topics, rows=[(0, "default", "a", 1, "[]")], gone=[(0, "default", "a"), (0, "default", "b")])
-
-    assert change.gone_for_good() == [(0, "default", "b")]
 
 
 # --- partitions -------------------------------------------------------------------------------
