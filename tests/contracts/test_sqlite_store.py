@@ -470,7 +470,9 @@ async def test_the_files_of_a_new_store_are_for_its_owner_alone(tmp_path: Path) 
     await store.close()
 
 
-async def test_commits_write_over_the_log_of_a_warm_store(store: SqlStore, sqlite_url: str) -> None:
+async def test_commits_write_over_the_log_of_a_warm_store(
+    store: SqlStore, sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     claim, log = await claim_one(store), Path(f"{path_of(sqlite_url)}-wal")
     await store.warm_up()
     length, blocks = log.stat().st_size, log.stat().st_blocks
@@ -480,6 +482,7 @@ async def test_commits_write_over_the_log_of_a_warm_store(store: SqlStore, sqlit
 
     assert (log.stat().st_size, log.stat().st_blocks) == (length, blocks)
     assert length > 1_000 * 4_096
+    assert caplog.text == ""
 
 
 async def test_a_warm_up_changes_nothing_and_may_fail(store: SqlStore, sqlite_url: str, tmp_path: Path) -> None:

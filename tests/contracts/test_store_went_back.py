@@ -141,6 +141,10 @@ async def test_postgres_refuses_to_take_over_a_lost_side_commit(
         postgres_server.execute(f"DELETE FROM rota.side_commits WHERE id = {side_id}", database=database)
 
     await _check_lost_side_commit(store, commit, lose)
+    row = an_offset(5, leader_epoch=None)
+    await store.append([a_batch(await claim_one(store), rows=RowChanges(offsets=[row]))])
+    await commit(0, 5)
+    assert [side.row for side in await store.side_commits([0])] == [row]
     await store.close()
 
 
