@@ -168,7 +168,7 @@ def _is_free(known_epoch: ColumnElement[int]) -> ColumnElement[bool]:
 
 def _former(dialect: str, wanted: GivenRows) -> Executable:
     """What a claim finds, locked: where the lease is over now, no other replica can renew it."""
-    is_other = func.coalesce(shards.c.timeline != _timeline(dialect), literal(value=False))
+    is_other = shards.c.timeline != _timeline(dialect)
     return (
         select(shards.c.shard_id, shards.c.epoch, shards.c.replica_id, is_other.label("is_other_timeline"))
         .join_from(wanted.table, shards, shards.c.shard_id == wanted.table.c.shard_id)
