@@ -128,6 +128,7 @@ async def test_days_that_are_over_go_and_the_rest_stays_gapless(url: str, servic
 async def test_lines_stay_until_all_readers_have_read_them(url: str, service: SqlStore) -> None:
     await register_reader(url, "slow")
     await read_by(url, "quick", {0: 50, 1: 50})
+    readers = [each.name for each in await list_readers(url)]
     first = await prune(url, keep_days=1)
     await read_by(url, "slow", {0: 20, 1: 5})
     second = await prune(url, keep_days=1)
@@ -135,6 +136,7 @@ async def test_lines_stay_until_all_readers_have_read_them(url: str, service: Sq
     await forget_reader(url, "slow")
     third = await prune(url, keep_days=1)
 
+    assert readers == ["quick", "slow"]
     assert (first.lines, first.held_by) == (0, ("slow",))
     assert (second.lines, second.up_to, second.held_by) == (25, {0: 20, 1: 5}, ("slow",))
     assert [kept[0][0], kept[1][0]] == [21, 6]
@@ -258,7 +260,7 @@ async def test_the_journals_lines_are_counted(url: str, service: SqlStore) -> No
     left = await service.count_lines()
 
     assert (before, left) == (SHARDS * DAYS * A_DAY, SHARDS * 2 * A_DAY)
-    assert [each.unread for each in await list_readers(url)] == [left]
+    assert [(each.unread, each.other_journal) for each in await list_readers(url)] == [(left, True)]
 
 
 async def test_a_server_deletes_the_lines_that_are_old_enough(url: str, service: SqlStore) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from rota.group.rows import RowChanges
-from rota.replica.ports import EPOCHS_SKIPPED, Floor, Renewal, ShardClaim, ShardStore
+from rota.replica.ports import EPOCHS_SKIPPED, RELEASED, Floor, Renewal, ShardClaim, ShardStore
 from rota.storage import SqlStore
 from tests.contracts.builders import A_MINUTE_MS, a_batch, a_group, an_offset, claim_one
 from tests.contracts.conftest import Backing, MemoryBacking
@@ -100,7 +100,7 @@ async def test_a_floor_is_kept_for_a_shard_that_was_never_claimed(store: ShardSt
     (claim,) = await store.claim([3], "r-1", "http://one", A_MINUTE_MS)
 
     assert (unclaimed.shard_id, unclaimed.replica_id, unclaimed.epoch) == (3, "", 0)
-    assert unclaimed.lease_left_ms <= 0
+    assert (unclaimed.address, unclaimed.lease_until_ms) == ("", RELEASED)
     assert (claim.epoch, claim.last_seq, claim.generation_floor) == (31, 0, 5)
 
 
@@ -201,8 +201,11 @@ async def test_claims_of_another_timeline_are_named_until_a_renewal(
     first, second = await claim_one(store), await claim_one(store)
     await store.renew([second], "r-1", A_MINUTE_MS)
     third = await claim_one(store)
+    postgres_server.execute("UPDATE rota.shards SET timeline = NULL", database=database)
+    await claim_one(store)
     await store.close()
 
+    assert postgres_server.execute("SELECT timeline = rota.timeline() FROM rota.shards", database=database) == "t"
     assert [each.is_other_timeline for each in (claim, first, second, third)] == [False, True, True, False]
     assert (first.epoch, third.epoch) == (claim.epoch + 1 + EPOCHS_SKIPPED, second.epoch + 1)
 
