@@ -93,9 +93,9 @@ async def test_threads_may_ask_a_term_and_have_the_candidate_stop() -> None:
 
         def in_thread(term: Term) -> bool:
             term.raise_if_lost()
-            was_valid = term.is_valid
+            was_valid, stopping = term.is_valid, term.stopping  # Work that has not looked at it is cancelled at once.
             election.stop()
-            return was_valid and term.stopping.wait_in_thread(PATIENCE_S)
+            return was_valid and stopping.wait_in_thread(PATIENCE_S)
 
         async def work(term: Term) -> bool:
             return await asyncio.to_thread(in_thread, term)
