@@ -47,7 +47,7 @@ async def main() -> None:
     async with rota.connect(os.environ.get("ROTA_URL", "http://localhost:8080")) as client:
         while True:
             try:
-                async with client.permits("downloads", PERMITS, session_timeout_ms=session_timeout_ms) as permit:
+                async with client.permits("downloads", PERMITS, session_timeout=session_timeout_ms / 1000) as permit:
                     print("holds", permit.number, permit.fencing_token, flush=True)
                     await download(database, permit)
             except PermitLost as lost:

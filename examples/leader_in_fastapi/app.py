@@ -56,7 +56,7 @@ class Campaign:
         session_timeout_ms = int(os.environ.get("ROTA_SESSION_TIMEOUT_MS", "15000"))
         while True:
             try:
-                async with client.leader("billing", session_timeout_ms=session_timeout_ms) as self.election:
+                async with client.leader("billing", session_timeout=session_timeout_ms / 1000) as self.election:
                     await self.election.run(self.billing.run, retry=True)
             except Exception as error:
                 log.exception("not a candidate for billing")

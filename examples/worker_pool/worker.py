@@ -80,7 +80,7 @@ async def main() -> None:
         rota.connect(url) as client,
     ):
         topics = {TOPIC: SHARDS}
-        pool = client.worker_pool(GROUP, topics, Counter(database).work, session_timeout_ms=session_timeout_ms)
+        pool = client.worker_pool(GROUP, topics, Counter(database).work, session_timeout=session_timeout_ms / 1000)
         print("working", flush=True)
         await pool.run()
 

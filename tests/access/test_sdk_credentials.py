@@ -55,7 +55,7 @@ def fast(client: Client, group_id: str) -> Member[bytes]:
         protocol_type="worker",
         protocols={"p": b""},
         assign=lambda generation: {member.member_id: b"all" for member in generation.members},
-        session_timeout_ms=3_000,
+        session_timeout=3.0,
     )
 
 

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from rota.adapters import opentelemetry, prometheus
 from rota.client.metrics import METRICS, MetricType
-from tests.client.stage import SESSION_MS, a_coordinator, a_worker, all_partitions_are_shared
+from tests.client.stage import SESSION_S, a_coordinator, a_worker, all_partitions_are_shared
 from tests.client.virtual_time import in_virtual_time
 
 OF_PROCESS = """
@@ -69,7 +69,7 @@ async def test_opentelemetry_reads_the_same_numbers_as_prometheus() -> None:
             prometheus.register(worker.client, registry)
         async with workers[0].member() as first, workers[1].member() as second:
             await all_partitions_are_shared([first, second])
-            await asyncio.sleep(SESSION_MS / 1000)
+            await asyncio.sleep(SESSION_S)
             points = exported.points()
             compared, shown = 0, sum(len(family.samples) for family in registry.collect())
             for metric in METRICS:

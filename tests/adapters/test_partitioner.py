@@ -77,10 +77,10 @@ def test_two_members_divide_the_set_and_one_leaves_its_part(server: Server) -> N
 
 
 def test_a_slow_release_fails_one_member_and_the_others_go_on(server: Server) -> None:
-    stubborn = SetPartitioner(server.url, "/stubborn", QUEUES, release_timeout_ms=1_000)
+    stubborn = SetPartitioner(server.url, "/stubborn", QUEUES, release_timeout=1.0)
     assert stubborn.wait_for_acquire(DEADLINE_S)
 
-    other = SetPartitioner(server.url, "/stubborn", QUEUES, release_timeout_ms=1_000)
+    other = SetPartitioner(server.url, "/stubborn", QUEUES, release_timeout=1.0)
     until_state(stubborn, ours.FAILURE)
     until_it_holds(other, QUEUES)
     other.finish()

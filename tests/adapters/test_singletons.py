@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from tests.processes.server import Server
 pytestmark = pytest.mark.processes
 
 DEADLINE_S = 60.0
-SESSION_MS = 60_000
+SESSION_S = 60.0
 """A stopped process hands over at once; a leader must not lose the lead because the machine is busy."""
 
 
@@ -46,7 +45,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 def a_guard(server: Server, name: str) -> SingletonGuard:
-    return SingletonGuard(server.url, name, session_timeout_ms=SESSION_MS)
+    return SingletonGuard(server.url, name, session_timeout=SESSION_S)
 
 
 def start_scheduler(stack: ExitStack, guard: SingletonGuard, jobs: Jobs, who: str) -> BackgroundScheduler:
@@ -84,9 +83,9 @@ def test_one_apscheduler_runs_jobs_then_the_other(server: Server, stack: ExitSta
 def test_a_job_of_one_occasion_runs_once_over_a_hand_over(server: Server, stack: ExitStack) -> None:
     ran: list[str] = []
     first, second = a_guard(server, "once"), a_guard(server, "once")
-    of_first = first.only_leader(lambda: ran.append("a"), once_per=timedelta(hours=1), name="report")
-    of_second = second.only_leader(lambda: ran.append("b"), once_per=timedelta(hours=1), name="report")
-    other = second.only_leader(lambda: ran.append("other"), once_per=timedelta(hours=1), name="other")
+    of_first = first.only_leader(lambda: ran.append("a"), once_per=3_600, name="report")
+    of_second = second.only_leader(lambda: ran.append("b"), once_per=3_600, name="report")
+    other = second.only_leader(lambda: ran.append("other"), once_per=3_600, name="other")
     stack.enter_context(first)
     assert first.wait_elected(DEADLINE_S)
     of_first()
@@ -107,7 +106,7 @@ def test_a_job_that_raised_is_run_again_for_its_occasion(server: Server, stack: 
         if ran[0] == 1:
             raise OSError("the disk is full")
 
-    job = guard.only_leader(fail_once, once_per=timedelta(hours=1))
+    job = guard.only_leader(fail_once, once_per=3_600)
     stack.enter_context(guard)
     assert guard.wait_elected(DEADLINE_S)
     with pytest.raises(OSError, match="the disk is full"):
@@ -134,7 +133,7 @@ def sent() -> Iterator[Jobs]:
 def a_beat(server: Server, folder: Path, who: str, **settings: Any) -> LeaderScheduler:
     app = Celery(f"beat-{who}", broker="memory://")
     schedule = {"often": {"task": who, "schedule": 0.02}}
-    app.conf.update(rota_url=server.url, rota_session_timeout_ms=SESSION_MS, beat_schedule=schedule, **settings)
+    app.conf.update(rota_url=server.url, rota_session_timeout=SESSION_S, beat_schedule=schedule, **settings)
     return LeaderScheduler(app, schedule_filename=str(folder / who), max_interval=0.02)
 
 
@@ -165,7 +164,7 @@ def test_one_celery_beat_sends_then_the_other(server: Server, tmp_path: Path, se
 def test_a_beat_that_takes_over_sends_an_occasion_no_more(
     server: Server, tmp_path: Path, sent: Jobs, stack: ExitStack
 ) -> None:
-    settings = {"rota_beat_name": "once", "rota_once_per": {"often": timedelta(hours=1)}}
+    settings = {"rota_beat_name": "once", "rota_once_per": {"often": 3_600}}
     first, second = (a_beat(server, tmp_path, who, **settings) for who in ("first", "second"))
     stack.callback(second.close)
     tick_until(first, sent, "first")

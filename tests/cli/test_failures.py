@@ -255,11 +255,11 @@ def test_sidecars_check_their_hooks_before_they_join(rota: Rota, tmp_path: Path)
     [
         ("lead", "billing", "--wait", "inf", "--", "true"),
         ("lead", "billing", "--wait", "nan", "--", "true"),
-        ("lead", "billing", "--session-timeout-ms", "9" * 400, "--", "true"),
+        ("lead", "billing", "--session-timeout-ms", "3600001", "--", "true"),
         ("lead", "billing", "--session-timeout-ms", "soon", "--", "true"),
         ("lead", "billing", "--grace-ms", "60000", "--", "true"),
         ("lead", "billing"),
-        ("work", "billing", "--topic", "orders", "--drain-ms", "9" * 400, "--", "true"),
+        ("work", "billing", "--topic", "orders", "--drain-ms", "43200001", "--", "true"),
         ("work", "billing", "--", "true"),
         ("sidecar", "--lead", ""),
         ("sidecar", "--lead", "billing", "--revoke-timeout-ms", "9" * 400),

@@ -21,7 +21,7 @@ from tests.client.virtual_time import LoopClock
 Partitions = tuple[TopicPartition, ...]
 GROUP = "indexers"
 TOPICS = {"work": 12}
-SESSION_MS = 3_000
+SESSION_S = 3.0
 
 
 class Cable(InMemoryTransport):
@@ -113,8 +113,8 @@ class Worker:
     def member(
         self,
         *,
-        session_timeout_ms: int = SESSION_MS,
-        rebalance_timeout_ms: int = 60_000,
+        session_timeout: float = SESSION_S,
+        rebalance_timeout: float = 60.0,
         group_instance_id: str | None = None,
         strategy: str = "range",
     ) -> Consumer:
@@ -122,8 +122,8 @@ class Worker:
             GROUP,
             TOPICS,
             strategy,
-            session_timeout_ms=session_timeout_ms,
-            rebalance_timeout_ms=rebalance_timeout_ms,
+            session_timeout=session_timeout,
+            rebalance_timeout=rebalance_timeout,
             group_instance_id=group_instance_id,
             on_assigned=lambda added, _all: self.note("assigned", added),
             on_revoked=self.on_revoked,

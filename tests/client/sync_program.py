@@ -46,7 +46,7 @@ def main(url: str) -> None:
 
 def mistakes(client: sync.Client, consumer: sync.Consumer, term: sync.Term) -> None:
     """Never run."""
-    client.leader("writer", session_timeout="3s")  # type: ignore[call-arg]
+    client.leader("writer", session_timeout_ms=3_000)  # type: ignore[call-arg]
     consumer.comit([])  # type: ignore[attr-defined]
     consumer.commit("documents")  # type: ignore[arg-type]
     term.lost.wait(5.0)  # type: ignore[call-arg]

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rota.client import Election, LeadershipLost, Term
-from tests.client.stage import SESSION_MS, Cable, a_coordinator, a_worker, until
+from tests.client.stage import SESSION_S, Cable, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
 
@@ -19,8 +19,8 @@ async def two_candidates() -> AsyncIterator[tuple[Election, Cable, Election]]:
     async with a_coordinator() as coordinator:
         first, second = a_worker(coordinator, "first"), a_worker(coordinator, "second")
         async with (
-            first.client.leader("writers", session_timeout_ms=SESSION_MS) as leader,
-            second.client.leader("writers", session_timeout_ms=SESSION_MS) as other,
+            first.client.leader("writers", session_timeout=SESSION_S) as leader,
+            second.client.leader("writers", session_timeout=SESSION_S) as other,
         ):
             await until(lambda: leader.is_leader)
             yield leader, first.cable, other
@@ -31,7 +31,7 @@ async def until_another_leads(cable: Cable, other: Election) -> float:
     cable.pull()
     await until(lambda: other.is_leader)
     led_at = asyncio.get_running_loop().time()
-    await asyncio.sleep(SESSION_MS / 1000)
+    await asyncio.sleep(SESSION_S)
     return led_at
 
 

@@ -18,7 +18,7 @@ from rota.testing.in_memory import InMemoryTransport
 from tests.client.stage import a_coordinator
 from tests.client.virtual_time import VirtualTimeLoop, in_virtual_time
 
-SESSION_MS = 60_000
+SESSION_S = 60.0
 """So long that no ghost expires before the test looks."""
 GROUP = "g"
 GONE_S = 5.0
@@ -30,18 +30,18 @@ async def nothing(_subject: Any) -> None:
 
 
 MAKES: dict[str, Callable[[Client], Any]] = {
-    "election": lambda client: client.leader(GROUP, session_timeout_ms=SESSION_MS),
-    "lock": lambda client: client.lock(GROUP, session_timeout_ms=SESSION_MS),
-    "permits": lambda client: client.permits(GROUP, 1, session_timeout_ms=SESSION_MS),
-    "pool": lambda client: client.worker_pool(GROUP, {"docs": 2}, nothing, session_timeout_ms=SESSION_MS),
-    "consumer": lambda client: client.consumer(GROUP, {"docs": 2}, session_timeout_ms=SESSION_MS),
-    "connect worker": lambda client: client.connect_worker(GROUP, [WorkItem("c", 0)], session_timeout_ms=SESSION_MS),
+    "election": lambda client: client.leader(GROUP, session_timeout=SESSION_S),
+    "lock": lambda client: client.lock(GROUP, session_timeout=SESSION_S),
+    "permits": lambda client: client.permits(GROUP, 1, session_timeout=SESSION_S),
+    "pool": lambda client: client.worker_pool(GROUP, {"docs": 2}, nothing, session_timeout=SESSION_S),
+    "consumer": lambda client: client.consumer(GROUP, {"docs": 2}, session_timeout=SESSION_S),
+    "connect worker": lambda client: client.connect_worker(GROUP, [WorkItem("c", 0)], session_timeout=SESSION_S),
     "member": lambda client: client.member(
         GROUP,
         protocol_type="numbers",
         protocols={"v1": b""},
         assign=lambda generation: {each.member_id: b"x" for each in generation.members},
-        session_timeout_ms=SESSION_MS,
+        session_timeout=SESSION_S,
     ),
 }
 WAITERS = {"lock", "permits"}
@@ -59,7 +59,7 @@ async def wait(thing: Any) -> None:
             async with term:
                 await asyncio.sleep(0.05)
             break
-        await thing.resign(pause_s=0.05)
+        await thing.resign(pause=0.05)
     await asyncio.sleep(0.05)
 
 
@@ -183,7 +183,7 @@ def test_ctrl_c_while_waiting_for_a_lock_leaves_no_ghost(url: str, waiting_by: C
         interrupting.join()
 
         lock.close()
-        with holder.lock("nightly", wait_ms=30_000):
+        with holder.lock("nightly", wait_timeout=30.0):
             assert _members(holder) == 1
 
 

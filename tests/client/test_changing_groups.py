@@ -18,9 +18,9 @@ from rota.runtime.coordinator import LocalCoordinator
 from tests.client.stage import Cable, a_coordinator
 from tests.client.virtual_time import in_virtual_time
 
-SESSION_MS = 6_000
-SETTLED_S = SESSION_MS / 1000 + 5
-REFRESH_MS = 2_000
+SESSION_S = 6.0
+SETTLED_S = SESSION_S + 5
+REFRESH_S = 2.0
 STRATEGIES = [
     "range",
     "sticky",
@@ -54,8 +54,8 @@ class Running:
             "g",
             self.topics,
             self.strategy,
-            session_timeout_ms=SESSION_MS,
-            topics_refresh_ms=REFRESH_MS,
+            session_timeout=SESSION_S,
+            topics_refresh_interval=REFRESH_S,
             group_instance_id=self.instance_id,
             on_assigned=lambda added, _all: self.held.update(added),
             on_revoked=self._stop,
@@ -224,7 +224,7 @@ class Story:
             former = self.random.choice(static)
             self.members.remove(former)
             await (former.die() if self.random.random() < 0.5 else former.close())
-            await asyncio.sleep(self.random.choice([0.0, 0.2, SESSION_MS / 1000 + 1]))
+            await asyncio.sleep(self.random.choice([0.0, 0.2, SESSION_S + 1]))
             again = Running(self.coordinator, former.topics, self.strategy, former.instance_id, former.drain_s)
             self.members.append(again.start())
 

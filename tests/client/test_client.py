@@ -214,7 +214,7 @@ async def test_a_timeout_without_time_left_is_reported_to_the_program() -> None:
     script = Script(ErrorCode.THROTTLED, retry_after_ms=60_000)
     with pytest.raises(Throttled) as reported:
         await Caller(script).ask(DESCRIBE, DescribeReply)
-    assert reported.value.retry_after_ms == 60_000
+    assert reported.value.retry_after == 60
 
 
 @in_virtual_time
@@ -230,7 +230,7 @@ async def test_patience_ends() -> None:
     script = Script(*[ErrorCode.COORDINATOR_NOT_AVAILABLE] * 50)
     started_at = asyncio.get_running_loop().time()
     with pytest.raises(CoordinatorNotAvailable):
-        await Caller(script, retry_timeout_ms=3_000, jitter=lambda: 1.0).ask(DESCRIBE, DescribeReply)
+        await Caller(script, retry_timeout=3.0, jitter=lambda: 1.0).ask(DESCRIBE, DescribeReply)
     assert asyncio.get_running_loop().time() - started_at < 3
 
 

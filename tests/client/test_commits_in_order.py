@@ -22,7 +22,7 @@ from rota.membership import State
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, LeaveGroup, Request, refuse
 from rota.wire.replies import Received
-from tests.client.stage import GROUP, SESSION_MS, Cable, Worker, a_coordinator, a_worker, until
+from tests.client.stage import GROUP, SESSION_S, Cable, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
 PLACE = ("work", 0)
@@ -50,7 +50,7 @@ def a_busy_worker(coordinator: object) -> Worker:
 
 
 def a_consumer(worker: Worker, **options: object) -> Consumer:
-    return worker.client.consumer(GROUP, {"work": 2}, session_timeout_ms=SESSION_MS, **options)  # type: ignore[arg-type]
+    return worker.client.consumer(GROUP, {"work": 2}, session_timeout=SESSION_S, **options)  # type: ignore[arg-type]
 
 
 async def committed(worker: Worker) -> dict[int, int]:
@@ -95,7 +95,7 @@ async def test_background_commits_are_sent_before_the_leave() -> None:
 async def test_an_offset_stored_before_a_commit_is_not_sent_after_it() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
-        async with a_consumer(worker, auto_commit_ms=100) as consumer:
+        async with a_consumer(worker, auto_commit_interval=0.1) as consumer:
             await consumer.wait_assigned()
             consumer.store(*PLACE, 6)
             await consumer.commit([OffsetToCommit(*PLACE, 7)])
@@ -108,7 +108,7 @@ async def test_an_offset_stored_before_a_commit_is_not_sent_after_it() -> None:
 async def test_an_unacceptable_offset_is_rejected_where_it_is_stored(offset: object) -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
-        async with a_consumer(worker, auto_commit_ms=100) as consumer:
+        async with a_consumer(worker, auto_commit_interval=0.1) as consumer:
             await consumer.wait_assigned()
             with pytest.raises(InvalidRequest, match="work/0"):
                 consumer.store(*PLACE, offset)  # type: ignore[arg-type]
@@ -256,13 +256,13 @@ async def test_a_commit_that_outlasts_a_handover_is_not_sent_again() -> None:
     """The same partition comes back, and another member has committed more in between."""
     async with a_coordinator() as coordinator:
         worker, other = a_worker(coordinator), a_worker(coordinator, "other")
-        async with worker.client.consumer(GROUP, {"work": 1}, "range", session_timeout_ms=SESSION_MS) as first:
+        async with worker.client.consumer(GROUP, {"work": 1}, "range", session_timeout=SESSION_S) as first:
             await first.wait_assigned()
             worker.cable.commits_may_go.clear()
             outlasting = asyncio.create_task(first.commit([OffsetToCommit(*PLACE, 5)]))
             await until(lambda: bool(first._commits._under_way))
             first.rejoin("for the other")
-            async with other.client.consumer(GROUP, {"work": 1}, "range", session_timeout_ms=SESSION_MS) as second:
+            async with other.client.consumer(GROUP, {"work": 1}, "range", session_timeout=SESSION_S) as second:
                 await until(lambda: first.assignment == () or second.assignment is not None)
                 holder = second if second.assignment else first
                 assert holder is second, "the test needs the partition to move"
@@ -272,7 +272,7 @@ async def test_a_commit_that_outlasts_a_handover_is_not_sent_again() -> None:
 
             with pytest.raises(MembershipLost):
                 await outlasting
-            await asyncio.sleep(SESSION_MS / 1000)
+            await asyncio.sleep(SESSION_S)
             assert await committed(worker) == {0: 100}
 
 
@@ -281,7 +281,7 @@ async def test_a_commit_in_doubt_takes_no_progress_back() -> None:
     """It was made, its answer was lost, and then the permission: what was stored before it is not sent again."""
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
-        async with a_consumer(worker, auto_commit_ms=1_000) as consumer:
+        async with a_consumer(worker, auto_commit_interval=1.0) as consumer:
             await consumer.wait_assigned()
             consumer.store(*PLACE, 2)
             worker.cable.lost_answers.append(CommitOffsets)

@@ -23,7 +23,7 @@ from rota.client import (
 from rota.client.events import Lost
 from rota.protocol.messages import CommitOffsets
 from rota.runtime.coordinator import LocalCoordinator
-from tests.client.stage import GROUP, SESSION_MS, TOPICS, Partitions, Worker, a_coordinator, a_worker, until
+from tests.client.stage import GROUP, SESSION_S, TOPICS, Partitions, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
 ALL = tuple(TopicPartition("work", number) for number in range(12))
@@ -57,7 +57,7 @@ def a_consumer(coordinator: LocalCoordinator, diary: Diary | None = None, **opti
     return a_worker(coordinator).client.consumer(
         GROUP,
         options.pop("topics", TOPICS),
-        session_timeout_ms=SESSION_MS,
+        session_timeout=SESSION_S,
         on_assigned=diary.on_assigned,
         on_revoked=diary.on_revoked,
         on_lost=diary.on_lost,
@@ -182,7 +182,7 @@ async def held_open(consumer: Consumer) -> None:
 async def test_a_commit_during_a_resync_counts_in_the_new_generation() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         counts = {"work": 12}
-        options: dict[str, Any] = {"partitions_per_topic": lambda topics: dict(counts), "topics_refresh_ms": 1_000}
+        options: dict[str, Any] = {"partitions_per_topic": lambda topics: dict(counts), "topics_refresh_interval": 1.0}
         worker = a_worker(coordinator)
         members = [
             await stack.enter_async_context(each.client.consumer(GROUP, "work", "roundrobin", **options))
@@ -205,7 +205,7 @@ async def test_a_commit_during_a_resync_counts_in_the_new_generation() -> None:
 async def test_a_commit_during_a_rebalance_follows_its_partition() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
-        async with worker.client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS) as first:
+        async with worker.client.consumer(GROUP, TOPICS, session_timeout=SESSION_S) as first:
             await first.wait_assigned()
             worker.cable.commits_may_go.clear()
             commits = {place: asyncio.create_task(first.commit([OffsetToCommit(*place, 5)])) for place in ALL}
@@ -226,7 +226,7 @@ def commits_of(worker: Worker) -> list[CommitOffsets]:
 @in_virtual_time
 async def test_stored_progress_is_committed_regularly_and_at_revokes() -> None:
     async with a_coordinator() as coordinator:
-        async with a_consumer(coordinator, auto_commit_ms=1_000) as consumer:
+        async with a_consumer(coordinator, auto_commit_interval=1.0) as consumer:
             await consumer.wait_assigned()
             consumer.store("work", 0, 5)
             await asyncio.sleep(1.1)
@@ -243,7 +243,7 @@ async def test_stored_progress_is_committed_regularly_and_at_revokes() -> None:
 async def test_a_commit_in_the_background_reports_its_outcome() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
-        consumer = worker.client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS)
+        consumer = worker.client.consumer(GROUP, TOPICS, session_timeout=SESSION_S)
         outcomes: list[CoordinatorError | None] = []
         async with consumer:
             await consumer.wait_assigned()
@@ -268,11 +268,11 @@ async def test_only_what_is_held_can_be_stored() -> None:
 async def test_a_stalled_member_gives_its_share_up_until_it_works() -> None:
     async with a_coordinator() as coordinator:
         diary = Diary()
-        async with a_consumer(coordinator, diary, max_processing_interval_ms=10_000) as stuck:
+        async with a_consumer(coordinator, diary, max_processing_interval=10.0) as stuck:
             await stuck.wait_assigned()
             async with a_consumer(coordinator) as other:
                 events = [event async for event in until_lost(stuck)]
-                assert "no progress for 10000 ms" in events[-1].reason
+                assert "no progress for 10 s" in events[-1].reason
                 await until(lambda: are_shared([other]))
                 assert diary.reported[-1][0] == "lost"
                 stuck.progress()
@@ -289,7 +289,7 @@ async def until_lost(consumer: Consumer) -> Any:
 @in_virtual_time
 async def test_progress_keeps_the_watchdog_quiet() -> None:
     async with a_coordinator() as coordinator:
-        async with a_consumer(coordinator, max_processing_interval_ms=1_000) as consumer:
+        async with a_consumer(coordinator, max_processing_interval=1.0) as consumer:
             await consumer.wait_assigned()
             for offset in range(10):
                 await asyncio.sleep(0.5)
@@ -306,7 +306,7 @@ async def test_a_pattern_subscribes_to_present_and_future_topics() -> None:
         client = a_worker(coordinator).client
         await client.put_topic("logs-a", 2)
         await client.put_topic("other", 2)
-        consumer = client.consumer("g", re.compile(r"logs-\w+"), topics_refresh_ms=1_000)
+        consumer = client.consumer("g", re.compile(r"logs-\w+"), topics_refresh_interval=1.0)
         async with consumer:
             await until(lambda: consumer.assignment == (("logs-a", 0), ("logs-a", 1)))
             await client.put_topic("logs-b", 1)
@@ -320,7 +320,7 @@ async def test_a_topic_that_grows_is_assigned_anew(strategy: str) -> None:
         client = a_worker(coordinator).client
         await client.put_topic("documents", 2)
         members = [
-            await stack.enter_async_context(client.consumer("g", "documents", strategy, topics_refresh_ms=1_000))
+            await stack.enter_async_context(client.consumer("g", "documents", strategy, topics_refresh_interval=1.0))
             for _ in range(2)
         ]
         await until(lambda: are_shared(members, [TopicPartition("documents", number) for number in range(2)]))
@@ -332,7 +332,7 @@ async def test_a_topic_that_grows_is_assigned_anew(strategy: str) -> None:
 async def test_growth_that_takes_nothing_from_anybody_revokes_nothing() -> None:
     async with a_coordinator() as coordinator:
         counts, diary = {"work": 2}, Diary()
-        options: dict[str, Any] = {"topics": "work", "strategy": "range", "topics_refresh_ms": 500}
+        options: dict[str, Any] = {"topics": "work", "strategy": "range", "topics_refresh_interval": 0.5}
         consumer = a_consumer(coordinator, diary, partitions_per_topic=lambda topics: dict(counts), **options)
         async with consumer:
             await consumer.wait_assigned()
@@ -383,7 +383,7 @@ async def test_a_rolling_restart_of_twenty_static_members_is_quiet() -> None:
             await asyncio.sleep(0.1)
             members[number] = await start(number)
             await members[number].wait_assigned()
-        await asyncio.sleep(2 * SESSION_MS / 1000)
+        await asyncio.sleep(2 * SESSION_S)
         assert {each.generation_id for each in members} == {generation_id}
         assert [each.assignment for each in members] == shares
 
@@ -416,7 +416,7 @@ async def test_a_leader_that_could_not_compare_topics_tries_again_soon() -> None
             return dict.fromkeys(topics, answers.pop())
 
         async with worker.client.consumer(
-            GROUP, ["docs"], partitions_per_topic=counts, topics_refresh_ms=60_000
+            GROUP, ["docs"], partitions_per_topic=counts, topics_refresh_interval=60.0
         ) as consumer:
             await until(lambda: len(answers) > 2)
             began_at = asyncio.get_running_loop().time()

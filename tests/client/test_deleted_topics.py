@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from rota.client import Client, OffsetToCommit, Shard
-from tests.client.test_topics_at_work import SESSION_MS, client, coordinator
+from tests.client.test_topics_at_work import SESSION_S, client, coordinator
 
 __all__ = ["client", "coordinator"]
 DEADLINE_S = 30.0
@@ -39,7 +39,7 @@ async def test_a_pool_starts_again_without_the_old_progress(client: Client, stra
     await client.put_topic("orders", 1)
     async with asyncio.timeout(DEADLINE_S), AsyncExitStack() as stack:
         pool = client.worker_pool(
-            "g", ["orders"], work, strategy=strategy, session_timeout_ms=SESSION_MS, topics_debounce_ms=3_000_000
+            "g", ["orders"], work, strategy=strategy, session_timeout=SESSION_S, topics_debounce=3000.0
         )
         await stack.enter_async_context(pool)
         first = await work.positions.get()
@@ -69,7 +69,7 @@ async def test_a_position_is_none_after_the_topic_came_back(client: Client) -> N
     await client.put_topic("orders", 2)
     work = Work()
 
-    async with asyncio.timeout(DEADLINE_S), client.worker_pool("g", ["orders"], work, session_timeout_ms=SESSION_MS):
+    async with asyncio.timeout(DEADLINE_S), client.worker_pool("g", ["orders"], work, session_timeout=SESSION_S):
         found = [await work.positions.get() for _ in range(2)]
 
     assert found == [0, 0]

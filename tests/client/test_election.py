@@ -11,7 +11,7 @@ from rota.client import Election, LeadershipLost, Term
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import Heartbeat, RebalanceGroup
 from rota.runtime.coordinator import LocalCoordinator
-from tests.client.stage import SESSION_MS, Cable, a_coordinator, a_worker, until
+from tests.client.stage import SESSION_S, Cable, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
 NAME = "billing-writer"
@@ -29,7 +29,7 @@ class Candidate:
         """How long its body takes to end."""
 
     def election(self, group_instance_id: str | None = None) -> Election:
-        return self.client.leader(NAME, session_timeout_ms=SESSION_MS, group_instance_id=group_instance_id)
+        return self.client.leader(NAME, session_timeout=SESSION_S, group_instance_id=group_instance_id)
 
     async def write(self, term: Term) -> None:
         """Leads until the test ends it."""

@@ -20,7 +20,7 @@ from rota.testing.memory import MemoryStore
 from tests.client.stage import GROUP, TOPICS, Partitions, all_partitions_are_shared
 from tests.http.serving import serving
 
-SESSION_MS = 2_000
+SESSION_S = 2.0
 
 
 class Wire(httpx.AsyncHTTPTransport):
@@ -64,7 +64,7 @@ async def a_server() -> AsyncIterator[str]:
 
 
 def a_member(client: Client, lost: asyncio.Event | None = None) -> Member[Partitions]:
-    return client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS, on_lost=lambda _: lost.set() if lost else None)
+    return client.consumer(GROUP, TOPICS, session_timeout=SESSION_S, on_lost=lambda _: lost.set() if lost else None)
 
 
 async def test_three_members_share_and_two_take_over_from_a_silent_one() -> None:
@@ -86,8 +86,8 @@ async def test_three_members_share_and_two_take_over_from_a_silent_one() -> None
 
 async def test_a_leaving_member_is_replaced_without_waiting() -> None:
     async with a_server() as url, rota.connect(url) as client, asyncio.timeout(60):
-        async with client.consumer(GROUP, TOPICS, session_timeout_ms=60_000) as stays:
-            async with client.consumer(GROUP, TOPICS, session_timeout_ms=60_000) as leaves:
+        async with client.consumer(GROUP, TOPICS, session_timeout=60.0) as stays:
+            async with client.consumer(GROUP, TOPICS, session_timeout=60.0) as leaves:
                 await all_partitions_are_shared([stays, leaves])
             await all_partitions_are_shared([stays])
         assert (await client.describe_group(GROUP)).state == "Empty"

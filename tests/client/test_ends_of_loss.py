@@ -26,7 +26,7 @@ from rota.client.twin import _in_thread, _Thread
 from rota.client.worker_pool import Work, WorkerPool
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, JoinGroup, Request
-from tests.client.stage import GROUP, SESSION_MS, Partitions, Worker, a_coordinator, a_worker, until
+from tests.client.stage import GROUP, SESSION_S, Partitions, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time, pause
 
 
@@ -37,12 +37,12 @@ def joins_of(worker: Worker) -> int:
 async def lose_by_silence(worker: Worker) -> None:
     """The network is silent until the session is over by this member's clock, and back then."""
     worker.cable.pull()
-    await asyncio.sleep(1.2 * SESSION_MS / 1000)
+    await asyncio.sleep(1.2 * SESSION_S)
     worker.cable.plug_in()
 
 
 def a_pool(worker: Worker, work: Work) -> WorkerPool:
-    return worker.client.worker_pool(GROUP, {"work": 1}, work, "range", session_timeout_ms=SESSION_MS, drain_ms=0)
+    return worker.client.worker_pool(GROUP, {"work": 1}, work, "range", session_timeout=SESSION_S, drain_timeout=0)
 
 
 @in_virtual_time
@@ -53,12 +53,12 @@ async def test_a_member_joins_again_only_when_on_lost_has_returned(caplog: pytes
         async def on_lost(removed: Partitions) -> None:
             await may_end.wait()
 
-        async with worker.client.consumer(GROUP, {"work": 2}, session_timeout_ms=SESSION_MS, on_lost=on_lost) as member:
+        async with worker.client.consumer(GROUP, {"work": 2}, session_timeout=SESSION_S, on_lost=on_lost) as member:
             await member.wait_assigned()
             before = joins_of(worker)
             with caplog.at_level(logging.WARNING, "rota.client.holding"):
                 await lose_by_silence(worker)
-                await asyncio.sleep(2 * SESSION_MS / 1000)
+                await asyncio.sleep(2 * SESSION_S)
             assert (joins_of(worker), member.assignment) == (before, None)
             warnings = [record.getMessage() for record in caplog.records]
             assert sum("group indexers: the work on a lost share has run for longer" in text for text in warnings) == 1
@@ -81,7 +81,7 @@ async def test_a_member_joins_again_only_when_on_revoked_has_returned() -> None:
             GROUP,
             {"work": 2},
             "range",
-            session_timeout_ms=SESSION_MS,
+            session_timeout=SESSION_S,
             on_revoked=on_revoked,
             on_lost=lambda removed: None,
         ) as member:
@@ -91,7 +91,7 @@ async def test_a_member_joins_again_only_when_on_revoked_has_returned() -> None:
             await asyncio.sleep(0.1)
             member._withdraw("for the test")
             member.come_back()
-            await asyncio.sleep(2 * SESSION_MS / 1000)
+            await asyncio.sleep(2 * SESSION_S)
             meanwhile = (joins_of(worker), member.assignment)
             may_end.set()
             await until(lambda: member.assignment is not None)
@@ -107,7 +107,7 @@ async def test_a_member_may_be_closed_while_on_lost_runs() -> None:
             await asyncio.sleep(5)
             ends.append(removed)
 
-        async with worker.client.consumer(GROUP, {"work": 1}, session_timeout_ms=SESSION_MS, on_lost=on_lost) as member:
+        async with worker.client.consumer(GROUP, {"work": 1}, session_timeout=SESSION_S, on_lost=on_lost) as member:
             await member.wait_assigned()
             await lose_by_silence(worker)
         assert ends == [(("work", 0),)]
@@ -143,9 +143,9 @@ async def test_a_failed_member_leaves_though_its_session_is_over() -> None:
         worker, other = a_worker(coordinator), a_worker(coordinator)
 
         async def on_lost(removed: Partitions) -> None:
-            await asyncio.sleep(2 * SESSION_MS / 1000)
+            await asyncio.sleep(2 * SESSION_S)
 
-        member = worker.client.consumer(GROUP, {"work": 1}, session_timeout_ms=SESSION_MS, on_lost=on_lost)
+        member = worker.client.consumer(GROUP, {"work": 1}, session_timeout=SESSION_S, on_lost=on_lost)
         await member.start()
         await member.wait_assigned()
         member._fail(ZeroDivisionError())
@@ -154,7 +154,7 @@ async def test_a_failed_member_leaves_though_its_session_is_over() -> None:
             await until(lambda: member.is_over)
         with pytest.raises(ZeroDivisionError):
             await member.close()
-        async with other.client.consumer(GROUP, {"work": 1}, session_timeout_ms=SESSION_MS) as next_one:
+        async with other.client.consumer(GROUP, {"work": 1}, session_timeout=SESSION_S) as next_one:
             async with asyncio.timeout(1):
                 await next_one.wait_assigned()
 
@@ -192,7 +192,7 @@ async def test_works_last_steps_survive_a_second_cancellation() -> None:
             try:
                 await asyncio.Event().wait()
             finally:
-                await asyncio.sleep(2 * SESSION_MS / 1000)
+                await asyncio.sleep(2 * SESSION_S)
                 ends.append(shard.partition)
 
         async with a_pool(worker, work) as pool:
@@ -212,7 +212,7 @@ async def test_works_last_steps_survive_a_second_cancellation() -> None:
 async def test_commits_under_way_at_a_loss_fail_at_once() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
-        async with worker.client.consumer(GROUP, {"work": 2}, session_timeout_ms=SESSION_MS) as member:
+        async with worker.client.consumer(GROUP, {"work": 2}, session_timeout=SESSION_S) as member:
             await member.wait_assigned()
             worker.cable.commits_may_go.clear()
             commits = [asyncio.create_task(member.commit([OffsetToCommit("work", 0, 1)]))]
@@ -241,7 +241,7 @@ async def test_an_exception_of_one_commits_function_hides_no_outcome() -> None:
                 raise ValueError("planned")
 
         async def commit_three() -> None:
-            async with worker.client.consumer(GROUP, {"work": 2}, session_timeout_ms=SESSION_MS) as member:
+            async with worker.client.consumer(GROUP, {"work": 2}, session_timeout=SESSION_S) as member:
                 await member.wait_assigned()
                 for number in range(1, 4):
                     member.commit_soon([OffsetToCommit("work", 0, number)], partial(note, number))
@@ -365,12 +365,12 @@ async def test_a_commit_answered_as_the_deadline_passes_is_made(monkeypatch: pyt
             return answer
 
         monkeypatch.setattr(worker.cable, "send", send_and_wait)
-        async with worker.client.consumer(GROUP, {"work": 1}, session_timeout_ms=SESSION_MS) as member:
+        async with worker.client.consumer(GROUP, {"work": 1}, session_timeout=SESSION_S) as member:
             await member.wait_assigned()
             commit = asyncio.create_task(member.commit([OffsetToCommit("work", 0, 1)]))
             await is_answered.wait()
             may_be_read.set()
-            pause(SESSION_MS / 1000)
+            pause(SESSION_S)
             await commit
             await until(lambda: member.assignment is None)
 
@@ -380,7 +380,7 @@ async def test_an_uncertain_commit_is_not_followed_by_a_lower_one() -> None:
     """Its first try was made, but its answer was lost; the second came too late for its generation."""
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
-        async with worker.client.consumer(GROUP, {"work": 1}, "range", session_timeout_ms=SESSION_MS) as member:
+        async with worker.client.consumer(GROUP, {"work": 1}, "range", session_timeout=SESSION_S) as member:
             await member.wait_assigned()
             member.store("work", 0, 2)
             worker.cable.lost_answers.append(CommitOffsets)

@@ -23,7 +23,7 @@ from rota.replica import ports
 from rota.runtime.coordinator import LocalCoordinator
 from rota.testing.groups.http_road import ADDRESS, _decoded, _response
 from rota.wire.replies import Received
-from tests.client.stage import SESSION_MS, Cable, a_coordinator, until
+from tests.client.stage import SESSION_S, Cable, a_coordinator, until
 from tests.client.virtual_time import in_virtual_time
 
 CLASSES: dict[ErrorCode, type[sdk.CoordinatorError]] = {
@@ -185,7 +185,7 @@ async def test_each_call_of_a_member_raises_the_answers_class(name: str, over: s
     kind, call = READING[name]
     async with a_coordinator() as coordinator:
         client, cable = a_client(coordinator, over)
-        async with client.consumer("g", {"docs": 1}, session_timeout_ms=SESSION_MS) as consumer:
+        async with client.consumer("g", {"docs": 1}, session_timeout=SESSION_S) as consumer:
             await consumer.wait_assigned()
             cable.kinds = (kind,)
             for code, expected in CLASSES.items():
@@ -251,7 +251,7 @@ async def _outcome(call: Commit, over: str, strategy: str, *script: ErrorCode | 
     """The class of the error of a commit that gets these answers, each once; None if it is made."""
     async with a_coordinator() as coordinator:
         client, cable = a_client(coordinator, over)
-        consumer = client.consumer("g", {"docs": 1}, strategy, session_timeout_ms=SESSION_MS)
+        consumer = client.consumer("g", {"docs": 1}, strategy, session_timeout=SESSION_S)
         await consumer.start()
         await consumer.wait_assigned()
         cable.kinds, cable.script, cable.once = (CommitOffsets,), list(script), True
@@ -300,7 +300,7 @@ async def test_a_commit_is_in_doubt_only_without_an_answer(name: str) -> None:
 async def test_a_commit_without_an_answer_to_the_end_is_in_doubt(kind: UnreachableKind) -> None:
     async with a_coordinator() as coordinator:
         client, cable = a_client(coordinator, "memory")
-        async with client.consumer("g", {"docs": 1}, session_timeout_ms=SESSION_MS) as consumer:
+        async with client.consumer("g", {"docs": 1}, session_timeout=SESSION_S) as consumer:
             await consumer.wait_assigned()
             cable.kinds, cable.script = ALL_REQUESTS, [CoordinatorUnreachable("", kind=kind)]
             with pytest.raises(CoordinatorUnreachable, match="it is not known whether this was committed"):
@@ -316,8 +316,8 @@ async def test_no_answer_to_a_leave_is_an_error_of_the_program(answer: Any) -> N
     async with a_coordinator() as coordinator:
         client, cable = a_client(coordinator, "memory")
         cable.kinds, cable.script = (LeaveGroup,), [answer]
-        async with client.consumer("g", {"docs": 1}, session_timeout_ms=SESSION_MS) as consumer:
+        async with client.consumer("g", {"docs": 1}, session_timeout=SESSION_S) as consumer:
             await consumer.wait_assigned()
-        async with client.leader("e", session_timeout_ms=SESSION_MS) as election:
+        async with client.leader("e", session_timeout=SESSION_S) as election:
             await until(lambda: election.is_leader)
             await election.resign()

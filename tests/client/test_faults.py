@@ -12,10 +12,10 @@ import pytest
 import rota
 from rota.client import LeadershipLost, OffsetToCommit, Term
 from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup, SyncGroup
-from tests.client.stage import GROUP, SESSION_MS, TOPICS, a_coordinator, a_worker, until
+from tests.client.stage import GROUP, SESSION_S, TOPICS, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
-BLOCKED_MS = 1_000
+BLOCKED_S = 1.0
 """A session that a blocking call outlasts."""
 
 AWAY_S = 30
@@ -25,7 +25,7 @@ AWAY_S = 30
 async def test_a_leader_without_coordinator_stops_before_its_session() -> None:
     async with a_coordinator() as coordinator:
         worker, onlooker = a_worker(coordinator), a_worker(coordinator)
-        async with worker.client.leader("writer", session_timeout_ms=SESSION_MS) as election:
+        async with worker.client.leader("writer", session_timeout=SESSION_S) as election:
             term = await anext(election.terms())
             worker.cable.pull()
             (member,) = (await onlooker.client.describe_group("writer")).members
@@ -44,10 +44,10 @@ async def test_lost_answers_delay_a_member_and_add_no_other(lost: list[type]) ->
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         worker.cable.lost_answers = list(lost)
-        async with worker.client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS) as consumer:
+        async with worker.client.consumer(GROUP, TOPICS, session_timeout=SESSION_S) as consumer:
             await consumer.wait_assigned()
             await until(lambda: worker.cable.lost_answers in ([], [Heartbeat]))
-            await asyncio.sleep(2 * SESSION_MS / 1000)
+            await asyncio.sleep(2 * SESSION_S)
             group = await a_worker(coordinator).client.describe_group(GROUP)
             assert [member.member_id for member in group.members] == [consumer.member_id]
             assert consumer.generation_id == group.generation_id
@@ -57,7 +57,7 @@ async def test_lost_answers_delay_a_member_and_add_no_other(lost: list[type]) ->
 async def test_a_commit_without_an_answer_is_retried_and_counts_once() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
-        async with worker.client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS) as consumer:
+        async with worker.client.consumer(GROUP, TOPICS, session_timeout=SESSION_S) as consumer:
             await consumer.wait_assigned()
             worker.cable.lost_answers = [CommitOffsets, CommitOffsets]
             await consumer.commit([OffsetToCommit("work", 0, 5)])
@@ -71,7 +71,7 @@ async def test_who_is_asked_for_patience_joins_and_commits_no_sooner() -> None:
     async with a_coordinator() as coordinator:
         worker, clock = a_worker(coordinator), asyncio.get_running_loop()
         worker.cable.throttled_ms = 9_000
-        async with worker.client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS) as consumer:
+        async with worker.client.consumer(GROUP, TOPICS, session_timeout=SESSION_S) as consumer:
             await consumer.wait_assigned()
             assert clock.time() >= 9
 
@@ -85,7 +85,7 @@ async def test_who_is_asked_for_patience_joins_and_commits_no_sooner() -> None:
 async def test_a_lost_answer_to_a_leave_is_no_reason_to_wait_for_long() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
-        async with worker.client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS) as consumer:
+        async with worker.client.consumer(GROUP, TOPICS, session_timeout=SESSION_S) as consumer:
             await consumer.wait_assigned()
             worker.cable.lost_answers = [LeaveGroup]
             left_at = asyncio.get_running_loop().time()
@@ -105,33 +105,33 @@ async def block(term: Term, seconds: float) -> None:
 
 
 async def test_a_blocked_loop_ends_the_term_with_the_reason(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with rota.connect(url) as client, client.leader("writer", session_timeout_ms=1_000) as election:
+    async with rota.connect(url) as client, client.leader("writer", session_timeout=1.0) as election:
         term = await anext(election.terms())
-        async with rota.connect(url) as other, other.leader("writer", session_timeout_ms=60_000):
+        async with rota.connect(url) as other, other.leader("writer", session_timeout=60.0):
             with caplog.at_level(logging.WARNING, "rota.client.lag"), pytest.raises(LeadershipLost):
                 await block(term, 1.5)
-            await until(lambda: client.lag.worst_ms >= 1_000)
+            await until(lambda: client.lag.worst >= 1)
         assert "the event loop was blocked for" in caplog.text
 
 
 async def test_heartbeats_of_a_thread_keep_a_blocked_loops_term(url: str) -> None:
     async with rota.connect(url, heartbeat_thread=True) as client:
-        async with client.leader("writer", session_timeout_ms=2_000) as election:
+        async with client.leader("writer", session_timeout=2.0) as election:
             term = await anext(election.terms())
             token = term.fencing_token
             time.sleep(2.5)  # noqa: ASYNC251
             assert term.is_valid
             await asyncio.sleep(0.5)
             assert (term.is_valid, term.fencing_token) == (True, token)
-        assert client.lag.worst_ms >= 2_000
+        assert client.lag.worst >= 2
 
 
 async def test_an_assign_that_blocks_past_the_session_is_kept_alive(url: str) -> None:
     def slow(topics: Sequence[str]) -> dict[str, int]:
-        time.sleep(2.5 * BLOCKED_MS / 1000)  # What a blocking call to a database would be.
+        time.sleep(2.5 * BLOCKED_S)  # What a blocking call to a database would be.
         return dict.fromkeys(topics, 4)
 
     async with rota.connect(url, heartbeat_thread=True) as client, asyncio.timeout(60):
-        async with client.consumer(GROUP, "work", partitions_per_topic=slow, session_timeout_ms=BLOCKED_MS) as consumer:
+        async with client.consumer(GROUP, "work", partitions_per_topic=slow, session_timeout=BLOCKED_S) as consumer:
             assert len((await consumer.wait_assigned()).share) == 4
             assert consumer.generation_id == 1

@@ -11,7 +11,7 @@ import pytest
 
 import rota
 from rota.client import Client, Credentials, MembershipLost, OffsetToCommit, Term
-from tests.client.stage import GROUP, SESSION_MS, TOPICS, a_coordinator, a_worker, until
+from tests.client.stage import GROUP, SESSION_S, TOPICS, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
 UNREACHABLE = "http://127.0.0.1:1"
@@ -22,12 +22,12 @@ async def forever(_subject: object) -> None:
 
 
 KINDS: dict[str, Callable[[Client], Any]] = {
-    "Election": lambda client: client.leader("writer", session_timeout_ms=SESSION_MS),
-    "Consumer": lambda client: client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS),
-    "WorkerPool": lambda client: client.worker_pool(GROUP, TOPICS, forever, session_timeout_ms=SESSION_MS),
-    "ConnectWorker": lambda client: client.connect_worker("connect", (), session_timeout_ms=SESSION_MS),
+    "Election": lambda client: client.leader("writer", session_timeout=SESSION_S),
+    "Consumer": lambda client: client.consumer(GROUP, TOPICS, session_timeout=SESSION_S),
+    "WorkerPool": lambda client: client.worker_pool(GROUP, TOPICS, forever, session_timeout=SESSION_S),
+    "ConnectWorker": lambda client: client.connect_worker("connect", (), session_timeout=SESSION_S),
     "Member": lambda client: client.member(
-        "own", protocol_type="own", protocols={"v1": b""}, assign=lambda _: {}, session_timeout_ms=SESSION_MS
+        "own", protocol_type="own", protocols={"v1": b""}, assign=lambda _: {}, session_timeout=SESSION_S
     ),
 }
 KIND = pytest.mark.parametrize("kind", KINDS)
@@ -234,7 +234,7 @@ async def test_a_closed_client_makes_and_enters_nothing(kind: str) -> None:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_client_is_for_one_event_loop(call: str) -> None:
-    client = rota.connect(UNREACHABLE, retry_timeout_ms=0)
+    client = rota.connect(UNREACHABLE, retry_timeout=0)
 
     async def use() -> None:
         with pytest.raises(rota.client.CoordinatorUnreachable):
@@ -247,7 +247,7 @@ def test_a_client_is_for_one_event_loop(call: str) -> None:
 
 @KIND
 def test_a_member_is_entered_in_the_event_loop_of_its_client(kind: str) -> None:
-    client = rota.connect(UNREACHABLE, retry_timeout_ms=0)
+    client = rota.connect(UNREACHABLE, retry_timeout=0)
 
     async def use() -> None:
         with pytest.raises(rota.client.CoordinatorUnreachable):
@@ -284,21 +284,32 @@ def test_files_of_credentials_may_be_named_by_strings(tmp_path: Path) -> None:
 
 
 @in_virtual_time
-async def test_a_time_that_is_no_number_is_named() -> None:
+async def test_a_time_that_is_no_number_of_seconds_is_named() -> None:
     async with a_coordinator() as coordinator:
         client: Any = a_worker(coordinator).client
-        for options in ({"session_timeout_ms": "10000"}, {"rebalance_timeout_ms": 1.5}, {"heartbeat_interval_ms": "1"}):
-            (name,) = options
-            with pytest.raises(TypeError, match=f"{name} must be a whole number of milliseconds"):
-                client.leader("writer", **options)
+        for name in ("session_timeout", "rebalance_timeout", "heartbeat_interval", "preempt_after"):
+            with pytest.raises(TypeError, match=f"{name} must be a number of seconds, not '10'"):
+                client.leader("writer", **{name: "10"})
+        with pytest.raises(TypeError, match="session_timeout must be a number of seconds, not None"):
+            client.leader("writer", session_timeout=None)
+
+
+@in_virtual_time
+async def test_milliseconds_that_are_given_for_seconds_are_refused() -> None:
+    async with a_coordinator() as coordinator:
+        client = a_worker(coordinator).client
+        with pytest.raises(ValueError, match=r"session_timeout must be 0\.001 to 3600 seconds, not 15000"):
+            client.leader("writer", session_timeout=15_000)
+        with pytest.raises(ValueError, match="drain_timeout must be 0 to 86400 seconds, not 300000"):
+            await client.consumer(GROUP, TOPICS).run(drain_timeout=300_000)
 
 
 @in_virtual_time
 async def test_an_interval_of_nothing_is_refused() -> None:
     async with a_coordinator() as coordinator:
         client: Any = a_worker(coordinator).client
-        for name in ("auto_commit_ms", "max_processing_interval_ms", "topics_refresh_ms"):
-            with pytest.raises(ValueError, match=f"{name} must be above 0, not 0"):
+        for name in ("auto_commit_interval", "max_processing_interval", "topics_refresh_interval"):
+            with pytest.raises(ValueError, match=rf"{name} must be 0\.001 to .* seconds, not 0"):
                 client.consumer(GROUP, TOPICS, **{name: 0})
-        with pytest.raises(ValueError, match="refresh_ms must be above 0, not -5"):
-            client.connect_worker("connect", (), refresh_ms=-5)
+        with pytest.raises(ValueError, match=r"refresh_interval must be .* seconds, not -5"):
+            client.connect_worker("connect", (), refresh_interval=-5)

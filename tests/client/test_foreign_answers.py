@@ -235,7 +235,7 @@ async def test_a_member_outlives_the_answers_of_another_program(answer: Callable
             protocol_type="worker",
             protocols={"p": b""},
             assign=lambda generation: {each.member_id: b"all" for each in generation.members},
-            session_timeout_ms=10_000,
+            session_timeout=10.0,
             on_assigned=lambda *_: note("assigned"),
             on_revoked=lambda *_: note("revoked"),
             on_lost=lambda *_: note("lost"),

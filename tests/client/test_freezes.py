@@ -8,15 +8,15 @@ from contextlib import AsyncExitStack
 import pytest
 
 from rota.client import Consumer
-from tests.client.stage import GROUP, SESSION_MS, Worker, a_coordinator, a_worker, until
+from tests.client.stage import GROUP, SESSION_S, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
-FOR_MS = 30_000
+FREEZE_S = 30.0
 STRATEGIES = ["range", "cooperative-sticky", "server:sticky"]
 
 
 async def joined(worker: Worker, stack: AsyncExitStack, strategy: str, topics: list[str] | None = None) -> Consumer:
-    consumer = worker.client.consumer(GROUP, topics or ["docs"], strategy, session_timeout_ms=SESSION_MS)
+    consumer = worker.client.consumer(GROUP, topics or ["docs"], strategy, session_timeout=SESSION_S)
     return await stack.enter_async_context(consumer)
 
 
@@ -28,10 +28,10 @@ async def test_a_newcomer_gets_its_share_when_the_freeze_is_over(strategy: str) 
         await first.client.put_topic("docs", 6)
         early = await joined(first, stack, strategy)
         await until(lambda: len(early.assignment or ()) == 6)
-        await first.client.freeze_group(GROUP, FOR_MS, "a deploy")
+        await first.client.freeze_group(GROUP, FREEZE_S, "a deploy")
 
         late = await joined(second, stack, strategy)
-        await asyncio.sleep(FOR_MS / 1000 - 2)
+        await asyncio.sleep(FREEZE_S - 2)
         assert (len(early.assignment or ()), late.assignment) == (6, None)
         assert "frozen" in late.trouble
 
@@ -46,11 +46,11 @@ async def test_a_topic_that_grows_moves_nothing_before_the_end(strategy: str) ->
         await first.client.put_topic("docs", 6)
         members = [await joined(each, stack, strategy) for each in (first, second)]
         await until(lambda: sum(len(each.assignment or ()) for each in members) == 6)
-        await first.client.freeze_group(GROUP, FOR_MS)
+        await first.client.freeze_group(GROUP, FREEZE_S)
         generation_id = members[0].generation_id
 
         await first.client.put_topic("docs", 12)
-        await asyncio.sleep(FOR_MS / 1000 - 2)
+        await asyncio.sleep(FREEZE_S - 2)
         assert [len(each.assignment or ()) for each in members] == [3, 3]
         assert members[0].generation_id == generation_id
 
@@ -67,7 +67,7 @@ async def test_a_member_that_leaves_is_replaced_by_the_others_at_once(strategy: 
         async with AsyncExitStack() as block:
             leaves = await joined(second, block, strategy)
             await until(lambda: len(stays.assignment or ()) == len(leaves.assignment or ()) == 3)
-            await first.client.freeze_group(GROUP, FOR_MS)
+            await first.client.freeze_group(GROUP, FREEZE_S)
         await until(lambda: len(stays.assignment or ()) == 6)
         described = await first.client.describe_group(GROUP)
         assert described.rebalance_cause == "member_left"

@@ -11,12 +11,12 @@ import pytest
 
 from rota.client import Election, Shard, Term, WorkItem, sync
 from rota.client.user_functions import check_async_work, check_plain
-from tests.client.stage import GROUP, SESSION_MS, TOPICS, Worker, a_coordinator, a_worker, until
+from tests.client.stage import GROUP, SESSION_S, TOPICS, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
 
 def an_election(worker: Worker) -> Election:
-    return worker.client.leader("writer", session_timeout_ms=SESSION_MS)
+    return worker.client.leader("writer", session_timeout=SESSION_S)
 
 
 # --- what can be known before it is called ------------------------------------------------------
@@ -160,7 +160,7 @@ async def test_work_that_is_a_lambda_is_awaited() -> None:
 def test_the_sync_twin_rejects_an_async_function_at_the_call(name: str) -> None:
     function = ASYNC[name]
     text = f"{name.strip().split('.')[0]}.* is an async function"
-    with sync.connect("http://127.0.0.1:1", retry_timeout_ms=0) as client:
+    with sync.connect("http://127.0.0.1:1", retry_timeout=0) as client:
         for attempt in (
             lambda: client.worker_pool(GROUP, TOPICS, function),
             lambda: client.consumer(GROUP, TOPICS, on_revoked=function),
@@ -174,7 +174,7 @@ def test_the_sync_twin_rejects_an_async_function_at_the_call(name: str) -> None:
 
 
 def test_the_sync_twin_rejects_a_lambda_that_returns_a_coroutine(url: str) -> None:
-    with sync.connect(url) as client, client.leader("writer", session_timeout_ms=60_000) as election:
+    with sync.connect(url) as client, client.leader("writer", session_timeout=60.0) as election:
         with pytest.raises(TypeError, match=r"<lambda> is an async function"):
             election.run(lambda term: an_async_function(term))
 
@@ -239,7 +239,7 @@ async def test_work_that_a_loss_cancels_has_not_failed() -> None:
 
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
-        pool = worker.client.worker_pool(GROUP, {"work": 1}, work, session_timeout_ms=SESSION_MS)
+        pool = worker.client.worker_pool(GROUP, {"work": 1}, work, session_timeout=SESSION_S)
         async with pool:
             await until(lambda: len(begun) == 1)
             worker.cable.pull()
@@ -258,7 +258,7 @@ async def test_a_callback_that_raises_its_own_cancellation_has_failed(place: str
         client = a_worker(coordinator).client
         options: dict[str, Any] = {} if place == "then" else {place: stray}
         topics: Any = "work" if place == "partitions_per_topic" else TOPICS
-        consumer = client.consumer(GROUP, topics, session_timeout_ms=SESSION_MS, **options)
+        consumer = client.consumer(GROUP, topics, session_timeout=SESSION_S, **options)
 
         async def program() -> None:
             async with consumer:

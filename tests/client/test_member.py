@@ -33,7 +33,7 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup
 from tests.client.stage import (
     GROUP,
-    SESSION_MS,
+    SESSION_S,
     Partitions,
     Worker,
     a_coordinator,
@@ -87,7 +87,7 @@ async def test_a_silent_coordinator_costs_at_most_the_session() -> None:
             await until(lambda: "lost" in worker.deeds)
             assert member.assignment is None
             assert valid_until is not None
-            assert valid_until - 0.001 < worker.when("lost") < silent_at + SESSION_MS / 1000
+            assert valid_until - 0.001 < worker.when("lost") < silent_at + SESSION_S
             worker.cable.is_silent = False
 
 
@@ -97,7 +97,7 @@ async def test_a_cancelled_member_stops_work_leaves_and_is_replaced() -> None:
         doomed, heir = a_worker(coordinator, "doomed", drain_s=0.5), a_worker(coordinator, "heir")
 
         async def run() -> None:
-            async with doomed.member(session_timeout_ms=60_000):
+            async with doomed.member(session_timeout=60.0):
                 await asyncio.Event().wait()
 
         async with heir.member() as member:
@@ -133,9 +133,9 @@ async def test_slow_work_is_awaited_while_heartbeats_go_on() -> None:
 async def test_work_past_the_rebalance_timeout_is_lost_first() -> None:
     async with a_coordinator() as coordinator:
         stuck, newcomer = a_worker(coordinator, "stuck", drain_s=3_600), a_worker(coordinator, "new")
-        async with stuck.member(rebalance_timeout_ms=10_000) as member:
+        async with stuck.member(rebalance_timeout=10.0) as member:
             await member.wait_assigned()
-            async with newcomer.member(rebalance_timeout_ms=10_000) as other:
+            async with newcomer.member(rebalance_timeout=10.0) as other:
                 await other.wait_assigned()
                 assert stuck.deeds == ["assigned", "lost"]
                 assert stuck.when("lost") <= newcomer.when("assigned")
@@ -145,11 +145,11 @@ async def test_work_past_the_rebalance_timeout_is_lost_first() -> None:
 
 @in_virtual_time
 async def test_the_rebalance_is_received_before_the_next_interval() -> None:
-    async with a_coordinator() as coordinator, a_worker(coordinator).member(session_timeout_ms=45_000) as member:
+    async with a_coordinator() as coordinator, a_worker(coordinator).member(session_timeout=45.0) as member:
         await member.wait_assigned()
         await asyncio.sleep(5)
         started_at = asyncio.get_running_loop().time()
-        async with a_worker(coordinator).member(session_timeout_ms=45_000) as other:
+        async with a_worker(coordinator).member(session_timeout=45.0) as other:
             await all_partitions_are_shared([member, other])
             assert asyncio.get_running_loop().time() - started_at < 0.2
 
@@ -308,7 +308,7 @@ async def test_a_leader_that_assigns_past_its_session_stays_alive() -> None:
             return {member.member_id: b"share"}
 
         member = a_worker(coordinator).client.member(
-            "g", protocol_type="worker", protocols={"even": b""}, assign=assign, session_timeout_ms=SESSION_MS
+            "g", protocol_type="worker", protocols={"even": b""}, assign=assign, session_timeout=SESSION_S
         )
         async with member:
             assert (await member.wait_assigned()).generation_id == 1
@@ -347,7 +347,7 @@ async def test_a_leave_before_the_first_id_keeps_no_other_waiting() -> None:
         hasty.cable.naming_s = 1.0
         async with stays.member() as member:
             await member.wait_assigned()
-            async with hasty.member(session_timeout_ms=60_000):
+            async with hasty.member(session_timeout=60.0):
                 await until(lambda: bool(hasty.cable.requests))
             group = await stays.client.describe_group(GROUP)
             assert (group.state, len(group.members), group.pending_members) == ("Stable", 1, 0)
@@ -468,7 +468,7 @@ async def test_on_lost_is_called_though_on_revoked_defies_cancellation() -> None
             GROUP,
             {"work": 1},
             "range",
-            session_timeout_ms=SESSION_MS,
+            session_timeout=SESSION_S,
             on_revoked=stubborn,
             on_lost=lambda share: lost.set(),
         )

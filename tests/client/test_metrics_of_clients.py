@@ -16,7 +16,7 @@ from rota.adapters.prometheus import register, unregister
 from rota.client import Client, OffsetToCommit, sync
 from rota.client.metrics import METRICS, MOST_GROUPS
 from tests.client.scrapes import Scrape
-from tests.client.stage import SESSION_MS, a_coordinator, a_worker, all_partitions_are_shared, until
+from tests.client.stage import SESSION_S, a_coordinator, a_worker, all_partitions_are_shared, until
 from tests.client.virtual_time import in_virtual_time
 
 
@@ -121,7 +121,7 @@ async def test_every_metric_of_the_table_is_shown_and_no_other() -> None:
             worker.cable.plug_in()
             await member.wait_assigned()
             member.rejoin("to revoke")
-            await asyncio.sleep(2 * SESSION_MS / 1000)
+            await asyncio.sleep(2 * SESSION_S)
             text = generate_latest(scrape.registry).decode()
         families = {family.name: family for family in text_string_to_metric_families(text)}
         assert set(families) == {metric.name.removesuffix("_total") for metric in METRICS}
@@ -207,7 +207,7 @@ async def _come_and_go(client: Client, number: int) -> None:
 async def test_heartbeats_of_the_heartbeat_thread_count_too(url: str) -> None:
     async with rota.connect(url, heartbeat_thread=True) as client:
         scrape = Scrape(client)
-        async with client.leader("writer", session_timeout_ms=2_000) as election:
+        async with client.leader("writer", session_timeout=2.0) as election:
             await anext(election.terms())
             counted, age_s = scrape.of("calls_total", operation="Heartbeat", outcome="ok") or 0, 0.0
             # The loop is blocked on purpose: only the other thread can send a heartbeat.

@@ -9,7 +9,7 @@ import pytest
 from rota.client import MembershipLost, OffsetMetadataTooLarge, OffsetToCommit
 from rota.protocol.messages import CommitOffsets
 from tests.client.scrapes import Scrape
-from tests.client.stage import GROUP, SESSION_MS, TOPICS, a_coordinator, a_worker, until
+from tests.client.stage import GROUP, SESSION_S, TOPICS, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
 
@@ -40,7 +40,7 @@ async def test_stored_progress_is_lag_until_it_is_committed() -> None:
     async with a_coordinator() as coordinator:
         client = a_worker(coordinator).client
         scrape = Scrape(client)
-        async with client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS) as consumer:
+        async with client.consumer(GROUP, TOPICS, session_timeout=SESSION_S) as consumer:
             await consumer.wait_assigned()
             consumer.store("work", 3, 1)
             await asyncio.sleep(4)

@@ -10,7 +10,7 @@ import pytest
 import rota
 from rota.client import FencedInstanceId, Generation, OffsetToCommit
 from tests.client.scrapes import Scrape
-from tests.client.stage import GROUP, SESSION_MS, TOPICS, a_coordinator, a_worker, all_partitions_are_shared, until
+from tests.client.stage import GROUP, SESSION_S, TOPICS, a_coordinator, a_worker, all_partitions_are_shared, until
 from tests.client.test_connect_worker import WORK, run_all
 from tests.client.virtual_time import in_virtual_time, pause
 
@@ -95,7 +95,7 @@ async def test_a_candidate_that_resigns_steps_aside() -> None:
         async with worker.client.leader("writer") as election:
             await anext(election.terms())
             await asyncio.sleep(10)
-            await election.resign(pause_s=60)
+            await election.resign(pause=60)
             assert scrape.of("rebalances_total", cause="stepped_aside") == scrape.of("rebalances_total") == 1
             assert (scrape.of("units_revoked_total"), scrape.of("heartbeat_age_seconds")) == (1, None)
 
@@ -191,11 +191,11 @@ async def test_an_outage_shows_as_it_lasts_and_when_it_ends() -> None:
         async with worker.member() as member:
             await member.wait_assigned()
             await asyncio.sleep(5)
-            assert (scrape.of("heartbeat_age_seconds") or 0) <= SESSION_MS / 1000
+            assert (scrape.of("heartbeat_age_seconds") or 0) <= SESSION_S
             worker.cable.pull()
             await asyncio.sleep(30)
             assert scrape.of("members_in_trouble") == 1
-            assert 30 <= (scrape.of("heartbeat_age_seconds") or 0) <= 30 + SESSION_MS / 1000
+            assert 30 <= (scrape.of("heartbeat_age_seconds") or 0) <= 30 + SESSION_S
             assert scrape.of("rebalances_total") == scrape.of("rebalances_total", cause="lost_deadline") == 1
             assert (scrape.of("units_held"), scrape.of("units_lost_total")) == (0, 12)
             broken = scrape.of("calls_total", outcome="broken") or 0
@@ -204,7 +204,7 @@ async def test_an_outage_shows_as_it_lasts_and_when_it_ends() -> None:
             assert scrape.of("retries_total") == broken - 2
             worker.cable.plug_in()
             await member.wait_assigned()
-            await asyncio.sleep(SESSION_MS / 1000)
+            await asyncio.sleep(SESSION_S)
             assert (scrape.of("heartbeat_age_seconds") or 99) < 2
             assert (scrape.of("members_in_trouble"), scrape.of("units_held")) == (0, 12)
 
@@ -220,7 +220,7 @@ async def test_a_rejected_newcomer_has_no_heartbeat_since_its_start() -> None:
             assert scrape.of("heartbeat_age_seconds") == pytest.approx(60, abs=0.01)
             worker.cable.plug_in()
             await member.wait_assigned()
-            await asyncio.sleep(SESSION_MS / 1000)
+            await asyncio.sleep(SESSION_S)
             assert (scrape.of("heartbeat_age_seconds") or 99) < 2
 
 
@@ -243,7 +243,7 @@ async def test_a_shut_out_candidate_counts_time_since_its_first_try() -> None:
         scrape = Scrape(worker.client)
         async with worker.client.leader("writer") as election:
             await anext(election.terms())
-            await election.resign(pause_s=20)
+            await election.resign(pause=20)
             assert scrape.of("heartbeat_age_seconds") is None
             worker.cable.pull()
             await asyncio.sleep(30)
@@ -270,7 +270,7 @@ async def test_units_are_not_held_past_the_deadline_by_a_busy_loop() -> None:
         async with worker.member() as member:
             await member.wait_assigned()
             assert scrape.of("units_held") == 12
-            pause(SESSION_MS / 1000)
+            pause(SESSION_S)
             assert scrape.of("units_held") == 0
             await asyncio.sleep(0.1)
             assert scrape.of("units_lost_total") == 12
@@ -296,7 +296,7 @@ async def test_removed_and_fenced_members_have_causes_of_their_own() -> None:
         async with worker.member() as member:
             await member.wait_assigned()
             await other.client.remove_member(GROUP, member.member_id)
-            await asyncio.sleep(SESSION_MS / 1000)
+            await asyncio.sleep(SESSION_S)
             assert scrape.of("rebalances_total", cause="lost_unknown_member") == 1
         with suppress(FencedInstanceId):
             async with worker.member(group_instance_id="pod-0") as member:
@@ -312,9 +312,7 @@ async def test_a_member_without_progress_steps_out_until_it_is_back() -> None:
     async with a_coordinator() as coordinator:
         client = a_worker(coordinator).client
         scrape = Scrape(client)
-        async with client.consumer(
-            GROUP, TOPICS, session_timeout_ms=SESSION_MS, max_processing_interval_ms=10_000
-        ) as consumer:
+        async with client.consumer(GROUP, TOPICS, session_timeout=SESSION_S, max_processing_interval=10.0) as consumer:
             await consumer.wait_assigned()
             await asyncio.sleep(15)
             assert scrape.of("rebalances_total", cause="no_progress") == 1
@@ -322,7 +320,7 @@ async def test_a_member_without_progress_steps_out_until_it_is_back() -> None:
             assert scrape.of("heartbeat_age_seconds") is None
             consumer.progress()
             await consumer.wait_assigned()
-            await asyncio.sleep(SESSION_MS / 1000)
+            await asyncio.sleep(SESSION_S)
             assert scrape.of("heartbeat_age_seconds") is not None
             assert scrape.of("rebalances_total") == 1
 

@@ -24,7 +24,7 @@ from tests.client.stage import GROUP, TOPICS, Cable, Worker, a_coordinator, a_wo
 from tests.client.virtual_time import in_virtual_time
 
 MOST_S = 9.0
-SESSION_MS = 60_000
+SESSION_S = 60.0
 COORDINATORS = ("answers", "is silent", "is gone", "answers no commit")
 WORKS = ("waits", "looks, and goes on", "looks, and commits", "ignores its cancellation")
 
@@ -63,7 +63,7 @@ Started = tuple[Any, Callable[[], Awaitable[object]]]
 
 
 def a_pool(client: Client, program: Program) -> Started:
-    pool = client.worker_pool(GROUP, TOPICS, program.work, session_timeout_ms=SESSION_MS)
+    pool = client.worker_pool(GROUP, TOPICS, program.work, session_timeout=SESSION_S)
     return pool, lambda: pool.run()
 
 
@@ -74,28 +74,28 @@ def a_consumer(client: Client, program: Program) -> Started:
         program.began = True
 
     consumer = client.consumer(
-        GROUP, TOPICS, session_timeout_ms=SESSION_MS, on_assigned=assigned, on_revoked=program.on_revoked
+        GROUP, TOPICS, session_timeout=SESSION_S, on_assigned=assigned, on_revoked=program.on_revoked
     )
     return consumer, consumer.run
 
 
 def a_connect_worker(client: Client, program: Program) -> Started:
-    worker = client.connect_worker(GROUP, (), session_timeout_ms=SESSION_MS, on_revoked=program.on_revoked)
+    worker = client.connect_worker(GROUP, (), session_timeout=SESSION_S, on_revoked=program.on_revoked)
     return worker, worker.run
 
 
 def an_election(client: Client, program: Program) -> Started:
-    election = client.leader(GROUP, session_timeout_ms=SESSION_MS)
+    election = client.leader(GROUP, session_timeout=SESSION_S)
     return election, lambda: election.run(program.work)
 
 
 def a_lock(client: Client, program: Program) -> Started:
-    lock = client.lock(GROUP, session_timeout_ms=SESSION_MS)
+    lock = client.lock(GROUP, session_timeout=SESSION_S)
     return lock, lambda: lock.run(program.work)
 
 
 def permits(client: Client, program: Program) -> Started:
-    found = client.permits(GROUP, 3, session_timeout_ms=SESSION_MS)
+    found = client.permits(GROUP, 3, session_timeout=SESSION_S)
     return found, lambda: found.run(program.work)
 
 
@@ -201,7 +201,7 @@ class HangingHook:
 async def a_seat(worker: Worker, hook: HangingHook, works: bool) -> Any:
     """A seat with its hook, as `rota sidecar` has them."""
     topics = ("work",) if works else ()
-    settings = SidecarSettings(GROUP, Path("unused"), None, topics, session_timeout_ms=SESSION_MS)
+    settings = SidecarSettings(GROUP, Path("unused"), None, topics, session_timeout_ms=60_000)
     news, dispatcher = News("boot"), Dispatcher(hook, lambda: 0.5)
     runner = HookRunner([dispatcher], settings.revoke_timeout_ms / 1000)
     seat = (PoolSeat if works else ElectionSeat)(worker.client, settings, news, runner.settled)

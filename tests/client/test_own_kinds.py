@@ -9,7 +9,7 @@ import pytest
 
 from rota.client import Client, Generation, Member
 from rota.client.events import Assigned, Revoked
-from tests.client.stage import SESSION_MS, a_coordinator, a_worker, until
+from tests.client.stage import SESSION_S, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
 NUMBERS = bytes(range(4))
@@ -38,7 +38,7 @@ def cooperative(client: Client) -> Member[bytes]:
         protocols=lambda held, _generation_id: {"cooperative": held or b""},
         assign=shared,
         without=left_of,
-        session_timeout_ms=SESSION_MS,
+        session_timeout=SESSION_S,
     )
 
 
@@ -53,7 +53,7 @@ async def test_assign_knows_which_protocol_was_chosen() -> None:
 
         def a_member(**protocols: bytes) -> Member[bytes]:
             return a_worker(coordinator).client.member(
-                "g", protocol_type="own", protocols=protocols, assign=assign, session_timeout_ms=SESSION_MS
+                "g", protocol_type="own", protocols=protocols, assign=assign, session_timeout=SESSION_S
             )
 
         old = await stack.enter_async_context(a_member(v1=b"old"))
@@ -149,7 +149,7 @@ async def test_metadata_that_raises_ends_the_work_and_the_member(cause: str) -> 
             protocol_type="own",
             protocols=protocols,
             assign=lambda generation: {each.member_id: b"all" for each in generation.members},
-            session_timeout_ms=SESSION_MS,
+            session_timeout=SESSION_S,
             on_assigned=lambda *_: deeds.append("assigned"),
             on_revoked=lambda _: deeds.append("revoked"),
             on_lost=lambda _: deeds.append("lost"),
@@ -161,7 +161,7 @@ async def test_metadata_that_raises_ends_the_work_and_the_member(cause: str) -> 
             worker.cable.pull()
         else:
             member.rejoin("for the test")
-        await asyncio.sleep(2 * SESSION_MS / 1000)
+        await asyncio.sleep(2 * SESSION_S)
         with pytest.raises(OSError, match="cannot be read"):
             await member.close()
 

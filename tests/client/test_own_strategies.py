@@ -19,7 +19,7 @@ from rota.assignors import (
 )
 from rota.client import Consumer, GenerationFailed
 from rota.runtime.coordinator import LocalCoordinator
-from tests.client.stage import GROUP, SESSION_MS, a_coordinator, a_worker, until
+from tests.client.stage import GROUP, SESSION_S, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 from tests.support.strategies import registered_for_one_test
 
@@ -65,7 +65,7 @@ def _one_test() -> Iterator[None]:
 async def consumers(stack: AsyncExitStack, coordinator: LocalCoordinator, number: int, *names: str) -> list[Consumer]:
     return [
         await stack.enter_async_context(
-            a_worker(coordinator).client.consumer(GROUP, WORK, names, session_timeout_ms=SESSION_MS)
+            a_worker(coordinator).client.consumer(GROUP, WORK, names, session_timeout=SESSION_S)
         )
         for _ in range(number)
     ]

@@ -92,7 +92,7 @@ async def a_consumer(client: Client, group_id: str) -> AsyncIterator[tuple[Consu
     consumer = client.consumer(
         group_id,
         PARTITIONS,
-        session_timeout_ms=30_000,
+        session_timeout=30.0,
         on_revoked=lambda _: taken.append("revoked"),
         on_lost=lambda _: taken.append("lost"),
     )

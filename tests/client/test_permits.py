@@ -12,14 +12,14 @@ from rota.client import InconsistentGroupProtocol, LeadershipLost, Permit, Permi
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import DescribeGroup, DescribeReply
 from rota.runtime.coordinator import LocalCoordinator
-from tests.client.stage import SESSION_MS, Worker, a_coordinator, a_worker, until
+from tests.client.stage import SESSION_S, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
 NAME = "downloads"
 
 
 def permits(worker: Worker, number: int = 1, **options: object) -> Permits:
-    return worker.client.permits(NAME, number, session_timeout_ms=SESSION_MS, **options)  # type: ignore[arg-type]
+    return worker.client.permits(NAME, number, session_timeout=SESSION_S, **options)  # type: ignore[arg-type]
 
 
 async def hold(held: Permits, diary: list[str], name: str) -> None:
@@ -108,7 +108,7 @@ async def test_on_lost_is_not_called_for_a_permit_that_is_given_back() -> None:
 @in_virtual_time
 async def test_a_long_wait_ends_with_a_timeout_and_no_member() -> None:
     async with a_coordinator() as coordinator, permits(a_worker(coordinator, "a")):
-        impatient = permits(a_worker(coordinator, "b"), wait_ms=2_000)
+        impatient = permits(a_worker(coordinator, "b"), wait_timeout=2.0)
 
         with pytest.raises(TimeoutError, match=r"no permit of 'downloads' in 2.0 s: 1 are held, 0 members are before"):
             await impatient.start()
@@ -149,7 +149,7 @@ async def test_run_holds_permits_in_turn_until_its_work_returns() -> None:
             tokens.append(permit.fencing_token)
             if len(tokens) == 1:
                 worker.cable.pull()
-                asyncio.get_running_loop().call_later(3 * SESSION_MS / 1000, worker.cable.plug_in)
+                asyncio.get_running_loop().call_later(3 * SESSION_S, worker.cable.plug_in)
                 await asyncio.Event().wait()
             return f"done with {permit.number}"
 
@@ -167,7 +167,7 @@ async def test_a_wait_of_a_minute_logs_its_place_and_the_holder(caplog: pytest.L
         held = permits(worker)
         async with held:
             with pytest.raises(TimeoutError):
-                await permits(worker, wait_ms=150_000).start()
+                await permits(worker, wait_timeout=150.0).start()
             member_id = held._candidacy.member.member_id
             assert (
                 caplog.messages.count(
@@ -226,7 +226,7 @@ async def nothing(_term: object) -> None:
 @in_virtual_time
 async def test_the_lowest_number_that_a_member_asks_for_counts(caplog: pytest.LogCaptureFixture) -> None:
     async with a_coordinator() as coordinator, permits(a_worker(coordinator, "a"), 1):
-        wants_more = permits(a_worker(coordinator, "b"), 5, wait_ms=1_000)
+        wants_more = permits(a_worker(coordinator, "b"), 5, wait_timeout=1.0)
 
         with pytest.raises(TimeoutError):
             await wants_more.start()

@@ -20,7 +20,7 @@ from rota.assignors import (
 from rota.client import Consumer, InvalidRequest
 from rota.protocol.messages import PlannedMember, PlanReply, TopicPartitions
 from rota.runtime.coordinator import LocalCoordinator
-from tests.client.stage import GROUP, SESSION_MS, Worker, a_coordinator, a_worker, until
+from tests.client.stage import GROUP, SESSION_S, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 from tests.support.strategies import registered_for_one_test
 
@@ -88,7 +88,7 @@ class Fleet:
                 GROUP,
                 list(TOPICS),
                 strategies,
-                session_timeout_ms=SESSION_MS,
+                session_timeout=SESSION_S,
                 rack_id="ab"[len(self.members) % 2],
                 capacity=1.0 + len(self.members) % 2,
                 group_instance_id=f"i{len(self.members)}" if len(self.members) % 3 == 2 else None,

@@ -13,14 +13,14 @@ import pytest
 from rota.client import Shard, WorkerPool
 from rota.client.exported import Clients
 from rota.client.metrics import SHARDS_IN_TROUBLE
-from tests.client.stage import GROUP, SESSION_MS, Worker, a_coordinator, a_worker, until
+from tests.client.stage import GROUP, SESSION_S, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
 DOCS = {"docs": 4}
 
 
 def a_pool(worker: Worker, work: Any, **options: Any) -> WorkerPool:
-    return worker.client.worker_pool(GROUP, DOCS, work, session_timeout_ms=SESSION_MS, **options)
+    return worker.client.worker_pool(GROUP, DOCS, work, session_timeout=SESSION_S, **options)
 
 
 async def committed(worker: Worker) -> dict[int, int]:
@@ -52,7 +52,7 @@ async def test_a_failing_shard_costs_its_siblings_no_progress(looks: bool) -> No
                 raise
 
         with pytest.raises(ValueError, match="a broken document"):
-            await a_pool(worker, work, auto_commit_ms=None).run(handle_signals=False)
+            await a_pool(worker, work, auto_commit_interval=None).run(handle_signals=False)
 
         assert ends == ({"drained": 3} if looks else {"cancelled": 3})
         assert await committed(worker) == dict.fromkeys(range(3), 20 if looks else 10) | {3: 10}
@@ -118,9 +118,7 @@ async def test_a_run_until_done_with_retry_waits_for_the_last_try() -> None:
             if shard.partition == 3 and begun[3] == 1:
                 raise ValueError("a broken document")
 
-        await a_pool(worker, work, max_processing_interval_ms=200).run(
-            handle_signals=False, retry=True, until_done=True
-        )
+        await a_pool(worker, work, max_processing_interval=0.2).run(handle_signals=False, retry=True, until_done=True)
 
         assert begun == {0: 1, 1: 1, 2: 1, 3: 2}
 
@@ -170,12 +168,12 @@ async def test_a_shard_that_hangs_is_started_again_by_itself(caplog: pytest.LogC
                 shard.progress() if shard.partition else shard.store(1)
             await forever()
 
-        async with a_pool(worker, work, max_processing_interval_ms=1_000) as pool:
+        async with a_pool(worker, work, max_processing_interval=1.0) as pool:
             await until(lambda: begun[3] == 3)
             assert begun == {0: 1, 1: 1, 2: 1, 3: 3}
             assert pool.trouble == "the work of docs/3 makes no progress"
             assert sum(clients.collect()[SHARDS_IN_TROUBLE].values()) == 1
-            assert "the work of docs/3 is cancelled and started again: no progress for 1000 ms" in caplog.messages
+            assert "the work of docs/3 is cancelled and started again: no progress for 1 s" in caplog.messages
             recovered.set()
             await until(lambda: pool.trouble == "")
             await asyncio.sleep(5)
@@ -202,7 +200,7 @@ async def test_work_that_ignores_its_cancellation_is_not_doubled() -> None:
             finally:
                 at_work[shard.partition] -= 1
 
-        async with a_pool(worker, work, max_processing_interval_ms=1_000) as pool:
+        async with a_pool(worker, work, max_processing_interval=1.0) as pool:
             await asyncio.sleep(5)
             assert pool.trouble == "the work of docs/3 makes no progress"
             ended.set()
@@ -228,7 +226,7 @@ async def test_a_pool_without_any_progress_gives_its_share_up() -> None:
         async def work(_shard: Shard) -> None:
             await forever()
 
-        async with a_pool(worker, hang, max_processing_interval_ms=2_000) as pool, a_pool(other, work) as second:
+        async with a_pool(worker, hang, max_processing_interval=2.0) as pool, a_pool(other, work) as second:
             await until(lambda: len(second.shards) == 4)
             assert pool.shards == ()
             at_work["let go"] = 1

@@ -11,19 +11,19 @@ from rota.client import Client, Election, LeadershipLost, Term
 from rota.client.election import CandidateRole
 from rota.protocol.messages import Heartbeat, RebalanceGroup
 from rota.types.leader import decode_candidate
-from tests.client.stage import SESSION_MS, a_coordinator, until
+from tests.client.stage import SESSION_S, a_coordinator, until
 from tests.client.test_election import NAME, Candidate, ended
 from tests.client.virtual_time import in_virtual_time
 
-HOLD_MS = 5_000
+HOLD_S = 5.0
 
 
 class Ranked(Candidate):
     """A candidate with a priority."""
 
-    def __init__(self, coordinator: object, name: str, priority: int = 0, hold_ms: int | None = HOLD_MS) -> None:
+    def __init__(self, coordinator: object, name: str, priority: int = 0, hold_s: float | None = HOLD_S) -> None:
         super().__init__(coordinator, name)  # type: ignore[arg-type]
-        self.priority, self.hold_ms = priority, hold_ms
+        self.priority, self.hold_s = priority, hold_s
         self.drain_ms = 0
         self.saw_stopping: list[bool] = []
 
@@ -31,15 +31,15 @@ class Ranked(Candidate):
         client: Client = self.client
         return client.leader(
             NAME,
-            session_timeout_ms=SESSION_MS,
+            session_timeout=SESSION_S,
             group_instance_id=group_instance_id,
             priority=self.priority,
-            preempt_after_ms=self.hold_ms,
+            preempt_after=self.hold_s,
         )
 
     async def campaign(self, stack: AsyncExitStack) -> asyncio.Task[None]:
         election = await stack.enter_async_context(self.election())
-        task = asyncio.create_task(election.run(self.write, drain_ms=self.drain_ms))
+        task = asyncio.create_task(election.run(self.write, drain_timeout=self.drain_ms / 1000))
         stack.push_async_callback(ended, task)
         return task
 
@@ -75,15 +75,15 @@ async def test_a_better_candidate_leads_after_the_leaders_body_ended() -> None:
 
         assert low.deeds == ["begins", "ends"]
         assert low.when("ends") <= high.when("begins")
-        assert high.when("begins") - joined_at >= (HOLD_MS / 1000) + low.ending_s
+        assert high.when("begins") - joined_at >= HOLD_S + low.ending_s
         assert low.diary[-1][2] < high.diary[0][2]
 
 
 @in_virtual_time
 async def test_work_may_drain_while_its_term_is_valid() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        low, high = Finishing(coordinator, "low"), Ranked(coordinator, "high", 10, hold_ms=0)
-        low.drain_ms, low.takes_s = 30_000, 3 * SESSION_MS / 1000
+        low, high = Finishing(coordinator, "low"), Ranked(coordinator, "high", 10, hold_s=0)
+        low.drain_ms, low.takes_s = 30_000, 3 * SESSION_S
         await low.campaign(stack)
         await until(lambda: low.deeds == ["begins"])
         await high.campaign(stack)
@@ -112,7 +112,7 @@ async def test_the_former_leader_leads_when_the_better_one_leaves() -> None:
 async def test_equal_priority_and_no_preemption_change_nothing() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         first, same = Ranked(coordinator, "first", 3), Ranked(coordinator, "same", 3)
-        patient = Ranked(coordinator, "patient", 9, hold_ms=None)
+        patient = Ranked(coordinator, "patient", 9, hold_s=None)
         await first.campaign(stack)
         await until(lambda: first.deeds == ["begins"])
         await same.campaign(stack)
@@ -131,7 +131,7 @@ async def test_a_better_candidate_that_leaves_keeps_the_leader() -> None:
         await low.campaign(stack)
         await until(lambda: low.deeds == ["begins"])
         async with high.election():
-            await asyncio.sleep(HOLD_MS / 1000 + 1)
+            await asyncio.sleep(HOLD_S + 1)
         await until(lambda: low.deeds == ["begins", "ends", "begins"])
         assert low.diary[-1][2] > low.diary[0][2]
 
@@ -139,7 +139,7 @@ async def test_a_better_candidate_that_leaves_keeps_the_leader() -> None:
 @in_virtual_time
 async def test_a_leader_cut_off_in_a_hand_over_ends_by_its_deadline() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        low, high = Finishing(coordinator, "low"), Ranked(coordinator, "high", 10, hold_ms=0)
+        low, high = Finishing(coordinator, "low"), Ranked(coordinator, "high", 10, hold_s=0)
         low.drain_ms, low.takes_s = 600_000, 300.0
         await low.campaign(stack)
         await until(lambda: low.deeds == ["begins"])
@@ -151,7 +151,7 @@ async def test_a_leader_cut_off_in_a_hand_over_ends_by_its_deadline() -> None:
         await until(lambda: high.deeds == ["begins"])
 
         assert low.deeds == ["begins", "ends"]
-        assert cut_at < low.when("ends") < cut_at + SESSION_MS / 1000
+        assert cut_at < low.when("ends") < cut_at + SESSION_S
         assert low.when("ends") < high.when("begins")
 
 
@@ -210,7 +210,7 @@ async def test_a_leader_asked_before_it_knows_that_it_leads_hands_over() -> None
 @in_virtual_time
 async def test_a_term_by_hand_is_waited_for_as_well() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        low, high = Ranked(coordinator, "low"), Ranked(coordinator, "high", 10, hold_ms=0)
+        low, high = Ranked(coordinator, "low"), Ranked(coordinator, "high", 10, hold_s=0)
         election = await stack.enter_async_context(low.election())
         term = await anext(election.terms())
         await high.campaign(stack)
@@ -229,7 +229,7 @@ async def end_slowly(term: Term, other: Candidate) -> None:
 
 
 def test_the_metadata_of_the_user_is_kept() -> None:
-    role = CandidateRole(b'{"endpoint": "http://a", "zone": "z1"}', priority=3, preempt_after_ms=None)
+    role = CandidateRole(b'{"endpoint": "http://a", "zone": "z1"}', priority=3, preempt_after=None)
     (protocol,) = role.protocols(("leader",), 1)
     assert b'"zone":"z1"' in protocol.metadata
     said = decode_candidate(protocol.metadata)
@@ -242,5 +242,5 @@ def test_the_metadata_of_the_user_is_kept() -> None:
 def test_settings_that_no_coordinator_would_find_are_refused() -> None:
     with pytest.raises(ValueError, match="JSON object"):
         CandidateRole(b"10.0.0.1:80", priority=1)
-    with pytest.raises(ValueError, match="preempt_after_ms"):
-        CandidateRole(preempt_after_ms=-1)
+    with pytest.raises(ValueError, match="preempt_after"):
+        CandidateRole(preempt_after=-1)

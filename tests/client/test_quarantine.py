@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from rota.client import Shard
-from tests.client.stage import GROUP, SESSION_MS, Worker, a_coordinator, a_worker, until
+from tests.client.stage import GROUP, SESSION_S, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
 POISON = "docs/3"
@@ -23,7 +23,7 @@ async def index(shard: Shard) -> None:
 async def restarted(worker: Worker, strategy: str, falls: list[str]) -> None:
     """A pool whose supervisor starts it again."""
     while True:
-        pool = worker.client.worker_pool(GROUP, ["docs"], index, strategy, session_timeout_ms=SESSION_MS)
+        pool = worker.client.worker_pool(GROUP, ["docs"], index, strategy, session_timeout=SESSION_S)
         try:
             await pool.run(handle_signals=False)
         except ValueError as error:
@@ -37,7 +37,7 @@ async def test_a_shard_that_fells_its_pools_is_left_out(strategy: str) -> None:
         first, second = a_worker(coordinator), a_worker(coordinator)
         admin, falls = first.client, list[str]()
         await admin.put_topic("docs", 6)
-        async with admin.consumer(GROUP, ["docs"], strategy, session_timeout_ms=SESSION_MS) as consumer:
+        async with admin.consumer(GROUP, ["docs"], strategy, session_timeout=SESSION_S) as consumer:
             await until(lambda: len(consumer.assignment or ()) == 6)
             await admin.quarantine_group(GROUP, after_falls=3)
         for worker in (first, second):

@@ -21,8 +21,8 @@ from tests.client.virtual_time import in_virtual_time
 
 TOPICS = {"work": 12}
 ALL = [TopicPartition("work", number) for number in range(12)]
-SESSION_MS = 3_000
-AT_REST_S = SESSION_MS / 1000 + 5
+SESSION_S = 3.0
+AT_REST_S = SESSION_S + 5
 SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 20))]
 EAGER, BOTH, COOPERATIVE = ("range",), ("cooperative-sticky", "range"), ("cooperative-sticky",)
 
@@ -44,7 +44,7 @@ class Process:
             "g",
             TOPICS,
             self.strategies,
-            session_timeout_ms=SESSION_MS,
+            session_timeout=SESSION_S,
             group_instance_id=self.instance_id,
             on_revoked=lambda _removed: asyncio.sleep(self.group.random.random() * self.group.drain_s),
         )
@@ -98,7 +98,7 @@ class Group:
         self.processes.remove(process)
         await process.close()
         # Some are back before the others have rebalanced without them, some later.
-        await asyncio.sleep(self.random.choice([0.0, 0.3, 1.5, SESSION_MS / 1000 + 1]))
+        await asyncio.sleep(self.random.choice([0.0, 0.3, 1.5, SESSION_S + 1]))
         self.start(strategies, process.instance_id)
 
     def unowned(self) -> list[TopicPartition]:
@@ -161,7 +161,7 @@ async def disturbed(group: Group, strategies: tuple[str, ...]) -> None:
         await extra.die()
     else:
         await extra.close()
-    await asyncio.sleep(SESSION_MS / 1000)
+    await asyncio.sleep(SESSION_S)
     await group.is_at_rest()
 
 
@@ -234,7 +234,7 @@ def a_liar(coordinator: LocalCoordinator, claims: Sequence[TopicPartition], gene
         protocol_type=PROTOCOL_TYPE,
         protocols={"cooperative-sticky": said},
         assign=lead,
-        session_timeout_ms=SESSION_MS,
+        session_timeout=SESSION_S,
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from rota.client import Election, Shard, WorkerPool
 from rota.protocol.defaults import STOP_REST_MS
 from rota.protocol.messages import LeaveGroup
-from tests.client.stage import GROUP, SESSION_MS, TOPICS, Partitions, Worker, a_coordinator, a_worker, until
+from tests.client.stage import GROUP, SESSION_S, TOPICS, Partitions, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
 CLOSE_S = 2.0
@@ -52,15 +52,15 @@ async def test_a_cut_off_on_revoked_is_not_repeated_before_the_leave(kind: str) 
 def a_member(worker: Worker, kind: str, **callbacks: Any) -> Any:
     client = worker.client
     if kind == "consumer":
-        return client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS, **callbacks)
+        return client.consumer(GROUP, TOPICS, session_timeout=SESSION_S, **callbacks)
     if kind == "connect_worker":
-        return client.connect_worker(GROUP, (), session_timeout_ms=SESSION_MS, **callbacks)
+        return client.connect_worker(GROUP, (), session_timeout=SESSION_S, **callbacks)
     return client.member(
         GROUP,
         protocol_type="own",
         protocols={"v1": b""},
         assign=lambda generation: {member.member_id: b"all" for member in generation.members},
-        session_timeout_ms=SESSION_MS,
+        session_timeout=SESSION_S,
         **callbacks,
     )
 
@@ -77,10 +77,10 @@ async def test_on_revoked_is_called_for_the_part_still_missing() -> None:
 
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
-        consumer = worker.client.consumer(GROUP, TOPICS, session_timeout_ms=60_000, on_revoked=on_revoked)
+        consumer = worker.client.consumer(GROUP, TOPICS, session_timeout=60.0, on_revoked=on_revoked)
         await consumer.start()
         await consumer.wait_assigned()
-        async with a_worker(coordinator, "other").client.consumer(GROUP, TOPICS, session_timeout_ms=60_000):
+        async with a_worker(coordinator, "other").client.consumer(GROUP, TOPICS, session_timeout=60.0):
             await until(lambda: len(calls) == 1)
             await consumer.close(timeout=CLOSE_S)
         assert calls == [6, 6]
@@ -99,13 +99,13 @@ async def ignores_its_cancellation(_subject: object) -> None:
 
 
 def an_election_and_its_run(worker: Worker) -> tuple[Election, Any]:
-    election = worker.client.leader(GROUP, session_timeout_ms=SESSION_MS)
+    election = worker.client.leader(GROUP, session_timeout=SESSION_S)
     return election, election.run(ignores_its_cancellation)
 
 
 def a_pool_and_its_run(worker: Worker) -> tuple[WorkerPool, Any]:
     work = ignores_its_cancellation
-    pool = worker.client.worker_pool(GROUP, {"work": 1}, work, session_timeout_ms=SESSION_MS)
+    pool = worker.client.worker_pool(GROUP, {"work": 1}, work, session_timeout=SESSION_S)
     return pool, pool.run()
 
 
@@ -117,12 +117,12 @@ async def cleans_up_for_three_seconds(_subject: object) -> None:
 
 
 def an_election(worker: Worker) -> tuple[Election, Any]:
-    election = worker.client.leader(GROUP, session_timeout_ms=SESSION_MS)
+    election = worker.client.leader(GROUP, session_timeout=SESSION_S)
     return election, election.run(cleans_up_for_three_seconds)
 
 
 def a_pool(worker: Worker) -> tuple[WorkerPool, Any]:
-    pool = worker.client.worker_pool(GROUP, {"work": 1}, cleans_up_for_three_seconds, session_timeout_ms=SESSION_MS)
+    pool = worker.client.worker_pool(GROUP, {"work": 1}, cleans_up_for_three_seconds, session_timeout=SESSION_S)
     return pool, pool.run()
 
 
@@ -177,13 +177,13 @@ async def test_the_group_is_not_left_while_work_resists_cancellation(
 async def test_a_candidate_leads_again_only_after_its_lost_work_ended() -> None:
     async with a_coordinator() as coordinator:
         worker, other = a_worker(coordinator, "a"), a_worker(coordinator, "b")
-        async with worker.client.leader(GROUP, session_timeout_ms=SESSION_MS) as election:
+        async with worker.client.leader(GROUP, session_timeout=SESSION_S) as election:
             running = asyncio.create_task(election.run(ignores_its_cancellation))
             await until(lambda: election.is_leader)
             worker.cable.pull()
             await until(lambda: not election.is_leader)
             worker.cable.plug_in()
-            async with other.client.leader(GROUP, session_timeout_ms=SESSION_MS) as second:
+            async with other.client.leader(GROUP, session_timeout=SESSION_S) as second:
                 await until(lambda: second.is_leader)
             await asyncio.sleep(10)
             assert (election.is_leader, running.done()) == (False, False)
@@ -201,7 +201,7 @@ async def test_an_ordered_end_of_an_election_is_no_warning(caplog: pytest.LogCap
     caplog.set_level(logging.INFO)
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
-        election = worker.client.leader(GROUP, session_timeout_ms=SESSION_MS)
+        election = worker.client.leader(GROUP, session_timeout=SESSION_S)
         running = asyncio.create_task(election.run(wait))
         await until(lambda: election.is_leader)
         await election.resign()
@@ -222,7 +222,7 @@ async def test_a_lost_leadership_is_a_warning(caplog: pytest.LogCaptureFixture) 
 
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
-        election = worker.client.leader(GROUP, session_timeout_ms=SESSION_MS)
+        election = worker.client.leader(GROUP, session_timeout=SESSION_S)
         running = asyncio.create_task(election.run(wait))
         await until(lambda: election.is_leader)
         worker.cable.pull()
@@ -240,7 +240,7 @@ async def test_a_member_closed_during_an_outage_stays_closed(
     caplog.set_level(logging.INFO)
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
-        async with worker.client.leader(GROUP, session_timeout_ms=SESSION_MS):
+        async with worker.client.leader(GROUP, session_timeout=SESSION_S):
             worker.cable.pull()
             await asyncio.sleep(4)
         assert "served again" not in caplog.text
@@ -254,7 +254,7 @@ async def test_a_pool_that_comes_back_is_not_said_to_wait_for_its_work(caplog: p
 
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
-        async with worker.client.worker_pool(GROUP, TOPICS, work, session_timeout_ms=SESSION_MS) as pool:
+        async with worker.client.worker_pool(GROUP, TOPICS, work, session_timeout=SESSION_S) as pool:
             await until(lambda: len(pool.shards) == 12)
             await pool.consumer.step_aside("enough")
             pool.consumer.come_back()
@@ -283,7 +283,7 @@ async def test_a_stop_ends_in_time_where_the_coordinator_hangs(drains: bool, cap
 
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
-        pool = worker.client.worker_pool(GROUP, {"work": 1}, work, session_timeout_ms=60_000)
+        pool = worker.client.worker_pool(GROUP, {"work": 1}, work, session_timeout=60.0)
         running = asyncio.create_task(pool.run())
         await until(lambda: len(pool.shards) == 1)
         worker.cable.is_silent = True
@@ -299,7 +299,7 @@ async def test_a_stop_ends_in_time_where_the_coordinator_hangs(drains: bool, cap
 async def test_a_consumer_stops_in_time_where_the_coordinator_hangs() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
-        consumer = worker.client.consumer(GROUP, TOPICS, session_timeout_ms=60_000)
+        consumer = worker.client.consumer(GROUP, TOPICS, session_timeout=60.0)
         running = asyncio.create_task(consumer.run())
         await consumer.wait_assigned()
         consumer.store("work", 3, 5)
@@ -326,9 +326,9 @@ async def test_progress_after_a_long_drain_is_committed_before_leaving() -> None
 
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
-        pool = worker.client.worker_pool("pool", {"work": 1}, work, session_timeout_ms=SESSION_MS)
-        consumer = worker.client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS, on_revoked=on_revoked)
-        running = [asyncio.create_task(kind.run(drain_ms=60_000)) for kind in (pool, consumer)]
+        pool = worker.client.worker_pool("pool", {"work": 1}, work, session_timeout=SESSION_S)
+        consumer = worker.client.consumer(GROUP, TOPICS, session_timeout=SESSION_S, on_revoked=on_revoked)
+        running = [asyncio.create_task(kind.run(drain_timeout=60.0)) for kind in (pool, consumer)]
         await until(lambda: len(pool.shards) == 1 and bool(consumer.assignment))
         pool.stop()
         consumer.stop()

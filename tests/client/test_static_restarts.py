@@ -18,7 +18,7 @@ from rota.runtime.coordinator import LocalCoordinator
 from tests.client.stage import Cable, a_coordinator
 from tests.client.virtual_time import in_virtual_time
 
-SESSION_MS = 30_000
+SESSION_S = 30.0
 STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky", "weighted", "rack-aware", "server:sticky"]
 LONG_S = 600
 
@@ -34,7 +34,7 @@ class Pods:
     members: list[Consumer] = field(default_factory=list)
 
     async def start(self, number: int, **changed: Any) -> None:
-        options = {"session_timeout_ms": SESSION_MS, **self.options, **changed}
+        options = {"session_timeout": SESSION_S, **self.options, **changed}
         client = Client(Cable(self.coordinator), client_id="w")
         consumer = client.consumer(
             "g", options.pop("topics", self.topics), group_instance_id=f"pod-{number}", **options
@@ -162,7 +162,7 @@ async def test_weights_that_changed_while_the_leader_was_away_count() -> None:
 @in_virtual_time
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "server:range"])
 async def test_a_topic_matched_during_a_leaders_absence_is_assigned(strategy: str) -> None:
-    async with pods(3, re.compile("t.*"), strategy=strategy, topics_refresh_ms=2_000) as (group, admin):
+    async with pods(3, re.compile("t.*"), strategy=strategy, topics_refresh_interval=2.0) as (group, admin):
         leader = group.leader
         await group.stop(leader)
         await admin.put_topic("t2", 6)
@@ -194,7 +194,7 @@ async def test_a_leader_that_restarts_with_other_topics_gets_those(strategy: str
 async def test_a_restarted_follower_gets_its_other_topics_in_the_end(
     strategy: str, counts: dict[str, int] | None
 ) -> None:
-    options: dict[str, Any] = {"strategy": strategy, "topics_refresh_ms": 2_000, "partitions_per_topic": counts}
+    options: dict[str, Any] = {"strategy": strategy, "topics_refresh_interval": 2.0, "partitions_per_topic": counts}
     async with pods(2, **options) as (group, admin):
         await admin.put_topic("u", 4)
         await group.restart(1 - group.leader, topics="u")
@@ -230,7 +230,7 @@ async def workers(configured: Any, **options: Any) -> AsyncIterator[tuple[list[C
 
         async def start(number: int, configured: Any) -> ConnectWorker:
             client = Client(Cable(coordinator), client_id="w")
-            given = {"session_timeout_ms": SESSION_MS, "refresh_ms": 1_000, **options}
+            given = {"session_timeout": SESSION_S, "refresh_interval": 1.0, **options}
             worker = client.connect_worker("g", configured, group_instance_id=f"pod-{number}", **given)
             return await stacks[number].enter_async_context(worker)
 

@@ -59,7 +59,7 @@ async def test_a_leader_stopped_past_its_session_writes_nothing_more(processes: 
         command = (sys.executable, "-m", "tests.client.writer", server.url, str(resource.port))
         stopped = processes.start(*command, cwd=ROOT)
         await asyncio.to_thread(stopped.wait_for_line, r"^begins with token \d+$")
-        async with client.leader(NAME, session_timeout_ms=60_000) as election:
+        async with client.leader(NAME, session_timeout=60.0) as election:
             await election.member.wait_assigned()
             stopped.pause()
             term = await anext(election.terms())

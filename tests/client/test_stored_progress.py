@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from rota.client import Consumer, MembershipLost, OffsetToCommit, Shard
-from tests.client.stage import GROUP, SESSION_MS, TOPICS, Partitions, Worker, a_coordinator, a_worker, until
+from tests.client.stage import GROUP, SESSION_S, TOPICS, Partitions, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
-INTERVALS = pytest.mark.parametrize("auto_commit_ms", [None, 60_000])
+INTERVALS = pytest.mark.parametrize("auto_commit_interval", [None, 60.0])
 
 
 def a_consumer(worker: Worker, **options: Any) -> Consumer:
-    return worker.client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS, **options)
+    return worker.client.consumer(GROUP, TOPICS, session_timeout=SESSION_S, **options)
 
 
 async def committed(worker: Worker) -> dict[int, int]:
@@ -24,10 +24,10 @@ async def committed(worker: Worker) -> dict[int, int]:
 
 @INTERVALS
 @in_virtual_time
-async def test_what_is_stored_is_committed_when_the_block_is_left(auto_commit_ms: int | None) -> None:
+async def test_what_is_stored_is_committed_when_the_block_is_left(auto_commit_interval: float | None) -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
-        async with a_consumer(worker, auto_commit_ms=auto_commit_ms) as consumer:
+        async with a_consumer(worker, auto_commit_interval=auto_commit_interval) as consumer:
             await consumer.wait_assigned()
             consumer.store("work", 3, 7)
         assert await committed(worker) == {3: 7}
@@ -35,7 +35,7 @@ async def test_what_is_stored_is_committed_when_the_block_is_left(auto_commit_ms
 
 @INTERVALS
 @in_virtual_time
-async def test_what_on_revoked_stores_is_committed_too(auto_commit_ms: int | None) -> None:
+async def test_what_on_revoked_stores_is_committed_too(auto_commit_interval: float | None) -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
 
@@ -43,7 +43,7 @@ async def test_what_on_revoked_stores_is_committed_too(auto_commit_ms: int | Non
             for place in removed:
                 consumer.store(place.topic, place.partition, 9)
 
-        consumer = a_consumer(worker, auto_commit_ms=auto_commit_ms, on_revoked=on_revoked)
+        consumer = a_consumer(worker, auto_commit_interval=auto_commit_interval, on_revoked=on_revoked)
         async with consumer:
             await consumer.wait_assigned()
         assert await committed(worker) == dict.fromkeys(range(12), 9)
@@ -52,10 +52,12 @@ async def test_what_on_revoked_stores_is_committed_too(auto_commit_ms: int | Non
 @INTERVALS
 @in_virtual_time
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-async def test_what_is_stored_is_committed_before_a_partition_moves(strategy: str, auto_commit_ms: int | None) -> None:
+async def test_what_is_stored_is_committed_before_a_partition_moves(
+    strategy: str, auto_commit_interval: float | None
+) -> None:
     async with a_coordinator() as coordinator:
         worker, other = a_worker(coordinator, "a"), a_worker(coordinator, "b")
-        async with a_consumer(worker, strategy=strategy, auto_commit_ms=auto_commit_ms) as consumer:
+        async with a_consumer(worker, strategy=strategy, auto_commit_interval=auto_commit_interval) as consumer:
             await consumer.wait_assigned()
             for partition in range(12):
                 consumer.store("work", partition, 100 + partition)
@@ -67,13 +69,15 @@ async def test_what_is_stored_is_committed_before_a_partition_moves(strategy: st
 
 @INTERVALS
 @in_virtual_time
-async def test_what_the_work_of_a_pool_stores_is_committed_at_its_end(auto_commit_ms: int | None) -> None:
+async def test_what_the_work_of_a_pool_stores_is_committed_at_its_end(auto_commit_interval: float | None) -> None:
     async def work(shard: Shard) -> None:
         shard.store(42)
 
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
-        await worker.client.worker_pool(GROUP, {"work": 2}, work, auto_commit_ms=auto_commit_ms).run(until_done=True)
+        await worker.client.worker_pool(GROUP, {"work": 2}, work, auto_commit_interval=auto_commit_interval).run(
+            until_done=True
+        )
         assert await committed(worker) == {0: 42, 1: 42}
 
 
@@ -111,7 +115,7 @@ async def test_nothing_is_stored_once_on_revoked_has_returned() -> None:
     """While the last commits are under way the partition is not given up yet, and a stored offset would get lost."""
     async with a_coordinator() as coordinator:
         worker, revoked = a_worker(coordinator), asyncio.Event()
-        consumer = a_consumer(worker, auto_commit_ms=100, on_revoked=lambda removed: revoked.set())
+        consumer = a_consumer(worker, auto_commit_interval=0.1, on_revoked=lambda removed: revoked.set())
         await consumer.start()
         await consumer.wait_assigned()
         worker.cable.commits_may_go.clear()

@@ -34,7 +34,7 @@ def test_a_term_is_held_and_handed_over_when_the_block_ends(url: str) -> None:
     with a_client(url) as client:
         tokens = []
         for _ in range(2):
-            with client.leader("writer", session_timeout_ms=60_000) as election:
+            with client.leader("writer", session_timeout=60.0) as election:
                 term = next(iter(election.terms()))
                 with term:
                     assert term.is_valid
@@ -44,7 +44,7 @@ def test_a_term_is_held_and_handed_over_when_the_block_ends(url: str) -> None:
 
 
 def test_a_term_that_is_over_is_reported_at_the_end_of_its_block(url: str) -> None:
-    with a_client(url) as client, client.leader("writer", session_timeout_ms=60_000) as election:
+    with a_client(url) as client, client.leader("writer", session_timeout=60.0) as election:
         term = next(iter(election.terms()))
         with pytest.raises(LeadershipLost):
             resign_while_working(election, term)
@@ -62,7 +62,7 @@ def resign_while_working(election: Any, term: Any) -> None:
 
 
 def test_run_calls_a_plain_function_in_each_term(url: str) -> None:
-    with a_client(url) as client, client.leader("writer", session_timeout_ms=60_000) as election:
+    with a_client(url) as client, client.leader("writer", session_timeout=60.0) as election:
         assert election.run(lambda term: term.fencing_token) == fencing_token(1)
 
 
@@ -133,11 +133,11 @@ def test_a_bad_url_leaves_no_thread_behind() -> None:
 
 def test_a_lock_waits_and_is_released_at_the_blocks_end(url: str) -> None:
     with a_client(url) as client:
-        with client.lock("one", session_timeout_ms=60_000) as lock:
+        with client.lock("one", session_timeout=60.0) as lock:
             assert (lock.number, lock.is_valid) == (0, True)
             with pytest.raises(TimeoutError, match="no permit of 'one'"):
-                client.lock("one", wait_ms=100).start()
-        with client.lock("one", session_timeout_ms=60_000) as again:
+                client.lock("one", wait_timeout=0.1).start()
+        with client.lock("one", session_timeout=60.0) as again:
             assert again.fencing_token > lock.fencing_token
         assert lock.lost.is_set()
 
@@ -145,7 +145,7 @@ def test_a_lock_waits_and_is_released_at_the_blocks_end(url: str) -> None:
 def test_a_lost_permit_is_reported_at_the_end_of_its_block(url: str) -> None:
     reported: list[int] = []
     with a_client(url) as client:
-        permits = client.permits("two", 2, session_timeout_ms=60_000, on_lost=lambda lost: reported.append(lost.number))
+        permits = client.permits("two", 2, session_timeout=60.0, on_lost=lambda lost: reported.append(lost.number))
         with pytest.raises(PermitLost, match="the permit was lost"):
             work_until_removed(client, permits)
     assert reported == [0]

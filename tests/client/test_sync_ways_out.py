@@ -47,7 +47,7 @@ def raised_by(program: Callable[[], object]) -> BaseException | None:
 
 def test_a_term_may_be_resigned_in_its_own_block(url: str) -> None:
     def program() -> None:
-        with a_client(url) as client, client.leader("writer", session_timeout_ms=60_000) as election:
+        with a_client(url) as client, client.leader("writer", session_timeout=60.0) as election:
             with next(iter(election.terms())) as term:
                 election.resign("enough")
                 term.lost.wait(timeout=PATIENCE_S)
@@ -59,7 +59,7 @@ def test_work_may_resign_the_election_that_runs_it(url: str) -> None:
     begun: list[int] = []
 
     def program() -> None:
-        with a_client(url) as client, client.leader("writer", session_timeout_ms=60_000) as election:
+        with a_client(url) as client, client.leader("writer", session_timeout=60.0) as election:
 
             def work(term: Any) -> str:
                 begun.append(term.fencing_token)
@@ -83,11 +83,11 @@ def test_an_exit_in_a_thread_of_the_sdk_leaves_and_ends(url: str, place: str) ->
     def program() -> None:
         with a_client(url) as client:
             if place == "election":
-                client.leader("exits", session_timeout_ms=60_000).run(leave)
+                client.leader("exits", session_timeout=60.0).run(leave)
             elif place == "work":
-                client.worker_pool("exits", {"work": 1}, leave, session_timeout_ms=60_000).run()
+                client.worker_pool("exits", {"work": 1}, leave, session_timeout=60.0).run()
             else:
-                with client.consumer("exits", {"work": 1}, on_assigned=leave, session_timeout_ms=60_000) as consumer:
+                with client.consumer("exits", {"work": 1}, on_assigned=leave, session_timeout=60.0) as consumer:
                     consumer.run()
 
     exited = raised_by(program)
@@ -107,7 +107,7 @@ def test_a_signal_ends_the_run_of_a_sync_pool_in_order(url: str) -> None:
         drained.append(shard.partition)
 
     with a_client(url) as client:
-        client.worker_pool("stops", {"work": 1}, work, session_timeout_ms=60_000).run()
+        client.worker_pool("stops", {"work": 1}, work, session_timeout=60.0).run()
         assert client.describe_group("stops").members == ()
     assert drained == [0]
 

@@ -39,7 +39,7 @@ async def test_work_in_a_thread_asks_whether_it_still_holds_its_shard() -> None:
         async def work(shard: Shard) -> None:
             await asyncio.to_thread(in_thread, shard)
 
-        async with worker.client.worker_pool(GROUP, {"work": 1}, work, drain_ms=30_000) as pool:
+        async with worker.client.worker_pool(GROUP, {"work": 1}, work, drain_timeout=30.0) as pool:
             while not seen:  # noqa: ASYNC110 — set by another thread
                 await asyncio.sleep(0.01)
             assert await asyncio.to_thread(lambda: pool.consumer.assignment) == (("work", 0),)
@@ -62,7 +62,7 @@ async def test_work_in_a_thread_sees_a_loss_despite_a_blocked_loop() -> None:
         async def work(shard: Shard) -> None:
             await asyncio.to_thread(in_thread, shard)
 
-        pool = worker.client.worker_pool(GROUP, {"work": 1}, work, session_timeout_ms=1_000)
+        pool = worker.client.worker_pool(GROUP, {"work": 1}, work, session_timeout=1.0)
         async with pool:
             await pool.consumer.wait_assigned()
             worker.cable.pull()
@@ -75,7 +75,7 @@ async def test_work_in_a_thread_sees_a_loss_despite_a_blocked_loop() -> None:
 
 @in_virtual_time
 async def test_the_heartbeat_thread_beats_once_for_half_a_session() -> None:
-    async with a_coordinator() as coordinator, a_worker(coordinator).member(session_timeout_ms=10_000) as member:
+    async with a_coordinator() as coordinator, a_worker(coordinator).member(session_timeout=10.0) as member:
         await member.wait_assigned()
         driver, beats = member._driver, 0
         for _ in range(120):  # It looks ten times a second, for 12 s, while the event loop is blocked.
@@ -100,7 +100,7 @@ async def test_threads_may_ask_a_term_and_have_the_candidate_stop() -> None:
         async def work(term: Term) -> bool:
             return await asyncio.to_thread(in_thread, term)
 
-        assert await election.run(work, drain_ms=30_000) is True
+        assert await election.run(work, drain_timeout=30.0) is True
 
 
 def test_a_stop_signal_is_never_cleared() -> None:
@@ -139,7 +139,7 @@ async def test_the_first_signal_drains_and_the_second_cancels(number: signal.Sig
         former = signal.getsignal(number)
         pool = a_worker(coordinator).client.worker_pool(GROUP, {"work": 1}, work)
         async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(pool.run(drain_ms=60_000))
+            running = tasks.create_task(pool.run(drain_timeout=60.0))
             while not pool.shards:  # noqa: ASYNC110 — the work begins with it
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.05)

@@ -22,7 +22,7 @@ from rota.testing.memory import MemoryStore
 from rota.types.plain import decode_plain_assignment
 from tests.http.serving import serving
 
-SESSION_MS = 90_000
+SESSION_S = 90.0
 DEADLINE_S = 20.0
 """Shorter than the interval of heartbeats: members must be notified, not find out."""
 LED_BY_MEMBERS, LED_BY_THE_SERVER = "", "server:"
@@ -69,8 +69,8 @@ def consumers(client: Client, count: int, topics: str | re.Pattern[str], strateg
             *("g", topics, strategy),
             rack_id="abc"[index],
             capacity=index + 1,
-            topics_refresh_ms=3_600_000,
-            session_timeout_ms=SESSION_MS,
+            topics_refresh_interval=3600.0,
+            session_timeout=SESSION_S,
         )
         for index in range(count)
     ]
@@ -124,7 +124,7 @@ async def test_changes_that_no_strategy_reads_cause_no_rebalance(client: Client)
 async def test_excepted_topics_are_no_members_work(client: Client, leads: str) -> None:
     for topic in ("w-1", "w-audit", "orders"):
         await client.put_topic(topic, 1)
-    options = {"topics_except": ["w-au*"], "topics_refresh_ms": 3_600_000, "session_timeout_ms": SESSION_MS}
+    options = {"topics_except": ["w-au*"], "topics_refresh_interval": 3600.0, "session_timeout": SESSION_S}
     member = client.consumer("g", re.compile("w-.*"), f"{leads}range", **options)  # type: ignore[arg-type]
     async with member:
         await until(lambda: topics_of(member) == {"w-1"})

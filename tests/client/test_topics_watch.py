@@ -92,7 +92,9 @@ async def a_group(
     members = []
     for client, line in zip(clients, lines[1:], strict=True):
         line.answer_watch = answer_watch
-        member = client.consumer("g", topics, strategy, topics_refresh_ms=refresh_ms, topics_debounce_ms=debounce_ms)
+        member = client.consumer(
+            "g", topics, strategy, topics_refresh_interval=refresh_ms / 1000, topics_debounce=debounce_ms / 1000
+        )
         members.append(await stack.enter_async_context(member))
         await member.wait_assigned()
     await within(30, lambda: sizes(members) == [1, 1])

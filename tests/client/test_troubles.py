@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from rota.client import Rejected, Unreachable
 from rota.client.events import Reachable
-from tests.client.stage import GROUP, SESSION_MS, TOPICS, a_coordinator, a_worker, until
+from tests.client.stage import GROUP, SESSION_S, TOPICS, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
 
@@ -48,7 +48,7 @@ async def test_a_server_that_accepts_calls_and_hangs_is_noticed() -> None:
                 began = asyncio.get_running_loop().time()
                 await until(lambda: bool(member.trouble))
                 # A heartbeat that got through is parked for a third of the session, and so would be the next one.
-                assert asyncio.get_running_loop().time() - began <= 2 * SESSION_MS / 3_000 + 1.1
+                assert asyncio.get_running_loop().time() - began <= 2 * SESSION_S / 3 + 1.1
                 worker.cable.is_silent = False
 
 
@@ -95,7 +95,7 @@ async def test_the_events_have_the_cause() -> None:
 async def test_a_member_that_is_rejected_for_want_of_room_says_so() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
-        async with worker.client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS) as member:
+        async with worker.client.consumer(GROUP, TOPICS, session_timeout=SESSION_S) as member:
             seen: list[object] = []
 
             async def watch() -> None:

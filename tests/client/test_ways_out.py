@@ -11,7 +11,7 @@ import pytest
 from rota.client import Consumer, Election, Generation, LeadershipLost, Member, Term
 from rota.protocol.messages import LeaveGroup
 from rota.runtime.coordinator import LocalCoordinator
-from tests.client.stage import GROUP, SESSION_MS, TOPICS, Partitions, Worker, a_coordinator, a_worker, until
+from tests.client.stage import GROUP, SESSION_S, TOPICS, Partitions, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time, pause
 
 NAME = "billing-writer"
@@ -19,7 +19,7 @@ NAME = "billing-writer"
 
 def a_candidate(coordinator: LocalCoordinator, name: str) -> tuple[Worker, Election]:
     worker = a_worker(coordinator, name)
-    return worker, worker.client.leader(NAME, session_timeout_ms=SESSION_MS)
+    return worker, worker.client.leader(NAME, session_timeout=SESSION_S)
 
 
 def leaves_of(worker: Worker) -> int:
@@ -48,12 +48,12 @@ async def test_a_body_may_resign_and_another_candidate_leads(way: str) -> None:
         async def work(term: Term) -> None:
             begun.append("first")
             if way == "resign":
-                await first.resign("enough", pause_s=60)
+                await first.resign("enough", pause=60)
             elif way == "step_aside":
                 await first.member.step_aside("enough")
             else:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(first.resign("enough", pause_s=60))
+                    tasks.create_task(first.resign("enough", pause=60))
             begun.append("never")
 
         async def wait(term: Term) -> None:
@@ -122,7 +122,7 @@ async def test_work_that_notices_its_loss_first_is_called_again() -> None:
                 term.raise_if_lost()
             return "done"
 
-        election = a_worker(coordinator).client.leader("writer", session_timeout_ms=SESSION_MS)
+        election = a_worker(coordinator).client.leader("writer", session_timeout=SESSION_S)
         assert await election.run(work) == "done"
 
         assert len(tokens) == 2
@@ -133,7 +133,7 @@ async def test_work_that_notices_its_loss_first_is_called_again() -> None:
 async def test_work_that_asks_and_was_removed_is_called_again() -> None:
     async with a_coordinator() as coordinator:
         client = a_worker(coordinator).client
-        election, tokens = client.leader("writer", session_timeout_ms=SESSION_MS), list[int]()
+        election, tokens = client.leader("writer", session_timeout=SESSION_S), list[int]()
 
         async def work(term: Term) -> str:
             tokens.append(term.fencing_token)
@@ -219,7 +219,7 @@ async def test_a_stop_lets_the_work_of_a_term_drain_and_leaves() -> None:
             ends.append("by itself" if term.is_valid else "too late")
             return "done"
 
-        running = asyncio.create_task(election.run(work, drain_ms=5_000))
+        running = asyncio.create_task(election.run(work, drain_timeout=5.0))
         await leads(election)
         election.stop()
         assert await running == "done"
@@ -235,7 +235,7 @@ async def test_a_second_stop_does_not_wait_for_the_drain() -> None:
         async def work(term: Term) -> None:
             await asyncio.Event().wait()
 
-        running = asyncio.create_task(election.run(work, drain_ms=60_000))
+        running = asyncio.create_task(election.run(work, drain_timeout=60.0))
         await leads(election)
         election.stop()
         await asyncio.sleep(1)
@@ -250,7 +250,7 @@ async def test_a_second_stop_does_not_wait_for_the_drain() -> None:
 
 
 def a_consumer(worker: Worker, **callbacks: Any) -> Consumer:
-    return worker.client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS, **callbacks)
+    return worker.client.consumer(GROUP, TOPICS, session_timeout=SESSION_S, **callbacks)
 
 
 @in_virtual_time
@@ -286,7 +286,7 @@ async def test_a_client_closes_members_that_are_still_open() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         async with worker.client as client:
-            consumer = client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS)
+            consumer = client.consumer(GROUP, TOPICS, session_timeout=SESSION_S)
             await consumer.start()
             await consumer.wait_assigned()
         assert leaves_of(worker) == 1
@@ -377,7 +377,7 @@ async def test_an_error_that_the_sdk_does_not_know_costs_no_share() -> None:
 
             worker.cable.send = broken  # type: ignore[method-assign]
             await until(lambda: failures < 0)
-            await asyncio.sleep(2 * SESSION_MS / 1000)
+            await asyncio.sleep(2 * SESSION_S)
             assert consumer.assignment is not None
 
 
@@ -394,7 +394,7 @@ async def test_a_pool_survives_an_outage_that_a_commit_meets() -> None:
                 await shard.commit(offset)
                 await asyncio.sleep(0.05)
 
-        pool = worker.client.worker_pool(GROUP, {"work": 4}, work, session_timeout_ms=SESSION_MS)
+        pool = worker.client.worker_pool(GROUP, {"work": 4}, work, session_timeout=SESSION_S)
         async with pool:
             for round_number in range(1, 11):
                 await until(lambda least=4 * round_number: attempts >= least)  # type: ignore[misc]
@@ -415,7 +415,7 @@ async def test_a_pool_runs_inside_and_outside_of_its_block(inside: bool) -> None
             drained.append(shard.partition)
             await shard.commit(7)
 
-        pool = worker.client.worker_pool(GROUP, {"work": 4}, work, session_timeout_ms=SESSION_MS)
+        pool = worker.client.worker_pool(GROUP, {"work": 4}, work, session_timeout=SESSION_S)
 
         async def in_block() -> None:
             async with pool:
@@ -435,7 +435,7 @@ async def test_a_static_member_that_makes_no_progress_keeps_its_seat() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         member = worker.client.consumer(
-            GROUP, TOPICS, session_timeout_ms=SESSION_MS, max_processing_interval_ms=1_000, group_instance_id="pod-0"
+            GROUP, TOPICS, session_timeout=SESSION_S, max_processing_interval=1.0, group_instance_id="pod-0"
         )
         async with member:
             await member.wait_assigned()

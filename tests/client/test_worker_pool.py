@@ -9,7 +9,7 @@ import pytest
 
 from rota.client import Shard, WorkerPool
 from rota.protocol.fencing_token import fencing_token
-from tests.client.stage import GROUP, SESSION_MS, Worker, a_coordinator, a_worker, until
+from tests.client.stage import GROUP, SESSION_S, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
 END = 50
@@ -36,7 +36,7 @@ class Ledger:
 
 
 def a_pool(worker: Worker, ledger: Ledger) -> WorkerPool:
-    return worker.client.worker_pool(GROUP, {"work": 4}, ledger.index, session_timeout_ms=SESSION_MS)
+    return worker.client.worker_pool(GROUP, {"work": 4}, ledger.index, session_timeout=SESSION_S)
 
 
 @in_virtual_time
@@ -54,7 +54,7 @@ async def test_a_run_until_done_leaves_once_all_work_has_returned() -> None:
     async with a_coordinator() as coordinator:
         ledger, client = Ledger(), a_worker(coordinator).client
 
-        await client.worker_pool(GROUP, {"work": 4}, ledger.index, session_timeout_ms=SESSION_MS).run(until_done=True)
+        await client.worker_pool(GROUP, {"work": 4}, ledger.index, session_timeout=SESSION_S).run(until_done=True)
 
         assert len(ledger.done) == 4 * END
         assert (await client.describe_group(GROUP)).members == ()
@@ -71,7 +71,7 @@ async def test_a_stop_of_a_run_until_done_drains_work() -> None:
 
     async with a_coordinator() as coordinator:
         client = a_worker(coordinator).client
-        pool = client.worker_pool(GROUP, {"work": 4}, work, session_timeout_ms=SESSION_MS)
+        pool = client.worker_pool(GROUP, {"work": 4}, work, session_timeout=SESSION_S)
         running = asyncio.create_task(pool.run(until_done=True))
         await until(lambda: len(pool.shards) == 4)
 
@@ -127,7 +127,7 @@ class Copies:
         self.active: set[int] = set()
 
     def pool(self, worker: Worker, strategy: str) -> WorkerPool:
-        return worker.client.worker_pool(GROUP, "work", self.serve, strategy, session_timeout_ms=SESSION_MS)
+        return worker.client.worker_pool(GROUP, "work", self.serve, strategy, session_timeout=SESSION_S)
 
     async def serve(self, shard: Shard) -> None:
         self.shards[shard.partition] = shard
@@ -151,7 +151,7 @@ async def test_the_work_on_a_lost_shard_is_cancelled_at_the_deadline() -> None:
             await ledger.index(shard)
             await asyncio.Event().wait()
 
-        pool = worker.client.worker_pool(GROUP, {"work": 4}, wait, session_timeout_ms=SESSION_MS)
+        pool = worker.client.worker_pool(GROUP, {"work": 4}, wait, session_timeout=SESSION_S)
         async with pool:
             await until(lambda: sum(ledger.at_work.values()) == 4)
             assert [(shard.is_held, shard.fencing_token) for shard in shards] == [(True, fencing_token(1))] * 4
@@ -178,7 +178,7 @@ async def test_work_may_end_by_itself_while_it_drains() -> None:
                 raise
 
         client = a_worker(coordinator).client
-        async with client.worker_pool(GROUP, {"work": 1}, work, drain_ms=2_000) as pool:
+        async with client.worker_pool(GROUP, {"work": 1}, work, drain_timeout=2.0) as pool:
             await until(lambda: len(pool.shards) == 1)
             await asyncio.sleep(0.1)
         assert ends == ["by itself"]

@@ -22,7 +22,7 @@ from rota.client import (
 from rota.client.losses import without_losses
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, OffsetToCommit
-from tests.client.stage import GROUP, SESSION_MS, Worker, a_coordinator, a_worker, until
+from tests.client.stage import GROUP, SESSION_S, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time, pause
 
 Raise = Callable[[Any], Awaitable[None]]
@@ -99,7 +99,7 @@ async def pause_in(held: Any, pauses: list[float], way: Raise) -> None:
 
 
 def a_pool(worker: Worker, work: Any, **options: Any) -> WorkerPool:
-    return worker.client.worker_pool(GROUP, {"docs": 2}, work, session_timeout_ms=SESSION_MS, **options)
+    return worker.client.worker_pool(GROUP, {"docs": 2}, work, session_timeout=SESSION_S, **options)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -137,11 +137,11 @@ async def test_an_election_goes_on_after_a_loss_that_is_wrapped(way: Raise) -> N
 
 
 def an_election(worker: Worker) -> Election:
-    return worker.client.leader("writer", session_timeout_ms=SESSION_MS)
+    return worker.client.leader("writer", session_timeout=SESSION_S)
 
 
 def a_lock(worker: Worker) -> Permits:
-    return worker.client.lock("nightly", session_timeout_ms=SESSION_MS)
+    return worker.client.lock("nightly", session_timeout=SESSION_S)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -208,14 +208,14 @@ async def test_a_lost_inner_lock_ends_a_pool_and_accuses_no_shard() -> None:
                 other.cable.pull()
                 await asyncio.sleep(60)
 
-        async with worker.client.consumer(GROUP, {"docs": 1}, session_timeout_ms=SESSION_MS) as first:
+        async with worker.client.consumer(GROUP, {"docs": 1}, session_timeout=SESSION_S) as first:
             await first.wait_assigned()
             await worker.client.quarantine_group(GROUP, after_falls=1)
-        pool = worker.client.worker_pool(GROUP, {"docs": 1}, work, session_timeout_ms=SESSION_MS)
+        pool = worker.client.worker_pool(GROUP, {"docs": 1}, work, session_timeout=SESSION_S)
         with pytest.raises(PermitLost):
             await pool.run(handle_signals=False)
 
-        async with worker.client.consumer(GROUP, {"docs": 1}, session_timeout_ms=SESSION_MS) as next_one:
+        async with worker.client.consumer(GROUP, {"docs": 1}, session_timeout=SESSION_S) as next_one:
             assert len((await next_one.wait_assigned()).share) == 1
 
 
@@ -238,8 +238,8 @@ async def test_a_commit_rejected_in_a_drain_ends_no_pool(is_wrapped: bool) -> No
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(commit(shard))
 
-        pool = a_pool(worker, work, strategy="range", drain_ms=5_000)
-        running = asyncio.create_task(pool.run(handle_signals=False, drain_ms=100))
+        pool = a_pool(worker, work, strategy="range", drain_timeout=5.0)
+        running = asyncio.create_task(pool.run(handle_signals=False, drain_timeout=0.1))
         await until(lambda: len(pool.shards) == 2)
         async with a_pool(a_worker(coordinator, "other"), work, strategy="range") as other:
             await until(lambda: running.done() or (len(pool.shards), len(other.shards)) == (1, 1))
@@ -276,7 +276,7 @@ async def test_a_callback_that_meets_the_loss_ends_no_consumer(callback: str, ca
         options: dict[str, Any] = {"on_assigned": on_assigned}
         if callback != "on_assigned":
             options[callback] = meet_the_loss
-        consumer = worker.client.consumer(GROUP, {"docs": 1}, "range", session_timeout_ms=SESSION_MS, **options)
+        consumer = worker.client.consumer(GROUP, {"docs": 1}, "range", session_timeout=SESSION_S, **options)
         running = asyncio.create_task(consumer.run(handle_signals=False))
         await until(lambda: consumer.assignment is not None)
         if callback == "on_lost":

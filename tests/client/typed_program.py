@@ -51,14 +51,14 @@ async def main(url: str) -> None:
             print(await election.run(lead), election.is_leader)
         async with client.lock("jobs") as grant:
             print(grant.fencing_token)
-        permits = client.permits("scrapers", 4, wait_ms=1_000)
+        permits = client.permits("scrapers", 4, wait_timeout=1.0)
         async with permits as permit:
             print(permit.number, permits.of)
         async with client.consumer("readers", ["documents"], on_assigned=started, on_revoked=stopped) as consumer:
             assigned: Assigned[Places] = await consumer.wait_assigned()
             await consumer.commit([OffsetToCommit("documents", 0, assigned.generation_id)])
             print(await consumer.committed(), consumer.assignment)
-        async with client.worker_pool("indexers", {"documents": 4}, index, drain_ms=5_000) as pool:
+        async with client.worker_pool("indexers", {"documents": 4}, index, drain_timeout=5.0) as pool:
             await pool.run()
         async with client.connect_worker("connect", configured) as worker:
             print(worker.assignment)

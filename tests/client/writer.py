@@ -9,7 +9,7 @@ import time
 import rota
 from rota.client import LeadershipLost, Term
 
-SESSION_MS = 1_000
+SESSION_S = 1.0
 NAME = "writer"
 
 
@@ -42,7 +42,7 @@ async def main(url: str, port: int) -> None:
     resource = Resource(*await asyncio.open_connection("127.0.0.1", port))
     late = Resource(*await asyncio.open_connection("127.0.0.1", port))
     async with rota.connect(url, client_id="stopped") as client:
-        async with client.leader(NAME, session_timeout_ms=SESSION_MS) as election:
+        async with client.leader(NAME, session_timeout=SESSION_S) as election:
             async for term in election.terms():
                 await lead(term, resource)
                 # As a write that it had begun before it was stopped, and that only now arrives.

@@ -15,11 +15,11 @@ async def take_part(url: str, group_id: str, name: str, session_ms: int) -> None
     """Be a worker of the group, or for a group that is called `…-writer` a candidate, until the process ends."""
     async with rota.connect(url, client_id=name) as client:
         if group_id.endswith("-writer"):
-            async with client.leader(group_id, session_timeout_ms=session_ms) as election:
+            async with client.leader(group_id, session_timeout=session_ms / 1000) as election:
                 async for term in election.terms():
                     print(f"{name} leads with {term.fencing_token}", flush=True)
                     await term.lost.wait()
-        consumer: Consumer = client.consumer(group_id, topics=list(TOPICS), session_timeout_ms=session_ms)
+        consumer: Consumer = client.consumer(group_id, topics=list(TOPICS), session_timeout=session_ms / 1000)
         async with consumer:
             async for assigned in consumer.assignments():
                 print(f"{name} holds {len(assigned.share)}", flush=True)

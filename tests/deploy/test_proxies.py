@@ -77,7 +77,7 @@ async def test_members_work_through_a_proxy_over_http_and_grpc(
 
     async with asyncio.timeout(30), rota.connect(urls[0]) as one, rota.connect(urls[1]) as two:
         async with rota.connect(urls[2]) as three:
-            members = [client.consumer(name, TOPICS, session_timeout_ms=60_000) for client in (one, two, three)]
+            members = [client.consumer(name, TOPICS, session_timeout=60.0) for client in (one, two, three)]
             async with members[0], members[1], members[2]:
                 await all_partitions_are_shared(members)
 

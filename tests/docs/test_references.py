@@ -20,8 +20,8 @@ from rota.server.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 GENERATOR = DOCS / "generate.py"
-STATED_TIME = re.compile(r"`(?P<name>[a-z_]+_ms)` \((?P<seconds>\d+) s\b")
-"""A default time that a page written by hand states: `session_timeout_ms` (10 s ...)."""
+STATED_TIME = re.compile(r"`(?P<name>[a-z_]+?)(_ms)?` \((?P<seconds>\d+) s\b")
+"""A default time that a page written by hand states: `session_timeout` (10 s ...)."""
 
 
 def test_the_generated_references_are_up_to_date() -> None:
@@ -53,7 +53,7 @@ def test_the_references_events_are_exported_events_of_members() -> None:
 
 
 def test_the_times_that_pages_state_are_the_defaults() -> None:
-    defaults = {row.name.lower(): row.value_ms for row in DEFAULTS}
+    defaults = {row.name.lower().removesuffix("_ms"): row.value_ms for row in DEFAULTS}
     stated = [
         (page.name, found["name"], int(found["seconds"]) * 1000)
         for page in sorted(DOCS.rglob("*.md"))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from rota.client import Term, connect
 
 DEADLINE_S = 60.0
-SESSION_MS = 6_000
+SESSION_S = 6.0
 ASK_AGAIN_S = 5.0
 GROUPS = ("busy", "quiet")
 CANDIDATES = 3
@@ -78,7 +78,7 @@ class Elections:
         resource = self.resources[group]
 
         async with connect(self.urls, client_id=name) as client:
-            async with client.leader(group, session_timeout_ms=SESSION_MS) as election:
+            async with client.leader(group, session_timeout=SESSION_S) as election:
 
                 async def write(term: Term) -> None:
                     resource.note_grant(term.fencing_token, name, term._member.member_id)

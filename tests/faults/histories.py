@@ -134,7 +134,7 @@ def _wrong(stream: WatchStream, lines: dict[int, JournalEvent]) -> Iterator[str]
 
 
 def _shown(event: GroupEvent) -> tuple[int, int, str, str]:
-    return event.at_ms, event.generation_id, event.kind, event.reason
+    return round(event.at * 1000), event.generation_id, event.kind, event.reason
 
 
 def check_holders(holders: Iterable[tuple[GroupKey, int, int, str]]) -> Iterator[str]:

@@ -181,8 +181,8 @@ class Worker:
             protocol_type="worker",
             protocols={"even": b""},
             assign=spread,
-            session_timeout_ms=self._load.crowd.session_ms,
-            rebalance_timeout_ms=REBALANCE_MS,
+            session_timeout=self._load.crowd.session_ms / 1000,
+            rebalance_timeout=REBALANCE_MS / 1000,
             group_instance_id=self._instance_id,
             leave_on_close=not goes_silently,
         )

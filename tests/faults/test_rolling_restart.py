@@ -86,7 +86,7 @@ def a_member(client: Client, group_id: str) -> Member[bytes]:
         protocol_type="worker",
         protocols={"even": b""},
         assign=spread,
-        session_timeout_ms=SESSION_MS,
+        session_timeout=SESSION_MS / 1000,
         # A member that stays to the end must not make the others rebalance when it goes.
         leave_on_close=False,
     )

@@ -64,12 +64,12 @@ def plant(finding: str, rule: str, *seeds: int) -> Callable[[Patching], None]:
 
 @plant("clients D1 C-01", "unrest", 143, 268)
 def resign_waits_for_its_own_body(patch: Patch) -> None:
-    async def resign(self: Any, reason: str = "resigned", *, pause_s: float = 0.0) -> None:
+    async def resign(self: Any, reason: str = "resigned", *, pause: float = 0.0) -> None:
         self.member._holding.is_leaving = True
         await self.member._callbacks.drain(StopDeadline(), Step.END)
         self.member._callbacks.add(self.member._holding.give_all_up)
         await self.member._callbacks.drain(StopDeadline(), Step.END)
-        await self._come_back_after(self.member._begin_step_aside(reason), pause_s)
+        await self._come_back_after(self.member._begin_step_aside(reason), pause)
 
     patch(election.Election, "resign", resign)
 

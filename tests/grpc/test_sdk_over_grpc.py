@@ -27,7 +27,7 @@ LONG_SESSION_MS = 60_000
 
 
 def a_member(client: Client, session_ms: int = LONG_SESSION_MS) -> Member[Partitions]:
-    return client.consumer(GROUP, TOPICS, session_timeout_ms=session_ms)
+    return client.consumer(GROUP, TOPICS, session_timeout=session_ms / 1000)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -125,7 +125,7 @@ async def test_members_go_on_at_another_server_and_nothing_is_lost(coordinator: 
         client = await stack.enter_async_context(rota.connect(urls))
         members = [
             await stack.enter_async_context(
-                client.consumer(GROUP, TOPICS, session_timeout_ms=3_000, on_lost=lambda share: lost.append(str(share)))
+                client.consumer(GROUP, TOPICS, session_timeout=3.0, on_lost=lambda share: lost.append(str(share)))
             )
             for _ in range(3)
         ]
@@ -176,7 +176,7 @@ async def test_the_heartbeats_of_a_process_come_to_travel_together(
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 async def test_where_nobody_listens_the_coordinator_is_unreachable(scheme: str) -> None:
-    async with rota.connect(f"{scheme}://127.0.0.1:{free_port()}", retry_timeout_ms=1) as client:
+    async with rota.connect(f"{scheme}://127.0.0.1:{free_port()}", retry_timeout=0.001) as client:
         with pytest.raises(CoordinatorUnreachable):
             await client.describe_group("g")
         beat = Heartbeat("default", "g", "m", 1)
@@ -187,7 +187,7 @@ async def test_where_nobody_listens_the_coordinator_is_unreachable(scheme: str) 
 @pytest.mark.parametrize("scheme", SCHEMES)
 async def test_an_address_where_nobody_listens_is_passed_over(server: GrpcServer, scheme: str) -> None:
     urls = [f"{scheme}://127.0.0.1:{free_port()}", f"{scheme}://{server.address}"]
-    async with rota.connect(urls, retry_timeout_ms=1) as client:
+    async with rota.connect(urls, retry_timeout=0.001) as client:
         beat = Heartbeat("default", "g", "m", 1)
 
         reply = (await client._transport.send(beat, timeout_ms=5_000)).reply

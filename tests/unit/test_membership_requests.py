@@ -132,7 +132,7 @@ def test_the_bounds_of_the_heartbeat_interval_are_allowed(interval_ms: int) -> N
 @pytest.mark.parametrize("interval_ms", [0, SESSION_MS // 2 + 1])
 def test_an_interval_out_of_bounds_is_refused_with_the_bounds(interval_ms: int) -> None:
     with pytest.raises(
-        ValueError, match=f"must be 1 to {SESSION_MS // 2}, half of session_timeout_ms, not {interval_ms}"
+        ValueError, match=f"must be 1 to {SESSION_MS // 2} ms, half of the session timeout, not {interval_ms} ms"
     ):
         replace(SETTINGS, heartbeat_ms=interval_ms)
 

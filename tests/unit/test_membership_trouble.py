@@ -195,7 +195,7 @@ def test_a_proxy_cannot_stop_a_leave_from_being_repeated() -> None:
 
 @pytest.mark.parametrize("interval_ms", [0, -1, SESSION_MS // 2 + 1])
 def test_a_heartbeat_interval_leaves_time_for_a_second_heartbeat(interval_ms: int) -> None:
-    with pytest.raises(ValueError, match="heartbeat_interval_ms"):
+    with pytest.raises(ValueError, match="heartbeat interval"):
         replace(SETTINGS, heartbeat_ms=interval_ms)
 
 

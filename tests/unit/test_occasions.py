@@ -7,43 +7,43 @@ import pytest
 from rota.client.occasions import Occasions
 from rota.protocol.messages import FetchedOffset
 
-MINUTE_MS = 60_000
-DUE_MS = 1_790_000_000_000
-REPORT = Occasions("report", 10 * MINUTE_MS)
+MINUTE_S = 60.0
+DUE = 1_790_000_000.0
+REPORT = Occasions("report", 10 * MINUTE_S)
 
 
-def after(done_ms: int) -> list[FetchedOffset]:
+def after(done_at: float) -> list[FetchedOffset]:
     """The progress of a group whose last work was due then, beside that of another schedule."""
-    done = REPORT.done(done_ms)
-    return [FetchedOffset(done.topic, 0, done.offset), FetchedOffset("occasions.other", 0, done_ms + 10**9)]
+    done = REPORT.done(done_at)
+    return [FetchedOffset(done.topic, 0, done.offset), FetchedOffset("occasions.other", 0, done.offset + 10**9)]
 
 
 def test_the_first_occasion_is_due() -> None:
-    assert REPORT.is_due([FetchedOffset(REPORT.asked().topic, 0)], DUE_MS), "-1: nothing was committed"
+    assert REPORT.is_due([FetchedOffset(REPORT.asked().topic, 0)], DUE), "-1: nothing was committed"
 
 
 @pytest.mark.parametrize(
-    ("later_ms", "is_due"),
+    ("later_s", "is_due"),
     [
         (0, False),
-        (2_000, False),
-        (-2_000, False),
-        (-9 * MINUTE_MS, False),
-        (5 * MINUTE_MS - 1, False),
-        (5 * MINUTE_MS, True),
-        (10 * MINUTE_MS - 2_000, True),
-        (10 * MINUTE_MS, True),
+        (2, False),
+        (-2, False),
+        (-9 * MINUTE_S, False),
+        (5 * MINUTE_S - 0.001, False),
+        (5 * MINUTE_S, True),
+        (10 * MINUTE_S - 2, True),
+        (10 * MINUTE_S, True),
     ],
 )
-def test_starts_within_half_a_period_are_one_occasion(later_ms: int, is_due: bool) -> None:
-    assert REPORT.is_due(after(DUE_MS), DUE_MS + later_ms) is is_due
+def test_starts_within_half_a_period_are_one_occasion(later_s: float, is_due: bool) -> None:
+    assert REPORT.is_due(after(DUE), DUE + later_s) is is_due
 
 
 def test_an_occasion_is_kept_for_two_periods_or_a_day() -> None:
-    weekly = Occasions("report", 7 * 24 * 60 * MINUTE_MS)
+    weekly = Occasions("report", 7 * 24 * 60 * MINUTE_S)
 
-    assert weekly.done(DUE_MS).retention_time_ms == 14 * 24 * 60 * MINUTE_MS
-    assert REPORT.done(DUE_MS).retention_time_ms == 24 * 60 * MINUTE_MS
+    assert weekly.done(DUE).retention_time_ms == 14 * 86_400_000
+    assert REPORT.done(DUE).retention_time_ms == 86_400_000
 
 
 def test_any_name_of_a_function_names_a_schedule() -> None:
@@ -52,5 +52,5 @@ def test_any_name_of_a_function_names_a_schedule() -> None:
 
 
 def test_a_period_that_is_not_positive_is_refused() -> None:
-    with pytest.raises(ValueError, match="must be above 0, not 0 ms"):
+    with pytest.raises(ValueError, match="must be above 0, not 0 s"):
         Occasions("report", 0)

@@ -12,6 +12,7 @@ import pytest
 
 from rota.cli import exec as commands
 from rota.client.options import ConsumerSettings, MemberSettings, SessionSettings
+from rota.client.seconds import to_ms
 from rota.exec.stopping import StopTimes
 from rota.membership import MembershipSettings
 from rota.protocol.defaults import (
@@ -56,7 +57,7 @@ def default(function: Callable[..., Any], name: str) -> int:
 
 
 def of_sdk(name: str, settings: SessionSettings) -> Holder:
-    return Holder(name, settings.session_timeout_ms, settings.rebalance_timeout_ms)
+    return Holder(name, to_ms(settings.session_timeout), to_ms(settings.rebalance_timeout))
 
 
 def of_member(name: str, function: Callable[..., Any], rebalance_ms: int) -> Holder:

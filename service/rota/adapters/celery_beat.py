@@ -2,8 +2,8 @@
 
     celery beat --scheduler rota.adapters.celery_beat:LeaderScheduler
 
-Configured by the app: `rota_url`, `rota_beat_name` (default: `celery-beat`), `rota_session_timeout_ms`, and
-`rota_once_per`, a dictionary from the names of entries to the shortest time between two of their occasions. All keep
+Configured by the app: `rota_url`, `rota_beat_name` (default: `celery-beat`), `rota_session_timeout` in seconds, and
+`rota_once_per`, a dictionary from the names of entries to the fewest seconds between two of their occasions. All keep
 the same schedule; those that do not lead tick along and send nothing. What falls due between a leader's death and the
 next election is not sent at all. An entry in `rota_once_per` is noted as sent before it is sent, so that two beats
 with different clocks send it once, also when one of them takes over from the other meanwhile.
@@ -19,7 +19,7 @@ from celery.beat import PersistentScheduler
 
 from rota.adapters.singleton import SingletonGuard
 from rota.client.errors import CoordinatorError
-from rota.protocol.defaults import SESSION_TIMEOUT_MS
+from rota.client.seconds import SESSION_TIMEOUT_S
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class LeaderScheduler(PersistentScheduler):  # type: ignore[misc]  # Celery ship
         self.guard = SingletonGuard(
             app.conf.get("rota_url") or "http://localhost:8080",
             app.conf.get("rota_beat_name") or "celery-beat",
-            session_timeout_ms=int(app.conf.get("rota_session_timeout_ms") or SESSION_TIMEOUT_MS),
+            session_timeout=app.conf.get("rota_session_timeout") or SESSION_TIMEOUT_S,
         )
         self._is_campaigning = False
         self._occasions = {
@@ -54,13 +54,13 @@ class LeaderScheduler(PersistentScheduler):  # type: ignore[misc]  # Celery ship
 
     def _is_first(self, name: str) -> bool:
         """Whether no beat has sent the entry for this occasion. It is not sent if its occasions cannot be read."""
-        occasions, due_ms = self._occasions.get(name), int(time.time() * 1_000)
+        occasions, due = self._occasions.get(name), time.time()
         if occasions is None:
             return True
         try:
-            if not self.guard.is_due(occasions, due_ms):
+            if not self.guard.is_due(occasions, due):
                 return False
-            self.guard.note_done(occasions, due_ms)
+            self.guard.note_done(occasions, due)
         except CoordinatorError as error:
             _log.error("entry %s was not sent: its occasion could not be noted: %s", name, error)
             return False

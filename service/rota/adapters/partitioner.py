@@ -25,7 +25,8 @@ from typing import Final
 
 from rota.assignors import TopicPartition
 from rota.client import sync
-from rota.protocol.defaults import REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS, SETTLE_TIMEOUT_MS
+from rota.client.seconds import REBALANCE_TIMEOUT_S, SESSION_TIMEOUT_S
+from rota.protocol.defaults import SETTLE_TIMEOUT_MS
 
 ALLOCATING: Final = "ALLOCATING"
 ACQUIRED: Final = "ACQUIRED"
@@ -49,8 +50,8 @@ class SetPartitioner:
         *,
         identifier: str | None = None,
         namespace: str = "default",
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        release_timeout_ms: int = REBALANCE_TIMEOUT_MS,
+        session_timeout: float = SESSION_TIMEOUT_S,
+        release_timeout: float = REBALANCE_TIMEOUT_S,
     ) -> None:
         """Join the party at `path`. `identifier` names this member to people."""
         self._things = sorted(set)
@@ -69,8 +70,8 @@ class SetPartitioner:
             f"set-partitioner.{path.strip('/').replace('/', '.')}",
             {topic: len(self._things)},
             "sticky",
-            session_timeout_ms=session_timeout_ms,
-            rebalance_timeout_ms=release_timeout_ms,
+            session_timeout=session_timeout,
+            rebalance_timeout=release_timeout,
             on_assigned=self._on_assigned,
             on_revoked=self._on_revoked,
             on_lost=self._on_lost,

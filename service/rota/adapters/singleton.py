@@ -8,15 +8,15 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from types import TracebackType
 from typing import ParamSpec, Protocol, Self, TypeVar
 
 from rota.client import sync
 from rota.client.errors import MembershipLost
 from rota.client.occasions import Occasions
+from rota.client.seconds import SESSION_TIMEOUT_S
 from rota.membership.backoff import Backoff
-from rota.protocol.defaults import CANDIDACY_RETRY_CAP_MS, SESSION_TIMEOUT_MS, WORK_RETRY_FIRST_MS
+from rota.protocol.defaults import CANDIDACY_RETRY_CAP_MS, WORK_RETRY_FIRST_MS
 
 Parameters = ParamSpec("Parameters")
 Outcome = TypeVar("Outcome")
@@ -52,13 +52,13 @@ class SingletonGuard:
     """
 
     def __init__(
-        self, url: str, name: str, *, namespace: str = "default", session_timeout_ms: int = SESSION_TIMEOUT_MS
+        self, url: str, name: str, *, namespace: str = "default", session_timeout: float = SESSION_TIMEOUT_S
     ) -> None:
         self._url = url
         self._namespace = namespace
         self._schedulers: list[Pausable] = []
         self._name = name
-        self._session_timeout_ms = session_timeout_ms
+        self._session_timeout = session_timeout
         self._client: sync.Client | None = None
         self._election: sync.Election | None = None
         self._campaigning: threading.Thread | None = None
@@ -158,15 +158,15 @@ class SingletonGuard:
             scheduler.pause()
 
     def only_leader(
-        self, job: Callable[Parameters, Outcome], *, once_per: timedelta | None = None, name: str = ""
+        self, job: Callable[Parameters, Outcome], *, once_per: float | None = None, name: str = ""
     ) -> Callable[Parameters, Outcome | None]:
         """Wrap a job so that it does nothing unless this process leads when the job starts.
 
-        With `once_per`, the shortest time between two occasions of the job's schedule, it also does nothing if the job
-        has returned in any process since less than half of that time: also after a hand-over, and whatever the clocks
-        of two hosts say. `name` distinguishes the jobs of this guard; the function's own name by default. A job that
-        raises has not been done. A `CoordinatorError` comes out of the wrapped job if the group's progress cannot be
-        read, so that the job has not run, or written, so that another process may run it again.
+        With `once_per`, the fewest seconds between two occasions of the job's schedule, it also does nothing if the
+        job has returned in any process since less than half of that time: also after a hand-over, and whatever the
+        clocks of two hosts say. `name` distinguishes the jobs of this guard; the function's own name by default. A job
+        that raises has not been done. A `CoordinatorError` comes out of the wrapped job if the group's progress cannot
+        be read, so that the job has not run, or written, so that another process may run it again.
         """
         occasions = self.occasions(name or job.__qualname__, once_per) if once_per is not None else None
 
@@ -176,31 +176,33 @@ class SingletonGuard:
                 return None
             if occasions is None:
                 return job(*arguments, **named)
-            due_ms = int(time.time() * 1_000)
-            if not self.is_due(occasions, due_ms):
+            due = time.time()
+            if not self.is_due(occasions, due):
                 return None
             outcome = job(*arguments, **named)
-            self.note_done(occasions, due_ms)
+            self.note_done(occasions, due)
             return outcome
 
         return guarded
 
     @staticmethod
-    def occasions(name: str, once_per: timedelta) -> Occasions:
+    def occasions(name: str, once_per: float) -> Occasions:
         """The occasions of one schedule of this guard. Raise `ValueError` if `once_per` is not positive."""
-        return Occasions(name, int(once_per.total_seconds() * 1_000))
+        return Occasions(name, once_per)
 
-    def is_due(self, occasions: Occasions, due_ms: int) -> bool:
-        """Whether this process leads, and work that is due at `due_ms` has not been done. Raise `CoordinatorError`."""
+    def is_due(self, occasions: Occasions, due: float) -> bool:
+        """Whether this process leads, and work that is due at `due` (`time.time()`) has not been done. Raise
+        `CoordinatorError`.
+        """
         election = self._election
-        return election is not None and occasions.is_due(election.member.fetch_offsets([occasions.asked()]), due_ms)
+        return election is not None and occasions.is_due(election.member.fetch_offsets([occasions.asked()]), due)
 
-    def note_done(self, occasions: Occasions, due_ms: int) -> None:
+    def note_done(self, occasions: Occasions, due: float) -> None:
         """Record that the work that was due then is done. Raise `CoordinatorError`, such as `MembershipLost`."""
         election = self._election
         if election is None:
             raise MembershipLost("this guard is stopped")
-        election.member.commit([occasions.done(due_ms)])
+        election.member.commit([occasions.done(due)])
 
     # --- in the thread ------------------------------------------------------------------------
 
@@ -226,7 +228,7 @@ class SingletonGuard:
         with self._changing:
             if self._stopping.is_set():
                 return None
-            election = client.leader(self._name, session_timeout_ms=self._session_timeout_ms)
+            election = client.leader(self._name, session_timeout=self._session_timeout)
             self._election = election.__enter__()
             return self._election
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.members import check_connection
+from rota.cli.members import LONGEST_SESSION_MS, check_connection
 from rota.cli.options import Namespace, Url, shared
 from rota.protocol.defaults import DEMO_SESSION_TIMEOUT_MS
 
@@ -32,7 +32,12 @@ def demo(
         int, typer.Option(min=1, help="Number of times that each file is counted: more makes it last longer.")
     ] = 2,
     session_timeout_ms: Annotated[
-        int, typer.Option(min=1_000, help="Time without a heartbeat before a worker's share moves to the others.")
+        int,
+        typer.Option(
+            min=1_000,
+            max=LONGEST_SESSION_MS,
+            help="Time without a heartbeat before a worker's share moves to the others.",
+        ),
     ] = DEMO_SESSION_TIMEOUT_MS,
     kill: Annotated[bool, typer.Option(help="Kill a worker in the middle of its work.")] = True,
     url: Url = None,

@@ -11,6 +11,8 @@ from rota.cli.exits import CommandFailed, Exit
 from rota.cli.members import (
     DEFAULT_STRATEGY,
     LONGEST_MS,
+    LONGEST_SESSION_MS,
+    LONGEST_STOP_MS,
     PREEMPT_AFTER_S,
     ConfigOffset,
     Connector,
@@ -46,7 +48,7 @@ SessionTimeout = Annotated[
     typer.Option(
         "--session-timeout-ms",
         min=1_000,
-        max=LONGEST_MS,
+        max=LONGEST_SESSION_MS,
         envvar="ROTA_SESSION_TIMEOUT_MS",
         help="Time without a heartbeat before others take over.",
     ),
@@ -65,7 +67,7 @@ Drain = Annotated[
     typer.Option(
         "--drain-ms",
         min=0,
-        max=LONGEST_MS,
+        max=LONGEST_STOP_MS,
         help="Time from TERM to KILL at a SIGTERM, and when a share changes in order.",
     ),
 ]

@@ -30,6 +30,9 @@ Outcome = TypeVar("Outcome")
 
 LONGEST_MS = 2**31 - 1
 """As long as a time on the wire can be."""
+LONGEST_SESSION_MS = 3_600_000
+LONGEST_STOP_MS = 43_200_000
+"""Together with two sessions less than a day, for which a rebalance may wait for a member."""
 Priority = Annotated[
     int,
     typer.Option(

@@ -16,6 +16,8 @@ from rota.cli.exits import CommandFailed, Exit
 from rota.cli.members import (
     DEFAULT_STRATEGY,
     LONGEST_MS,
+    LONGEST_SESSION_MS,
+    LONGEST_STOP_MS,
     PREEMPT_AFTER_S,
     ConfigOffset,
     Connector,
@@ -99,7 +101,7 @@ def sidecar(
         int,
         typer.Option(
             min=1_000,
-            max=LONGEST_MS,
+            max=LONGEST_SESSION_MS,
             envvar="ROTA_SESSION_TIMEOUT_MS",
             help="Time without a heartbeat before others take over.",
         ),
@@ -129,7 +131,7 @@ def sidecar(
         int,
         typer.Option(
             min=0,
-            max=LONGEST_MS,
+            max=LONGEST_STOP_MS,
             envvar="ROTA_REVOKE_TIMEOUT_MS",
             help="Maximum time for hooks to stop their work.",
         ),

@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Literal
 
-from rota.client.calls import Caller, retry_delay_ms
+from rota.client.calls import Caller, retry_delay
 from rota.client.errors import (
     CoordinatorUnreachable,
     RevisionOutOfRange,
@@ -16,9 +16,10 @@ from rota.client.errors import (
     error_for,
     typed_errors,
 )
+from rota.client.seconds import DAY, DRAIN_GRANT_S, check_seconds, to_ms
 from rota.client.stats import ClientStats
 from rota.client.transports.port import GroupEvent, Transport
-from rota.protocol.defaults import DRAIN_GRANT_MS, TOPICS_WAIT_MS
+from rota.protocol.defaults import TOPICS_WAIT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import check_namespace
 from rota.protocol.messages import (
@@ -73,16 +74,17 @@ class Administration:
         transport: Transport,
         namespace: str,
         *,
-        retry_timeout_ms: int,
+        retry_timeout: float,
         jitter: Callable[[], float] = random.random,
     ) -> None:
+        check_seconds("retry_timeout", retry_timeout)
         with typed_errors():
             check_namespace(namespace)
         self.namespace: str = namespace
         self._transport = transport
         self.stats: ClientStats = ClientStats(namespace)
         """What this client and its members have counted: `rota.adapters.prometheus` and `.opentelemetry` export it."""
-        self._caller = Caller(transport, retry_timeout_ms=retry_timeout_ms, jitter=jitter, stats=self.stats.calls)
+        self._caller = Caller(transport, retry_timeout=retry_timeout, jitter=jitter, stats=self.stats.calls)
 
     # --- groups -------------------------------------------------------------------------------
 
@@ -118,14 +120,16 @@ class Administration:
         """Start a rebalance, for administrators; `step_down`: under another leader, if another member joins."""
         await self._caller.ask(RebalanceGroup(self.namespace, group_id, reason, step_down), RebalanceReply)
 
-    async def freeze_group(self, group_id: str, for_ms: int, reason: str = "") -> int | None:
-        """Start no rebalance for so long that could as well start later: newcomers, changes of topics and candidates of
-        a higher priority wait; members that leave or expire are excepted. For administrators; 0 ends a freeze.
+    async def freeze_group(self, group_id: str, duration: float, reason: str = "") -> float | None:
+        """Start no rebalance for `duration` seconds that could as well start later: newcomers, changes of topics and
+        candidates of a higher priority wait; members that leave or expire are excepted. For administrators; 0 ends a
+        freeze.
 
-        Returns the end in milliseconds since 1970, by the coordinator's clock; None where the group is not frozen.
+        Returns the end in seconds since 1970, by the coordinator's clock; None if the group is not frozen.
         """
-        request = FreezeGroup(self.namespace, group_id, for_ms, reason)
-        return (await self._caller.ask(request, FreezeReply)).frozen_until_ms
+        check_seconds("duration", duration, 7 * DAY)
+        reply = await self._caller.ask(FreezeGroup(self.namespace, group_id, to_ms(duration), reason), FreezeReply)
+        return None if reply.frozen_until_ms is None else reply.frozen_until_ms / 1000
 
     async def quarantine_group(
         self,
@@ -133,7 +137,7 @@ class Administration:
         *,
         after_falls: int | None = None,
         max_units: int | None = None,
-        release_after_ms: int | None = None,
+        release_after: float | None = None,
         release: Sequence[str] = (),
         reason: str = "",
     ) -> QuarantineReply:
@@ -144,12 +148,12 @@ class Administration:
             group_id: The group.
             after_falls: So many holders of a unit must fall in a row; 0: no unit is quarantined any more.
             max_units: So many units may be quarantined at once.
-            release_after_ms: For how long a unit is quarantined; 0: until it is released.
+            release_after: For how long a unit is quarantined; 0: until it is released.
             release: Quarantined units, such as `docs/3`.
             reason: Why, for people and the journal.
         """
         request = QuarantineGroup(
-            self.namespace, group_id, after_falls, max_units, release_after_ms, tuple(release), reason
+            self.namespace, group_id, after_falls, max_units, to_ms(release_after), tuple(release), reason
         )
         return await self._caller.ask(request, QuarantineReply)
 
@@ -160,7 +164,7 @@ class Administration:
         *,
         group_instance_id: str | None = None,
         max_leaving: int = 1,
-        grant_ms: int = DRAIN_GRANT_MS,
+        grant_duration: float = DRAIN_GRANT_S,
         reason: str = "",
     ) -> DrainReply:
         """May this member leave now? `granted` where fewer than `max_leaving` others have a permission, the group is
@@ -171,10 +175,11 @@ class Administration:
             member_id: The member that is to leave.
             group_instance_id: Instead of `member_id`, of a static member.
             max_leaving: So many may leave at once, this one included.
-            grant_ms: For how long the permission counts, unless the member leaves before.
+            grant_duration: For how long the permission counts, unless the member leaves before.
             reason: Why, for people and the journal.
         """
-        request = DrainMember(self.namespace, group_id, member_id, group_instance_id, max_leaving, grant_ms, reason)
+        granted_ms = to_ms(grant_duration)
+        request = DrainMember(self.namespace, group_id, member_id, group_instance_id, max_leaving, granted_ms, reason)
         return await self._caller.ask(request, DrainReply)
 
     async def plan_group(
@@ -270,7 +275,7 @@ class Administration:
         lasting += isinstance(error, CoordinatorUnreachable) and error.is_lasting
         if lasting > 1:
             raise error
-        await asyncio.sleep(max(_WATCH_PAUSE_S, retry_delay_ms(error.code, error.retry_after_ms) / 1000))
+        await asyncio.sleep(max(_WATCH_PAUSE_S, retry_delay(error.code, error.retry_after)))
         return lasting
 
     # --- topics -------------------------------------------------------------------------------

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from rota.client.errors import CoordinatorError, CoordinatorUnreachable, error_for
+from rota.client.seconds import RETRY_TIMEOUT_S
 from rota.client.stats import CallStats, Counts
 from rota.client.transports.port import Answer, Transport
 from rota.membership.backoff import Backoff
-from rota.protocol.defaults import CALL_BACKOFF_CAP_MS, CALL_BACKOFF_FIRST_MS, REQUEST_TIMEOUT_MS, RETRY_TIMEOUT_MS
+from rota.protocol.defaults import CALL_BACKOFF_CAP_MS, CALL_BACKOFF_FIRST_MS, REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Reply, Request, parks_for_ms
 from rota.wire.status import STATUS
@@ -21,22 +22,22 @@ AnyReply = TypeVar("AnyReply", bound=Reply)
 _BUSY = frozenset({ErrorCode.THROTTLED, ErrorCode.GROUP_MAX_SIZE_REACHED})
 
 
-def retry_delay_ms(code: ErrorCode, retry_after_ms: int) -> int:
-    """How long to leave the coordinator alone: as it says (`Retry-After`), where it has too much to do.
+def retry_delay(code: ErrorCode, retry_after: float) -> float:
+    """How many seconds to leave the coordinator alone: as it says (`Retry-After`), where it has too much to do.
 
     That it is not available asks for the same, in whole seconds; but there another replica may be in milliseconds.
     """
-    return (retry_after_ms or (STATUS[code].retry_after_s or 0) * 1000) if code in _BUSY else 0
+    return (retry_after or STATUS[code].retry_after_s or 0) if code in _BUSY else 0
 
 
 class Caller:
-    """Sends requests that do no harm when they arrive twice, and tries for `retry_timeout_ms` before it gives up."""
+    """Sends requests that do no harm when they arrive twice, and gives up after `retry_timeout` seconds of tries."""
 
     def __init__(
         self,
         transport: Transport,
         *,
-        retry_timeout_ms: int = RETRY_TIMEOUT_MS,
+        retry_timeout: float = RETRY_TIMEOUT_S,
         jitter: Callable[[], float] = random.random,
         stats: CallStats | None = None,
         check: Callable[[], None] | None = None,
@@ -44,7 +45,7 @@ class Caller:
         """`stats` counts the calls, if it is given; `check` raises before each attempt that must not be made."""
         self._transport = transport
         self._stats = stats or CallStats(Counts())
-        self._retry_timeout_ms = retry_timeout_ms
+        self._retry_timeout = retry_timeout
         self._jitter = jitter
         self.check: Callable[[], None] = check or (lambda: None)
 
@@ -56,8 +57,8 @@ class Caller:
         An answer of another program that will not change, such as a 404, is asked for once more and then raised.
         """
         loop = asyncio.get_running_loop()
-        parks_ms = parks_for_ms(request) if self._retry_timeout_ms else 0  # Without retries, its caller goes on.
-        give_up_at = loop.time() + (self._retry_timeout_ms + parks_ms) / 1000
+        parks_ms = parks_for_ms(request) if self._retry_timeout else 0  # Without retries, its caller goes on.
+        give_up_at = loop.time() + self._retry_timeout + parks_ms / 1000
         backoff = Backoff(CALL_BACKOFF_FIRST_MS, CALL_BACKOFF_CAP_MS)
         lasting = 0
         while True:
@@ -65,7 +66,7 @@ class Caller:
             try:
                 return await self._ask_once(request, reply_type)
             except CoordinatorError as error:
-                pause_s = max(backoff.next_ms(self._jitter()), retry_delay_ms(error.code, error.retry_after_ms)) / 1000
+                pause_s = max(backoff.next_ms(self._jitter()) / 1000, retry_delay(error.code, error.retry_after))
                 lasting += isinstance(error, CoordinatorUnreachable) and error.is_lasting
                 if not error.retriable or lasting > 1 or loop.time() + pause_s >= give_up_at:
                     raise

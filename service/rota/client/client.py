@@ -34,6 +34,17 @@ from rota.client.permits import PermitCandidacy, PermitRole, Permits
 from rota.client.pulse import Pulse
 from rota.client.registered_topics import RegisteredTopics
 from rota.client.roles import Assign, OpaqueRole, Protocols, Role, Share, Without
+from rota.client.seconds import (
+    HOUR,
+    PREEMPT_AFTER_S,
+    RETRY_TIMEOUT_S,
+    RETURN_DELAY_S,
+    REVOKE_DRAIN_S,
+    TOPICS_REFRESH_S,
+    check_interval,
+    check_seconds,
+    to_ms,
+)
 from rota.client.topics import Topics, TopicSelection
 from rota.client.topics_watch import TopicsWatch
 from rota.client.transports.addresses import transport_to
@@ -41,13 +52,6 @@ from rota.client.transports.port import Transport
 from rota.client.worker_pool import Work, WorkerPool
 from rota.credentials import Credentials
 from rota.membership import MembershipSettings
-from rota.protocol.defaults import (
-    PREEMPT_AFTER_MS,
-    RETRY_TIMEOUT_MS,
-    RETURN_DELAY_MS,
-    REVOKE_DRAIN_MS,
-    TOPICS_REFRESH_MS,
-)
 from rota.protocol.ids import check_client_id, check_group_id, check_instance_id
 from rota.protocol.messages import NO_GENERATION
 from rota.types import leader, worker
@@ -64,7 +68,7 @@ def connect(
     client_id: str | None = None,
     headers: Mapping[str, str] | None = None,
     credentials: Credentials | None = None,
-    retry_timeout_ms: int = RETRY_TIMEOUT_MS,
+    retry_timeout: float = RETRY_TIMEOUT_S,
     heartbeat_thread: bool = False,
     direct: bool = False,
     retry_refusals: bool = True,
@@ -85,9 +89,9 @@ def connect(
         headers: Sent with every request.
         credentials: A token and certificates, or the files that hold them; missing values come from `ROTA_TOKEN`,
             `ROTA_TOKEN_FILE`, `ROTA_CA_FILE`, `ROTA_CERT_FILE` and `ROTA_KEY_FILE`.
-        retry_timeout_ms: How long calls other than a member's are retried while no server answers.
+        retry_timeout: How long calls other than a member's are retried while no server answers.
         heartbeat_thread: Keep members alive from a thread of its own while the event loop is blocked. What they hold
-            is then as good as their heartbeats: `max_processing_interval_ms` is what notices that nothing gets done.
+            is then as good as their heartbeats: `max_processing_interval` is what notices that nothing gets done.
         direct: Go straight to the owner of a group also where it is none of these addresses but can be reached at what
             it advertises (`rota serve --advertise`). Any replica answers for it anyway, a hop later. Workers of one
             machine are gone to by themselves, at ports of their own beside the one that was listed.
@@ -111,7 +115,7 @@ def connect(
         transport,
         namespace,
         client_id=client_id,
-        retry_timeout_ms=retry_timeout_ms,
+        retry_timeout=retry_timeout,
         pulse=pulse,
         retry_refusals=retry_refusals,
     )
@@ -142,20 +146,20 @@ class Client(Administration):
         namespace: str = "default",
         *,
         client_id: str | None = None,
-        retry_timeout_ms: int = RETRY_TIMEOUT_MS,
+        retry_timeout: float = RETRY_TIMEOUT_S,
         pulse: Pulse | None = None,
         retry_refusals: bool = True,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """`jitter` gives random numbers from 0 to 1, by which the members of a fleet spread their calls."""
-        super().__init__(transport, namespace, retry_timeout_ms=retry_timeout_ms, jitter=jitter)
+        super().__init__(transport, namespace, retry_timeout=retry_timeout, jitter=jitter)
         self._context = ClientContext(transport, jitter, pulse, stats=self.stats)
         self._retry_refusals = retry_refusals
         self._members_caller = self._caller
         """As `_caller`, for members, which end in their own order."""
         self._caller = Caller(
             transport,
-            retry_timeout_ms=retry_timeout_ms,
+            retry_timeout=retry_timeout,
             jitter=jitter,
             stats=self.stats.calls,
             check=self._context.check_usable,
@@ -201,7 +205,7 @@ class Client(Administration):
         *,
         metadata: bytes = b"",
         priority: int = 0,
-        preempt_after_ms: int | None = PREEMPT_AFTER_MS,
+        preempt_after: float | None = PREEMPT_AFTER_S,
         **options: Unpack[MemberOptions],
     ) -> Election:
         """A candidate in the election called `name`, which is a group: at most one candidate at a time leads it.
@@ -212,12 +216,12 @@ class Client(Administration):
                 fields of the next two; with other bytes, this candidate leads until it leaves, as in earlier releases.
             priority: The candidate of the highest priority leads. A leader of a lower one hands over in order: its body
                 ends first. See docs/how-to/priority.md.
-            preempt_after_ms: For how long this candidate must have outranked a leader before that hands over; None for
+            preempt_after: For how long this candidate must have outranked a leader before that hands over; None for
                 a candidate that only counts where there is no leader.
             options: See `MemberOptions`.
         """
         given = MemberSettings(**options)
-        role = CandidateRole(metadata, priority=priority, preempt_after_ms=preempt_after_ms)
+        role = CandidateRole(metadata, priority=priority, preempt_after=preempt_after)
         settings = self._settings(name, leader.PROTOCOL_TYPE, role, given)
         return Election(self._context, settings, role=role, leave_on_close=given.leave_on_close)
 
@@ -226,7 +230,7 @@ class Client(Administration):
         name: str,
         permits: int,
         *,
-        wait_ms: int | None = None,
+        wait_timeout: float | None = None,
         on_lost: Listener | None = None,
         **options: Unpack[SessionOptions],
     ) -> Permits:
@@ -235,25 +239,26 @@ class Client(Administration):
         Args:
             name: The group of those that hold a permit or wait for one.
             permits: N, 1 to 1,000,000. Where members disagree, the lowest counts; it takes no permit away.
-            wait_ms: How long to wait for a permit; by default until one is free.
+            wait_timeout: How long to wait for a permit; by default until one is free.
             on_lost: `on_lost(permit)` is called where the permit is lost, and not where it is given back.
             options: See `SessionOptions`. With a `group_instance_id`, a process that is started again within the
                 session has the permit again, with a higher token; the end of the block gives it back all the same.
         """
+        check_seconds("wait_timeout", wait_timeout, optional=True)
         role = PermitRole(permits)
         settings = self._settings(name, permits_type.PROTOCOL_TYPE, role, SessionSettings(**options))
-        return Permits(PermitCandidacy(self._context, settings, role=role, on_lost=on_lost), wait_ms=wait_ms)
+        return Permits(PermitCandidacy(self._context, settings, role=role, on_lost=on_lost), wait_timeout=wait_timeout)
 
     def lock(
         self,
         name: str,
         *,
-        wait_ms: int | None = None,
+        wait_timeout: float | None = None,
         on_lost: Listener | None = None,
         **options: Unpack[SessionOptions],
     ) -> Permits:
         """A lock with a fencing token: `permits` with one permit. The arguments are those of `permits`."""
-        return self.permits(name, 1, wait_ms=wait_ms, on_lost=on_lost, **options)
+        return self.permits(name, 1, wait_timeout=wait_timeout, on_lost=on_lost, **options)
 
     def consumer(
         self,
@@ -293,13 +298,15 @@ class Client(Administration):
         watch = TopicsWatch(
             self._transport,
             self.namespace,
-            longest_pause_ms=given.topics_refresh_ms,
+            longest_pause_ms=to_ms(given.topics_refresh_interval),
             jitter=self._context.jitter,
             stats=self.stats.calls,
         )
         strategies = (strategy,) if isinstance(strategy, str) else tuple(strategy)
         load_strategies(strategies)
-        role = TopicRole(strategies, selection.names, counts, given.rack_id, given.capacity, given.topics_debounce_ms)
+        role = TopicRole(
+            strategies, selection.names, counts, given.rack_id, given.capacity, to_ms(given.topics_debounce)
+        )
         return Consumer(
             self._context,
             self._settings(group_id, PROTOCOL_TYPE, role, given),
@@ -318,7 +325,7 @@ class Client(Administration):
         work: Work,
         strategy: str | Sequence[str] = "cooperative-sticky",
         *,
-        drain_ms: int = REVOKE_DRAIN_MS,
+        drain_timeout: float = REVOKE_DRAIN_S,
         partitions_per_topic: PartitionCounts | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> WorkerPool:
@@ -330,7 +337,7 @@ class Client(Administration):
             work: An async function that works on one `Shard`. It is cancelled when the shard is revoked or lost; in a
                 thread, which cannot be, it looks at `shard.is_held` or waits for `shard.stopping`.
             strategy: As in `consumer`.
-            drain_ms: How long work may go on after `shard.stopping` was set, before it is cancelled.
+            drain_timeout: How long work may go on after `shard.stopping` was set, before it is cancelled.
             partitions_per_topic: As in `consumer`.
             options: See `ConsumerOptions`.
         """
@@ -338,7 +345,7 @@ class Client(Administration):
         return WorkerPool(
             lambda to: make(on_assigned=to.on_assigned, on_revoked=to.on_revoked, on_lost=to.on_lost),
             work,
-            drain_ms=drain_ms,
+            drain_timeout=drain_timeout,
         )
 
     def connect_worker(
@@ -350,8 +357,8 @@ class Client(Administration):
         url: str = "",
         config_offset: ConfigOffset | None = None,
         protocols: str | Sequence[str] = "incremental",
-        scheduled_rebalance_max_delay_ms: int = RETURN_DELAY_MS,
-        refresh_ms: int = TOPICS_REFRESH_MS,
+        scheduled_rebalance_max_delay: float = RETURN_DELAY_S,
+        refresh_interval: float = TOPICS_REFRESH_S,
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
@@ -370,8 +377,8 @@ class Client(Administration):
                 has not read as far as another worker waits for a moment, and then fails the generation.
             protocols: `incremental`, `eager`, or both, the preferred one first, to change while running: the group uses
                 one that all its workers list. While that is `eager`, every worker stops everything before it joins.
-            scheduled_rebalance_max_delay_ms: How long a departed worker's work waits for its return.
-            refresh_ms: How often the leader looks for other work, where `configured` is a function.
+            scheduled_rebalance_max_delay: How long a departed worker's work waits for its return.
+            refresh_interval: How often the leader looks for other work, where `configured` is a function.
             on_assigned: As in `member`; work that this member keeps is not added again.
             on_revoked: As in `member`.
             on_lost: As in `member`.
@@ -380,13 +387,15 @@ class Client(Administration):
         given = MemberSettings(**options)
         named = (connectors,) if isinstance(connectors, str) else tuple(connectors)
         offered = (protocols,) if isinstance(protocols, str) else tuple(protocols)
-        role = WorkRole(configured, url, scheduled_rebalance_max_delay_ms, named, config_offset, offered)
+        check_seconds("scheduled_rebalance_max_delay", scheduled_rebalance_max_delay)
+        check_interval("refresh_interval", refresh_interval, HOUR)
+        role = WorkRole(configured, url, to_ms(scheduled_rebalance_max_delay), named, config_offset, offered)
         return ConnectWorker(
             self._context,
             self._settings(group_id, worker.PROTOCOL_TYPE, role, given),
             role=role,
             listeners=Listeners(on_assigned, on_revoked, on_lost),
-            refresh_ms=refresh_ms,
+            refresh_interval=refresh_interval,
             leave_on_close=given.leave_on_close,
         )
 
@@ -443,10 +452,6 @@ class Client(Administration):
     ) -> MembershipSettings:
         """Raises what the coordinator would answer to these names, and ValueError for times that do not fit."""
         self._context.check_open()
-        for name in ("session_timeout_ms", "rebalance_timeout_ms", "heartbeat_interval_ms"):
-            ms = getattr(given, name)
-            if type(ms) is not int and not (name == "heartbeat_interval_ms" and ms is None):
-                raise TypeError(f"{name} must be a whole number of milliseconds, not {ms!r}")
         instance_id = given.group_instance_id or os.environ.get(INSTANCE_ID_VARIABLE) or None
         with typed_errors():
             check_group_id(group_id)
@@ -457,10 +462,10 @@ class Client(Administration):
             group_id,
             protocol_type,
             role.protocols(None, NO_GENERATION),
-            given.session_timeout_ms,
-            given.rebalance_timeout_ms,
+            to_ms(given.session_timeout),
+            to_ms(given.rebalance_timeout),
             instance_id,
             self.client_id,
-            heartbeat_ms=given.heartbeat_interval_ms,
+            heartbeat_ms=to_ms(given.heartbeat_interval),
             retry_refusals=self._retry_refusals,
         )

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from rota.client.calls import retry_delay_ms
+from rota.client.calls import retry_delay
 from rota.client.driver import Driver
 from rota.client.errors import (
     AccessDenied,
@@ -310,9 +310,9 @@ class Commits(Generic[Share]):
 
     async def _pause_before_again(self, pause_ms: int, error: CoordinatorError) -> None:
         """As the coordinator asks, but not longer than the share is held."""
-        asked_ms = retry_delay_ms(error.code, error.retry_after_ms)
+        asked_s = retry_delay(error.code, error.retry_after)
         left_ms = (self._machine.deadline_ms or 0) - self._driver.now_ms()
-        await asyncio.sleep(max(pause_ms, min(asked_ms, left_ms)) / 1000)
+        await asyncio.sleep(max(pause_ms / 1000, min(asked_s, left_ms / 1000)))
 
     def _fenced(self, offsets: tuple[OffsetToCommit, ...]) -> CommitOffsets:
         settings, machine = self._machine.settings, self._machine

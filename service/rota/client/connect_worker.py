@@ -14,7 +14,6 @@ from rota.assignors.work import Memory, WorkItem, WorkShare, assign_work
 from rota.client.callbacks import Listeners, call, notify, notify_lost, notify_revoked
 from rota.client.context import ClientContext
 from rota.client.member import Member
-from rota.client.user_functions import check_interval
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.protocol.defaults import RETURN_DELAY_MS
 from rota.protocol.messages import DescribedMember, DescribeGroup, DescribeReply, OffsetToCommit, Protocol
@@ -211,16 +210,15 @@ class ConnectWorker(Member[WorkShared]):
         *,
         role: WorkRole,
         listeners: Listeners[WorkShared],
-        refresh_ms: int,
+        refresh_interval: float,
         leave_on_close: bool | None = None,
     ) -> None:
-        """`refresh_ms` is how often the leader looks whether there is other work to do."""
-        check_interval("refresh_ms", refresh_ms)
+        """`refresh_interval` is how often the leader looks whether there is other work to do."""
         own_listeners: Listeners[WorkShared] = Listeners(self._start, self._stop, self._abandon)
         super().__init__(context, settings, role=role, listeners=own_listeners, leave_on_close=leave_on_close)
         self._work_role = role
         self._user = listeners
-        self._refresh_ms = refresh_ms
+        self._refresh_s = refresh_interval
         self._notified = asyncio.Event()
 
     @property
@@ -269,7 +267,7 @@ class ConnectWorker(Member[WorkShared]):
         """As the leader, have the group rebalance when other work is configured than was given out."""
         while not self._work_role.is_by_server:
             # Not all members at the same moment.
-            await asyncio.sleep(self._refresh_ms * (0.75 + 0.5 * self._jitter()) / 1000)
+            await asyncio.sleep(self._refresh_s * (0.75 + 0.5 * self._jitter()))
             if not self.is_leader or self.assignment is None:
                 continue
             if not callable(self._work_role.configured) and self._work_role.distributed is not None:

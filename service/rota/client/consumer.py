@@ -22,6 +22,7 @@ from rota.client.losses import losses_are_expected
 from rota.client.member import Member
 from rota.client.options import ConsumerSettings
 from rota.client.registered_topics import RegisteredTopics
+from rota.client.seconds import to_ms
 from rota.client.stop_deadline import Step
 from rota.client.topic_lookout import TopicLookout
 from rota.client.topics import Topics, TopicSelection
@@ -46,8 +47,8 @@ class Consumer(Member[Partitions]):
     """A `Member` with a share of the partitions of topics.
 
     Two ways of progress: `commit` an offset at once; or `store` it and leave the rest to the consumer. It commits
-    the stored offsets every `auto_commit_ms`, and when partitions are revoked and when the consumer is closed, after
-    `on_revoked` has returned.
+    the stored offsets every `auto_commit_interval`, and when partitions are revoked and when the consumer is closed,
+    after `on_revoked` has returned.
     """
 
     _kind = "consumer"
@@ -76,7 +77,7 @@ class Consumer(Member[Partitions]):
         """The last commit of each partition that is queued or under way."""
         self._notices: deque[_Notice] = deque()
         """Commits of `commit_soon` without a published outcome, in order."""
-        self._watchdog = ProcessingWatchdog(options.max_processing_interval_ms)
+        self._watchdog = ProcessingWatchdog(to_ms(options.max_processing_interval))
         self._watched: dict[TopicPartition, ProcessingWatchdog] = {}
         """The shards that a pool works on at this moment, each with a watchdog of its own."""
         self._silent: dict[TopicPartition, None] = {}
@@ -92,8 +93,8 @@ class Consumer(Member[Partitions]):
             selection,
             registered,
             watch=watch,
-            refresh_ms=options.topics_refresh_ms,
-            debounce_ms=options.topics_debounce_ms,
+            refresh_s=options.topics_refresh_interval,
+            debounce_s=options.topics_debounce,
             jitter=self._jitter,
         )
 
@@ -101,15 +102,15 @@ class Consumer(Member[Partitions]):
         await super().__aenter__()
         for chore in self._lookout.chores():
             self._in_background(chore)
-        if self._options.auto_commit_ms is not None:
-            self._in_background(self._auto_commit(self._options.auto_commit_ms / 1000))
-        if self._options.max_processing_interval_ms is not None:
+        if self._options.auto_commit_interval is not None:
+            self._in_background(self._auto_commit(self._options.auto_commit_interval))
+        if self._options.max_processing_interval is not None:
             self._in_background(self._watch_progress())
         return self
 
     async def _before_joining(self) -> None:
         """Resolve a pattern, for as long as it takes to reach a coordinator."""
-        caller = Caller(self._context.transport, retry_timeout_ms=0, jitter=self._jitter)
+        caller = Caller(self._context.transport, retry_timeout=0, jitter=self._jitter)
         registered, backoff = RegisteredTopics(caller, self.namespace), Backoff(BACKOFF_FIRST_MS, BACKOFF_CAP_MS)
         subject, began_s, troubles = f"group {self.group_id}", self._now_ms() / 1000, self._context.troubles
         while True:
@@ -174,11 +175,11 @@ class Consumer(Member[Partitions]):
             self.come_back()
 
     def store(
-        self, topic: str, partition: int, offset: int, metadata: str = "", retention_time_ms: int | None = None
+        self, topic: str, partition: int, offset: int, metadata: str = "", retention_time: float | None = None
     ) -> None:
         """Note that everything before `offset` is done. It is committed when the partition is revoked, at the latest.
 
-        `retention_time_ms` after that commit the offset may expire; without it, the server's retention counts.
+        `retention_time` seconds after that commit the offset may expire; without it, the server's retention counts.
 
         Raises:
             MembershipLost: This member does not hold the partition (any more).
@@ -187,7 +188,7 @@ class Consumer(Member[Partitions]):
         """
         self._check_entered()
         self._progress((TopicPartition(topic, partition),))
-        stored = OffsetToCommit(topic, partition, offset, metadata=metadata, retention_time_ms=retention_time_ms)
+        stored = OffsetToCommit(topic, partition, offset, metadata=metadata, retention_time_ms=to_ms(retention_time))
         check_offset(stored)
         check_metadata(stored)
         if not self.owns(TopicPartition(topic, partition)):
@@ -328,7 +329,7 @@ class Consumer(Member[Partitions]):
 
     async def _watch_progress(self) -> None:
         """Release the share when there is no progress although heartbeats go on: another member may be able to work."""
-        interval_ms = self._options.max_processing_interval_ms or 0
+        interval_s = self._options.max_processing_interval or 0.0
         while True:
             now_ms = self._now_ms()
             if self._holding.is_leaving:
@@ -336,17 +337,16 @@ class Consumer(Member[Partitions]):
             elif self._watchdog.is_over(now_ms):
                 self._watchdog.rest()
                 self._withdrew = True
-                self._withdraw(f"no progress for {interval_ms} ms")
+                self._withdraw(f"no progress for {interval_s:g} s")
             else:
                 self._look_for_silent_shards(now_ms)
             watchdogs = (self._watchdog, *self._watched.values())
             due_at_ms = min((at_ms for each in watchdogs if (at_ms := each.due_at_ms) is not None), default=None)
-            waits_ms = interval_ms if due_at_ms is None else due_at_ms - now_ms
-            await asyncio.sleep(max(waits_ms, 1) / 1000)
+            await asyncio.sleep(interval_s if due_at_ms is None else max(due_at_ms - now_ms, 1) / 1000)
 
     def _watch_shard(self, place: TopicPartition) -> None:
         """A pool starts its work on a shard: from now on, that has to make progress."""
-        watchdog, now_ms = ProcessingWatchdog(self._options.max_processing_interval_ms), self._now_ms()
+        watchdog, now_ms = ProcessingWatchdog(to_ms(self._options.max_processing_interval)), self._now_ms()
         self._watched[place] = watchdog
         watchdog.progressed(now_ms)
         if self._watchdog.due_at_ms is None:

@@ -29,7 +29,6 @@ from rota.client.callbacks import call
 from rota.client.registered_topics import RegisteredTopics, TopicListing
 from rota.client.withheld import WithheldPartitions
 from rota.membership import Assigned, JoinedAsLeader
-from rota.protocol.limits import MAX_TOPICS_DEBOUNCE_MS
 from rota.protocol.messages import DescribeReply, JoinedMember, OffsetToCommit, Protocol
 from rota.types import TopicFacts, server_side
 from rota.types.consumer import (
@@ -136,8 +135,6 @@ class TopicRole:
         _check_strategies(self.strategies)
         if not 0 < self.capacity < float("inf"):
             raise ValueError(f"a capacity must be above 0, not {self.capacity}")
-        if type(self.topics_debounce_ms) is not int or not 0 <= self.topics_debounce_ms <= MAX_TOPICS_DEBOUNCE_MS:
-            raise ValueError(f"topics_debounce_ms must be 0 to {MAX_TOPICS_DEBOUNCE_MS}, not {self.topics_debounce_ms}")
 
     @property
     def counts_registered(self) -> bool:

@@ -32,10 +32,11 @@ import logging
 import threading
 from collections.abc import Callable
 
-from rota.client.calls import retry_delay_ms
+from rota.client.calls import retry_delay
 from rota.client.clock import SessionClock
 from rota.client.errors import CoordinatorUnreachable
 from rota.client.pulse import Beat
+from rota.client.seconds import to_ms
 from rota.client.stats import MemberStats
 from rota.client.tasks import BackgroundTasks
 from rota.client.transports.port import Answer, Transport
@@ -225,7 +226,7 @@ class Driver:
             cause, was_sent = str(outcome), outcome.was_sent
             self.react(self._machine.on_failure(request, sent_at_ms, now_ms, jitter, cause, was_sent=was_sent))
         else:
-            waits_ms = retry_delay_ms(outcome.reply.error, outcome.retry_after_ms)
+            waits_ms = to_ms(retry_delay(outcome.reply.error, outcome.retry_after_ms / 1000))
             self.react(self._machine.on_reply(request, outcome.reply, sent_at_ms, now_ms, jitter, waits_ms))
         self._on_outcome()
 

@@ -16,17 +16,17 @@ from rota.client.member import Member
 from rota.client.reminders import cancelled_for
 from rota.client.roles import Role
 from rota.client.running import RunningOver, _keep
-from rota.client.stop_deadline import STOP_DRAIN_S, Step
+from rota.client.seconds import PREEMPT_AFTER_S, STOP_DRAIN_S, check_seconds, to_ms
+from rota.client.stop_deadline import Step
 from rota.client.tasks import Contained, any_set, contained
 from rota.client.term import ELECTION, Leadership, Term, Wording
 from rota.client.user_functions import check_async_work, run_work
 from rota.client.work_retry import WorkRetry
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.protocol import messages
-from rota.protocol.defaults import PREEMPT_AFTER_MS, STOP_DRAIN_MS
 from rota.protocol.messages import OffsetToCommit
 from rota.types.json_object import decode_object
-from rota.types.leader import MAX_PREEMPT_AFTER_MS, PROTOCOL_NAMES, Candidate, encode_candidate, successor_of
+from rota.types.leader import PROTOCOL_NAMES, Candidate, encode_candidate, successor_of
 from rota.types.wire_format import MalformedMetadata
 
 Outcome = TypeVar("Outcome")
@@ -44,16 +44,15 @@ class CandidateRole:
     is_cooperative = True
 
     def __init__(
-        self, metadata: bytes = b"", *, priority: int = 0, preempt_after_ms: int | None = PREEMPT_AFTER_MS
+        self, metadata: bytes = b"", *, priority: int = 0, preempt_after: float | None = PREEMPT_AFTER_S
     ) -> None:
         """Raise `ValueError` for a priority with metadata that is no JSON object, where no coordinator finds it."""
-        if preempt_after_ms is not None and not 0 <= preempt_after_ms <= MAX_PREEMPT_AFTER_MS:
-            raise ValueError(f"preempt_after_ms must be 0 to {MAX_PREEMPT_AFTER_MS}, or None, not {preempt_after_ms!r}")
+        check_seconds("preempt_after", preempt_after, optional=True)
         self._opaque = metadata
         self._said = _fields(metadata)
         if self._said is None and priority:
             raise ValueError("a candidate with a priority has no metadata, or a JSON object")
-        self._candidate = Candidate(priority=priority, preempt_after_ms=preempt_after_ms)
+        self._candidate = Candidate(priority=priority, preempt_after_ms=to_ms(preempt_after))
         self.hands_over = False
         """This member leads, and was asked to hand over: it may work on until it joins again."""
 
@@ -196,7 +195,7 @@ class Election(RunningOver):
         self,
         work: Callable[[Term], Awaitable[Outcome]],
         *,
-        drain_ms: int = STOP_DRAIN_MS,
+        drain_timeout: float = STOP_DRAIN_S,
         handle_signals: bool = True,
         retry: bool = False,
     ) -> Outcome | None:
@@ -205,13 +204,13 @@ class Election(RunningOver):
 
         SIGTERM and SIGINT end it in order, where the program handles them not itself: `term.stopping` is set, the work
         is cancelled, the group is left, and None is returned. Work that has looked at `term.stopping` is cancelled
-        after `drain_ms`, other work at once. A second signal cancels at once. This returns at most 2.5 s after
-        `drain_ms`, and leaves a task behind that ignores its cancellation.
+        after `drain_timeout`, other work at once. A second signal cancels at once. This returns at most 2.5 s after
+        `drain_timeout`, and leaves a task behind that ignores its cancellation.
 
         Args:
             work: An async function that works while this candidate leads.
-            drain_ms: How long work that looks at `term.stopping` may go on after a signal, or when the leadership is
-                handed over to a candidate of a higher priority.
+            drain_timeout: How long work that looks at `term.stopping` may go on after a signal, or when the leadership
+                is handed over to a candidate of a higher priority.
             handle_signals: Whether SIGTERM and SIGINT are handled here.
             retry: Campaign again, after a pause that grows, when `work` raises, instead of raising that; see `failure`.
 
@@ -221,20 +220,21 @@ class Election(RunningOver):
             RuntimeError: The election was closed, or its `run` is under way already.
         """
         check_async_work(work)
-        with self._only_run():
+        with self._only_run(drain_timeout):
             async with self._own_block_for_run():
-                return await self._run(work, drain_ms / 1000, handle_signals, retry)
+                return await self._run(work, drain_timeout, handle_signals, retry)
 
-    async def resign(self, reason: str = "resigned", *, pause_s: float = 0.0) -> None:
-        """End the term in order and let another candidate lead; campaign again after `pause_s`, as the last in line.
+    async def resign(self, reason: str = "resigned", *, pause: float = 0.0) -> None:
+        """End the term in order and let another candidate lead; campaign again after `pause`, as the last in line.
 
         Called by the term's own body, the body is cancelled here. Once begun, it is carried out, whatever becomes of
         the caller.
         """
+        check_seconds("pause", pause)
         await self._until_entered()
         if self._is_over:
             return
-        resigning = self._begin_resign(reason, pause_s)
+        resigning = self._begin_resign(reason, pause)
         if not self._is_inside():
             # Not its outcome: a candidacy that is closed meanwhile has nothing left to resign.
             await asyncio.wait((resigning,))

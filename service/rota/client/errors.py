@@ -61,8 +61,8 @@ class CoordinatorError(Exception):
     def __init__(self, detail: str = "") -> None:
         super().__init__(detail or STATUS[self.code].title)
         self.detail = detail
-        self.retry_after_ms = 0
-        """How long the coordinator asked to be left alone; 0 where it did not."""
+        self.retry_after = 0.0
+        """For how many seconds the coordinator asked to be left alone; 0 if it did not."""
 
     @property
     def retriable(self) -> bool:
@@ -348,7 +348,7 @@ def typed_errors() -> Iterator[None]:
 def error_for(code: ErrorCode, detail: str = "", retry_after_ms: int = 0) -> CoordinatorError:
     """The error that stands for an answer's code. `NONE` is no error and must not be asked for."""
     error = _LEAF_OF[code](detail)
-    error.retry_after_ms = retry_after_ms
+    error.retry_after = retry_after_ms / 1000
     return error
 
 

@@ -19,10 +19,10 @@ class LoopLag:
     def __init__(self, on_resume: Callable[[], None] = lambda: None) -> None:
         """`on_resume` is called when the machine has been asleep."""
         self._on_resume = on_resume
-        self.last_ms = 0
-        """At the last look, ten times a second."""
-        self.worst_ms = 0
-        """Ever."""
+        self.last = 0.0
+        """Seconds at the last look, ten times a second."""
+        self.worst = 0.0
+        """The most seconds ever."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -43,11 +43,11 @@ class LoopLag:
             if clock.asleep_s > asleep_s:
                 asleep_s = clock.asleep_s
                 self._on_resume()
-            self.last_ms = max(0, int((loop.time() - due) * 1000))
-            self.worst_ms = max(self.worst_ms, self.last_ms)
-            if self.last_ms >= LOOP_BLOCKED_MS:
+            self.last = max(0.0, loop.time() - due)
+            self.worst = max(self.worst, self.last)
+            if self.last >= LOOP_BLOCKED_MS / 1000:
                 _log.warning(
-                    "the event loop was blocked for %d ms: no heartbeat could be sent by it; "
+                    "the event loop was blocked for %.1f s: no heartbeat could be sent by it; "
                     "move what blocks it to a thread, or connect with heartbeat_thread=True",
-                    self.last_ms,
+                    self.last,
                 )

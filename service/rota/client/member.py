@@ -29,12 +29,12 @@ from rota.client.leading import Leading
 from rota.client.reminders import Reminder
 from rota.client.roles import Role
 from rota.client.running import Running
+from rota.client.seconds import STOP_DRAIN_S
 from rota.client.stats import MemberStats
-from rota.client.stop_deadline import STOP_DRAIN_S, Step, StopDeadline
+from rota.client.stop_deadline import Step, StopDeadline
 from rota.client.tasks import BackgroundTasks
 from rota.membership import Membership, MembershipSettings, State
 from rota.membership import events as core
-from rota.protocol.defaults import STOP_DRAIN_MS
 from rota.protocol.messages import (
     FenceReply,
     FetchedOffset,
@@ -453,15 +453,16 @@ class Member(Running, Generic[Share]):
         """Run something for as long as the member lives; an exception of it ends the member."""
         return self._tasks.create(chore)
 
-    async def run(self, *, drain_ms: int = STOP_DRAIN_MS, handle_signals: bool = True) -> None:
+    async def run(self, *, drain_timeout: float = STOP_DRAIN_S, handle_signals: bool = True) -> None:
         """Be a member until a signal, `stop` or cancellation; inside or outside of the block.
 
         SIGTERM and SIGINT stop in order, where the program handles them not itself: `on_revoked` is called and waited
-        for, for `drain_ms`, and the group is left. A second signal cancels. This returns at most 2.5 s after that time.
+        for, for `drain_timeout`, and the group is left. A second signal cancels. This returns at most 2.5 s after that
+        time.
         """
-        with self._only_run():
+        with self._only_run(drain_timeout):
             async with self._own_block_for_run():
-                await self._run_until_stopped(handle_signals, drain_ms / 1000)
+                await self._run_until_stopped(handle_signals, drain_timeout)
 
     async def _until_settled(self) -> None:
         """Return when the member is in no rebalance and in no callback, or holds nothing."""

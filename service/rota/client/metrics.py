@@ -98,7 +98,7 @@ HELD = _sum(
 SHARDS_IN_TROUBLE = _sum(
     "shards_in_trouble",
     "shard",
-    "Shards of worker pools whose work made no progress for `max_processing_interval_ms`, or raised and is retried.",
+    "Shards of worker pools whose work made no progress for `max_processing_interval`, or raised and is retried.",
 )
 HEARTBEAT_AGE = _duration(
     "heartbeat_age",

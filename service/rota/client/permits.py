@@ -15,11 +15,10 @@ from rota.client.election import Election, Outcome
 from rota.client.errors import CoordinatorError, PermitLost
 from rota.client.member import Member
 from rota.client.running import RunningOver
-from rota.client.stop_deadline import STOP_DRAIN_S
+from rota.client.seconds import STOP_DRAIN_S
 from rota.client.term import Leadership, Term, Wording
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.protocol import messages
-from rota.protocol.defaults import STOP_DRAIN_MS
 from rota.protocol.messages import DescribeGroup, DescribeReply, OffsetToCommit
 from rota.types.permits import MAX_PERMITS, PROTOCOL_NAME, PermitShare, Wish, decode_share, encode_wish
 
@@ -158,17 +157,17 @@ class Permits(RunningOver):
     gives the permit back, and the member that has waited longest gets it at once. `run` holds permits again and again.
     """
 
-    def __init__(self, candidacy: PermitCandidacy, *, wait_ms: int | None = None) -> None:
+    def __init__(self, candidacy: PermitCandidacy, *, wait_timeout: float | None = None) -> None:
         super().__init__(candidacy)
         self._candidacy = candidacy
         self._stops = candidacy._stops
-        self._wait_ms = wait_ms
+        self._wait_timeout = wait_timeout
         self._stack = AsyncExitStack()
         self._permit: Permit | None = None
         self._is_entered = False
 
     async def __aenter__(self) -> Permit:  # type: ignore[override]  # The block is about its permit.
-        """Wait for a permit; `TimeoutError` once `wait_ms` is over."""
+        """Wait for a permit; `TimeoutError` once `wait_timeout` is over."""
         self._check_new()
         self._is_entered = True
         async with AsyncExitStack() as stack:
@@ -184,15 +183,16 @@ class Permits(RunningOver):
         await self._stack.__aexit__(kind, error, trace)
 
     async def _granted(self) -> Permit:
-        wait_s = None if self._wait_ms is None else self._wait_ms / 1000
         try:
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout(self._wait_timeout):
                 return await self._candidacy.granted()
         except TimeoutError as error:
             reason = (
                 self._candidacy.member.trouble or f"{self.of} are held, {self.place - 1} members are before this one"
             )
-            raise TimeoutError(f"no permit of {self._candidacy.member.group_id!r} in {wait_s} s: {reason}") from error
+            raise TimeoutError(
+                f"no permit of {self._candidacy.member.group_id!r} in {self._wait_timeout} s: {reason}"
+            ) from error
 
     # --- the permit ---------------------------------------------------------------------------
 
@@ -219,18 +219,18 @@ class Permits(RunningOver):
         self,
         work: Callable[[Permit], Awaitable[Outcome]],
         *,
-        drain_ms: int = STOP_DRAIN_MS,
+        drain_timeout: float = STOP_DRAIN_S,
         handle_signals: bool = True,
         retry: bool = False,
     ) -> Outcome | None:
         """Wait for a permit and call `work(permit)`; anew with each permit, until it returns or raises. Instead of the
         block: this enters and leaves by itself. The arguments, signals and errors are those of `Election.run`, with
-        `PermitLost` for `LeadershipLost`; `wait_ms` does not count.
+        `PermitLost` for `LeadershipLost`; `wait_timeout` does not count.
         """
         if self._is_entered:
             raise RuntimeError("run() takes the place of the block: call it on permits that were not entered")
         body = cast("Callable[[Term], Awaitable[Outcome]]", work)
-        return await self._candidacy.run(body, drain_ms=drain_ms, handle_signals=handle_signals, retry=retry)
+        return await self._candidacy.run(body, drain_timeout=drain_timeout, handle_signals=handle_signals, retry=retry)
 
     # --- closing --------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ CAUSES: Mapping[str, str] = {
     "metadata_changed": "This member's metadata changed while a join was under way.",
     "requested": "The program called `rejoin`.",
     "stepped_aside": "This member left in order, to join again later.",
-    "no_progress": "This member gave its share up: no progress for `max_processing_interval_ms`.",
+    "no_progress": "This member gave its share up: no progress for `max_processing_interval`.",
     "lost_deadline": "The share was lost: the local deadline passed without a renewal.",
     "lost_unknown_member": "The share was lost: the coordinator does not know this member, or its group.",
     "lost_illegal_generation": "The share was lost: the group is in another generation.",

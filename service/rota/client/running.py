@@ -10,8 +10,8 @@ from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
+from rota.client.seconds import STOP_DRAIN_S, check_seconds
 from rota.client.signals import StopRequests, stopped_by_signals
-from rota.client.stop_deadline import STOP_DRAIN_S
 from rota.client.tasks import Contained, contained
 
 _log = logging.getLogger(__name__)
@@ -158,8 +158,9 @@ class Running(ABC):
         self._stops.add()
 
     @contextmanager
-    def _only_run(self) -> Iterator[None]:
+    def _only_run(self, drain_timeout: float) -> Iterator[None]:
         """Mark that `run` is under way, and enter nothing that was closed: it would return at once, in silence."""
+        check_seconds("drain_timeout", drain_timeout)
         if self._is_running:
             raise RuntimeError(f"run() of this {self._name_of_kind} is under way already")
         if not self.is_open and self._failure_at_end() is None:

@@ -302,8 +302,8 @@ class ClientStats:
     def gauges(self) -> Iterator[Sample]:
         """The present values of what rises and falls. Any thread may ask."""
         if self._lag is not None:
-            yield metrics.LOOP_LAG, (), self._lag.last_ms / 1000
-            yield metrics.LOOP_LAG_MAX, (), self._lag.worst_ms / 1000
+            yield metrics.LOOP_LAG, (), self._lag.last
+            yield metrics.LOOP_LAG_MAX, (), self._lag.worst
         for stats, reference in self._members.copy().items():
             if (member := reference()) is not None:
                 for metric, value in stats.gauges(member):

@@ -8,9 +8,9 @@ from collections.abc import Collection
 from enum import Enum
 from typing import Any
 
-from rota.protocol.defaults import STOP_DRAIN_MS, STOP_REST_MS
+from rota.client.seconds import STOP_DRAIN_S
+from rota.protocol.defaults import STOP_REST_MS
 
-STOP_DRAIN_S = STOP_DRAIN_MS / 1000
 _REST_S = STOP_REST_MS / 1000
 _RESOLUTION_S = 1e-6
 

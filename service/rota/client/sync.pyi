@@ -17,21 +17,20 @@ from rota.client.lag import LoopLag
 from rota.client.member import Share
 from rota.client.options import ConsumerOptions, MemberOptions, SessionOptions
 from rota.client.roles import Generation, Protocols, Without
+from rota.client.seconds import (
+    DRAIN_GRANT_S,
+    PREEMPT_AFTER_S,
+    RETRY_TIMEOUT_S,
+    RETURN_DELAY_S,
+    REVOKE_DRAIN_S,
+    STOP_DRAIN_S,
+    TOPICS_REFRESH_S,
+)
 from rota.client.stats import ClientStats
-from rota.client.stop_deadline import STOP_DRAIN_S
 from rota.client.term import Leadership
 from rota.client.topics import Topics
 from rota.client.transports.port import GroupEvent
 from rota.credentials import Credentials
-from rota.protocol.defaults import (
-    DRAIN_GRANT_MS,
-    PREEMPT_AFTER_MS,
-    RETRY_TIMEOUT_MS,
-    RETURN_DELAY_MS,
-    REVOKE_DRAIN_MS,
-    STOP_DRAIN_MS,
-    TOPICS_REFRESH_MS,
-)
 from rota.protocol.messages import (
     DescribeReply,
     DrainReply,
@@ -82,7 +81,7 @@ def connect(
     client_id: str | None = None,
     headers: Mapping[str, str] | None = None,
     credentials: Credentials | None = None,
-    retry_timeout_ms: int = RETRY_TIMEOUT_MS,
+    retry_timeout: float = RETRY_TIMEOUT_S,
     heartbeat_thread: bool = False,
     direct: bool = False,
     retry_refusals: bool = True,
@@ -103,9 +102,9 @@ def connect(
         headers: Sent with every request.
         credentials: A token and certificates, or the files that hold them; missing values come from `ROTA_TOKEN`,
             `ROTA_TOKEN_FILE`, `ROTA_CA_FILE`, `ROTA_CERT_FILE` and `ROTA_KEY_FILE`.
-        retry_timeout_ms: How long calls other than a member's are retried while no server answers.
+        retry_timeout: How long calls other than a member's are retried while no server answers.
         heartbeat_thread: Keep members alive from a thread of its own while the event loop is blocked. What they hold
-            is then as good as their heartbeats: `max_processing_interval_ms` is what notices that nothing gets done.
+            is then as good as their heartbeats: `max_processing_interval` is what notices that nothing gets done.
         direct: Go straight to the owner of a group also where it is none of these addresses but can be reached at what
             it advertises (`rota serve --advertise`). Any replica answers for it anyway, a hop later. Workers of one
             machine are gone to by themselves, at ports of their own beside the one that was listed.
@@ -156,7 +155,7 @@ class Client:
         *,
         metadata: bytes = b"",
         priority: int = 0,
-        preempt_after_ms: int | None = PREEMPT_AFTER_MS,
+        preempt_after: float | None = PREEMPT_AFTER_S,
         **options: Unpack[MemberOptions],
     ) -> Election:
         """A candidate in the election called `name`, which is a group: at most one candidate at a time leads it.
@@ -167,7 +166,7 @@ class Client:
                 fields of the next two; with other bytes, this candidate leads until it leaves, as in earlier releases.
             priority: The candidate of the highest priority leads. A leader of a lower one hands over in order: its body
                 ends first. See docs/how-to/priority.md.
-            preempt_after_ms: For how long this candidate must have outranked a leader before that hands over; None for
+            preempt_after: For how long this candidate must have outranked a leader before that hands over; None for
                 a candidate that only counts where there is no leader.
             options: See `MemberOptions`.
         """
@@ -177,7 +176,7 @@ class Client:
         name: str,
         permits: int,
         *,
-        wait_ms: int | None = None,
+        wait_timeout: float | None = None,
         on_lost: Listener | None = None,
         **options: Unpack[SessionOptions],
     ) -> Permits:
@@ -186,7 +185,7 @@ class Client:
         Args:
             name: The group of those that hold a permit or wait for one.
             permits: N, 1 to 1,000,000. Where members disagree, the lowest counts; it takes no permit away.
-            wait_ms: How long to wait for a permit; by default until one is free.
+            wait_timeout: How long to wait for a permit; by default until one is free.
             on_lost: `on_lost(permit)` is called where the permit is lost, and not where it is given back.
             options: See `SessionOptions`. With a `group_instance_id`, a process that is started again within the
                 session has the permit again, with a higher token; the end of the block gives it back all the same.
@@ -196,7 +195,7 @@ class Client:
         self,
         name: str,
         *,
-        wait_ms: int | None = None,
+        wait_timeout: float | None = None,
         on_lost: Listener | None = None,
         **options: Unpack[SessionOptions],
     ) -> Permits:
@@ -240,7 +239,7 @@ class Client:
         work: Work,
         strategy: str | Sequence[str] = "cooperative-sticky",
         *,
-        drain_ms: int = REVOKE_DRAIN_MS,
+        drain_timeout: float = REVOKE_DRAIN_S,
         partitions_per_topic: PartitionCounts | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> WorkerPool:
@@ -252,7 +251,7 @@ class Client:
             work: A function that works on one `Shard`. It is cancelled when the shard is revoked or lost; in a
                 thread, which cannot be, it looks at `shard.is_held` or waits for `shard.stopping`.
             strategy: As in `consumer`.
-            drain_ms: How long work may go on after `shard.stopping` was set, before it is cancelled.
+            drain_timeout: How long work may go on after `shard.stopping` was set, before it is cancelled.
             partitions_per_topic: As in `consumer`.
             options: See `ConsumerOptions`.
         """
@@ -266,8 +265,8 @@ class Client:
         url: str = "",
         config_offset: ConfigOffset | None = None,
         protocols: str | Sequence[str] = "incremental",
-        scheduled_rebalance_max_delay_ms: int = RETURN_DELAY_MS,
-        refresh_ms: int = TOPICS_REFRESH_MS,
+        scheduled_rebalance_max_delay: float = RETURN_DELAY_S,
+        refresh_interval: float = TOPICS_REFRESH_S,
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
@@ -286,8 +285,8 @@ class Client:
                 has not read as far as another worker waits for a moment, and then fails the generation.
             protocols: `incremental`, `eager`, or both, the preferred one first, to change while running: the group uses
                 one that all its workers list. While that is `eager`, every worker stops everything before it joins.
-            scheduled_rebalance_max_delay_ms: How long a departed worker's work waits for its return.
-            refresh_ms: How often the leader looks for other work, where `configured` is a function.
+            scheduled_rebalance_max_delay: How long a departed worker's work waits for its return.
+            refresh_interval: How often the leader looks for other work, where `configured` is a function.
             on_assigned: As in `member`; work that this member keeps is not added again.
             on_revoked: As in `member`.
             on_lost: As in `member`.
@@ -349,11 +348,12 @@ class Client:
     def rebalance_group(self, group_id: str, reason: str = "", *, step_down: bool = False) -> None:
         """Start a rebalance, for administrators; `step_down`: under another leader, if another member joins."""
 
-    def freeze_group(self, group_id: str, for_ms: int, reason: str = "") -> int | None:
-        """Start no rebalance for so long that could as well start later: newcomers, changes of topics and candidates of
-        a higher priority wait; members that leave or expire are excepted. For administrators; 0 ends a freeze.
+    def freeze_group(self, group_id: str, duration: float, reason: str = "") -> float | None:
+        """Start no rebalance for `duration` seconds that could as well start later: newcomers, changes of topics and
+        candidates of a higher priority wait; members that leave or expire are excepted. For administrators; 0 ends a
+        freeze.
 
-        Returns the end in milliseconds since 1970, by the coordinator's clock; None where the group is not frozen.
+        Returns the end in seconds since 1970, by the coordinator's clock; None if the group is not frozen.
         """
 
     def quarantine_group(
@@ -362,7 +362,7 @@ class Client:
         *,
         after_falls: int | None = None,
         max_units: int | None = None,
-        release_after_ms: int | None = None,
+        release_after: float | None = None,
         release: Sequence[str] = (),
         reason: str = "",
     ) -> QuarantineReply:
@@ -373,7 +373,7 @@ class Client:
             group_id: The group.
             after_falls: So many holders of a unit must fall in a row; 0: no unit is quarantined any more.
             max_units: So many units may be quarantined at once.
-            release_after_ms: For how long a unit is quarantined; 0: until it is released.
+            release_after: For how long a unit is quarantined; 0: until it is released.
             release: Quarantined units, such as `docs/3`.
             reason: Why, for people and the journal.
         """
@@ -385,7 +385,7 @@ class Client:
         *,
         group_instance_id: str | None = None,
         max_leaving: int = 1,
-        grant_ms: int = DRAIN_GRANT_MS,
+        grant_duration: float = DRAIN_GRANT_S,
         reason: str = "",
     ) -> DrainReply:
         """May this member leave now? `granted` where fewer than `max_leaving` others have a permission, the group is
@@ -396,7 +396,7 @@ class Client:
             member_id: The member that is to leave.
             group_instance_id: Instead of `member_id`, of a static member.
             max_leaving: So many may leave at once, this one included.
-            grant_ms: For how long the permission counts, unless the member leaves before.
+            grant_duration: For how long the permission counts, unless the member leaves before.
             reason: Why, for people and the journal.
         """
 
@@ -600,11 +600,12 @@ class Member(Generic[Share]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
-    def run(self, *, drain_ms: int = STOP_DRAIN_MS, handle_signals: bool = True) -> None:
+    def run(self, *, drain_timeout: float = STOP_DRAIN_S, handle_signals: bool = True) -> None:
         """Be a member until a signal, `stop` or cancellation; inside or outside of the block.
 
         SIGTERM and SIGINT stop in order, where the program handles them not itself: `on_revoked` is called and waited
-        for, for `drain_ms`, and the group is left. A second signal cancels. This returns at most 2.5 s after that time.
+        for, for `drain_timeout`, and the group is left. A second signal cancels. This returns at most 2.5 s after that
+        time.
         """
 
     def step_aside(self, reason: str) -> None:
@@ -638,8 +639,8 @@ class Consumer(Member[Partitions]):
     """A `Member` with a share of the partitions of topics.
 
     Two ways of progress: `commit` an offset at once; or `store` it and leave the rest to the consumer. It commits
-    the stored offsets every `auto_commit_ms`, and when partitions are revoked and when the consumer is closed, after
-    `on_revoked` has returned.
+    the stored offsets every `auto_commit_interval`, and when partitions are revoked and when the consumer is closed,
+    after `on_revoked` has returned.
     """
 
     def __enter__(self) -> Self: ...
@@ -669,11 +670,11 @@ class Consumer(Member[Partitions]):
         partition: int,
         offset: int,
         metadata: str = "",
-        retention_time_ms: int | None = None,
+        retention_time: float | None = None,
     ) -> None:
         """Note that everything before `offset` is done. It is committed when the partition is revoked, at the latest.
 
-        `retention_time_ms` after that commit the offset may expire; without it, the server's retention counts.
+        `retention_time` seconds after that commit the offset may expire; without it, the server's retention counts.
 
         Raises:
             MembershipLost: This member does not hold the partition (any more).
@@ -773,7 +774,7 @@ class Election:
         self,
         work: Callable[[Term], Outcome],
         *,
-        drain_ms: int = STOP_DRAIN_MS,
+        drain_timeout: float = STOP_DRAIN_S,
         handle_signals: bool = True,
         retry: bool = False,
     ) -> Outcome | None:
@@ -782,13 +783,13 @@ class Election:
 
         SIGTERM and SIGINT end it in order, where the program handles them not itself: `term.stopping` is set, the work
         is cancelled, the group is left, and None is returned. Work that has looked at `term.stopping` is cancelled
-        after `drain_ms`, other work at once. A second signal cancels at once. This returns at most 2.5 s after
-        `drain_ms`, and leaves a task behind that ignores its cancellation.
+        after `drain_timeout`, other work at once. A second signal cancels at once. This returns at most 2.5 s after
+        `drain_timeout`, and leaves a task behind that ignores its cancellation.
 
         Args:
             work: A function that works while this candidate leads.
-            drain_ms: How long work that looks at `term.stopping` may go on after a signal, or when the leadership is
-                handed over to a candidate of a higher priority.
+            drain_timeout: How long work that looks at `term.stopping` may go on after a signal, or when the leadership
+                is handed over to a candidate of a higher priority.
             handle_signals: Whether SIGTERM and SIGINT are handled here.
             retry: Campaign again, after a pause that grows, when `work` raises, instead of raising that; see `failure`.
 
@@ -798,8 +799,8 @@ class Election:
             RuntimeError: The election was closed, or its `run` is under way already.
         """
 
-    def resign(self, reason: str = "resigned", *, pause_s: float = 0.0) -> None:
-        """End the term in order and let another candidate lead; campaign again after `pause_s`, as the last in line.
+    def resign(self, reason: str = "resigned", *, pause: float = 0.0) -> None:
+        """End the term in order and let another candidate lead; campaign again after `pause`, as the last in line.
 
         Called by the term's own body, the body is cancelled here. Once begun, it is carried out, whatever becomes of
         the caller.
@@ -912,13 +913,13 @@ class Permits:
         self,
         work: Callable[[Permit], Outcome],
         *,
-        drain_ms: int = STOP_DRAIN_MS,
+        drain_timeout: float = STOP_DRAIN_S,
         handle_signals: bool = True,
         retry: bool = False,
     ) -> Outcome | None:
         """Wait for a permit and call `work(permit)`; anew with each permit, until it returns or raises. Instead of the
         block: this enters and leaves by itself. The arguments, signals and errors are those of `Election.run`, with
-        `PermitLost` for `LeadershipLost`; `wait_ms` does not count.
+        `PermitLost` for `LeadershipLost`; `wait_timeout` does not count.
         """
 
     def close(self, timeout: float = STOP_DRAIN_S) -> None:
@@ -963,8 +964,9 @@ class WorkerPool:
     """Runs `work(shard)` for each shard that this process holds, for the time of a `with` block, from `start` to
     `close`, or for that of `run`.
 
-    A shard that is revoked: `shard.stopping` is set; the task is cancelled, after `drain_ms` if it has looked at that
-    and otherwise at once; only when it has ended is the shard free for others. One that is lost is cancelled at once.
+    A shard that is revoked: `shard.stopping` is set; the task is cancelled, after `drain_timeout` if it has looked at
+    that and otherwise at once; only when it has ended is the shard free for others. One that is lost is cancelled at
+    once.
     If `work` raises, all other work stops in order, progress is committed, and the block ends with that error; or
     `run(retry=True)` tries that shard again. The shard is reported: a group with a quarantine leaves it out if that
     happens again and again.
@@ -988,7 +990,7 @@ class WorkerPool:
     def run(
         self,
         *,
-        drain_ms: int = STOP_DRAIN_MS,
+        drain_timeout: float = STOP_DRAIN_S,
         handle_signals: bool = True,
         until_done: bool = False,
         retry: bool = False,
@@ -997,12 +999,12 @@ class WorkerPool:
 
         SIGTERM and SIGINT end it in order, where the program handles them not itself: no work begins any more,
         `shard.stopping` is set, work is cancelled, progress is committed, and the group is left. Work that has looked
-        at `shard.stopping` is cancelled after `drain_ms`, other work at once. A second signal cancels at once. This
-        returns at most 2.5 s after `drain_ms`, and leaves tasks behind that ignore their cancellation.
+        at `shard.stopping` is cancelled after `drain_timeout`, other work at once. A second signal cancels at once.
+        This returns at most 2.5 s after `drain_timeout`, and leaves tasks behind that ignore their cancellation.
 
         Args:
-            drain_ms: How long work that looks at `shard.stopping` may go on after a signal. The default leaves time for
-                the rest before Docker, which waits for 10 s, kills the process.
+            drain_timeout: How long work that looks at `shard.stopping` may go on after a signal. The default leaves
+                time for the rest before Docker, which waits for 10 s, kills the process.
             handle_signals: Whether SIGTERM and SIGINT are handled here.
             until_done: Also stop once the work on all shards that are held has returned; see `wait_done`.
             retry: When `work` raises, call it again for that shard after a pause that grows from 1 to 30 s, while the
@@ -1056,8 +1058,8 @@ class Shard:
 
     @property
     def stopping(self) -> FinalSignal:
-        """Set when the shard is to be given up. Work that has looked at it has `drain_ms` to end by itself; other work
-        is cancelled at once.
+        """Set when the shard is to be given up. Work that has looked at it has `drain_timeout` to end by itself; other
+        work is cancelled at once.
         """
 
     @property
@@ -1090,19 +1092,19 @@ class Shard:
     def position(self) -> int:
         """Where to go on: the group's last commit, 0 where there is none. Retried for as long as the shard is held."""
 
-    def commit(self, offset: int, metadata: str = "", retention_time_ms: int | None = None) -> None:
+    def commit(self, offset: int, metadata: str = "", retention_time: float | None = None) -> None:
         """Record that everything before `offset` is done; `MembershipLost` if the shard is another's by now.
 
-        `retention_time_ms` later the offset may expire; without it, the server's retention counts.
+        `retention_time` seconds later the offset may expire; without it, the server's retention counts.
         """
 
-    def store(self, offset: int, metadata: str = "", retention_time_ms: int | None = None) -> None:
-        """Note that everything before `offset` is done. The pool commits it every `auto_commit_ms`, when the shard is
-        revoked, when the pool is closed, and when work raises. `retention_time_ms`: as in `commit`.
+    def store(self, offset: int, metadata: str = "", retention_time: float | None = None) -> None:
+        """Note that everything before `offset` is done. The pool commits it every `auto_commit_interval`, when the
+        shard is revoked, when the pool is closed, and when work raises. `retention_time`: as in `commit`.
         """
 
     def progress(self) -> None:
-        """Say that work on this shard goes on; so do `store` and `commit`. See `max_processing_interval_ms`."""
+        """Say that work on this shard goes on; so do `store` and `commit`. See `max_processing_interval`."""
 
 class FinalSignal(Event):
     """An `asyncio.Event` that threads may wait for, too: `signal.wait()`, or `signal.wait_in_thread(1.0)`.

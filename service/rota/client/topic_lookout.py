@@ -50,8 +50,8 @@ class TopicLookout:
         registered: RegisteredTopics,
         *,
         watch: TopicsWatch | None,
-        refresh_ms: int,
-        debounce_ms: int = 0,
+        refresh_s: float,
+        debounce_s: float = 0.0,
         jitter: Callable[[], float],
     ) -> None:
         """`registered` lists the topics that there are; `watch` notices when these are others, if they matter."""
@@ -64,8 +64,8 @@ class TopicLookout:
         self._selection = selection
         self._registered = registered
         self._watch = watch
-        self._refresh_ms = refresh_ms
-        self._debounce_ms = debounce_ms
+        self._interval_s = refresh_s
+        self._debounce_s = debounce_s
         """For how long changes of topics collect, from the first that is noticed."""
         self._jitter = jitter
         self._look_now = asyncio.Event()
@@ -150,7 +150,7 @@ class TopicLookout:
             return False
         plan = plan or await self._read_assignment()
         listing = await self._list()
-        if self._debounce_ms and await self._has_changed(plan, listing):
+        if self._debounce_s and await self._has_changed(plan, listing):
             await self._let_changes_collect()
             plan = self._own_assignment() or await self._read_assignment()
             listing = await self._list()
@@ -186,7 +186,7 @@ class TopicLookout:
         """Wait, but not through a join phase: its generation should have all that is known by then."""
         generation_id = self._machine.generation_id
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._debounce_ms / 1000):
+            async with asyncio.timeout(self._debounce_s):
                 while self._machine.state is State.STABLE and self._machine.generation_id == generation_id:
                     await self._driver.changed.wait()
 
@@ -203,8 +203,8 @@ class TopicLookout:
 
     def _refresh_s(self) -> float:
         """A leader that could not compare tries again soon: a rebalance that was under way may have come to nothing."""
-        refresh_s = self._refresh_ms / 1000
-        return refresh_s if self._has_looked or not self._leads() else min(refresh_s, AGAIN_S)
+        interval_s = self._interval_s
+        return interval_s if self._has_looked or not self._leads() else min(interval_s, AGAIN_S)
 
     async def _is_notified(self) -> bool:
         """False after a while; not for all members at the same moment."""
@@ -233,7 +233,7 @@ class TopicLookout:
             await asyncio.sleep(MISSING_SPREAD_S * self._jitter())
             while await self._are_topics_missing():
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._refresh_ms / 1000):
+                    async with asyncio.timeout(self._interval_s):
                         await self._check_missing.wait()
                 self._check_missing.clear()
 

@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import Callable
 
-from rota.client.calls import Caller, retry_delay_ms
+from rota.client.calls import Caller, retry_delay
 from rota.client.errors import CoordinatorError
 from rota.client.stats import CallStats
 from rota.client.transports.port import Transport
@@ -44,7 +44,7 @@ class TopicsWatch:
     ) -> None:
         """`longest_pause_ms`: where the watch fails again and again."""
         # It fails at the first error: its user falls back to polling.
-        self._caller = Caller(transport, retry_timeout_ms=0, jitter=jitter, stats=stats)
+        self._caller = Caller(transport, retry_timeout=0, jitter=jitter, stats=stats)
         self._namespace = namespace
         self._jitter = jitter
         self._backoff = Backoff(_FIRST_PAUSE_MS, longest_pause_ms)
@@ -83,7 +83,7 @@ class TopicsWatch:
         except CoordinatorError as error:
             _log.debug("the topics of %s cannot be watched: %s", self._namespace, error)
             self.is_live = False
-            return max(self._pause_s(), retry_delay_ms(error.code, error.retry_after_ms) / 1000)
+            return max(self._pause_s(), retry_delay(error.code, error.retry_after))
         # A server that cannot wait knows no version either.
         self.is_live = bool(version)
         if version and version not in (self._version, self._answered):

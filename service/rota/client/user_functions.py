@@ -1,4 +1,4 @@
-"""What the program hands in: which functions can work here, and what they may do; intervals."""
+"""What the program hands in: which functions can work here, and what they may do."""
 
 from __future__ import annotations
 
@@ -52,16 +52,6 @@ async def run_work(work: Callable[[Any], Awaitable[Outcome]], subject: Any) -> O
         raise TypeError(_plain(work, f": it returned {outcome!r}"))
     with own_cancellations_are_errors(work):
         return await outcome
-
-
-def check_interval(name: str, ms: int | None) -> None:
-    """Reject an interval that would keep the event loop busy; None is none.
-
-    Raises:
-        ValueError: It is not above 0.
-    """
-    if ms is not None and not ms > 0:
-        raise ValueError(f"{name} must be above 0, not {ms!r}; it may be left out")
 
 
 def check_plain(function: Callable[..., Any]) -> None:

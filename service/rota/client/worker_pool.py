@@ -19,11 +19,12 @@ from rota.client.final_signal import FinalSignal
 from rota.client.losses import without_losses
 from rota.client.reminders import cancelled_for
 from rota.client.running import RunningOver
+from rota.client.seconds import STOP_DRAIN_S, check_seconds, to_ms
 from rota.client.stop_deadline import Step
 from rota.client.tasks import until_ended
 from rota.client.user_functions import check_async_work, run_work
 from rota.client.work_retry import WorkRetry
-from rota.protocol.defaults import BACKOFF_FIRST_MS, STOP_DRAIN_MS
+from rota.protocol.defaults import BACKOFF_FIRST_MS
 from rota.protocol.messages import OffsetToCommit, TopicPartitions
 
 _SHOWN = 5
@@ -60,8 +61,8 @@ class Shard:
 
     @property
     def stopping(self) -> FinalSignal:
-        """Set when the shard is to be given up. Work that has looked at it has `drain_ms` to end by itself; other work
-        is cancelled at once.
+        """Set when the shard is to be given up. Work that has looked at it has `drain_timeout` to end by itself; other
+        work is cancelled at once.
         """
         self._is_watched = True
         return self._stopping
@@ -117,25 +118,25 @@ class Shard:
                     raise
                 await asyncio.sleep(BACKOFF_FIRST_MS / 1000)
 
-    async def commit(self, offset: int, metadata: str = "", retention_time_ms: int | None = None) -> None:
+    async def commit(self, offset: int, metadata: str = "", retention_time: float | None = None) -> None:
         """Record that everything before `offset` is done; `MembershipLost` if the shard is another's by now.
 
-        `retention_time_ms` later the offset may expire; without it, the server's retention counts.
+        `retention_time` seconds later the offset may expire; without it, the server's retention counts.
         """
         self.raise_if_lost()
         item = OffsetToCommit(
-            self.topic, self.partition, offset, metadata=metadata, retention_time_ms=retention_time_ms
+            self.topic, self.partition, offset, metadata=metadata, retention_time_ms=to_ms(retention_time)
         )
         await self._consumer.commit([item])
 
-    def store(self, offset: int, metadata: str = "", retention_time_ms: int | None = None) -> None:
-        """Note that everything before `offset` is done. The pool commits it every `auto_commit_ms`, when the shard is
-        revoked, when the pool is closed, and when work raises. `retention_time_ms`: as in `commit`.
+    def store(self, offset: int, metadata: str = "", retention_time: float | None = None) -> None:
+        """Note that everything before `offset` is done. The pool commits it every `auto_commit_interval`, when the
+        shard is revoked, when the pool is closed, and when work raises. `retention_time`: as in `commit`.
         """
-        self._consumer.store(self.topic, self.partition, offset, metadata, retention_time_ms)
+        self._consumer.store(self.topic, self.partition, offset, metadata, retention_time)
 
     def progress(self) -> None:
-        """Say that work on this shard goes on; so do `store` and `commit`. See `max_processing_interval_ms`."""
+        """Say that work on this shard goes on; so do `store` and `commit`. See `max_processing_interval`."""
         self._consumer._progress((TopicPartition(self.topic, self.partition),))
 
 
@@ -147,18 +148,22 @@ class WorkerPool(RunningOver):
     """Runs `work(shard)` for each shard that this process holds, for the time of an `async with` block, from `start` to
     `close`, or for that of `run`.
 
-    A shard that is revoked: `shard.stopping` is set; the task is cancelled, after `drain_ms` if it has looked at that
-    and otherwise at once; only when it has ended is the shard free for others. One that is lost is cancelled at once.
+    A shard that is revoked: `shard.stopping` is set; the task is cancelled, after `drain_timeout` if it has looked at
+    that and otherwise at once; only when it has ended is the shard free for others. One that is lost is cancelled at
+    once.
     If `work` raises, all other work stops in order, progress is committed, and the block ends with that error; or
     `run(retry=True)` tries that shard again. The shard is reported: a group with a quarantine leaves it out if that
     happens again and again.
     """
 
-    def __init__(self, consumer: Callable[[Listeners[Partitions]], Consumer], work: Work, *, drain_ms: int) -> None:
+    def __init__(
+        self, consumer: Callable[[Listeners[Partitions]], Consumer], work: Work, *, drain_timeout: float
+    ) -> None:
         """`consumer` makes the pool's consumer, which calls these listeners."""
         check_async_work(work)
         self._work = work
-        self._drain_s = drain_ms / 1000
+        check_seconds("drain_timeout", drain_timeout)
+        self._drain_s = drain_timeout
         self._tasks: dict[TopicPartition, asyncio.Task[None]] = {}
         self._shards: dict[TopicPartition, Shard] = {}
         self._retries: dict[TopicPartition, WorkRetry] | None = None
@@ -199,7 +204,7 @@ class WorkerPool(RunningOver):
     async def run(
         self,
         *,
-        drain_ms: int = STOP_DRAIN_MS,
+        drain_timeout: float = STOP_DRAIN_S,
         handle_signals: bool = True,
         until_done: bool = False,
         retry: bool = False,
@@ -208,12 +213,12 @@ class WorkerPool(RunningOver):
 
         SIGTERM and SIGINT end it in order, where the program handles them not itself: no work begins any more,
         `shard.stopping` is set, work is cancelled, progress is committed, and the group is left. Work that has looked
-        at `shard.stopping` is cancelled after `drain_ms`, other work at once. A second signal cancels at once. This
-        returns at most 2.5 s after `drain_ms`, and leaves tasks behind that ignore their cancellation.
+        at `shard.stopping` is cancelled after `drain_timeout`, other work at once. A second signal cancels at once.
+        This returns at most 2.5 s after `drain_timeout`, and leaves tasks behind that ignore their cancellation.
 
         Args:
-            drain_ms: How long work that looks at `shard.stopping` may go on after a signal. The default leaves time for
-                the rest before Docker, which waits for 10 s, kills the process.
+            drain_timeout: How long work that looks at `shard.stopping` may go on after a signal. The default leaves
+                time for the rest before Docker, which waits for 10 s, kills the process.
             handle_signals: Whether SIGTERM and SIGINT are handled here.
             until_done: Also stop once the work on all shards that are held has returned; see `wait_done`.
             retry: When `work` raises, call it again for that shard after a pause that grows from 1 to 30 s, while the
@@ -221,11 +226,11 @@ class WorkerPool(RunningOver):
                 reported: the pool leaves, and joins again.
         """
         self._retries = {} if retry else None
-        with self._only_run():
+        with self._only_run(drain_timeout):
             async with self._own_block_for_run():
                 finishing = asyncio.ensure_future(self._stop_when_done()) if until_done else None
                 try:
-                    await self._run_until_stopped(handle_signals, max(drain_ms / 1000, self._drain_s))
+                    await self._run_until_stopped(handle_signals, max(drain_timeout, self._drain_s))
                 finally:
                     if finishing is not None:
                         finishing.cancel()
@@ -323,8 +328,8 @@ class WorkerPool(RunningOver):
         """Cancel work that makes no progress, and start it again: a call that hangs is the usual cause."""
         if not (shard := self._shards[place]).is_held:
             return  # It is about to be cancelled, and its task must not be replaced by one that never runs.
-        interval_ms = self.consumer._options.max_processing_interval_ms
-        _log.warning("the work of %s is cancelled and started again: no progress for %s ms", shard, interval_ms)
+        interval_s = self.consumer._options.max_processing_interval
+        _log.warning("the work of %s is cancelled and started again: no progress for %g s", shard, interval_s)
         self._cancel([place])
         self._work_on(place, self._tasks[place])
 

@@ -61,22 +61,23 @@ async def lead(client: Client, name: str, options: LeadOptions) -> int:
 
 
 def _candidacy(client: Client, name: str, options: LeadOptions) -> Election:
-    rebalance_timeout_ms = max(options.session_timeout_ms, COMMAND_REBALANCE_TIMEOUT_MS)
+    session_timeout = options.session_timeout_ms / 1000
+    rebalance_timeout = max(session_timeout, COMMAND_REBALANCE_TIMEOUT_MS / 1000)
     if options.permits is not None:
         return client.permits(
             name,
             options.permits,
-            session_timeout_ms=options.session_timeout_ms,
-            rebalance_timeout_ms=rebalance_timeout_ms,
+            session_timeout=session_timeout,
+            rebalance_timeout=rebalance_timeout,
             group_instance_id=options.group_instance_id,
         )._candidacy
     return client.leader(
         name,
-        session_timeout_ms=options.session_timeout_ms,
-        rebalance_timeout_ms=rebalance_timeout_ms,
+        session_timeout=session_timeout,
+        rebalance_timeout=rebalance_timeout,
         group_instance_id=options.group_instance_id,
         priority=options.priority,
-        preempt_after_ms=options.preempt_after_ms,
+        preempt_after=None if options.preempt_after_ms is None else options.preempt_after_ms / 1000,
         # Also where it is static: its command has ended, so no other candidate has to wait for its session.
         leave_on_close=True,
     )
@@ -88,9 +89,9 @@ class _Leading:
         self._options = options
         self.runs: list[Run] = []
         """The run of the command that has started; none while this waits for a term."""
-        self._due_ms = int(time.time() * 1_000)
+        self._due = time.time()
         """When the schedule started this process."""
-        self._occasions = None if options.once_per_ms is None else Occasions(name, options.once_per_ms)
+        self._occasions = None if options.once_per_ms is None else Occasions(name, options.once_per_ms / 1000)
 
     async def run(self, election: Election, signals: Signals) -> int:
         terms = election.terms()
@@ -128,10 +129,10 @@ class _Leading:
         """
         if self._occasions is None:
             return True
-        if not self._occasions.is_due(await election.member.fetch_offsets([self._occasions.asked()]), self._due_ms):
+        if not self._occasions.is_due(await election.member.fetch_offsets([self._occasions.asked()]), self._due):
             return False
         if self._options.at_most_once:
-            await election.member.commit([self._occasions.done(self._due_ms)])
+            await election.member.commit([self._occasions.done(self._due)])
         return True
 
     async def _note_success(self, election: Election) -> None:
@@ -139,7 +140,7 @@ class _Leading:
         if self._occasions is None or self._options.at_most_once:
             return
         try:
-            await election.member.commit([self._occasions.done(self._due_ms)])
+            await election.member.commit([self._occasions.done(self._due)])
         except CoordinatorError as error:
             _log.error("%s: the command has run, but another host may run it again: %s", self._name, error)
 

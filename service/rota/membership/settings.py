@@ -48,8 +48,8 @@ class MembershipSettings:
         """`ValueError` for an interval that leaves no time for a second heartbeat within the session."""
         if self.heartbeat_ms is not None and not 0 < self.heartbeat_ms <= self.session_timeout_ms // 2:
             raise ValueError(
-                f"heartbeat_interval_ms must be 1 to {self.session_timeout_ms // 2}, "
-                f"half of session_timeout_ms, not {self.heartbeat_ms}"
+                f"the heartbeat interval must be 1 to {self.session_timeout_ms // 2} ms, "
+                f"half of the session timeout, not {self.heartbeat_ms} ms"
             )
 
     @property

@@ -87,7 +87,7 @@ DEFAULTS: Final = (
     Default(
         "SESSION_TIMEOUT_MS",
         SESSION_TIMEOUT_MS,
-        "`session_timeout_ms` of every member of the SDK; `rota lead`, `rota work`, `rota sidecar`; the adapters",
+        "`session_timeout` of every member of the SDK; `rota lead`, `rota work`, `rota sidecar`; the adapters",
         "How long work stands still after a crash. Holders survive a replica's crash, a restart, and a network that "
         "is silent for 6 s; [the sums](../explanation/failures.md#the-sums) say for how long each of them does.",
     ),
@@ -106,14 +106,14 @@ DEFAULTS: Final = (
     Default(
         "REBALANCE_TIMEOUT_MS",
         REBALANCE_TIMEOUT_MS,
-        "`rebalance_timeout_ms` of elections, Connect workers and plain members; `release_timeout_ms` of the set "
+        "`rebalance_timeout` of elections, Connect workers and plain members; `release_timeout` of the set "
         "partitioner; a join that names none",
         "Kafka Connect's default: the longest that one member's `on_revoked` delays the others.",
     ),
     Default(
         "CONSUMER_REBALANCE_TIMEOUT_MS",
         CONSUMER_REBALANCE_TIMEOUT_MS,
-        "`rebalance_timeout_ms` of consumers and worker pools; a join of the type `consumer` that names none",
+        "`rebalance_timeout` of consumers and worker pools; a join of the type `consumer` that names none",
         "Kafka's `max.poll.interval.ms`: a consumer may have to finish a long record before it gives up a partition.",
     ),
     Default(
@@ -138,13 +138,13 @@ DEFAULTS: Final = (
     Default(
         "RETURN_DELAY_MS",
         RETURN_DELAY_MS,
-        "`scheduled_rebalance_max_delay_ms` of Connect workers",
+        "`scheduled_rebalance_max_delay` of Connect workers",
         "Kafka Connect's default: a worker that restarts within it gets its own tasks back.",
     ),
     Default(
         "PREEMPT_AFTER_MS",
         PREEMPT_AFTER_MS,
-        "`preempt_after_ms` of candidates; candidates without one in their metadata",
+        "`preempt_after` of candidates; candidates without one in their metadata",
         "A candidate that restarts again and again does not take the leadership each time. Two sessions.",
     ),
     Default(
@@ -162,7 +162,7 @@ DEFAULTS: Final = (
     Default(
         "TOPICS_REFRESH_MS",
         TOPICS_REFRESH_MS,
-        "`topics_refresh_ms` of consumers and pools, `refresh_ms` of Connect workers, `rota work`, `rota sidecar`",
+        "`topics_refresh_interval` of consumers, `refresh_interval` of Connect workers, `rota work`, `rota sidecar`",
         "Where the coordinator cannot publish changes of topics: one small call of the leader each time. Elsewhere the "
         "leader compares after three of these, for static members that restart with other topics.",
     ),
@@ -181,13 +181,13 @@ DEFAULTS: Final = (
     Default(
         "AUTO_COMMIT_MS",
         AUTO_COMMIT_MS,
-        "`auto_commit_ms` of consumers and worker pools",
+        "`auto_commit_interval` of consumers and worker pools",
         "As Kafka's consumers: a process that is killed repeats the work of five seconds at most.",
     ),
     Default(
         "STOP_DRAIN_MS",
         STOP_DRAIN_MS,
-        "`drain_ms` of `run()`, `close()` and the end of an `async with` block; `--drain-ms` of `rota lead`, "
+        "`drain_timeout` of `run()`, `close()` and the end of an `async with` block; `--drain-ms` of `rota lead`, "
         "`rota hold` and `rota work`",
         "With the rest, a stop takes 7.5 s at most. Docker kills 10 s after SIGTERM, Kubernetes after 30 s.",
     ),
@@ -200,7 +200,7 @@ DEFAULTS: Final = (
     Default(
         "REVOKE_DRAIN_MS",
         REVOKE_DRAIN_MS,
-        "`drain_ms` of a worker pool at a rebalance",
+        "`drain_timeout` of a worker pool at a rebalance",
         "The work is cancelled at once, so the next member starts at once. Set it where work must finish a step first.",
     ),
     Default(
@@ -242,7 +242,7 @@ DEFAULTS: Final = (
     Default(
         "RETRY_TIMEOUT_MS",
         RETRY_TIMEOUT_MS,
-        "`retry_timeout_ms` of `connect()`: calls that are not a member's (topics, offsets, descriptions)",
+        "`retry_timeout` of `connect()`: calls that are not a member's (topics, offsets, descriptions)",
         "Covers the restart of a replica and the takeover of its shards. A member retries for as long as it lives.",
     ),
     Default(

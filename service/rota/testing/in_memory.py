@@ -57,7 +57,7 @@ class InMemoryTransport:
         try:
             async for line in self.coordinator.watch(namespace, group_id, after_revision):
                 await self.connected.wait()
-                yield GroupEvent(line.seq, line.at_ms, line.generation_id, line.kind, line.reason, line.payload)
+                yield GroupEvent(line.seq, line.at_ms / 1000, line.generation_id, line.kind, line.reason, line.payload)
         except RejectedRequest as rejected:
             problem = Problem(
                 rejected.code,

@@ -22,8 +22,8 @@ async def write(term: Term) -> None:
 async def main() -> None:
     session_timeout_ms = int(os.environ["SESSION_MS"])
     async with rota.connect(os.environ["ROTA_URL"]) as client:
-        async with client.leader(os.environ["GROUP"], session_timeout_ms=session_timeout_ms) as election:
-            await election.run(write, drain_ms=DRAIN_MS)
+        async with client.leader(os.environ["GROUP"], session_timeout=session_timeout_ms / 1000) as election:
+            await election.run(write, drain_timeout=DRAIN_MS / 1000)
     print("ended", flush=True)
 
 

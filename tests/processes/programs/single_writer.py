@@ -37,7 +37,9 @@ async def main() -> None:
     session_ms, instance_id = int(os.environ["SESSION_MS"]), os.environ["INSTANCE"]
     async with rota.connect(os.environ["ROTA_URL"]) as client:
         try:
-            candidate = client.leader(os.environ["GROUP"], session_timeout_ms=session_ms, group_instance_id=instance_id)
+            candidate = client.leader(
+                os.environ["GROUP"], session_timeout=session_ms / 1000, group_instance_id=instance_id
+            )
             async with candidate as election:
                 await election.run(lead)
         except FencedInstanceId:

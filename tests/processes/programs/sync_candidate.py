@@ -16,7 +16,7 @@ def write(term: sync.Term) -> None:
 def main() -> None:
     session_timeout_ms = int(os.environ["SESSION_MS"])
     with sync.connect(os.environ["ROTA_URL"]) as client:
-        client.leader(os.environ["GROUP"], session_timeout_ms=session_timeout_ms).run(write)
+        client.leader(os.environ["GROUP"], session_timeout=session_timeout_ms / 1000).run(write)
     print("ended", flush=True)
 
 

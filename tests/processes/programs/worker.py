@@ -32,7 +32,11 @@ async def main() -> None:
     session_timeout_ms = int(os.environ["SESSION_MS"])
     async with rota.connect(os.environ["ROTA_URL"]) as client:
         pool = client.worker_pool(
-            os.environ["GROUP"], topics, deliver, session_timeout_ms=session_timeout_ms, auto_commit_ms=NEVER_MS
+            os.environ["GROUP"],
+            topics,
+            deliver,
+            session_timeout=session_timeout_ms / 1000,
+            auto_commit_interval=NEVER_MS / 1000,
         )
         print("starts", flush=True)
         await pool.run()

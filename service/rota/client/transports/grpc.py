@@ -126,7 +126,7 @@ def _read(rpc: Any, data: bytes, url: str) -> Received:
 def _group_event(line: WatchGroupResponse) -> GroupEvent:
     return GroupEvent(
         revision=line.revision,
-        at_ms=line.at_ms,
+        at=line.at_ms / 1000,
         generation_id=line.generation_id,
         kind=line.kind,
         reason=line.reason,

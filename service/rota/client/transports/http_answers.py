@@ -103,13 +103,13 @@ def group_event(event: ServerSentEvent, address: str) -> GroupEvent:
         document = parse_document(event.data.encode())
         return GroupEvent(
             revision=int(event.event_id),
-            at_ms=document["at_ms"],
+            at=document["at_ms"] / 1000,
             generation_id=document["generation_id"],
             kind=document["kind"],
             reason=document["reason"],
             payload=document["payload"],
         )
-    except (RejectedRequest, KeyError, ValueError) as error:
+    except (RejectedRequest, KeyError, TypeError, ValueError) as error:
         raise foreign(f"an event from {address} is no journal line of Rota's") from error
 
 

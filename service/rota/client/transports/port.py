@@ -28,10 +28,10 @@ class Answer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupEvent:
-    """One line of a group's journal. `revision` is the shard's sequence number, `at_ms` since 1970 at the owner."""
+    """One line of a group's journal. `revision` is its number in the shard, `at` the owner's seconds since 1970."""
 
     revision: int
-    at_ms: int
+    at: float
     generation_id: int
     kind: str
     reason: str

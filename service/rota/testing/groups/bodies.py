@@ -41,7 +41,9 @@ class PoolLife(ConsumerLife):
         drain_ms = self.rng.choice((0, 0, 300))
         if self.world.plan.has("hangs"):
             drain_ms *= 5
-        self.pool = pool = self.client.worker_pool(self.group_id, work=self._body, drain_ms=drain_ms, **self.options())
+        self.pool = pool = self.client.worker_pool(
+            self.group_id, work=self._body, drain_timeout=drain_ms / 1000, **self.options()
+        )
         self.consumer = pool.consumer
         async with pool:
             self.entered = True
@@ -133,18 +135,20 @@ class CandidateLife(Life):
         """The arguments of `client.leader`. A candidate without a priority has metadata that only programs can read."""
         plan = self.world.plan
         options: dict[str, Any] = {
-            "session_timeout_ms": plan.session_ms,
-            "rebalance_timeout_ms": plan.rebalance_ms,
+            "session_timeout": plan.session_ms / 1000,
+            "rebalance_timeout": plan.rebalance_ms / 1000,
             "group_instance_id": self.instance_id,
         }
         if not plan.priorities:
             return {**options, "metadata": b"here"}
         drawn = Random(f"priority {self.world.seed} {self.name}")
         self.priority, self.drain_ms = drawn.choice(plan.priorities), drawn.choice((0, 0, 500))
-        return {**options, "priority": self.priority, "preempt_after_ms": drawn.choice((0, 300, 1_000))}
+        return {**options, "priority": self.priority, "preempt_after": drawn.choice((0, 0.3, 1))}
 
     async def _run_until_stopped(self, election: Election) -> None:
-        running = asyncio.create_task(election.run(self._body, drain_ms=self.drain_ms), name=f"{self.name} runs")
+        running = asyncio.create_task(
+            election.run(self._body, drain_timeout=self.drain_ms / 1000), name=f"{self.name} runs"
+        )
         stopped = asyncio.create_task(self.stopping.wait())
         try:
             await asyncio.wait((running, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -202,7 +206,7 @@ class CandidateLife(Life):
                 raise self.planned_error()
             if self.may("resign", 0.15):
                 self.ledger.steps_aside = True
-                await self.election.resign(self.text("enough"), pause_s=self.rng.random())
+                await self.election.resign(self.text("enough"), pause=self.rng.random())
             if self.may("rejoin", 0.15):
                 self.election.member.rejoin(self.text("once more"))
 
@@ -213,7 +217,7 @@ class CandidateLife(Life):
         self.nested[link] = None
         client = Client(link, NAMESPACE, client_id=f"{self.name}+")
         try:
-            async with client.leader(f"inner-{self.name}", session_timeout_ms=1_000) as inner:
+            async with client.leader(f"inner-{self.name}", session_timeout=1.0) as inner:
                 async for term in inner.terms():
                     async with term:
                         await asyncio.sleep(2 * self.rng.random())
@@ -234,4 +238,4 @@ class CandidateLife(Life):
         """Another task of the program resigns."""
         assert self.election is not None
         self.ledger.steps_aside = True
-        await self.election.resign(self.text("asked to"), pause_s=0.5 * self.rng.random())
+        await self.election.resign(self.text("asked to"), pause=0.5 * self.rng.random())

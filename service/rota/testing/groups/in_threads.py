@@ -151,7 +151,7 @@ class PoolInThreads(InThreads, PoolLife):
         options = self.options()
         if options["partitions_per_topic"] is not None:
             options["partitions_per_topic"] = ConsumerInThreads._facts_now.__get__(self)
-        pool = client.worker_pool(self.group_id, work=self.body, drain_ms=300, **options)
+        pool = client.worker_pool(self.group_id, work=self.body, drain_timeout=0.3, **options)
         self.pool = pool._original
         self.consumer = self.pool.consumer if self.pool is not None else None
         with pool:

@@ -114,7 +114,7 @@ class Mischief:
         link = Link(world.coordinator, world.loop, self._rng, world.trace, f"waiter {self.done}")
         client = Client(link, NAMESPACE, client_id=f"waiter {self.done}")
         waiting = asyncio.create_task(
-            client.permits(Life.group_id, max(plan.permits), session_timeout_ms=plan.session_ms).start()
+            client.permits(Life.group_id, max(plan.permits), session_timeout=plan.session_ms / 1000).start()
         )
         await asyncio.wait((waiting,), timeout=self._rng.random())
         waiting.cancel()

@@ -25,8 +25,8 @@ class PermitLife(CandidateLife):
         permits = self.client.permits(
             self.group_id,
             self.wish,
-            session_timeout_ms=plan.session_ms,
-            rebalance_timeout_ms=plan.rebalance_ms,
+            session_timeout=plan.session_ms / 1000,
+            rebalance_timeout=plan.rebalance_ms / 1000,
             group_instance_id=self.instance_id,
         )
         return permits._candidacy

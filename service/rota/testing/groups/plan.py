@@ -28,7 +28,7 @@ FEATURES = (
     "texts",  # reasons and exceptions of 10 kB
     "assign",  # the leader's assigning takes long, or raises
     "slow",  # callbacks take their time
-    "idle",  # no progress for longer than max_processing_interval_ms
+    "idle",  # no progress for longer than max_processing_interval
     "soon",  # commits in the background
     "poison",  # offsets that the coordinator rejects
     "subscribe",  # programs subscribe to other topics
