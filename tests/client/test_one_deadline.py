@@ -201,9 +201,9 @@ class HangingHook:
 async def a_seat(worker: Worker, hook: HangingHook, works: bool) -> Any:
     """A seat with its hook, as `rota sidecar` has them."""
     topics = ("work",) if works else ()
-    settings = SidecarSettings(GROUP, Path("unused"), None, topics, session_timeout_ms=60_000)
+    settings = SidecarSettings(GROUP, Path("unused"), None, topics, session_timeout=60.0)
     news, dispatcher = News("boot"), Dispatcher(hook, lambda: 0.5)
-    runner = HookRunner([dispatcher], settings.revoke_timeout_ms / 1000)
+    runner = HookRunner([dispatcher], settings.revoke_timeout)
     seat = (PoolSeat if works else ElectionSeat)(worker.client, settings, news, runner.settled)
     chores = [asyncio.ensure_future(chore) for chore in (runner.run(news), dispatcher.run(), seat.run())]
     async with seat.block:

@@ -24,7 +24,7 @@ class Ranked(Candidate):
     def __init__(self, coordinator: object, name: str, priority: int = 0, hold_s: float | None = HOLD_S) -> None:
         super().__init__(coordinator, name)  # type: ignore[arg-type]
         self.priority, self.hold_s = priority, hold_s
-        self.drain_ms = 0
+        self.drain_s = 0.0
         self.saw_stopping: list[bool] = []
 
     def election(self, group_instance_id: str | None = None) -> Election:
@@ -39,7 +39,7 @@ class Ranked(Candidate):
 
     async def campaign(self, stack: AsyncExitStack) -> asyncio.Task[None]:
         election = await stack.enter_async_context(self.election())
-        task = asyncio.create_task(election.run(self.write, drain_timeout=self.drain_ms / 1000))
+        task = asyncio.create_task(election.run(self.write, drain_timeout=self.drain_s))
         stack.push_async_callback(ended, task)
         return task
 
@@ -83,7 +83,7 @@ async def test_a_better_candidate_leads_after_the_leaders_body_ended() -> None:
 async def test_work_may_drain_while_its_term_is_valid() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         low, high = Finishing(coordinator, "low"), Ranked(coordinator, "high", 10, hold_s=0)
-        low.drain_ms, low.takes_s = 30_000, 3 * SESSION_S
+        low.drain_s, low.takes_s = 30.0, 3 * SESSION_S
         await low.campaign(stack)
         await until(lambda: low.deeds == ["begins"])
         await high.campaign(stack)
@@ -140,7 +140,7 @@ async def test_a_better_candidate_that_leaves_keeps_the_leader() -> None:
 async def test_a_leader_cut_off_in_a_hand_over_ends_by_its_deadline() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         low, high = Finishing(coordinator, "low"), Ranked(coordinator, "high", 10, hold_s=0)
-        low.drain_ms, low.takes_s = 600_000, 300.0
+        low.drain_s, low.takes_s = 600.0, 300.0
         await low.campaign(stack)
         await until(lambda: low.deeds == ["begins"])
         await high.campaign(stack)
@@ -175,7 +175,7 @@ async def test_a_leader_steps_down_only_after_its_body() -> None:
 async def test_a_leader_asked_twice_while_its_work_ends_hands_over() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         first, second = Finishing(coordinator, "first"), Ranked(coordinator, "second")
-        first.drain_ms, first.takes_s = 600_000, 2.0
+        first.drain_s, first.takes_s = 600.0, 2.0
         await first.campaign(stack)
         await until(lambda: first.deeds == ["begins"])
         await second.campaign(stack)

@@ -180,7 +180,7 @@ JOURNAL = [
 
 
 def stream(after: int | None, *revisions: int) -> WatchStream:
-    events = [GroupEvent(seq, 1_000 + seq, 1, f"kind-{seq}", "why", {}) for seq in revisions]
+    events = [GroupEvent(seq, (1_000 + seq) / 1000, 1, f"kind-{seq}", "why", {}) for seq in revisions]
     return WatchStream("w", GROUP, after, events)
 
 

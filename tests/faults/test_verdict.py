@@ -93,7 +93,7 @@ def test_independent_checks_look_at_commits_too(record: Record) -> None:
 
 def test_a_line_that_a_watch_left_out_is_missed(record: Record) -> None:
     journal = a_journal(*a_group_of_one(), at_ms=1)
-    events = [GroupEvent(each.seq, 1, 1, each.kind, each.reason, {}) for each in journal if each.group_id]
+    events = [GroupEvent(each.seq, 0.001, 1, each.kind, each.reason, {}) for each in journal if each.group_id]
     record.streams.append(WatchStream("w", ("default", GROUP), 0, events[1:]))
 
     assert found(record, journal) == [f"WATCH {GROUP}, w: revisions are missing: [2]"]

@@ -117,7 +117,7 @@ def test_a_program_that_hangs_loses_its_place_until_it_gets_on(sidecars: Sidecar
     sidecar = sidecars.start("--progress-timeout-ms", "500")
     sidecar.get("/wait?for=leader&timeout=20")
 
-    sidecar.process.wait_for_line("no progress for 500 ms")
+    sidecar.process.wait_for_line("no progress for 0.5 s")
     sidecar.until(lambda status: status["state"] == "unknown", "resigned")
     assert sidecar.post("/progress").status_code == 204
 

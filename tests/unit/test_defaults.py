@@ -11,7 +11,7 @@ from rota.protocol import defaults
 from tests.support.sources import sources
 
 PACKAGES = {"adapters", "cli", "client", "exec", "membership", "sidecar"}
-_TIME = ("_ms", "timeout", "timeout_s")
+_TIME = ("_ms", "timeout", "timeout_s", "_interval", "_after", "delay", "debounce", "duration")
 
 
 def stated_times(tree: ast.Module) -> Iterator[ast.AST]:
@@ -39,7 +39,7 @@ def _parameters(given: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
 def _is_stated(name: str, value: ast.expr) -> bool:
     """0 states that there is no wait at all, but of a drain it is the default."""
     is_zero = isinstance(value, ast.Constant) and value.value == 0
-    return name.endswith(_TIME) and _is_number(value) and (name == "drain_ms" or not is_zero)
+    return name.endswith(_TIME) and _is_number(value) and (name.startswith("drain") or not is_zero)
 
 
 def _is_number(value: ast.expr) -> bool:
@@ -70,13 +70,13 @@ def test_no_other_module_states_a_default_time() -> None:
 @pytest.mark.parametrize(
     "planted",
     [
-        "def leader(session_timeout_ms: int = 10_000): ...",
-        "def leader(*, drain_ms: int = 0): ...",
+        "def leader(session_timeout: float = 10.0): ...",
+        "def leader(*, drain_timeout: float = 0.0): ...",
         "def lead(wait: Annotated[int, Option('--wait')], timeout: float = 30.0): ...",
-        "class Settings:\n    session_timeout_ms: int = 10_000",
+        "class Settings:\n    auto_commit_interval: float = 5.0",
         "SESSION_TIMEOUT_MS = 10_000",
-        "client.leader(rebalance_timeout_ms=max(session_timeout_ms, 10_000))",
-        "connect(url, retry_timeout_ms=5_000)",
+        "client.leader(rebalance_timeout=max(session_timeout, 10.0))",
+        "connect(url, retry_timeout=5.0)",
     ],
 )
 def test_a_stated_time_is_found(planted: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rota.cli import exec as commands
+from rota.cli.sidecar import sidecar
 from rota.client.options import ConsumerSettings, MemberSettings, SessionSettings
 from rota.client.seconds import to_ms
 from rota.exec.stopping import StopTimes
@@ -23,7 +24,6 @@ from rota.protocol.defaults import (
     REBALANCE_TIMEOUT_MS,
 )
 from rota.protocol.messages import Heartbeat
-from rota.sidecar.settings import SidecarSettings
 from tests.unit.membership_bench import BEATING, SETTINGS, a_stable_follower
 
 PAGE = Path(__file__).parents[2] / "docs/explanation/failures.md"
@@ -75,7 +75,7 @@ HOLDERS = (
     of_sdk("a term of an election", MemberSettings()),
     of_sdk("a permit, a lock", SessionSettings()),
     of_sdk("a share of a pool or a consumer", ConsumerSettings()),
-    of_member("`rota sidecar`", SidecarSettings, COMMAND_REBALANCE_TIMEOUT_MS),
+    of_member("`rota sidecar`", sidecar, COMMAND_REBALANCE_TIMEOUT_MS),
     of_command("`rota lead`", commands.lead, COMMAND_REBALANCE_TIMEOUT_MS),
     of_command("`rota hold`", commands.hold, COMMAND_REBALANCE_TIMEOUT_MS),
     of_command("`rota work`", commands.work, CONSUMER_REBALANCE_TIMEOUT_MS),

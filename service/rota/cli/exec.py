@@ -26,7 +26,6 @@ from rota.cli.members import (
     TopicsDebounce,
     check_shared_work,
     config_offset_of,
-    preempt_after_ms,
     run_member,
     usage,
 )
@@ -159,14 +158,14 @@ def lead(
     chosen = LeadOptions(
         command,
         _times(session_timeout_ms, grace_ms),
-        session_timeout_ms,
-        _ms(wait),
+        session_timeout_ms / 1000,
+        wait,
         again,
         instance_id,
         priority=priority,
-        preempt_after_ms=preempt_after_ms(preempt_after, no_preempt),
-        drain_ms=drain_ms,
-        once_per_ms=_period_ms(once_per, at_most_once),
+        preempt_after=None if no_preempt else preempt_after,
+        drain_timeout=drain_ms / 1000,
+        once_per=_period(once_per, at_most_once),
         at_most_once=at_most_once,
     )
     names = MemberNames(name, instance_id=instance_id)
@@ -219,12 +218,12 @@ def hold(
     chosen = LeadOptions(
         command,
         _times(session_timeout_ms, grace_ms),
-        session_timeout_ms,
-        _ms(wait),
+        session_timeout_ms / 1000,
+        wait,
         again,
         instance_id,
         permits=permits,
-        drain_ms=drain_ms,
+        drain_timeout=drain_ms / 1000,
     )
     names = MemberNames(name, instance_id=instance_id)
     running = partial(lead, name=name, options=chosen)
@@ -279,11 +278,11 @@ def work(
             command,
             times,
             tuple(connector),
-            session_timeout_ms,
-            drain_ms,
-            scheduled_rebalance_max_delay_ms,
+            session_timeout_ms / 1000,
+            drain_ms / 1000,
+            scheduled_rebalance_max_delay_ms / 1000,
             config_offset,
-            _ms(wait),
+            wait,
             instance_id,
         )
         running = partial(work_on_connectors, group_id=group, options=connecting)
@@ -292,13 +291,13 @@ def work(
         command,
         times,
         tuple(topic or ()),
-        session_timeout_ms,
-        drain_ms,
+        session_timeout_ms / 1000,
+        drain_ms / 1000,
         strategy,
-        _ms(wait),
+        wait,
         instance_id,
         topic_regex or "",
-        topics_debounce_ms,
+        topics_debounce_ms / 1000,
         tuple(topics_except or ()),
     )
     raise typer.Exit(run_member(options, names, lambda client: run_work(client, group, chosen), pass_env, quiet=quiet))
@@ -314,14 +313,10 @@ def _times(session_timeout_ms: int, grace_ms: int | None) -> StopTimes:
 _PERIODS = {"hourly": "1h", "daily": "1d", "weekly": "7d"}
 
 
-def _period_ms(once_per: str | None, at_most_once: bool) -> int | None:
+def _period(once_per: str | None, at_most_once: bool) -> float | None:
     """The period that `--once-per` names; a wrong use of the command if it is none, or missing."""
     if once_per is None:
         if at_most_once:
             raise CommandFailed("--at-most-once belongs to --once-per, which is missing", Exit.USAGE)
         return None
-    return milliseconds(_PERIODS.get(once_per, once_per))
-
-
-def _ms(seconds: float | None) -> int | None:
-    return None if seconds is None else int(seconds * 1000)
+    return milliseconds(_PERIODS.get(once_per, once_per)) / 1000

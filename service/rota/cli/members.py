@@ -190,11 +190,6 @@ def config_offset_of(file: Path | None) -> ConfigOffsetFile | None:
         return ConfigOffsetFile(file)
 
 
-def preempt_after_ms(seconds: float, never: bool) -> int | None:
-    """The candidate's `preempt_after_ms`, from the options of the command line."""
-    return None if never else int(seconds * 1000)
-
-
 @contextmanager
 def usage() -> Iterator[None]:
     """Read what the user gave: a ValueError of the reader is a wrong use of the command."""

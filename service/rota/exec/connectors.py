@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from rota.client import Client, ConnectWorker, WorkItem
+from rota.client.seconds import RETURN_DELAY_S
 from rota.exec import tree
 from rota.exec.ending import GUARDIAN_LOST
 from rota.exec.giving_up import exit_without_share
@@ -18,7 +19,6 @@ from rota.exec.run import Grant, GuardianLost, Run, beside
 from rota.exec.shares import share_grant, until
 from rota.exec.signals import Signals
 from rota.exec.stopping import StopTimes
-from rota.protocol.defaults import RETURN_DELAY_MS
 from rota.protocol.fencing_token import generation_of
 
 Share = tuple[WorkItem, ...]
@@ -30,21 +30,21 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ConnectorOptions:
-    """What to run for each item. Times are milliseconds.
+    """What to run for each item. Times are seconds.
 
-    `drain_ms` is how long a command may take to finish when its item moves to another worker, and after SIGTERM;
-    `wait_ms` how long to wait for the first item, None for as long as it takes. `config_offset` says how far this
-    worker has read its configuration: a command is started only once that is as far as its share requires.
+    `drain_timeout` is how long a command may take to finish when its item moves to another worker, and after SIGTERM;
+    `wait` how long to wait for the first item, None for as long as it takes. `config_offset` says how far this worker
+    has read its configuration: a command is started only once that is as far as its share requires.
     """
 
     command: Sequence[str]
     times: StopTimes
     connectors: Sequence[str]
-    session_timeout_ms: int
-    drain_ms: int
-    scheduled_rebalance_max_delay_ms: int = RETURN_DELAY_MS
+    session_timeout: float
+    drain_timeout: float
+    scheduled_rebalance_max_delay: float = RETURN_DELAY_S
     config_offset: Callable[[], int] | None = None
-    wait_ms: int | None = None
+    wait: float | None = None
     group_instance_id: str | None = None
 
 
@@ -60,16 +60,16 @@ async def work_on_connectors(client: Client, group_id: str, options: ConnectorOp
         group_id,
         connectors=options.connectors,
         config_offset=options.config_offset,
-        scheduled_rebalance_max_delay=options.scheduled_rebalance_max_delay_ms / 1000,
-        session_timeout=options.session_timeout_ms / 1000,
-        rebalance_timeout=(options.drain_ms + 2 * options.session_timeout_ms) / 1000,
+        scheduled_rebalance_max_delay=options.scheduled_rebalance_max_delay,
+        session_timeout=options.session_timeout,
+        rebalance_timeout=options.drain_timeout + 2 * options.session_timeout,
         group_instance_id=options.group_instance_id,
         on_assigned=wrapper.on_assigned,
         on_revoked=wrapper.on_revoked,
         on_lost=wrapper.on_lost,
         leave_on_close=True,
     )
-    return await Signals(worker, options.drain_ms, wrapper.runs).run_in(worker, wrapper.run)
+    return await Signals(worker, options.drain_timeout, wrapper.runs).run_in(worker, wrapper.run)
 
 
 class _Working:
@@ -108,7 +108,7 @@ class _Working:
         self._wanted -= frozenset(removed)
         for item in removed:
             if item in self._runs:
-                self._runs[item].stop("it was revoked", self._options.drain_ms / 1000)
+                self._runs[item].stop("it was revoked", self._options.drain_timeout)
         if ending := [self._jobs[item] for item in removed if item in self._jobs]:
             await asyncio.wait(ending)
 
@@ -121,8 +121,7 @@ class _Working:
 
     async def run(self, worker: ConnectWorker, signals: Signals) -> int:
         self._signals = signals
-        wait_s = None if self._options.wait_ms is None else self._options.wait_ms / 1000
-        await until(self._changed, lambda: bool(self._wanted), wait_s)
+        await until(self._changed, lambda: bool(self._wanted), self._options.wait)
         if not self._wanted:
             return await self._exit_without_share(worker)
         async with asyncio.TaskGroup() as tasks:
@@ -133,7 +132,7 @@ class _Working:
                 await self._changed.wait()
             if not signals.ended_by:
                 for run in self._runs.values():
-                    run.stop("another command of this worker has ended", self._options.drain_ms / 1000)
+                    run.stop("another command of this worker has ended", self._options.drain_timeout)
         return next((code for code in self._exit_codes if code), 0)
 
     async def _exit_without_share(self, worker: ConnectWorker) -> int:

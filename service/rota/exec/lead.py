@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from rota.client import Client, CoordinatorError, Election, MembershipLost, Permit
 from rota.client.occasions import Occasions
+from rota.client.seconds import PREEMPT_AFTER_S, STOP_DRAIN_S
 from rota.client.term import Term
 from rota.exec import tree
 from rota.exec.ending import GRANT_LOST, GUARDIAN_LOST
@@ -18,32 +19,32 @@ from rota.exec.giving_up import exit_unserved, not_granted
 from rota.exec.run import Ended, Grant, GuardianLost, Run, beside
 from rota.exec.signals import Signals
 from rota.exec.stopping import StopTimes
-from rota.protocol.defaults import COMMAND_REBALANCE_TIMEOUT_MS, PREEMPT_AFTER_MS, STOP_DRAIN_MS
+from rota.protocol.defaults import COMMAND_REBALANCE_TIMEOUT_MS
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LeadOptions:
-    """What to run, and when. Times are milliseconds; `wait_ms` is how long to campaign, None for ever.
+    """What to run, and when. Times are seconds; `wait` is how long to campaign, None for ever.
 
-    `drain_ms` is how long the command may take to finish after SIGTERM.
+    `drain_timeout` is how long the command may take to finish after SIGTERM.
     """
 
     command: Sequence[str]
     times: StopTimes
-    session_timeout_ms: int
-    wait_ms: int | None = None
+    session_timeout: float
+    wait: float | None = None
     again: bool = False
     """Campaign again after a loss, instead of ending with 74."""
     group_instance_id: str | None = None
     priority: int = 0
-    preempt_after_ms: int | None = PREEMPT_AFTER_MS
+    preempt_after: float | None = PREEMPT_AFTER_S
     permits: int | None = None
     """Hold one of so many permits, instead of leading."""
-    once_per_ms: int | None = None
+    once_per: float | None = None
     """Run the command once per occasion of a schedule with this period, on whichever host."""
-    drain_ms: int = STOP_DRAIN_MS
+    drain_timeout: float = STOP_DRAIN_S
     at_most_once: bool = False
     """An occasion counts as done when its command starts, not when the command has ended with 0."""
 
@@ -57,27 +58,26 @@ async def lead(client: Client, name: str, options: LeadOptions) -> int:
     tree.adopt_orphans()
     election = _candidacy(client, name, options)
     wrapper = _Leading(name, options)
-    return await Signals(election.member, options.drain_ms, lambda: wrapper.runs).run_in(election, wrapper.run)
+    return await Signals(election.member, options.drain_timeout, lambda: wrapper.runs).run_in(election, wrapper.run)
 
 
 def _candidacy(client: Client, name: str, options: LeadOptions) -> Election:
-    session_timeout = options.session_timeout_ms / 1000
-    rebalance_timeout = max(session_timeout, COMMAND_REBALANCE_TIMEOUT_MS / 1000)
+    rebalance_timeout = max(options.session_timeout, COMMAND_REBALANCE_TIMEOUT_MS / 1000)
     if options.permits is not None:
         return client.permits(
             name,
             options.permits,
-            session_timeout=session_timeout,
+            session_timeout=options.session_timeout,
             rebalance_timeout=rebalance_timeout,
             group_instance_id=options.group_instance_id,
         )._candidacy
     return client.leader(
         name,
-        session_timeout=session_timeout,
+        session_timeout=options.session_timeout,
         rebalance_timeout=rebalance_timeout,
         group_instance_id=options.group_instance_id,
         priority=options.priority,
-        preempt_after=None if options.preempt_after_ms is None else options.preempt_after_ms / 1000,
+        preempt_after=options.preempt_after,
         # Also where it is static: its command has ended, so no other candidate has to wait for its session.
         leave_on_close=True,
     )
@@ -91,7 +91,7 @@ class _Leading:
         """The run of the command that has started; none while this waits for a term."""
         self._due = time.time()
         """When the schedule started this process."""
-        self._occasions = None if options.once_per_ms is None else Occasions(name, options.once_per_ms / 1000)
+        self._occasions = None if options.once_per is None else Occasions(name, options.once_per)
 
     async def run(self, election: Election, signals: Signals) -> int:
         terms = election.terms()
@@ -152,7 +152,7 @@ class _Leading:
     async def _next_term(self, terms: AsyncIterator[Term]) -> Term | None:
         """The next term; None if time runs out."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(None if self._options.wait_ms is None else self._options.wait_ms / 1000):
+            async with asyncio.timeout(self._options.wait):
                 return await anext(terms, None)
         return None
 

@@ -41,11 +41,11 @@ class Signals:
     command, begins the deadline of the stop; a second one leaves no time to the command.
     """
 
-    def __init__(self, member: Member[Any], drain_ms: int, runs: Callable[[], Collection[Run]]) -> None:
+    def __init__(self, member: Member[Any], drain_s: float, runs: Callable[[], Collection[Run]]) -> None:
         self.ended_by = 0
         """The signal by which the wrapper ends."""
         self._deadline = member._deadline
-        self._drain_s = drain_ms / 1000
+        self._drain_s = drain_s
         self._runs = runs
         self._limit: asyncio.Timeout | None = None
 

@@ -27,23 +27,23 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WorkOptions:
-    """What to run, and on what. Times are milliseconds.
+    """What to run, and on what. Times are seconds.
 
-    `drain_ms` is how long the command may take to finish when its share changes in order, and after SIGTERM; `wait_ms`
-    how long to wait for the first share, None for as long as it takes.
+    `drain_timeout` is how long the command may take to finish when its share changes in order, and after SIGTERM;
+    `wait` how long to wait for the first share, None for as long as it takes.
     """
 
     command: Sequence[str]
     times: StopTimes
     topics: Sequence[str]
-    session_timeout_ms: int
-    drain_ms: int
+    session_timeout: float
+    drain_timeout: float
     strategy: str = "cooperative-sticky"
-    wait_ms: int | None = None
+    wait: float | None = None
     group_instance_id: str | None = None
     topic_regex: str = ""
     """Instead of `topics`: a regular expression of RE2 over whole names."""
-    topics_debounce_ms: int = 0
+    topics_debounce: float = 0.0
     topics_except: Sequence[str] = ()
 
 
@@ -59,17 +59,17 @@ async def work(client: Client, group_id: str, options: WorkOptions) -> int:
         group_id,
         topic_regex(options.topic_regex) if options.topic_regex else list(options.topics),
         options.strategy,
-        topics_debounce=options.topics_debounce_ms / 1000,
+        topics_debounce=options.topics_debounce,
         topics_except=options.topics_except,
-        session_timeout=options.session_timeout_ms / 1000,
-        rebalance_timeout=(options.drain_ms + 2 * options.session_timeout_ms) / 1000,
+        session_timeout=options.session_timeout,
+        rebalance_timeout=options.drain_timeout + 2 * options.session_timeout,
         group_instance_id=options.group_instance_id,
         on_assigned=wrapper.on_assigned,
         on_revoked=wrapper.on_revoked,
         on_lost=wrapper.on_lost,
         leave_on_close=True,
     )
-    return await Signals(consumer, options.drain_ms, wrapper.runs).run_in(consumer, wrapper.run)
+    return await Signals(consumer, options.drain_timeout, wrapper.runs).run_in(consumer, wrapper.run)
 
 
 class _Working:
@@ -100,7 +100,7 @@ class _Working:
         """No other member gets the removed partitions before this has returned."""
         self._wanted = tuple(place for place in self._wanted if place not in removed)
         if set(removed).intersection(self._share) and self._run is not None:
-            self._run.stop("its share was taken back", self._options.drain_ms / 1000)
+            self._run.stop("its share was taken back", self._options.drain_timeout)
             await self._idle.wait()
 
     def on_lost(self, _removed: Share) -> None:
@@ -111,7 +111,7 @@ class _Working:
     # --- what runs ----------------------------------------------------------------------------
 
     async def run(self, consumer: Consumer, signals: Signals) -> int:
-        wait_s = None if self._options.wait_ms is None else self._options.wait_ms / 1000
+        wait_s = self._options.wait
         while True:
             # The guardian is there before the share is, for then every millisecond counts.
             with Run(self._options.times) as run:
@@ -156,7 +156,7 @@ class _Working:
             if (valid_until := consumer.valid_until) is not None:
                 run.renew(valid_until)
             if self._wanted != self._share:
-                run.stop("its share has changed", self._options.drain_ms / 1000)
+                run.stop("its share has changed", self._options.drain_timeout)
             elif consumer.fencing_token > token:
                 token = consumer.fencing_token
                 run.send(self._grant(token, consumer))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 
+from rota.client.seconds import to_ms
 from rota.membership.watchdog import ProcessingWatchdog
 from rota.sidecar.seat import Seat
 
@@ -17,10 +18,10 @@ _log = logging.getLogger(__name__)
 class Progress:
     """Resigns where the program has not said for too long that it gets on, until it says so again."""
 
-    def __init__(self, seat: Seat, timeout_ms: int | None) -> None:
+    def __init__(self, seat: Seat, timeout_s: float | None) -> None:
         self._seat = seat
-        self._timeout_ms = timeout_ms
-        self._watchdog = ProcessingWatchdog(timeout_ms)
+        self._timeout_s = timeout_s
+        self._watchdog = ProcessingWatchdog(to_ms(timeout_s))
         self._hangs = False
         self._come_back_at: float | None = None
         self._news = asyncio.Event()
@@ -60,7 +61,7 @@ class Progress:
         elif self._watchdog.is_over(now_ms):
             self._hangs = True
             self._watchdog.rest()
-            _log.error("no progress for %s ms: the share is released", self._timeout_ms)
+            _log.error("no progress for %g s: the share is released", self._timeout_s)
             await self._seat.resign("no progress")
 
     def _look_in_s(self) -> float:
@@ -68,7 +69,7 @@ class Progress:
         alarms_ms = [int(at * 1000) for at in (self._come_back_at,) if at is not None]
         alarms_ms += [at_ms for at_ms in (self._watchdog.due_at_ms,) if at_ms is not None]
         if not alarms_ms:
-            return _LONGEST_LOOK_S if self._timeout_ms is None else min(_LONGEST_LOOK_S, self._timeout_ms / 4000)
+            return _LONGEST_LOOK_S if self._timeout_s is None else min(_LONGEST_LOOK_S, self._timeout_s / 4)
         return max(0.005, min(_LONGEST_LOOK_S, (min(alarms_ms) - now_ms) / 1000))
 
     def _now_ms(self) -> int:

@@ -116,11 +116,11 @@ class ElectionSeat(Seat):
         super().__init__(settings.group, news, settled)
         self.block = self._election = client.leader(
             settings.group,
-            session_timeout=settings.session_timeout_ms / 1000,
-            rebalance_timeout=max(settings.session_timeout_ms, COMMAND_REBALANCE_TIMEOUT_MS) / 1000,
+            session_timeout=settings.session_timeout,
+            rebalance_timeout=max(settings.session_timeout, COMMAND_REBALANCE_TIMEOUT_MS / 1000),
             group_instance_id=settings.instance_id,
             priority=settings.priority,
-            preempt_after=None if settings.preempt_after_ms is None else settings.preempt_after_ms / 1000,
+            preempt_after=settings.preempt_after,
             leave_on_close=settings.leaves,
         )
         self.member = self._election.member
@@ -193,8 +193,8 @@ class PoolSeat(Seat):
         super().__init__(settings.group, news, settled)
         self._share: Share | None = None
         shared: dict[str, Any] = {
-            "session_timeout": settings.session_timeout_ms / 1000,
-            "rebalance_timeout": (2 * settings.session_timeout_ms + settings.revoke_timeout_ms) / 1000,
+            "session_timeout": settings.session_timeout,
+            "rebalance_timeout": 2 * settings.session_timeout + settings.revoke_timeout,
             "group_instance_id": settings.instance_id,
             "on_assigned": self._on_assigned,
             "on_revoked": self._on_revoked,
@@ -206,7 +206,7 @@ class PoolSeat(Seat):
                 settings.group,
                 connectors=settings.connectors,
                 config_offset=settings.config_offset,
-                scheduled_rebalance_max_delay=settings.scheduled_rebalance_max_delay_ms / 1000,
+                scheduled_rebalance_max_delay=settings.scheduled_rebalance_max_delay,
                 **shared,
             )
             if settings.connectors
@@ -214,7 +214,7 @@ class PoolSeat(Seat):
                 settings.group,
                 topic_regex(settings.topic_regex) if settings.topic_regex else list(settings.topics),
                 settings.strategy,
-                topics_debounce=settings.topics_debounce_ms / 1000,
+                topics_debounce=settings.topics_debounce,
                 topics_except=settings.topics_except,
                 **shared,
             )

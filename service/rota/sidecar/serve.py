@@ -48,7 +48,7 @@ async def serve(client: Client, settings: SidecarSettings) -> None:
     with _signals(stop), bound(settings.http) as http, bound_or_none(settings.probes) as probed:
         news = News(f"{time.time_ns() // 1_000_000:x}")
         async with _hooks(settings) as hooks, asyncio.TaskGroup() as tasks:
-            runner = HookRunner(hooks, settings.revoke_timeout_ms / 1000)
+            runner = HookRunner(hooks, settings.revoke_timeout)
             seat_type = PoolSeat if settings.works else ElectionSeat
             seat = seat_type(client, settings, news, runner.settled)
             background = [tasks.create_task(runner.run(news))]
@@ -68,7 +68,7 @@ async def _take_part(
     http: socket.socket,
     probed: socket.socket | None,
 ) -> None:
-    progress = Progress(seat, settings.progress_timeout_ms)
+    progress = Progress(seat, settings.progress_timeout)
     servers = [_Server(Gate(SidecarApp(seat, news, progress).asgi(), settings), http)]
     if probed is not None:
         servers.append(_Server(probes(seat), probed))
@@ -79,12 +79,12 @@ async def _take_part(
         file = None
         if settings.file is not None:
             # Renewed so often that it expires only if the renewal stops.
-            file = StatusFile(settings.file, seat.status, settings.session_timeout_ms / 6_000)
+            file = StatusFile(settings.file, seat.status, settings.session_timeout / 6)
             chores += [tasks.create_task(file.run()), tasks.create_task(_touch(file, news))]
         _log.info("listening on %s", url_of(http))
         await stop.wait()
         # The share is released before anything else stops working.
-        await seat.stop(settings.revoke_timeout_ms / 1000)
+        await seat.stop(settings.revoke_timeout)
         if file is not None:
             file.write()
         news.end()
@@ -130,7 +130,7 @@ async def _hooks(settings: SidecarSettings) -> AsyncIterator[list[Dispatcher]]:
             http = await stack.enter_async_context(_http())
             hooks.append(Webhook(http, settings.webhook, settings.webhook_secret))
         if settings.command:
-            hooks.append(CommandHook(settings.command, settings.revoke_timeout_ms / 1000))
+            hooks.append(CommandHook(settings.command, settings.revoke_timeout))
         if settings.pod_label is not None:
             pod = Pod.of(os.environ)
             http = await stack.enter_async_context(_http(pod))

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from rota.protocol.defaults import HOOKS_TIMEOUT_MS, PREEMPT_AFTER_MS, RETURN_DELAY_MS, SESSION_TIMEOUT_MS
+from rota.client.seconds import PREEMPT_AFTER_S, RETURN_DELAY_S, SESSION_TIMEOUT_S
+from rota.protocol.defaults import HOOKS_TIMEOUT_MS
 
 _INSTANCE_ID = re.compile(r"[A-Za-z0-9._:-]{1,249}")
 
@@ -29,7 +30,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class SidecarSettings:
-    """Times are milliseconds. `topics`, `topic_regex` or `connectors` make it a worker, otherwise it is a candidate."""
+    """Times are seconds. `topics`, `topic_regex` or `connectors` make it a worker, otherwise it is a candidate."""
 
     group: str
     http: Address | Path
@@ -37,13 +38,13 @@ class SidecarSettings:
     probes: Address | None
     topics: tuple[str, ...] = ()
     strategy: str = "cooperative-sticky"
-    session_timeout_ms: int = SESSION_TIMEOUT_MS
+    session_timeout: float = SESSION_TIMEOUT_S
     instance_id: str | None = None
     name: str | None = None
     """How others see it; by default the name of the machine."""
-    progress_timeout_ms: int | None = None
+    progress_timeout: float | None = None
     """How long the program may make no progress (`POST /progress`) before its share is released."""
-    revoke_timeout_ms: int = HOOKS_TIMEOUT_MS
+    revoke_timeout: float = HOOKS_TIMEOUT_MS / 1000
     """How long hooks may take to stop work in order, before another member may begin."""
     leaves: bool = True
     """Leave the group at the end. Otherwise a static member keeps its place for its next start."""
@@ -57,14 +58,14 @@ class SidecarSettings:
     allow_host: tuple[str, ...] = ()
     topic_regex: str = ""
     """Instead of `topics`: a regular expression of RE2 over whole names."""
-    topics_debounce_ms: int = 0
+    topics_debounce: float = 0.0
     priority: int = 0
-    preempt_after_ms: int | None = PREEMPT_AFTER_MS
+    preempt_after: float | None = PREEMPT_AFTER_S
     connectors: tuple[str, ...] = ()
     """Instead of `topics`: registered topics that are connectors, with their partitions as tasks."""
     config_offset: Callable[[], int] | None = None
     """How far this worker has read its configuration."""
-    scheduled_rebalance_max_delay_ms: int = RETURN_DELAY_MS
+    scheduled_rebalance_max_delay: float = RETURN_DELAY_S
     topics_except: tuple[str, ...] = ()
     """Topics that `topic_regex` would mean, by names or beginnings."""
 
