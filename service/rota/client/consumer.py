@@ -112,17 +112,16 @@ class Consumer(Member[Partitions]):
         """Resolve a pattern, for as long as it takes to reach a coordinator."""
         caller = Caller(self._context.transport, retry_timeout=0, jitter=self._jitter)
         registered, backoff = RegisteredTopics(caller, self.namespace), Backoff(BACKOFF_FIRST_MS, BACKOFF_CAP_MS)
-        subject, began_s, troubles = f"group {self.group_id}", self._now_ms() / 1000, self._context.troubles
+        began_ms, troubles = self._now_ms(), self._context.troubles
         while True:
             try:
                 await self._lookout.look_at_first(registered)
             except Unavailable as error:
-                now_s = self._now_ms() / 1000
-                if now_s - began_s >= WARN_AFTER_MS / 1000:
-                    troubles.publish(self, subject, str(error), since_s=began_s, now_s=now_s)
+                if self._now_ms() - began_ms >= WARN_AFTER_MS:
+                    troubles.publish(self, str(error), began_ms)
                 await asyncio.sleep(backoff.next_ms(self._jitter()) / 1000)
             else:
-                return troubles.over(self, subject, now_s=self._now_ms() / 1000)
+                return troubles.over(self)
 
     @property
     def trouble(self) -> str:

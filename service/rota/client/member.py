@@ -406,7 +406,7 @@ class Member(Running, Generic[Share]):
         await self._tasks.cancel(self._deadline.left_s(Step.END))
         self._callbacks.cancel()
         await self._callbacks.drain(self._deadline, Step.END)
-        self._context.troubles.over(self, f"group {self.group_id}", now_s=self._now_ms() / 1000, was_closed=True)
+        self._context.troubles.over(self, was_closed=True)
         self._context.members.discard(self)
         self._stats.end()
         self._broadcast.end()
@@ -546,24 +546,20 @@ class Member(Running, Generic[Share]):
                 self._failure = error_for(event.code, event.detail)
             case core.Unreachable():
                 self._broadcast.publish(Unreachable(self._driver.seconds(event.since_ms), event.cause))
-                self._publish_trouble(event.cause, event.since_ms)
+                self._context.troubles.publish(self, event.cause, event.since_ms)
             case core.Rejected():
                 self._broadcast.publish(Rejected(self._driver.seconds(event.since_ms), event.code, event.cause))
-                self._publish_trouble(event.cause, event.since_ms)
+                self._context.troubles.publish(self, event.cause, event.since_ms)
             case core.Reachable():
                 self._broadcast.publish(Reachable())
-                self._context.troubles.over(self, f"group {self.group_id}", now_s=self._now_ms() / 1000)
+                self._context.troubles.over(self)
             case core.AssignmentFailed():
                 _log.warning("group %s could not be assigned: %s", self.group_id, event.detail)
                 self._broadcast.publish(GenerationFailed(event.generation_id, event.detail))
 
     def _on_outcome(self) -> None:
         if cause := self._machine.trouble:
-            self._context.troubles.repeat(self, f"group {self.group_id}", cause, now_s=self._now_ms() / 1000)
-
-    def _publish_trouble(self, cause: str, since_ms: int) -> None:
-        subject, now_s = f"group {self.group_id}", self._now_ms() / 1000
-        self._context.troubles.publish(self, subject, cause, since_s=since_ms / 1000, now_s=now_s)
+            self._context.troubles.repeat(self, cause)
 
     def _fail(self, error: BaseException, failed_unit: str = "") -> None:
         """End the block with an error. A `failed_unit`, as `docs/3`, is reported; other work stops in order first."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from rota.protocol.defaults import WARN_AGAIN_MS
 
-_REPEAT_S = WARN_AGAIN_MS / 1000
+if TYPE_CHECKING:
+    from rota.client.member import Member
+
 _log = logging.getLogger("rota.client")
 
 
 @dataclass(slots=True)
 class _Trouble:
-    since_s: float
+    since_ms: int
     cause: str
 
 
@@ -21,32 +24,33 @@ class TroubleLog:
     """Of all members of one client: a hundred of them behind one broken address are one line, not a hundred."""
 
     def __init__(self) -> None:
-        self._troubles: dict[object, _Trouble] = {}
-        self._logged_at_s: dict[str, float] = {}
+        self._troubles: dict[Member[Any], _Trouble] = {}
+        self._logged_at_ms: dict[str, int] = {}
         """By cause, for each cause that a member has now."""
 
-    def publish(self, member: object, subject: str, cause: str, *, since_s: float, now_s: float) -> None:
-        """A member has trouble. `since_s` and `now_s` are of the same clock."""
-        self._troubles[member] = _Trouble(since_s, cause)
-        self.repeat(member, subject, cause, now_s=now_s)
+    def publish(self, member: Member[Any], cause: str, since_ms: int) -> None:
+        """A member has trouble since then."""
+        self._troubles[member] = _Trouble(since_ms, cause)
+        self.repeat(member, cause)
 
-    def repeat(self, member: object, subject: str, cause: str, *, now_s: float) -> None:
+    def repeat(self, member: Member[Any], cause: str) -> None:
         """A member still has trouble, if it had: logged once a minute."""
-        trouble = self._troubles.get(member)
+        trouble, now_ms = self._troubles.get(member), member._now_ms()
         if trouble is None:
             return
         trouble.cause = cause
-        if now_s - self._logged_at_s.get(cause, float("-inf")) < _REPEAT_S:
+        if cause in self._logged_at_ms and now_ms - self._logged_at_ms[cause] < WARN_AGAIN_MS:
             return
-        self._logged_at_s[cause] = now_s
-        _log.warning("%s: not served for %.0f s, retrying: %s", subject, now_s - trouble.since_s, cause)
+        self._logged_at_ms[cause] = now_ms
+        waited_s = (now_ms - trouble.since_ms) / 1000
+        _log.warning("group %s: not served for %.0f s, retrying: %s", member.group_id, waited_s, cause)
 
-    def over(self, member: object, subject: str, *, now_s: float, was_closed: bool = False) -> None:
+    def over(self, member: Member[Any], *, was_closed: bool = False) -> None:
         """A member is served again, or was closed. Logged where it was the last one with that cause."""
         trouble = self._troubles.pop(member, None)
         if trouble is None or any(other.cause == trouble.cause for other in self._troubles.values()):
             return
         causes = {other.cause for other in self._troubles.values()}
-        self._logged_at_s = {cause: at for cause, at in self._logged_at_s.items() if cause in causes}
+        self._logged_at_ms = {cause: at_ms for cause, at_ms in self._logged_at_ms.items() if cause in causes}
         outcome = "closed while it was not served for" if was_closed else "served again after"
-        _log.info("%s: %s %.0f s", subject, outcome, now_s - trouble.since_s)
+        _log.info("group %s: %s %.0f s", member.group_id, outcome, (member._now_ms() - trouble.since_ms) / 1000)
