@@ -52,8 +52,8 @@ def sdk_parts() -> Iterator[str]:
     yield "\n".join(_events(events))
     yield "## Errors"
     yield inspect.getdoc(sdk.CoordinatorError) or ""
-    leaves = [kind for name in sdk.__all__ if _is_leaf(kind := getattr(sdk, name), sdk.CoordinatorError)]
-    yield "\n".join(f"- `{kind.__name__}`: {_joined(inspect.getdoc(kind) or '')}" for kind in leaves)
+    kinds = [kind for name in sdk.__all__ if _is_error(kind := getattr(sdk, name), sdk.CoordinatorError)]
+    yield "\n".join(f"- `{kind.__name__}`: {_joined(inspect.getdoc(kind) or '')}" for kind in kinds)
 
 
 def _class(kind: type[Any]) -> Iterator[str]:
@@ -204,8 +204,8 @@ def _joined(text: str) -> str:
     return " ".join(text.split())
 
 
-def _is_leaf(kind: Any, root: type[Exception]) -> bool:
-    return isinstance(kind, type) and issubclass(kind, root) and not kind.__subclasses__()
+def _is_error(kind: Any, root: type[Exception]) -> bool:
+    return isinstance(kind, type) and issubclass(kind, root) and kind is not root
 
 
 def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

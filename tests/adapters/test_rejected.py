@@ -13,7 +13,7 @@ import pytest
 
 from rota.adapters.partitioner import SetPartitioner
 from rota.adapters.singleton import SingletonGuard
-from rota.client import Generation, InconsistentGroupProtocol, InvalidGroupId, sync
+from rota.client import Generation, InvalidRequest, sync
 from tests.processes.server import Server
 
 pytestmark = pytest.mark.processes
@@ -62,7 +62,7 @@ def test_a_rejected_guard_logs_an_error_and_leads_once_it_may(
     failure = guard.failure
     guard.stop()
 
-    assert isinstance(rejection, InconsistentGroupProtocol)
+    assert isinstance(rejection, InvalidRequest)
     assert (is_elected, failure) == (True, None)
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert any(f"election {name}: not a candidate: " in text and "it joins again in" in text for text in errors)
@@ -131,7 +131,7 @@ def test_a_rejected_set_partitioner_fails(server: Server, name: str, caplog: pyt
 
     assert partitioner.failed
     until(lambda: partitioner.failure, "failure")
-    assert isinstance(partitioner.failure, InconsistentGroupProtocol)
+    assert isinstance(partitioner.failure, InvalidRequest)
     assert any("failed for good; make a new one" in record.getMessage() for record in caplog.records)
     partitioner.finish()
 
@@ -139,7 +139,7 @@ def test_a_rejected_set_partitioner_fails(server: Server, name: str, caplog: pyt
 def test_a_guard_with_a_wrong_name_is_refused_each_time(server: Server) -> None:
     guard = SingletonGuard(server.url, "a name with spaces")
     for _ in range(2):
-        with pytest.raises(InvalidGroupId):
+        with pytest.raises(InvalidRequest, match="INVALID_GROUP_ID"):
             guard.start()
     assert not guard.wait_elected()
 

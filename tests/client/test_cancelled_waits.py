@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rota.client import Client, Election, GroupIdNotFound, Permits, Term, WorkItem, sync
+from rota.client import Client, Election, NotFound, Permits, Term, WorkItem, sync
 from rota.runtime.coordinator import LocalCoordinator
 from rota.testing.in_memory import InMemoryTransport
 from tests.client.stage import a_coordinator
@@ -157,7 +157,7 @@ async def _gone(coordinator: LocalCoordinator, before: set[asyncio.Task[Any]], s
     ghosts: Any = None
     while loop.time() < until:
         await asyncio.sleep(0.05)
-        with suppress(GroupIdNotFound):
+        with suppress(NotFound):
             ghosts = [each.member_id for each in (await admin.describe_group(GROUP)).members]
         tasks = [each for each in asyncio.all_tasks() - before if "/rota/client/" in repr(each)]
         if not ghosts and not tasks:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from rota.client import CoordinatorUnreachable, GroupIdNotFound
+from rota.client import CoordinatorUnreachable, NotFound
 from rota.client.transports import HttpTransport
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
@@ -303,5 +303,5 @@ async def test_watching_yields_events_without_those_of_the_stream() -> None:
 
 async def test_watching_that_is_refused_raises_why() -> None:
     transport = a_transport(refusing(ErrorCode.GROUP_ID_NOT_FOUND, "no such group"))
-    with pytest.raises(GroupIdNotFound, match="no such group"):
+    with pytest.raises(NotFound, match="no such group"):
         await anext(transport.watch("default", "g", None))

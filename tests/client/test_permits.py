@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from rota.client import InconsistentGroupProtocol, LeadershipLost, Permit, PermitLost, Permits
+from rota.client import InvalidRequest, LeadershipLost, Permit, PermitLost, Permits
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import DescribeGroup, DescribeReply
 from rota.runtime.coordinator import LocalCoordinator
@@ -215,7 +215,7 @@ async def test_a_restarted_static_holder_has_a_higher_token() -> None:
 @in_virtual_time
 async def test_a_group_with_permits_is_no_election() -> None:
     async with a_coordinator() as coordinator, permits(a_worker(coordinator, "a")):
-        with pytest.raises(InconsistentGroupProtocol):
+        with pytest.raises(InvalidRequest, match="INCONSISTENT_GROUP_PROTOCOL"):
             await a_worker(coordinator, "b").client.leader(NAME).run(nothing)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import rota.client as sdk
-from rota.client import GroupIdNotFound, LeadershipLost, OffsetToCommit, PermitLost, sync
+from rota.client import LeadershipLost, NotFound, OffsetToCommit, PermitLost, sync
 from rota.protocol.fencing_token import fencing_token
 
 PATIENCE_S = 60.0
@@ -26,7 +26,7 @@ def test_calls_return_what_the_async_ones_do_and_raise_the_same(url: str) -> Non
     with a_client(url) as client:
         assert client.put_topic("documents", 3).partitions == 3
         assert [topic.topic for topic in client.topics()] == ["documents"]
-        with pytest.raises(GroupIdNotFound):
+        with pytest.raises(NotFound):
             client.describe_group("nobody")
 
 

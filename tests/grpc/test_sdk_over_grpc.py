@@ -11,7 +11,7 @@ import pytest
 
 import rota
 from rota.api.grpc.server import GrpcServer
-from rota.client import Client, CoordinatorUnreachable, GroupIdNotFound, Member, OffsetToCommit, RevisionOutOfRange
+from rota.client import Client, CoordinatorUnreachable, Member, NotFound, OffsetToCommit, RevisionOutOfRange
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import DescribeGroup, DescribeReply, Heartbeat, HeartbeatReply, JoinGroup, Protocol
 from rota.runtime.coordinator import LocalCoordinator
@@ -41,7 +41,7 @@ async def test_members_share_the_work_commit_and_hand_over(server: GrpcServer, s
             await all_partitions_are_shared([stays])
         assert (await client.describe_group(GROUP)).state == "Empty"
         assert len(await client.offsets(GROUP)) == 6
-        with pytest.raises(GroupIdNotFound):
+        with pytest.raises(NotFound):
             await client.describe_group("nobody")
 
 
@@ -82,7 +82,7 @@ import asyncio, sys, rota
 async def hold_a_share():
     async with rota.connect(sys.argv[1]) as client:
         topics = {TOPICS!r}
-        async with client.consumer({GROUP!r}, topics, session_timeout_ms={LONG_SESSION_MS}) as member:
+        async with client.consumer({GROUP!r}, topics, session_timeout={LONG_SESSION_MS / 1000}) as member:
             await member.wait_assigned()
             await asyncio.Event().wait()
 

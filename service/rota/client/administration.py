@@ -10,9 +10,9 @@ from typing import Literal
 from rota.client.calls import Caller, retry_delay
 from rota.client.errors import (
     CoordinatorUnreachable,
+    NotFound,
     RevisionOutOfRange,
     Unavailable,
-    UnknownTopic,
     error_for,
     typed_errors,
 )
@@ -109,11 +109,11 @@ class Administration:
         return groups
 
     async def describe_group(self, group_id: str) -> DescribeReply:
-        """A group as it stands; `GroupIdNotFound` if there is none."""
+        """A group as it stands; `NotFound` if there is none."""
         return await self._caller.ask(DescribeGroup(self.namespace, group_id), DescribeReply)
 
     async def delete_group(self, group_id: str) -> None:
-        """Delete a group that has no members, with its offsets; `NonEmptyGroup` otherwise."""
+        """Delete a group that has no members, with its offsets; `InvalidRequest` otherwise."""
         await self._caller.ask(DeleteGroup(self.namespace, group_id), DeleteGroupReply)
 
     async def rebalance_group(self, group_id: str, reason: str = "", *, step_down: bool = False) -> None:
@@ -211,7 +211,7 @@ class Administration:
         return await self._caller.ask(request, PlanReply)
 
     async def remove_member(self, group_id: str, member_id: str, reason: str = "") -> None:
-        """Remove a member from its group, for administrators; `UnknownMemberId` if there is none."""
+        """Remove a member from its group, for administrators; `MembershipLost` if there is none."""
         leaving = (LeavingMember(member_id, None, reason),)
         reply = await self._caller.ask(LeaveGroup(self.namespace, group_id, leaving, by_admin=True), LeaveReply)
         for left in reply.members:
@@ -226,8 +226,8 @@ class Administration:
         """Set where a group goes on, for administrators: only while it has no members; one that is not there is made.
 
         Raises:
-            UnknownMemberId: The group has members: they commit.
-            OffsetMetadataTooLarge: The partitions in its detail were not committed, all others were.
+            MembershipLost: The group has members: they commit.
+            InvalidRequest: The metadata of the partitions in its detail is too long; all others were committed.
         """
         request = CommitOffsets(self.namespace, group_id, NO_GENERATION, tuple(offsets))
         _check_partitions((await self._caller.ask(request, CommitReply)).partitions)
@@ -292,7 +292,7 @@ class Administration:
         return topics
 
     async def topic(self, topic: str) -> TopicReply:
-        """One registered topic; `UnknownTopic` if there is none."""
+        """One registered topic; `NotFound` if there is none."""
         return await self._caller.ask(GetTopic(self.namespace, topic), TopicReply)
 
     async def watch_topic(self, topic: str) -> AsyncIterator[TopicReply | None]:
@@ -307,7 +307,7 @@ class Administration:
             try:
                 found = await self._caller.ask(GetTopic(self.namespace, topic, version or "", wait_ms), TopicReply)
                 lasting = 0
-            except UnknownTopic:
+            except NotFound:
                 found = None
             except Unavailable as error:
                 lasting = await self._pause_watch(error, lasting)
@@ -317,7 +317,7 @@ class Administration:
                 yield found
 
     async def put_topic(self, topic: str, partitions: int, attributes: Mapping[str, str] | None = None) -> TopicReply:
-        """Register a topic, or let it grow; `InvalidPartitions` if it would shrink. Attributes replace those it had.
+        """Register a topic, or let it grow; `InvalidRequest` if it would shrink. Attributes replace those it had.
 
         Strategies read two of them: `weights` (`"3,1,1"`: of partition 0, 1, …) and `racks` (`"r1,r1+r2,r2"`: where
         each has its data).
@@ -326,7 +326,7 @@ class Administration:
         return await self._caller.ask(PutTopic(self.namespace, topic, partitions, pairs), TopicReply)
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic with the progress of all groups in it; `UnknownTopic` if there is none.
+        """Delete a topic with the progress of all groups in it; `NotFound` if there is none.
 
         A new topic of this name begins without progress.
         """

@@ -97,7 +97,7 @@ def connect(
             machine are gone to by themselves, at ports of their own beside the one that was listed.
         retry_refusals: Members whose token or permission is rejected try again until an operator has cured that: their
             `trouble` names it, their share is lost at its deadline, and a file of a token is read again. False: the
-            membership ends with `Unauthenticated` or `GroupAuthorizationFailed`.
+            membership ends with `AccessDenied`.
 
     Raises:
         ValueError: An address is no URL of these schemes, or they have several.

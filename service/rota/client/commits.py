@@ -19,12 +19,9 @@ from rota.client.errors import (
     AccessDenied,
     CoordinatorError,
     CoordinatorUnreachable,
-    IllegalGeneration,
     InvalidRequest,
     MembershipLost,
-    OffsetMetadataTooLarge,
     RebalanceInProgress,
-    Refused,
     error_for,
 )
 from rota.client.holding import Holding
@@ -68,11 +65,12 @@ def check_offset(item: OffsetToCommit) -> None:
 
 
 def check_metadata(item: OffsetToCommit) -> None:
-    """Raise `OffsetMetadataTooLarge` for metadata that is longer than coordinators accept by default."""
+    """Raise `InvalidRequest` for metadata that is longer than coordinators accept by default."""
     if len(item.metadata) > Limits().offset_metadata_max_chars:
-        raise OffsetMetadataTooLarge(
+        raise error_for(
+            ErrorCode.OFFSET_METADATA_TOO_LARGE,
             f"the metadata of {item.topic}/{item.partition} has {len(item.metadata)} characters, "
-            f"more than {Limits().offset_metadata_max_chars}"
+            f"more than {Limits().offset_metadata_max_chars}",
         )
 
 
@@ -229,17 +227,17 @@ class Commits(Generic[Share]):
             error = await self._commit_once(request, entries)
             if error is None:
                 continue
-            if isinstance(error, RebalanceInProgress):
+            if error.code is ErrorCode.REBALANCE_IN_PROGRESS:
                 # The assignment of this very generation is awaited.
                 await self._pause_before_again(backoff.next_ms(self._jitter()), error)
                 await self._wait_until_stable(request.generation_id - 1)
                 _fail_all([entry for entry in entries if not self._still_holds(entry)], error)
-            elif isinstance(error, IllegalGeneration) or self._is_overtaken(request, error):
+            elif error.code is ErrorCode.ILLEGAL_GENERATION or self._is_overtaken(request, error):
                 await self._wait_until_stable(request.generation_id)
                 # In the same generation it would be rejected again, at once.
                 is_last = self._machine.generation_id <= request.generation_id
                 _fail_all([entry for entry in entries if is_last or not self._still_holds(entry)], error)
-            elif isinstance(error, Refused) and len(entries) > 1:
+            elif isinstance(error, InvalidRequest) and len(entries) > 1:
                 # One of them spoils the request for all: each goes by itself, in order.
                 for entry in entries:
                     await self._commit([entry])

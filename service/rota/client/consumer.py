@@ -16,7 +16,7 @@ from rota.client.calls import Caller
 from rota.client.commits import check_metadata, check_offset
 from rota.client.consumer_protocol import Partitions, TopicRole
 from rota.client.context import ClientContext
-from rota.client.errors import CoordinatorError, CoordinatorUnreachable, MembershipLost, Refused, Unavailable
+from rota.client.errors import CoordinatorError, CoordinatorUnreachable, InvalidRequest, MembershipLost, Unavailable
 from rota.client.events import Assigned
 from rota.client.losses import losses_are_expected
 from rota.client.member import Member
@@ -182,8 +182,7 @@ class Consumer(Member[Partitions]):
 
         Raises:
             MembershipLost: This member does not hold the partition (any more).
-            InvalidRequest: The offset is one that no coordinator accepts; nothing is stored.
-            OffsetMetadataTooLarge: The metadata is too long; nothing is stored.
+            InvalidRequest: The offset or its metadata is one that no coordinator accepts; nothing is stored.
         """
         self._check_entered()
         self._progress((TopicPartition(topic, partition),))
@@ -234,7 +233,7 @@ class Consumer(Member[Partitions]):
             for item in [item for item in items if self._latest.get(_place(item)) is done]:
                 former = replaced.get(place := _place(item))
                 del self._latest[place]
-                is_poison = former is item and isinstance(error, Refused)
+                is_poison = former is item and isinstance(error, InvalidRequest)
                 if error is not None and former is not None and not is_poison and era == self._holding.era:
                     self._stored.setdefault(place, _kept(former, item, error))
 
@@ -289,7 +288,7 @@ class Consumer(Member[Partitions]):
 
     def _log_outcome(self, item: OffsetToCommit, outcome: asyncio.Future[None]) -> None:
         error = None if outcome.cancelled() else outcome.exception()
-        if isinstance(error, Refused):
+        if isinstance(error, InvalidRequest):
             _log.error("group %s: the progress of %s is dropped: %s", self.group_id, _place(item), error)
         elif error is not None:
             _log.warning("group %s: progress was not committed: %s", self.group_id, error)

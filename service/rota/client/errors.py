@@ -1,11 +1,11 @@
-"""The one tree of errors that the SDK raises; the names are Kafka's."""
+"""The one tree of errors that the SDK raises. A class says what to do; `code`, in Kafka's names, says what happened."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import ClassVar
+from typing import Final
 
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.wire.problems import Problem
@@ -15,51 +15,32 @@ from rota.wire.status import STATUS, Remedy
 class CoordinatorError(Exception):
     """Whatever goes wrong between a client and its coordinator.
 
-    Each leaf has the `code` that the coordinator answered (or the nearest one, without an answer), `retriable`
+    Each error has the `code` that the coordinator answered (or the nearest one, without an answer), `retriable`
     (the very same call may succeed later) and `remedy` (what to do about it). A `Member` does by itself what a
-    remedy asks of it; what it raises is for the program to decide.
+    remedy asks of it; what it raises is for the program to decide. docs/reference/errors.md lists the codes.
 
         CoordinatorError
         ├── Unavailable                     nothing is decided: try again later
         │   ├── CoordinatorUnreachable      no answer at all; the call may or may not have been carried out
-        │   ├── CoordinatorNotAvailable
-        │   ├── CoordinatorLoadInProgress
-        │   ├── NotCoordinator
-        │   ├── Throttled
-        │   └── GroupMaxSizeReached
+        │   └── Throttled                   too many requests
         ├── MembershipLost                  another member may have the share: stop, do not commit
         │   ├── LeadershipLost              the term is over
         │   ├── PermitLost                  the permit is another member's, or may be
-        │   ├── UnknownMemberId
-        │   ├── IllegalGeneration
         │   └── FencedInstanceId            another process took over this instance id: give up
-        ├── Rebalancing                     the member joins again by itself; wait for its next assignment
-        │   ├── RebalanceInProgress
-        │   ├── AssignmentFailed
-        │   └── MemberIdRequired
-        ├── NotFound
-        │   ├── GroupIdNotFound
-        │   ├── UnknownTopic
+        ├── RebalanceInProgress             the member joins again by itself; wait for its next assignment
+        ├── NotFound                        there is no such group or topic
         │   └── RevisionOutOfRange          the journal does not have these lines
-        ├── AccessDenied
-        │   ├── Unauthenticated
-        │   └── GroupAuthorizationFailed
-        └── Refused                         the request itself cannot succeed: correct it
-            ├── InvalidRequest
-            ├── InvalidGroupId
-            ├── InvalidSessionTimeout
-            ├── InvalidPartitions
-            ├── InconsistentGroupProtocol
-            ├── NonEmptyGroup
-            ├── GroupSubscribedToTopic
-            ├── PayloadTooLarge
-            └── OffsetMetadataTooLarge
+        ├── AccessDenied                    no valid token, or no permission
+        └── InvalidRequest                  the request cannot succeed as it is: correct it
     """
 
-    code: ClassVar[ErrorCode] = ErrorCode.INVALID_REQUEST
+    code: ErrorCode = ErrorCode.INVALID_REQUEST
 
-    def __init__(self, detail: str = "") -> None:
-        super().__init__(detail or STATUS[self.code].title)
+    def __init__(self, detail: str = "", code: ErrorCode | None = None) -> None:
+        """`code` is the class's own by default; another one is part of the text."""
+        suffix = "" if code in (None, self.code) else f" ({code})"
+        self.code = code or self.code
+        super().__init__((detail or STATUS[self.code].title) + suffix)
         self.detail = detail
         self.retry_after = 0.0
         """For how many seconds the coordinator asked to be left alone; 0 if it did not."""
@@ -75,11 +56,10 @@ class CoordinatorError(Exception):
         return STATUS[self.code].remedy
 
 
-# --- nothing is decided: try again later ------------------------------------------------------
-
-
 class Unavailable(CoordinatorError):
-    """The coordinator cannot answer now. Try again later."""
+    """The coordinator cannot answer now: its store is away, it is loading the group or stopping, another replica
+    coordinates the group, or the group is full. Try again later.
+    """
 
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
@@ -126,39 +106,16 @@ class CoordinatorUnreachable(Unavailable):
         self.is_lasting = is_lasting
 
 
-class CoordinatorNotAvailable(Unavailable):
-    """The coordinator's store is away, or it is stopping. Try again later."""
-
-
-class CoordinatorLoadInProgress(Unavailable):
-    """The coordinator is loading the group. Try again in a moment."""
-
-    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-
-
-class NotCoordinator(Unavailable):
-    """Another replica coordinates this group. Try again; the next call goes to another address."""
-
-    code = ErrorCode.NOT_COORDINATOR
-
-
 class Throttled(Unavailable):
     """Too many requests. Try again later, and less often."""
 
     code = ErrorCode.THROTTLED
 
 
-class GroupMaxSizeReached(Unavailable):
-    """The group is full. Try again when a member has left."""
-
-    code = ErrorCode.GROUP_MAX_SIZE_REACHED
-
-
-# --- the share is lost ------------------------------------------------------------------------
-
-
 class MembershipLost(CoordinatorError):
-    """This member holds nothing (any more). Stop work that rests on it; the member joins again by itself."""
+    """This member holds nothing (any more): the coordinator removed it (`UNKNOWN_MEMBER_ID`), or the group has moved to
+    another generation (`ILLEGAL_GENERATION`). Stop work that rests on it; the member joins again by itself.
+    """
 
     code = ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -171,64 +128,26 @@ class PermitLost(MembershipLost):
     """This permit is not held any more: its body was cancelled. Another member may have it; ask for one again."""
 
 
-class UnknownMemberId(MembershipLost):
-    """The coordinator removed this member. Stop; the member joins again as a new one."""
-
-
-class IllegalGeneration(MembershipLost):
-    """The group has moved to another generation. Stop what belongs to the old one, and do not commit it."""
-
-    code = ErrorCode.ILLEGAL_GENERATION
-
-
 class FencedInstanceId(MembershipLost):
     """Another process took over this instance id. Stop for good: joining again would only fence the other."""
 
     code = ErrorCode.FENCED_INSTANCE_ID
 
 
-# --- the group is between two generations -----------------------------------------------------
-
-
-class Rebalancing(CoordinatorError):
-    """The group is between two generations. The member joins the next by itself: wait for its assignment."""
+class RebalanceInProgress(CoordinatorError):
+    """The group is between two generations. The member joins the next by itself: wait for its assignment; the new owner
+    repeats uncommitted work.
+    """
 
     code = ErrorCode.REBALANCE_IN_PROGRESS
 
 
-class RebalanceInProgress(Rebalancing):
-    """The group rebalances. Wait for the next assignment; the new owner repeats uncommitted work."""
-
-
-class AssignmentFailed(Rebalancing):
-    """The leader could not assign. Look at its detail; the members join again after a pause."""
-
-    code = ErrorCode.ASSIGNMENT_FAILED
-
-
-class MemberIdRequired(Rebalancing):
-    """A newcomer must join again with the member id that it was given. `Member` does."""
-
-    code = ErrorCode.MEMBER_ID_REQUIRED
-
-
-# --- not there, not allowed, not possible -----------------------------------------------------
-
-
 class NotFound(CoordinatorError):
-    """What the call names is not there."""
+    """There is no such group (`GROUP_ID_NOT_FOUND`) or topic (`UNKNOWN_TOPIC`). Groups come to be when a member joins
+    or an offset is committed; a topic is registered.
+    """
 
     code = ErrorCode.GROUP_ID_NOT_FOUND
-
-
-class GroupIdNotFound(NotFound):
-    """There is no such group. Groups come to be when a member joins or an offset is committed."""
-
-
-class UnknownTopic(NotFound):
-    """There is no such topic. Register it, or check its name."""
-
-    code = ErrorCode.UNKNOWN_TOPIC
 
 
 class RevisionOutOfRange(NotFound):
@@ -244,96 +163,44 @@ class RevisionOutOfRange(NotFound):
 
     code = ErrorCode.REVISION_OUT_OF_RANGE
 
-    def __init__(
-        self, detail: str = "", *, first_revision: int = 0, last_revision: int | None = None, incarnation: str = ""
-    ) -> None:
-        super().__init__(detail)
-        self.first_revision = first_revision
-        self.last_revision = last_revision
-        self.incarnation = incarnation
+    first_revision: int = 0
+    last_revision: int | None = None
+    incarnation: str = ""
 
 
 class AccessDenied(CoordinatorError):
-    """The coordinator does not allow it."""
+    """The caller has no valid token (`UNAUTHENTICATED`), or may not do this to this group
+    (`GROUP_AUTHORIZATION_FAILED`). Send a valid token, or ask the administrator.
+    """
 
     code = ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
-class Unauthenticated(AccessDenied):
-    """The caller is not authenticated. Send a valid token."""
-
-    code = ErrorCode.UNAUTHENTICATED
-
-
-class GroupAuthorizationFailed(AccessDenied):
-    """The caller may not do this to this group. Ask its administrator."""
+class InvalidRequest(CoordinatorError):
+    """The request cannot succeed as it is, or not in the group's present state, such as `NON_EMPTY_GROUP`. Correct it;
+    the detail says what.
+    """
 
 
-class Refused(CoordinatorError):
-    """The request cannot succeed as it is. Correct it."""
-
-
-class InvalidRequest(Refused):
-    """A field is missing, malformed or out of bounds; the detail says which."""
-
-
-class InvalidGroupId(Refused):
-    """Group ids are 1 to 249 of `A-Z a-z 0-9 . _ - :`."""
-
-    code = ErrorCode.INVALID_GROUP_ID
-
-
-class InvalidSessionTimeout(Refused):
-    """The session timeout is outside the coordinator's bounds; the detail says which they are."""
-
-    code = ErrorCode.INVALID_SESSION_TIMEOUT
-
-
-class InvalidPartitions(Refused):
-    """Partition counts are at least 1 and only grow."""
-
-    code = ErrorCode.INVALID_PARTITIONS
-
-
-class InconsistentGroupProtocol(Refused):
-    """The group's members share no protocol with this one. Give all the same protocol type, and one name in common."""
-
-    code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-
-
-class NonEmptyGroup(Refused):
-    """The group has members. Stop them first."""
-
-    code = ErrorCode.NON_EMPTY_GROUP
-
-
-class GroupSubscribedToTopic(Refused):
-    """Members of the group are subscribed to the topic. Stop them first."""
-
-    code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-
-
-class PayloadTooLarge(Refused):
-    """Larger than the coordinator admits; the detail names the part."""
-
-    code = ErrorCode.PAYLOAD_TOO_LARGE
-
-
-class OffsetMetadataTooLarge(Refused):
-    """An offset's metadata is too long; its partition was not committed, the others were."""
-
-    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-
-
-def _leaves(kind: type[CoordinatorError]) -> Iterator[type[CoordinatorError]]:
-    for child in kind.__subclasses__():
-        if child.__subclasses__():
-            yield from _leaves(child)
-        else:
-            yield child
-
-
-_LEAF_OF = {leaf.code: leaf for leaf in _leaves(CoordinatorError) if leaf is not CoordinatorUnreachable}
+_CLASSES: Final[dict[ErrorCode, type[CoordinatorError]]] = {
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: Unavailable,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: Unavailable,
+    ErrorCode.NOT_COORDINATOR: Unavailable,
+    ErrorCode.GROUP_MAX_SIZE_REACHED: Unavailable,
+    ErrorCode.THROTTLED: Throttled,
+    ErrorCode.UNKNOWN_MEMBER_ID: MembershipLost,
+    ErrorCode.ILLEGAL_GENERATION: MembershipLost,
+    ErrorCode.FENCED_INSTANCE_ID: FencedInstanceId,
+    ErrorCode.REBALANCE_IN_PROGRESS: RebalanceInProgress,
+    ErrorCode.ASSIGNMENT_FAILED: RebalanceInProgress,
+    ErrorCode.MEMBER_ID_REQUIRED: RebalanceInProgress,
+    ErrorCode.GROUP_ID_NOT_FOUND: NotFound,
+    ErrorCode.UNKNOWN_TOPIC: NotFound,
+    ErrorCode.REVISION_OUT_OF_RANGE: RevisionOutOfRange,
+    ErrorCode.UNAUTHENTICATED: AccessDenied,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: AccessDenied,
+}
+"""Every other code is an `InvalidRequest`."""
 
 
 @contextmanager
@@ -347,7 +214,7 @@ def typed_errors() -> Iterator[None]:
 
 def error_for(code: ErrorCode, detail: str = "", retry_after_ms: int = 0) -> CoordinatorError:
     """The error that stands for an answer's code. `NONE` is no error and must not be asked for."""
-    error = _LEAF_OF[code](detail)
+    error = _CLASSES.get(code, InvalidRequest)(detail, code)
     error.retry_after = retry_after_ms / 1000
     return error
 

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rota.client.errors import MembershipLost, Rebalancing, Unavailable
+from rota.client.errors import MembershipLost, RebalanceInProgress, Unavailable
 
-_LOSSES = (MembershipLost, Rebalancing, Unavailable)
+_LOSSES = (MembershipLost, RebalanceInProgress, Unavailable)
 _log = logging.getLogger(__name__)
 
 

@@ -58,7 +58,7 @@ class Member(Running, Generic[Share]):
     """A membership, for the time of an `async with` block, or from `start` to `close`.
 
     Leaving the block is two-phase: `on_revoked` finishes first, then the group is left. If the coordinator refuses
-    this member for good (`FencedInstanceId`, `InconsistentGroupProtocol`, …) or a callback raises, the block is
+    this member for good (`FencedInstanceId`, `InvalidRequest`, …) or a callback raises, the block is
     cancelled and that error comes out of it, unless the body raises one of its own.
 
     `Share` is what an assignment means to the user: what its role reads in it.
@@ -248,8 +248,8 @@ class Member(Running, Generic[Share]):
             MembershipLost: Nothing is held, or the generation is over: nothing was committed.
             RebalanceInProgress: The group is between two generations: nothing was committed.
             CoordinatorUnreachable: It is not known whether it was committed, and nothing is held any more.
-            OffsetMetadataTooLarge: The partitions in its detail were not committed, all others were.
-            InvalidRequest: An offset is one that no coordinator accepts: nothing was committed.
+            InvalidRequest: An offset is one that no coordinator accepts: nothing was committed. With the code
+                `OFFSET_METADATA_TOO_LARGE` the partitions in its detail were not committed, all others were.
         """
         await self._until_entered()
         await asyncio.shield(self._commits.add(tuple(offsets)))

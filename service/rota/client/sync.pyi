@@ -110,7 +110,7 @@ def connect(
             machine are gone to by themselves, at ports of their own beside the one that was listed.
         retry_refusals: Members whose token or permission is rejected try again until an operator has cured that: their
             `trouble` names it, their share is lost at its deadline, and a file of a token is read again. False: the
-            membership ends with `Unauthenticated` or `GroupAuthorizationFailed`.
+            membership ends with `AccessDenied`.
 
     Raises:
         ValueError: An address is no URL of these schemes, or they have several.
@@ -340,10 +340,10 @@ class Client:
         """
 
     def describe_group(self, group_id: str) -> DescribeReply:
-        """A group as it stands; `GroupIdNotFound` if there is none."""
+        """A group as it stands; `NotFound` if there is none."""
 
     def delete_group(self, group_id: str) -> None:
-        """Delete a group that has no members, with its offsets; `NonEmptyGroup` otherwise."""
+        """Delete a group that has no members, with its offsets; `InvalidRequest` otherwise."""
 
     def rebalance_group(self, group_id: str, reason: str = "", *, step_down: bool = False) -> None:
         """Start a rebalance, for administrators; `step_down`: under another leader, if another member joins."""
@@ -426,7 +426,7 @@ class Client:
         """
 
     def remove_member(self, group_id: str, member_id: str, reason: str = "") -> None:
-        """Remove a member from its group, for administrators; `UnknownMemberId` if there is none."""
+        """Remove a member from its group, for administrators; `MembershipLost` if there is none."""
 
     def offsets(self, group_id: str) -> tuple[FetchedOffset, ...]:
         """All offsets that a group has committed."""
@@ -435,8 +435,8 @@ class Client:
         """Set where a group goes on, for administrators: only while it has no members; one that is not there is made.
 
         Raises:
-            UnknownMemberId: The group has members: they commit.
-            OffsetMetadataTooLarge: The partitions in its detail were not committed, all others were.
+            MembershipLost: The group has members: they commit.
+            InvalidRequest: The metadata of the partitions in its detail is too long; all others were committed.
         """
 
     def delete_offsets(self, group_id: str, partitions: Mapping[str, Sequence[int]]) -> None:
@@ -458,7 +458,7 @@ class Client:
         """All registered topics with their partition counts."""
 
     def topic(self, topic: str) -> TopicReply:
-        """One registered topic; `UnknownTopic` if there is none."""
+        """One registered topic; `NotFound` if there is none."""
 
     def watch_topic(self, topic: str) -> Iterator[TopicReply | None]:
         """A topic as it is now, and each time that it is another, without end; None while it is not registered.
@@ -467,14 +467,14 @@ class Client:
         """
 
     def put_topic(self, topic: str, partitions: int, attributes: Mapping[str, str] | None = None) -> TopicReply:
-        """Register a topic, or let it grow; `InvalidPartitions` if it would shrink. Attributes replace those it had.
+        """Register a topic, or let it grow; `InvalidRequest` if it would shrink. Attributes replace those it had.
 
         Strategies read two of them: `weights` (`"3,1,1"`: of partition 0, 1, …) and `racks` (`"r1,r1+r2,r2"`: where
         each has its data).
         """
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic with the progress of all groups in it; `UnknownTopic` if there is none.
+        """Delete a topic with the progress of all groups in it; `NotFound` if there is none.
 
         A new topic of this name begins without progress.
         """
@@ -483,7 +483,7 @@ class Member(Generic[Share]):
     """A membership, for the time of a `with` block, or from `start` to `close`.
 
     Leaving the block is two-phase: `on_revoked` finishes first, then the group is left. If the coordinator refuses
-    this member for good (`FencedInstanceId`, `InconsistentGroupProtocol`, …) or a callback raises, the block is
+    this member for good (`FencedInstanceId`, `InvalidRequest`, …) or a callback raises, the block is
     cancelled and that error comes out of it, unless the body raises one of its own.
 
     `Share` is what an assignment means to the user: what its role reads in it.
@@ -566,8 +566,8 @@ class Member(Generic[Share]):
             MembershipLost: Nothing is held, or the generation is over: nothing was committed.
             RebalanceInProgress: The group is between two generations: nothing was committed.
             CoordinatorUnreachable: It is not known whether it was committed, and nothing is held any more.
-            OffsetMetadataTooLarge: The partitions in its detail were not committed, all others were.
-            InvalidRequest: An offset is one that no coordinator accepts: nothing was committed.
+            InvalidRequest: An offset is one that no coordinator accepts: nothing was committed. With the code
+                `OFFSET_METADATA_TOO_LARGE` the partitions in its detail were not committed, all others were.
         """
 
     def fetch_offsets(self, topics: Sequence[TopicPartitions] | None = None) -> tuple[FetchedOffset, ...]:
@@ -678,8 +678,7 @@ class Consumer(Member[Partitions]):
 
         Raises:
             MembershipLost: This member does not hold the partition (any more).
-            InvalidRequest: The offset is one that no coordinator accepts; nothing is stored.
-            OffsetMetadataTooLarge: The metadata is too long; nothing is stored.
+            InvalidRequest: The offset or its metadata is one that no coordinator accepts; nothing is stored.
         """
 
     def commit(self, offsets: Iterable[OffsetToCommit] | None = None) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-from rota.client.errors import Unauthenticated
+from rota.client.errors import AccessDenied
 from rota.client.transports.port import Answer, GroupEvent, Transport
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Request, parks_for_ms
@@ -43,8 +43,8 @@ class RenewingTransport:
             async with aclosing(self._inner.watch(namespace, group_id, after_revision)) as events:  # type: ignore[type-var]
                 async for event in events:
                     yield event
-        except Unauthenticated:
-            if _now() - began < LONG_S:
+        except AccessDenied as error:
+            if error.code is not ErrorCode.UNAUTHENTICATED or _now() - began < LONG_S:
                 raise
 
     async def close(self) -> None:

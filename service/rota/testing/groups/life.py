@@ -9,9 +9,10 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from rota.client import Client
-from rota.client.errors import CoordinatorUnreachable, FencedInstanceId, InconsistentGroupProtocol
+from rota.client.errors import CoordinatorError, CoordinatorUnreachable, FencedInstanceId
 from rota.client.transports.http import HttpTransport
 from rota.client.transports.port import Transport
+from rota.protocol.errors import ErrorCode
 from rota.testing.groups.books import Ledger, Place
 from rota.testing.groups.coordinator import NAMESPACE
 from rota.testing.groups.http_road import ADDRESS, HttpRoad
@@ -136,7 +137,7 @@ class Life(ABC):
     def _may_end_with(self, error: BaseException) -> bool:
         if isinstance(error, PlannedError):
             return self.raised
-        if isinstance(error, InconsistentGroupProtocol):
+        if isinstance(error, CoordinatorError) and error.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
             return len(self.world.plan.stages) > 1
         if isinstance(error, CoordinatorUnreachable):
             return not self.entered  # A pattern could not be looked up at the start.
