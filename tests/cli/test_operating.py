@@ -25,7 +25,7 @@ def join_again(rota: Rota, group_id: str) -> None:
     url = f"{rota.url}/v1/namespaces/{rota.namespace}/groups/{group_id}/join"
     with httpx.Client(trust_env=False, timeout=30) as http:
         member_id = http.post(url, json=body).json()["member_id"]
-        assert http.post(url, json={**body, "member_id": member_id}).json()["status"] == "pending"
+        assert http.post(url, json={**body, "member_id": member_id}).json()["outcome"] == "pending"
 
 
 def test_why_says_who_is_waited_for_until_when_and_what_began_it(rota: Rota) -> None:

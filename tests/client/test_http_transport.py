@@ -67,7 +67,7 @@ async def test_a_request_goes_where_the_protocol_says() -> None:
 
     def answer(request: httpx.Request) -> httpx.Response:
         seen.append(request)
-        return httpx.Response(202, json={"status": "pending", "member_id": "m-1"})
+        return httpx.Response(202, json={"outcome": "pending", "member_id": "m-1"})
 
     answered = await a_transport(answer).send(JOIN, timeout_ms=1_000)
     assert answered.reply == JoinReply(pending=True, member_id="m-1")

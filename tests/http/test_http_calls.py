@@ -125,8 +125,8 @@ async def test_both_roads_of_a_heartbeat_say_the_same(scripted: ScriptedCoordina
 @pytest.mark.parametrize(
     ("path", "body", "reply", "document"),
     [
-        ("join", JOIN, JoinReply(pending=True, member_id="m-1"), {"status": "pending", "member_id": "m-1"}),
-        ("sync", HEARTBEAT, SyncReply(pending=True), {"status": "pending"}),
+        ("join", JOIN, JoinReply(pending=True, member_id="m-1"), {"outcome": "pending", "member_id": "m-1"}),
+        ("sync", HEARTBEAT, SyncReply(pending=True), {"outcome": "pending"}),
     ],
 )
 async def test_what_is_not_over_yet_is_202(
@@ -244,11 +244,11 @@ async def test_a_lost_store_is_503_and_a_bug_of_ours_is_500(
 
 
 async def test_probes_distinguish_alive_from_ready(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:
-    assert (await client.get("/readyz")).json() == {"status": "ready"}
+    assert (await client.get("/readyz")).json() == {"outcome": "ready"}
     scripted.is_ready = (False, "3 of 4 shards are served")
     unready = await client.get("/readyz")
     assert (unready.status_code, unready.json()["detail"]) == (503, "3 of 4 shards are served")
-    assert (await client.get("/healthz")).json() == {"status": "ok"}
+    assert (await client.get("/healthz")).json() == {"outcome": "ok"}
     assert (await client.head("/healthz")).status_code == 200
 
 

@@ -250,7 +250,7 @@ async def test_requests_behind_each_other_are_answered_in_their_order(both: Both
 
     answer, fast = await compare(both, b"".join(beats[:3]) + health + b"".join(beats[3:]))
 
-    said = re.findall(rb'"(?:state|status)":"([^"]*)"', answer)
+    said = re.findall(rb'"(?:state|outcome)":"([^"]*)"', answer)
     assert said == [b"m-0", b"m-1", b"m-2", b"ok", *(b"m-%d" % n for n in range(3, 9)), b"ok"]
     assert fast == 3
 

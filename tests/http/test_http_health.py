@@ -29,14 +29,14 @@ async def test_a_server_whose_file_was_replaced_asks_for_a_restart(
         httpx.AsyncClient(base_url=f"http://{settings.http}", trust_env=False) as http,
     ):
         tasks.create_task(serve(settings, stop=stop))
-        assert await answer_of(http, "/readyz", 200) == {"status": "ready"}
-        assert await answer_of(http, "/healthz", 200) == {"status": "ok"}
+        assert await answer_of(http, "/readyz", 200) == {"outcome": "ready"}
+        assert await answer_of(http, "/healthz", 200) == {"outcome": "ok"}
 
         (tmp_path / "rota.db").rename(tmp_path / "elsewhere.db")
         await answer_of(http, "/readyz", 503)
         is_early = after_ms > 1
         answer = await answer_of(http, "/healthz", 200 if is_early else 503)
-        assert answer == {"status": "ok"} if is_early else "takes no write of this process" in answer["detail"]
+        assert answer == {"outcome": "ok"} if is_early else "takes no write of this process" in answer["detail"]
         stop.set()
 
 

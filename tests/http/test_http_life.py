@@ -35,7 +35,7 @@ async def posted(client: httpx.AsyncClient, path: str, body: dict[str, Any], sta
 
 async def test_a_group_of_two_lives_from_first_join_to_deletion(real_client: httpx.AsyncClient) -> None:
     alone = await posted(real_client, "life/join", join_body("pod-0", member_id=""))
-    assert (alone["status"], alone["generation_id"], alone["leader_id"]) == ("joined", 1, alone["member_id"])
+    assert (alone["outcome"], alone["generation_id"], alone["leader_id"]) == ("joined", 1, alone["member_id"])
 
     second = asyncio.create_task(posted(real_client, "life/join", join_body("pod-1")))
     heartbeat = {"member_id": alone["member_id"], "generation_id": 1, "group_instance_id": "pod-0", "wait_ms": 10_000}
@@ -91,7 +91,7 @@ async def test_a_newcomer_gets_its_member_id_first(real_client: httpx.AsyncClien
 async def test_a_join_that_does_not_wait_is_pending_and_goes_on_later(real_client: httpx.AsyncClient) -> None:
     first = await posted(real_client, "pending/join", join_body("pod-0"))
     pending = await posted(real_client, "pending/join", join_body("pod-1", wait_ms=1), 202)
-    assert pending["status"] == "pending"
+    assert pending["outcome"] == "pending"
     again = join_body("pod-1", member_id=pending["member_id"])
     waiting = asyncio.create_task(posted(real_client, "pending/join", again))
     await posted(real_client, "pending/join", join_body("pod-0", member_id=first["member_id"]))

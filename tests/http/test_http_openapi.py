@@ -82,6 +82,20 @@ async def test_a_server_without_rules_asks_nobody_for_a_proof(document: dict[str
     assert still_optional == {"/v1/whoami", "/v1/can-i", "/v1/namespaces"}
 
 
+async def test_a_field_status_is_a_number_in_answers_and_errors(document: dict[str, Any]) -> None:
+    waiting: list[Any] = [document]
+    found = []
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            found += [each["properties"]["status"]] if "status" in each.get("properties", {}) else []
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
+    assert found
+    assert {each.get("type") for each in found} == {"integer"}
+
+
 async def test_every_example_fits_its_schema(document: dict[str, Any]) -> None:
     checked = 0
     for _, _, described in operations(document):

@@ -170,7 +170,7 @@ async def a_stable_member(http: httpx.AsyncClient, group_id: str) -> str:
     assert answer.json()["generation_id"] == 1, answer.text
     member_id: str = answer.json()["member_id"]
     synced = await post(http, group_id, "sync", member_id=member_id, generation_id=1)
-    assert synced.json()["status"] == "synced", synced.text
+    assert synced.json()["outcome"] == "synced", synced.text
     return member_id
 
 

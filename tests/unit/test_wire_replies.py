@@ -112,10 +112,10 @@ def test_every_reply_of_the_protocol_has_a_sample_here() -> None:
 
 
 def test_joins_and_syncs_say_whether_they_are_done() -> None:
-    assert encode_reply(m.JoinReply(pending=True, member_id="m-1")) == {"status": "pending", "member_id": "m-1"}
-    assert encode_reply(m.SyncReply(pending=True)) == {"status": "pending"}
-    assert encode_reply(m.JoinReply(member_id="m-1"))["status"] == "joined"
-    assert encode_reply(m.SyncReply())["status"] == "synced"
+    assert encode_reply(m.JoinReply(pending=True, member_id="m-1")) == {"outcome": "pending", "member_id": "m-1"}
+    assert encode_reply(m.SyncReply(pending=True)) == {"outcome": "pending"}
+    assert encode_reply(m.JoinReply(member_id="m-1"))["outcome"] == "joined"
+    assert encode_reply(m.SyncReply())["outcome"] == "synced"
 
 
 def test_the_last_page_has_no_token_for_a_next_one() -> None:

@@ -373,16 +373,16 @@ class Received:
 
 
 def encode_reply(reply: Reply) -> dict[str, Any]:
-    """The document of a reply without an error. `status` says whether a join or sync is done or pending."""
+    """The document of a reply without an error. `outcome` says whether a join or sync is done or pending."""
     match reply:
         case JoinReply(pending=True):
-            return {"status": "pending", "member_id": reply.member_id}
+            return {"outcome": "pending", "member_id": reply.member_id}
         case SyncReply(pending=True):
-            return {"status": "pending"}
+            return {"outcome": "pending"}
         case JoinReply():
-            return {"status": "joined", **JOIN_REPLY.encode(reply)}
+            return {"outcome": "joined", **JOIN_REPLY.encode(reply)}
         case SyncReply():
-            return {"status": "synced", **SYNC_REPLY.encode(reply)}
+            return {"outcome": "synced", **SYNC_REPLY.encode(reply)}
         case ListReply():
             last_group = reply.groups[-1].group_id if reply.groups else ""
             return {**LIST_REPLY.encode(reply), "next_page_token": _next_page(reply.more, last_group)}
@@ -405,7 +405,7 @@ def decode_reply(reply_type: type[Reply], document: dict[str, Any]) -> Received:
 
 
 def _decode(reply_type: type[Reply], document: dict[str, Any]) -> Reply:
-    if document.get("status") == "pending":
+    if document.get("outcome") == "pending":
         if reply_type is JoinReply:
             return JoinReply(pending=True, member_id=_TEXT.decode(document.get("member_id"), Limits()))
         if reply_type is SyncReply:

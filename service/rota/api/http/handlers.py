@@ -147,7 +147,7 @@ class Handlers:
         """The process is up, its event loop runs, and a restart would not help. A store that is away is no failure."""
         if self.needs_restart():
             return render_problem(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store takes no write of this process")
-        return render_document({"status": "ok"})
+        return render_document({"outcome": "ok"})
 
     async def readyz(self, _http: HttpRequest) -> Rendered:
         """Whether this replica can take part. Never whether it leads anything."""
@@ -156,7 +156,7 @@ class Handlers:
         ready, why_not = self.coordinator.ready()
         if not ready:
             return render_problem(ErrorCode.COORDINATOR_NOT_AVAILABLE, why_not)
-        return render_document({"status": "ready"})
+        return render_document({"outcome": "ready"})
 
     async def scrape(self, _http: HttpRequest) -> Rendered:
         if self.guard is not None:

@@ -117,7 +117,7 @@ def _reply_schema(reply_type: type[Reply], shape: ObjectShape, limits: Limits) -
     schema = shape.schema(limits)
     added: Json = {}
     if reply_type in (JoinReply, SyncReply):
-        added["status"] = {"const": "joined" if reply_type is JoinReply else "synced"}
+        added["outcome"] = {"const": "joined" if reply_type is JoinReply else "synced"}
     if reply_type in (ListReply, ListTopicsReply):
         added["next_page_token"] = {"type": ["string", "null"], "description": "null on the last page."}
     added |= REVISION
@@ -154,10 +154,10 @@ def _journals_end() -> Json:
 
 
 def pending_response(with_member_id: bool) -> Json:
-    properties: Json = {"status": {"const": "pending"}, **REVISION}
+    properties: Json = {"outcome": {"const": "pending"}, **REVISION}
     if with_member_id:
         properties["member_id"] = {"type": "string"}
-    example = {"status": "pending", "revision": 41, "epoch": 3, **({"member_id": "m-1"} if with_member_id else {})}
+    example = {"outcome": "pending", "revision": 41, "epoch": 3, **({"member_id": "m-1"} if with_member_id else {})}
     return {
         "description": "Not over yet: call again, with the same member_id.",
         "content": {

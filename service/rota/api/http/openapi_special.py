@@ -213,9 +213,9 @@ def _kept(responses: Json, *statuses: str) -> Json:
     return {status: responses[status] for status in statuses}
 
 
-def _probe(operation_id: str, summary: str, status: str) -> Json:
-    schema = {"type": "object", "required": ["status"], "properties": {"status": {"const": status}}}
-    content = {"application/json": {"schema": schema, "example": {"status": status}}}
+def _probe(operation_id: str, summary: str, outcome: str) -> Json:
+    schema = {"type": "object", "required": ["outcome"], "properties": {"outcome": {"const": outcome}}}
+    content = {"application/json": {"schema": schema, "example": {"outcome": outcome}}}
     errors = parts.error_responses(_UNAVAILABLE, reads_body=False)
     kept = _kept(errors, "500", "503")
     responses = {"200": {"description": "Yes.", "content": content}, **kept}

@@ -182,7 +182,7 @@ def _join_document(reply: JoinReply, answer: Answer) -> bytes:
     )
     share = "null" if reply.assignment is None else f'"{_base64(reply.assignment)}"'
     return (
-        f'{{"status":"joined","member_id":{encode_basestring(reply.member_id)},"generation_id":{reply.generation_id},'
+        f'{{"outcome":"joined","member_id":{encode_basestring(reply.member_id)},"generation_id":{reply.generation_id},'
         f'"protocol_type":{_text(reply.protocol_type)},"protocol_name":{_text(reply.protocol_name)},'
         f'"leader_id":{encode_basestring(reply.leader_id)},"members":[{members}],'
         f'"skip_assignment":{"true" if reply.skip_assignment else "false"},"fencing_token":{reply.fencing_token},'
@@ -193,7 +193,7 @@ def _join_document(reply: JoinReply, answer: Answer) -> bytes:
 def _sync_document(reply: SyncReply, answer: Answer) -> bytes:
     """The same for syncs that are done."""
     return (
-        f'{{"status":"synced","generation_id":{reply.generation_id},"protocol_type":{_text(reply.protocol_type)},'
+        f'{{"outcome":"synced","generation_id":{reply.generation_id},"protocol_type":{_text(reply.protocol_type)},'
         f'"protocol_name":{_text(reply.protocol_name)},"assignment":"{_base64(reply.assignment)}",'
         f'"fencing_token":{reply.fencing_token},"revision":{answer.revision},"epoch":{answer.epoch}}}'
     ).encode()
