@@ -1,6 +1,8 @@
-"""The previous release beside this one on one Postgres, through a rolling upgrade and a rollback, with members at work.
+"""The baseline beside this release on one Postgres, through a rolling upgrade and a rollback, with members at work.
 
-Its wheel is built from the commit that is named here. Each release moves it: see docs/how-to/upgrade.md.
+The baseline is the oldest commit that speaks today's wire: nothing was released before it. Its wheel is built from the
+commit that is named here. Release 0.3.0 will be the first baseline that is a release, and each release moves it: see
+docs/how-to/upgrade.md.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from tests.support.cluster import DEADLINE_S, Cluster
 from tests.support.cluster_wiring import DirectNetwork
 from tests.support.processes import Process, Processes
 
-PREVIOUS = "79a0fe6"
-"""The commit of the previous release."""
+PREVIOUS = ":/^wire, http: Rename the field status of answers to outcome"
+"""The commit of the baseline, by its subject."""
 REPOSITORY = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("member_program.py")
 GROUPS = ("a", "b", "c", "d")
@@ -54,6 +56,7 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
             "service",
             "migrations",
             "pyproject.toml",
+            "hatch_build.py",
             "README.md",
             "LICENSE",
             "THIRD-PARTY.md",
