@@ -8,7 +8,7 @@ from rota.access.buckets import BURST_S, Bucket, Turns
 from rota.access.document import AccessDocument, InvalidAccess, read_document
 from rota.access.known_members import Beating as Repeated
 from rota.access.meter import Meter
-from rota.access.quotas import Held, Quota, Stored, Taken, payer_of, quota_of
+from rota.access.quotas import Held, Quota, Stored, payer_of, quota_of
 from rota.api.access.meters import LOOK_EVERY_MS, STREAM, WATCH, Meters
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
@@ -34,26 +34,6 @@ def test_a_bucket_gives_its_burst_then_its_rate() -> None:
     assert [bucket.take(1, 0) for _ in range(21)] == [True] * 20 + [False]
     assert [bucket.take(1, 100) for _ in range(2)] == [True, False]
     assert [bucket.take(1, 60_000) for _ in range(21)] == [True] * 20 + [False]
-
-
-def test_what_is_taken_of_a_bucket_comes_back_at_its_rate() -> None:
-    bucket = Bucket(10, 0)
-    for _ in range(5):
-        bucket.take(1, 0)
-
-    assert [bucket.taken(now_ms) for now_ms in (0, 200, 500, 60_000)] == [5, 3, 0, 0]
-    bucket.take(50, 60_000)
-    assert bucket.taken(60_000) == 50
-
-
-def test_a_meter_reports_what_its_namespace_takes_now() -> None:
-    meter = a_meter(requests_per_s=5, bytes_per_s=100)
-    for _ in range(2):
-        meter.open["max_parked"].take("c")
-    meter.refusal_of("c", a_join(size=49), 0)
-
-    assert meter.taken(0) == Taken(parked=2, requests=1, bytes=50)
-    assert a_meter(max_groups=1).taken(0) == Taken()
 
 
 def test_one_large_request_passes_and_the_next_ones_wait() -> None:

@@ -95,7 +95,7 @@ def test_the_server_itself_is_for_rules_about_every_namespace() -> None:
 
 
 @pytest.mark.parametrize("named", [{"groups": ["bill*"]}, {"topics": ["documents"]}, {"groups": ["*"]}])
-@pytest.mark.parametrize("action", [Action.JOURNAL, Action.METRICS, Action.TOKENS])
+@pytest.mark.parametrize("action", [Action.JOURNAL, Action.METRICS])
 def test_a_rule_about_groups_or_topics_grants_no_server_action(named: dict[str, list[str]], action: Action) -> None:
     everything, server = a_rule("everything", actions=ROLES["admin"]), Resource(Kind.SERVER)
     some = {"name": "some", "subjects": ["sa:team-a/*"], "actions": ["*"], **named}

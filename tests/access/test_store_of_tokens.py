@@ -71,8 +71,8 @@ async def test_the_journal_names_authors_of_tokens_and_no_secret(store: tuple[st
     table = TokenTable(url)
 
     await table.add(RECORD, ACT)
-    await running.revoke_token("id1", 7, Act("token:admin", "it was in a log", "10.0.0.7"))
-    await running.revoke_token("id1", 8, ACT)
+    await table.revoke("id1", 7, Act("token:admin", "it was in a log", "10.0.0.7"))
+    await table.revoke("id1", 8, ACT)
     await table.forget("id1", ACT)
     await table.forget("id1", ACT)
     lines = await running.read_events(NO_SHARD, 0, 100)
@@ -96,24 +96,26 @@ async def test_audit_entries_count_up_and_failures_leave_none(
 ) -> None:
     url, running = store
     named = [replace(RECORD, token_id=f"id{number}") for number in range(8)]
-    await running.add_token(RECORD, ACT)
+    table = TokenTable(url)
+    await table.add(RECORD, ACT)
 
-    done = await asyncio.gather(*(running.add_token(each, ACT) for each in named), return_exceptions=True)
+    done = await asyncio.gather(*(table.add(each, ACT) for each in named), return_exceptions=True)
 
     taken = [each for each in done if each is not None]
     lines = await running.read_events(NO_SHARD, 0, 100)
     assert len(taken) == 1  # id1 was there before
     assert [line.seq for line in lines] == list(range(1, 9))
     assert [line.at_ms for line in lines] == sorted(line.at_ms for line in lines)
-    assert {each.token_id for each in await running.read_token_acts(100)} == {each.token_id for each in named}
+    assert {each.token_id for each in await table.acts(100)} == {each.token_id for each in named}
     assert [report.differences async for report in verify(url)] == [(), (), ()]
     assert all(owner.shard_id != NO_SHARD for owner in await running.owners())
 
 
 async def test_the_pipeline_carries_what_was_done_to_tokens(store: tuple[str, SqlStore]) -> None:
-    url, running = store
-    await running.add_token(RECORD, ACT)
-    await running.revoke_token("id1", 7, ACT)
+    url, _ = store
+    table = TokenTable(url)
+    await table.add(RECORD, ACT)
+    await table.revoke("id1", 7, ACT)
     journal = open_journal(url)
 
     heads = journal.heads()

@@ -16,6 +16,7 @@ from rota.protocol.messages import Act
 from rota.server.access.token_files import write_tokens
 from rota.server.bootstrap import Services, open_services
 from rota.server.settings import Address, Settings
+from rota.storage.token_table import TokenTable
 from tests.console.conftest import HOST, Site
 
 NAMESPACE, GROUP, TOPIC = "team-a", "indexers", "documents"
@@ -49,7 +50,7 @@ class Doors:
         text = mint(bytes([100 + number]) * RANDOM_BYTES)
         presented = parse(text)
         scope = Rule(f"scope of {name}", (f"token:{name}",), ROLES["viewer"], (NAMESPACE,), ("index*",), ())
-        await self.services.store.add_token(
+        await TokenTable(self.settings.store).add(
             TokenRecord(presented.token_id, name, presented.digest, (scope,), **fields),  # type: ignore[arg-type]
             Act("shell:tests"),
         )

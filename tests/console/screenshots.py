@@ -41,11 +41,7 @@ SHOTS = (
     Shot("console-action", PAGES["action"], height=620),
     Shot("console-small", PAGES["group"], width=390, height=844),
 )
-OF_THE_KEEPER = (
-    Shot("console-tokens", "/tokens", height=420, until=".tokens"),
-    Shot("console-quotas", "/quotas", "dark", height=520, until=".quotas"),
-    Shot("console-access", "/access", height=520, until="h1"),
-)
+OF_THE_KEEPER = (Shot("console-access", "/access", height=520, until="h1"),)
 
 
 async def take(url: str, shots: Sequence[Shot], folder: Path, token: str = "") -> None:

@@ -13,7 +13,6 @@ import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, expect
 
-from tests.console.keeper import Keeper, keeper_in
 from tests.console.scene import CANDIDATES, PAGES, SHORT_SESSION_MS, STUCK, WORKERS, Scene, scene_in
 from tests.processes.server import Server
 from tests.support.browser import open_browser
@@ -35,13 +34,6 @@ document.addEventListener("securitypolicyviolation", (event) => window.breaches.
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     for made in scene_in(tmp_path_factory.mktemp("scene")):
-        made.open()
-        yield made
-
-
-@pytest.fixture(scope="module")
-def keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
-    for made in keeper_in(tmp_path_factory.mktemp("keeper")):
         made.open()
         yield made
 
@@ -291,42 +283,6 @@ async def test_a_group_that_waits_says_for_whom(browser: Browser, scene: Scene) 
 
         await expect(page.locator("#headline")).to_contain_text("1 of 2 members joined, waiting for report-old-")
         await expect(page.locator("#lit-state .name")).to_have_text("PreparingRebalance")
-
-
-# --- keeping a server ---------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-async def test_tokens_and_quotas_keep_nobody_out_who_may_see_them(
-    browser: Browser, keeper: Keeper, size: tuple[int, int], scheme: Scheme
-) -> None:
-    async with page_of(browser, f"{keeper.url}/signin?next=/tokens", scheme, size) as page:
-        await page.get_by_label("Token").fill(keeper.token)
-        await page.get_by_role("button", name="Sign in").click()
-        await expect(page.locator("table.tokens tbody tr")).to_have_count(3)
-        for path in ("/tokens", "/quotas", keeper.revoke_path):
-            await page.goto(keeper.url + path)
-            assert await violations(page) == [], path
-            assert await page.evaluate(_WIDTH_BEYOND_THE_SCREEN) == 0, path
-
-
-@pytest.mark.slow
-async def test_a_token_is_revoked_in_a_browser(browser: Browser, keeper: Keeper) -> None:
-    async with page_of(browser, f"{keeper.url}/signin?next=/tokens") as page:
-        await page.get_by_label("Token").fill(keeper.token)
-        await page.get_by_role("button", name="Sign in").click()
-        await page.get_by_role("link", name="Revoke old-laptop").click()
-        await page.get_by_label("to confirm").fill("old-laptop")
-        await page.get_by_label("Why?").fill("it was stolen")
-        await page.get_by_role("button", name="Revoke").click()
-
-        await expect(page.locator(".notice")).to_have_text("The token is revoked.")
-        await expect(page.get_by_role("link", name="Revoke old-laptop")).to_have_count(0)
-        await page.keyboard.press("g")
-        await page.keyboard.press("q")
-        await expect(page.locator("h1")).to_have_text("Quotas")
 
 
 def _members(group: dict[str, object]) -> list[dict[str, str]]:

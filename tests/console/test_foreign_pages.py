@@ -106,8 +106,8 @@ def offsets_of(server: Server) -> str:
     return httpx.get(f"{server.url}{GROUP}/offsets", trust_env=False).text
 
 
-def tokens_page(keeper: Keeper, headers: dict[str, str]) -> int:
-    return httpx.get(f"{keeper.url}/tokens", headers=headers, trust_env=False).status_code
+def shards_page(keeper: Keeper, headers: dict[str, str]) -> int:
+    return httpx.get(f"{keeper.url}/shards", headers=headers, trust_env=False).status_code
 
 
 async def attack(page: Page, url: str, name: str) -> None:
@@ -174,11 +174,11 @@ async def test_signing_out_ends_what_a_copied_cookie_opens(browser: Browser, kee
         cookies = {each["name"]: each["value"] for each in await page.context.cookies()}
         copied = {"cookie": "; ".join(f"{name}={value}" for name, value in cookies.items())}
         assert keeper.token not in copied["cookie"]
-        assert tokens_page(keeper, copied) == 200
+        assert shards_page(keeper, copied) == 200
         await page.get_by_role("button", name="Sign out").click()
         await page.wait_for_url(f"{keeper.url}/signin")
 
-    assert tokens_page(keeper, copied) == 401
+    assert shards_page(keeper, copied) == 401
 
 
 async def test_a_foreign_page_drains_no_sidecar(

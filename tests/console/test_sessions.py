@@ -26,6 +26,7 @@ from rota.server.access.opening import open_guard
 from rota.server.proxies import TrustedProxies
 from rota.storage import SqlStore, upgrade
 from rota.storage.sessions import MOST_OF_A_CALLER, MOST_SESSIONS
+from rota.storage.token_table import TokenTable
 from tests.access.guarded import bearer
 from tests.console.conftest import HOST
 from tests.console.doors import GROUP, NAMESPACE, SAME_ORIGIN, Doors, guarded
@@ -107,7 +108,7 @@ async def test_a_revoked_token_ends_its_sessions(doors: Doors) -> None:
 
         await until(signed_in)
         assert (await browser.get(PAGE)).status_code == 200
-        await doors.services.store.revoke_token(token_id, int(time.time() * 1000), Act("shell:tests"))
+        await TokenTable(doors.settings.store).revoke(token_id, int(time.time() * 1000), Act("shell:tests"))
 
         async def refused() -> bool:
             return (await browser.get(PAGE)).status_code == 401
@@ -285,7 +286,7 @@ async def test_a_caller_keeps_no_other_from_signing_in(doors: Doors) -> None:
         kept = [await store.read_session(digest_of(secret)) is not None for secret in secrets]
 
         assert kept == [False] * 20 + [True] * MOST_OF_A_CALLER
-        assert (await admin.get("/tokens")).status_code == 200
+        assert (await admin.get("/shards")).status_code == 200
 
 
 async def test_the_table_never_keeps_a_caller_out(doors: Doors) -> None:
@@ -299,7 +300,7 @@ async def test_the_table_never_keeps_a_caller_out(doors: Doors) -> None:
         )
 
     async with doors.browser("admin") as admin:
-        assert (await admin.get("/tokens")).status_code == 200
+        assert (await admin.get("/shards")).status_code == 200
 
     assert await rows(doors) == MOST_SESSIONS
     assert await doors.services.store.read_session(many[-1].digest) is None
@@ -313,11 +314,11 @@ async def test_a_session_counts_and_ends_at_every_replica(postgres_dsn: str, tmp
     await upgrade(postgres_dsn)
     async with guarded(tmp_path / "a", store=postgres_dsn) as one, guarded(tmp_path / "b", store=postgres_dsn) as other:
         async with one.browser("admin") as browser, with_cookie(other, browser.cookies[COOKIE]) as same_browser:
-            assert (await same_browser.get("/tokens")).status_code == 200
+            assert (await same_browser.get("/shards")).status_code == 200
             assert (await same_browser.post("/signout")).status_code == 303
 
             async def signed_out() -> bool:
-                return (await browser.get("/tokens")).status_code == 401
+                return (await browser.get("/shards")).status_code == 401
 
             await until(signed_out)
 

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from rota.access.actions import ROLES
 from rota.access.proxies import Proxies, parse_networks
-from rota.console.app import GROUP_PATH, TOKEN_PATH, TOPIC_PATH
+from rota.console.app import GROUP_PATH, TOPIC_PATH
 from rota.server.proxies import TrustedProxies
 from tests.access.guarded import bearer
 from tests.console.conftest import HOST
@@ -20,7 +20,7 @@ from tests.console.doors import GROUP, NAMESPACE, ROLES_HERE, SAME_ORIGIN, TOPIC
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 FORM = {"typed": GROUP, "note": "new machines"}
-DESCRIBE, ADMINISTER, METRICS, TOKENS, NOTHING = "describe", "administer", "metrics", "tokens", ""
+DESCRIBE, ADMINISTER, METRICS, NOTHING = "describe", "administer", "metrics", ""
 PAGES = {
     ("GET", "/"): DESCRIBE,
     ("GET", "/groups"): DESCRIBE,
@@ -30,10 +30,6 @@ PAGES = {
     ("GET", TOPIC_PATH): DESCRIBE,
     ("GET", "/search"): DESCRIBE,
     ("GET", "/shards"): METRICS,
-    ("GET", "/quotas"): DESCRIBE,
-    ("GET", "/tokens"): TOKENS,
-    ("GET", f"{TOKEN_PATH}/revoke"): TOKENS,
-    ("POST", f"{TOKEN_PATH}/revoke"): TOKENS,
     ("GET", GROUP_PATH): DESCRIBE,
     ("GET", f"{GROUP_PATH}/leader"): DESCRIBE,
     ("GET", f"{GROUP_PATH}/offsets"): DESCRIBE,
@@ -60,8 +56,8 @@ async def doors(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Doors
         yield doors
 
 
-def url_of(path: str, token_id: str = "") -> str:
-    names = {"namespace": NAMESPACE, "group_id": GROUP, "topic": TOPIC, "token_id": token_id}
+def url_of(path: str) -> str:
+    names = {"namespace": NAMESPACE, "group_id": GROUP, "topic": TOPIC}
     return path.format(**names, action="rebalance", name="console.css")
 
 
@@ -80,13 +76,10 @@ async def test_who_gets_in_where(doors: Doors, role: str) -> None:
     # The stream does not end, and signing out comes last: a request after it would be anonymous.
     asked = [place for place in PAGES if not place[1].endswith("/live")]
 
-    number = [*("", *ROLES_HERE)].index(role)
-    token_id, _ = await doors.store(f"of-{role}", number)
-
     got = {}
     async with doors.browser(role) as browser:
         for method, path in sorted(asked, key=lambda place: place[1] == "/signout"):
-            url = url_of(path, token_id) + (f"?namespace={NAMESPACE}" if path in OF_A_NAMESPACE else "")
+            url = url_of(path) + (f"?namespace={NAMESPACE}" if path in OF_A_NAMESPACE else "")
             answer = await browser.request(method, url, data=FORM if method == "POST" else None)
             got[(method, path)] = answer.status_code
 

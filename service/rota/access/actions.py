@@ -25,8 +25,6 @@ class Action(StrEnum):
     """Read whole shards of the journal: those of every namespace."""
     METRICS = "metrics"
     """Scrape the server's metrics."""
-    TOKENS = "tokens"
-    """List the store's API tokens, and revoke them."""
 
 
 ROLES: Mapping[str, frozenset[Action]] = MappingProxyType(
@@ -130,9 +128,6 @@ WATCH = _DESCRIBE_GROUP
 LOCATE = _DESCRIBE_GROUP
 READ_JOURNAL = Need(Action.JOURNAL, Kind.SERVER)
 SCRAPE = Need(Action.METRICS, Kind.SERVER)
-KEEP_TOKENS = Need(Action.TOKENS, Kind.SERVER)
-SEE_QUOTA = _DESCRIBE_GROUP
-"""Of any group of the namespace: usage of its quota covers all of them."""
 
 
 def need_of(request: m.Request) -> Need:

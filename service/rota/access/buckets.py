@@ -39,11 +39,6 @@ class Bucket:
         self.spend(amount)
         return True
 
-    def taken(self, now_ms: int) -> int:
-        """The amount that is taken now, of the amount in a full bucket."""
-        self.has_some(now_ms)
-        return round(self.per_s * BURST_S - self.level)
-
     def is_idle(self, now_ms: int) -> bool:
         """Whether nothing was asked of it for `ACTIVE_MS`."""
         return now_ms - self.at_ms > ACTIVE_MS
@@ -94,10 +89,6 @@ class Turns:
             return False
         whole.level -= amount
         return True
-
-    def taken(self, now_ms: int) -> int:
-        """How much of what the whole holds when it is full is taken now."""
-        return self._whole.taken(now_ms)
 
     def _share(self, caller: str, now_ms: int) -> Bucket | None:
         if now_ms - self._swept_ms > ACTIVE_MS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from rota.access.buckets import BURST_S, Turns
-from rota.access.quotas import Quota, Stored, Taken, may_park, needs_room, payload_bytes
+from rota.access.quotas import Quota, Stored, may_park, needs_room, payload_bytes
 from rota.protocol import messages as m
 
 _Name = tuple[str, str]
@@ -89,11 +89,6 @@ class Meter:
         if not has_some:
             del self._stored[namespace]
         return has_some
-
-    def taken(self, now_ms: int) -> Taken:
-        """Its usage here until now."""
-        requests, octets = (turns.taken(now_ms) if turns else 0 for turns in (self._requests, self._bytes))
-        return Taken(self.open["max_parked"].total, requests, octets)
 
     def refusal_of(self, caller: str, request: m.Request, now_ms: int) -> str:
         """The limit that refuses a request that is no heartbeat."""

@@ -92,15 +92,6 @@ class Stored:
         return Stored(held.groups | made, held.members, self.instances, topics & self.topics, octets)
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What a namespace takes at one replica: parked calls, and of each rate what `BURST_S` seconds allow."""
-
-    parked: int = 0
-    requests: int = 0
-    bytes: int = 0
-
-
 def quota_of(quotas: Mapping[str, Quota], name: str) -> Quota | None:
     """A namespace's or caller's own quota, otherwise that of the longest beginning before a `*`."""
     own = quotas.get(name)

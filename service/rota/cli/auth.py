@@ -28,7 +28,7 @@ AccessFile = Annotated[
 def can_i(
     context: typer.Context,
     action: Annotated[
-        str, typer.Argument(metavar="ACTION", help="describe, join, commit, administer, journal, metrics or tokens.")
+        str, typer.Argument(metavar="ACTION", help="describe, join, commit, administer, journal or metrics.")
     ],
     what: Annotated[str, typer.Argument(metavar="NAMESPACE/NAME", help="A group; `server` for the server itself.")],
     subject: Annotated[

@@ -108,10 +108,10 @@ class Form:
         note = " ".join(fields.get("note", "").split())
         return cls(fields.get("typed", "").strip(), note, fields.get("member", ""))
 
-    def complaint(self, name: str, *, of: str = "group") -> str:
+    def complaint(self, group_id: str) -> str:
         """The missing input; empty if complete."""
-        if self.typed != name:
-            return f"Type the {of}'s name, {name}, to confirm."
+        if self.typed != group_id:
+            return f"Type the group's name, {group_id}, to confirm."
         if not self.note:
             return "Say why: the note is kept in the journal."
         if len(self.note) > NOTE_MAX_CHARS:

@@ -28,9 +28,7 @@ from rota.console.overview import overview
 from rota.console.owners import shards_page
 from rota.console.ports import ConsoleStore
 from rota.console.progress import offsets_page, topic_page
-from rota.console.quotas import quotas_page
 from rota.console.rendering import query, render, segment, static_file
-from rota.console.tokens import revoke, revoke_page, tokens_page
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.replica.ports import StoreUnavailable
@@ -40,7 +38,6 @@ from rota.wire.status import STATUS
 
 GROUP_PATH = "/groups/{namespace}/{group_id}"
 TOPIC_PATH = "/topics/{namespace}/{topic}"
-TOKEN_PATH = "/tokens/{token_id}"
 _FOR_EVER = "public, max-age=31536000, immutable"
 _OPERATION = "console"
 
@@ -80,11 +77,8 @@ class Console:
             TOPIC_PATH: self._topic,
             "/search": self._search,
             "/shards": self._shards,
-            "/quotas": self._quotas,
             "/access": self._access,
-            "/tokens": self._tokens,
             "/docs": self._manual,
-            f"{TOKEN_PATH}/revoke": self._ask_to_revoke,
             GROUP_PATH: self._group,
             f"{GROUP_PATH}/leader": self._leader,
             f"{GROUP_PATH}/offsets": self._offsets,
@@ -95,7 +89,6 @@ class Console:
             "/signin": self._sign_in_page,
         }
         sent: dict[str, Show] = {
-            f"{TOKEN_PATH}/revoke": self._revoke,
             f"{GROUP_PATH}/act/{{action}}": self._act,
             "/signin": self._sign_in,
             "/signout": self._sign_out,
@@ -151,16 +144,8 @@ class Console:
         self._entrance.check_server()
         return self._page(http, "shards.html", await shards_page(self._desk))
 
-    async def _quotas(self, http: Request) -> Response:
-        return self._page(http, "quotas.html", await quotas_page(self._desk, self._entrance.guard))
-
     async def _access(self, http: Request) -> Response:
         return self._page(http, "access.html", access_page(self._entrance.guard))
-
-    async def _tokens(self, http: Request) -> Response:
-        self._entrance.check_tokens()
-        done = "The token is revoked." if http.query_params.get("done") == "revoke" else ""
-        return self._page(http, "tokens.html", {**await tokens_page(self._desk), "done": done})
 
     async def _manual(self, http: Request) -> Response:
         return self._page(http, "manual.html", manual_page(self._openapi(), _base_url(http)))
@@ -224,21 +209,6 @@ class Console:
                 return _seen_other(_after(namespace, group_id, action.name))
         values = await action_page(self._desk, namespace, group_id, action, form, _base_url(http), complaint)
         return self._page(http, "action.html", values, status=422)
-
-    async def _ask_to_revoke(self, http: Request) -> Response:
-        self._entrance.check_tokens()
-        return self._page(http, "revoke.html", await revoke_page(self._desk, http.path_params["token_id"], Form()))
-
-    async def _revoke(self, http: Request) -> Response:
-        self._entrance.check_tokens()
-        token_id, form = http.path_params["token_id"], Form.of(await fields_of(http))
-        note(form.note)
-        complaint = await revoke(self._desk, token_id, form, self._entrance.act())
-        if complaint:
-            values = await revoke_page(self._desk, token_id, form, complaint)
-            return self._page(http, "revoke.html", values, status=422)
-        _log.info("an administrator revoked a token", extra={"token_id": token_id})
-        return _seen_other("/tokens" + query(done="revoke"))
 
     # --- signing in --------------------------------------------------------------------------------
 

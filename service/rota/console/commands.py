@@ -22,11 +22,6 @@ def commands_of(base_url: str, namespace: str, group_id: str) -> list[tuple[str,
     ]
 
 
-def revoke_commands(token_id: str) -> list[tuple[str, str]]:
-    """The command that revokes a token. It works on the store, which its own options name."""
-    return [("CLI", f"rota token revoke {quote(token_id)}")]
-
-
 def action_commands(base_url: str, namespace: str, group_id: str, action: str, member_id: str) -> list[tuple[str, str]]:
     """The command that does what a form is about to do."""
     where = "" if namespace == "default" else f" --namespace {quote(namespace)}"

@@ -13,8 +13,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, replace
 
-from rota.access.quotas import Stored
-from rota.access.tokens import TokenAct, TokenRecord
 from rota.api.beginning import from_earliest
 from rota.api.ports import ServedCoordinator
 from rota.console.ports import ConsoleStore
@@ -22,7 +20,6 @@ from rota.observability.generations import Event
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import (
-    Act,
     DescribeGroup,
     DescribeReply,
     ListedGroup,
@@ -164,19 +161,6 @@ class Desk:
 
     def owner_of(self, namespace: str, group_id: str) -> ShardOwner:
         return self._coordinator.locate(namespace, group_id)
-
-    async def stored(self, namespace: str, *, counts_bytes: bool) -> Stored:
-        return await self._store.read_stored(namespace, counts_bytes=counts_bytes)
-
-    async def tokens(self) -> list[TokenRecord]:
-        """All tokens of the store. The page must check the caller's permission first."""
-        return await self._store.read_tokens()
-
-    async def token_acts(self, limit: int) -> list[TokenAct]:
-        return await self._store.read_token_acts(limit)
-
-    async def revoke_token(self, token_id: str, act: Act) -> None:
-        await self._store.revoke_token(token_id, self.now_ms(), act)
 
     def changes(self, namespace: str, group_id: str) -> AsyncIterator[JournalEvent]:
         """One `changed` for each line from now on that changes something which a page shows."""

@@ -8,14 +8,13 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.access.actions import KEEP_TOKENS, SCRAPE
+from rota.access.actions import SCRAPE
 from rota.access.sessions import SESSION_MS
 from rota.api.access.guard import Guard
 from rota.api.access.identity import NOTE
 from rota.console.ports import ConsoleStore
 from rota.console.sessions import Sessions, bearer
-from rota.protocol.errors import ErrorCode, RejectedRequest
-from rota.protocol.messages import Act
+from rota.protocol.errors import RejectedRequest
 
 COOKIE = "rota_session"
 COOKIE_OVER_TLS = f"__Host-{COOKIE}"
@@ -85,11 +84,6 @@ class Entrance:
         caller = self.guard.current().caller
         return "" if caller.is_anonymous else caller.subject
 
-    def act(self) -> Act:
-        """The author of the action, with the given note; only where callers authenticate."""
-        assert self.guard is not None
-        return self.guard.act()
-
     def may_see_server(self) -> bool:
         """Replicas and shards are shown to callers that may read the server's metrics."""
         try:
@@ -102,13 +96,6 @@ class Entrance:
         """Raises `RejectedRequest`."""
         if self.guard is not None:
             self.guard.admit_to_server(SCRAPE)
-
-    def check_tokens(self) -> None:
-        """Raises `RejectedRequest`, also where tokens are not used: then any caller could revoke them."""
-        if self.guard is None:
-            detail = "this server authenticates no callers, so it shows no tokens"
-            raise RejectedRequest(ErrorCode.GROUP_AUTHORIZATION_FAILED, detail)
-        self.guard.admit_to_server(KEEP_TOKENS)
 
 
 def place_to_go(wanted: str) -> str:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from rota.access.quotas import Stored
 from rota.access.sessions import SessionRecord
-from rota.access.tokens import TokenAct, TokenRecord
-from rota.protocol.messages import Act
 from rota.replica.ports import JournalEvent, ShardOwner
 
 
 class ConsoleStore(Protocol):
-    """Every method raises `StoreUnavailable` when the store cannot answer. Only tokens and sessions are written."""
+    """Every method raises `StoreUnavailable` when the store cannot answer. Only sessions are written."""
 
     async def namespaces(self) -> list[str]:
         """The namespaces that have groups or topics, ordered by name."""
@@ -25,18 +22,6 @@ class ConsoleStore(Protocol):
         self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None
     ) -> list[JournalEvent]:
         """Journal lines with `seq > after_seq` in order, of one group where it is named."""
-
-    async def read_stored(self, namespace: str, *, counts_bytes: bool) -> Stored:
-        """What a namespace has, as quotas count it."""
-
-    async def read_tokens(self) -> list[TokenRecord]:
-        """Every API token that the store keeps, as a record without its secret."""
-
-    async def read_token_acts(self, limit: int) -> list[TokenAct]:
-        """Events of tokens, the newest first."""
-
-    async def revoke_token(self, token_id: str, at_ms: int, act: Act) -> bool:
-        """Refuse a token from now on; False if there is none of that id that is not revoked."""
 
     async def add_session(self, record: SessionRecord, now_ms: int) -> None:
         """Keep a session of the console. The oldest one of its caller ends if that has too many."""

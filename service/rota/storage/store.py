@@ -12,10 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.access.quotas import Stored
 from rota.access.sessions import SessionRecord
-from rota.access.tokens import TokenAct, TokenRecord
+from rota.access.tokens import TokenRecord
 from rota.group.rows import ShardImage, SideCommit
 from rota.protocol.errors import check_in_journal
-from rota.protocol.messages import Act
 from rota.replica.ports import (
     Floor,
     JournalEvent,
@@ -41,8 +40,7 @@ from rota.storage.rows import load_images, load_side_commits, read_namespaces
 from rota.storage.schema import shards
 from rota.storage.sessions import add_session, end_session, read_session
 from rota.storage.stored import read_stored
-from rota.storage.token_trail import read_acts
-from rota.storage.tokens import add_token, forget_token, note_uses, read_tokens, revoke_token
+from rota.storage.tokens import note_uses, read_tokens
 from rota.storage.urls import SqliteLocation, parse_store_url
 
 _log = logging.getLogger(__name__)
@@ -268,25 +266,9 @@ class SqlStore:
         async with self._reading() as connection:
             return await read_tokens(connection)
 
-    async def read_token_acts(self, limit: int) -> list[TokenAct]:
-        async with self._reading() as connection:
-            return await read_acts(connection, limit)
-
-    async def add_token(self, record: TokenRecord, act: Act) -> None:
-        async with self._writing() as connection:
-            await add_token(connection, record, act)
-
-    async def revoke_token(self, token_id: str, at_ms: int, act: Act) -> bool:
-        async with self._writing() as connection:
-            return await revoke_token(connection, token_id, at_ms, act)
-
     async def note_token_uses(self, used_at_ms: Mapping[str, int]) -> None:
         async with self._writing() as connection:
             await note_uses(connection, used_at_ms)
-
-    async def forget_token(self, token_id: str, act: Act) -> bool:
-        async with self._writing() as connection:
-            return await forget_token(connection, token_id, act)
 
     async def add_session(self, record: SessionRecord, now_ms: int) -> None:
         async with self._writing() as connection:

@@ -19,7 +19,7 @@ from rota.wire.records import ListOf, ObjectShape, Property, given
 
 Namespaces = Callable[[], Awaitable[list[str]]]
 """The namespaces that have groups or topics, by name."""
-_OF_THE_SERVER = frozenset({Action.JOURNAL, Action.METRICS, Action.TOKENS})
+_OF_THE_SERVER = frozenset({Action.JOURNAL, Action.METRICS})
 _NO_RULES = Decision(allowed=True, rule="", detail="this server has no rules: every caller may do everything")
 
 
@@ -178,9 +178,7 @@ NAMESPACES_REPLY = ObjectShape(
 CAN_I_QUERY = given(
     Question,
     (
-        Property(
-            "action", _ActionName(), doc="`journal`, `metrics`, `tokens` of the server; the others of a namespace."
-        ),
+        Property("action", _ActionName(), doc="`journal`, `metrics` of the server; the others of a namespace."),
         Property("namespace", Text(check=check_namespace, pattern=NAMESPACE_PATTERN), None, "The tenant."),
         Property(
             "group_id",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rota.access.known_members import Beating, Beats, KnownMembers
 from rota.access.meter import Meter
-from rota.access.quotas import Quota, Stored, Taken, quota_of
+from rota.access.quotas import Quota, Stored, quota_of
 from rota.api.access.identity import Policy
 from rota.observability.refusals import log_refusal
 from rota.protocol.limits import Limits
@@ -134,12 +134,8 @@ class Meters:
 
     def parked(self, namespace: str) -> int:
         """How many calls of a namespace are parked here, as far as they are counted."""
-        return self.taken(namespace).parked
-
-    def taken(self, namespace: str) -> Taken:
-        """What a namespace takes here, as far as it is counted."""
         meter = self._meters[NAMESPACE].get(namespace)
-        return meter.taken(self._now_ms()) if meter is not None else Taken()
+        return meter.open["max_parked"].total if meter is not None else 0
 
     def to_look_at(self) -> dict[str, bool]:
         """Namespaces that the store must be read for, and whether their bytes count, which takes longer."""

@@ -61,7 +61,7 @@ async function copy(button) {
 // --- keys ---------------------------------------------------------------------------------------------
 
 let last = "";
-const goes = { o: "/", g: "/groups", m: "/members", l: "/leaders", p: "/topics", f: "/search", s: "/shards", q: "/quotas", t: "/tokens" };
+const goes = { o: "/", g: "/groups", m: "/members", l: "/leaders", p: "/topics", f: "/search", s: "/shards" };
 
 function step(by) {
   const links = [...document.querySelectorAll(".row-link")];
