@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rota.cli.calls import Server
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import OutputFormat, Shared, Url, shared
 from rota.cli.output import Output, print_item, print_notice
@@ -73,6 +72,8 @@ def can_i(
 @app.command("whoami")
 def whoami(context: typer.Context, url: Url = None, output: OutputFormat = None) -> None:
     """Print your identity at the server, and the rules that apply to you; ends with 4 if your token is invalid."""
+    from rota.cli.calls import Server
+
     options = shared(context, url=url, output=output)
     with Server(options) as server:
         caller = server.exchange("GET", "/v1/whoami")
@@ -108,6 +109,8 @@ def _is_typed(context: typer.Context, parameter: str) -> bool:
 
 
 def _ask(options: Shared, question: dict[str, str]) -> dict[str, Any]:
+    from rota.cli.calls import Server
+
     with Server(options) as server:
         return server.exchange("GET", "/v1/can-i", tuple(question.items()))
 

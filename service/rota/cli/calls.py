@@ -12,11 +12,7 @@ from urllib.parse import quote
 import httpx
 
 from rota.cli.exits import CommandFailed, Exit, exit_for
-from rota.cli.members import check_connection, usage
-from rota.cli.options import Shared
-from rota.client.errors import UnreachableKind
-from rota.client.transports.addresses import HTTP, split_address
-from rota.client.transports.causes import IS_THIS_ROTA, cause_of
+from rota.cli.options import Shared, check_connection, usage
 from rota.protocol.defaults import COMMAND_LINE_TIMEOUT_MS, STREAM_SILENCE_MS
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.ids import check_group_id, check_topic
@@ -32,6 +28,7 @@ from rota.protocol.messages import (
     TopicRequest,
     parks_for_ms,
 )
+from rota.wire.addresses import HTTP, IS_THIS_ROTA, split_address
 from rota.wire.documents import parse_document
 from rota.wire.problems import Problem, decode_problem, detail_at
 from rota.wire.replies import MalformedReply, decode_reply
@@ -161,6 +158,9 @@ class Server:
         try:
             yield
         except httpx.TransportError as error:
+            from rota.client.errors import UnreachableKind
+            from rota.client.transports.causes import cause_of
+
             cause = cause_of(error, self.url, int(_TIMEOUT_S * 1000))
             message = f"no server answers at {self.url} ({str(error) or type(error).__name__}); `rota serve` starts one"
             if cause.kind in (UnreachableKind.TLS, UnreachableKind.FOREIGN_ANSWER):  # Something answers there.

@@ -2,54 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from rota.cli import auth, contexts, db, groups, journal, offsets, pipeline, simulate, tokens, topics
 from rota.cli.completion import complete_namespace
 from rota.cli.contexts import context_in_use
-from rota.cli.demo import demo
-from rota.cli.doctor import doctor
-from rota.cli.exec import hold, lead, work
 from rota.cli.exits import EXIT_MEANINGS, CommandFailed, Exit
 from rota.cli.foreseen import Commands
 from rota.cli.options import DEFAULT_URL, OutputFormat, Shared
 from rota.cli.output import Output
-from rota.cli.serve import ServeCommand, serve
-from rota.cli.sidecar import sidecar
-from rota.cli.top import top
 from rota.credentials import Credentials
 
+_PLACES = {
+    "serve": "serve",
+    "demo": "demo",
+    "lead": "exec",
+    "hold": "exec",
+    "work": "exec",
+    "sidecar": "sidecar",
+    "top": "top",
+    "doctor": "doctor",
+    "version": "commands",
+    "groups": "groups:app",
+    "offsets": "offsets:app",
+    "topics": "topics:app",
+    "token": "tokens:app",
+    "auth": "auth:app",
+    "context": "contexts:app",
+    "db": "db:app",
+    "journal": "journal:app",
+    "pipeline": "pipeline:app",
+    "simulate": "simulate:app",
+}
+"""The module of each command, and the object in it, if that does not have the command's name."""
+
+
+class _Places(Mapping[str, Any]):
+    """The commands by name. Each is imported and built when it is asked for, as all of them take a while."""
+
+    def __getitem__(self, name: str) -> Any:
+        return _built(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PLACES)
+
+    def __len__(self) -> int:
+        return len(_PLACES)
+
+
+class _Program(Commands):
+    """The whole command line."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands: Any = _Places()
+
+
+@cache
+def _built(name: str) -> Any:
+    place, _, attribute = _PLACES[name].partition(":")
+    module = import_module(f"rota.cli.{place}")
+    found = getattr(module, attribute or name)
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    if isinstance(found, typer.Typer):
+        alone.add_typer(found, name=name)
+    else:
+        alone.command(name, cls=getattr(module, "ServeCommand", None))(found)
+    return typer.main.get_group(alone).commands[name]
+
+
 app = typer.Typer(
-    cls=Commands,
+    cls=_Program,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # Rich drops what stands in brackets, defaults among them.
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: " + "; ".join(f"{int(code)} {meaning}" for code, meaning in EXIT_MEANINGS.items()) + ".",
 )
-app.command(cls=ServeCommand)(serve)
-app.command()(demo)
-app.command()(lead)
-app.command()(hold)
-app.command()(work)
-app.command()(sidecar)
-app.command()(top)
-app.command()(doctor)
-app.add_typer(groups.app, name="groups")
-app.add_typer(offsets.app, name="offsets")
-app.add_typer(topics.app, name="topics")
-app.add_typer(tokens.app, name="token")
-app.add_typer(auth.app, name="auth")
-app.add_typer(contexts.app, name="context")
-app.add_typer(db.app, name="db")
-app.add_typer(journal.app, name="journal")
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(simulate.app, name="simulate")
 
 
 def _print_release(wanted: bool) -> None:
@@ -140,7 +174,6 @@ def connection(
     return Shared(chosen.url, named, output, chosen.credentials(), of_context=True)
 
 
-@app.command()
 def version() -> None:
     """Print the release."""
     from rota import __version__

@@ -96,9 +96,9 @@ def add(
     key_file: Annotated[Path | None, typer.Option(help="Its private key.")] = None,
 ) -> None:
     """Add a context, or replace the one of that name. The first one is in use from then on."""
-    from rota.cli.members import usage
-    from rota.client.transports.addresses import split_address
+    from rota.cli.options import usage
     from rota.protocol.ids import check_namespace
+    from rota.wire.addresses import split_address
 
     check_namespace(namespace)
     files = [None if path is None else str(path.absolute()) for path in (token_file, ca_file, cert_file, key_file)]

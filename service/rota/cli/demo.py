@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.members import LONGEST_SESSION_MS, check_connection
-from rota.cli.options import Namespace, Url, shared
+from rota.cli.members import LONGEST_SESSION_MS
+from rota.cli.options import Namespace, Url, check_connection, shared
 from rota.protocol.defaults import DEMO_SESSION_TIMEOUT_MS
 
 

@@ -27,9 +27,8 @@ from rota.cli.members import (
     check_shared_work,
     config_offset_of,
     run_member,
-    usage,
 )
-from rota.cli.options import Namespace, Url, shared
+from rota.cli.options import Namespace, Url, shared, usage
 from rota.cli.times import milliseconds
 from rota.protocol.defaults import RETURN_DELAY_MS, SESSION_TIMEOUT_MS, STOP_DRAIN_MS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -67,15 +68,10 @@ def failure_of(error: BaseException) -> CommandFailed | None:
 
 
 def _failure_below(error: BaseException) -> CommandFailed | None:
-    """The same for layers that a simple command does not load."""
-    from rota.client.errors import CoordinatorError
-    from rota.replica.ports import StoreRefused, StoreUnavailable
-
-    match error:
-        case CoordinatorError():
-            return CommandFailed(f"{error} ({error.code})", exit_for(error.code))
-        case StoreUnavailable():
-            return CommandFailed(str(error), Exit.UNAVAILABLE)
-        case StoreRefused():
-            return CommandFailed(str(error))
-    return None
+    """The same for layers that a simple command does not load; one that is not loaded has raised nothing."""
+    sdk, ports = (sys.modules.get(name) for name in ("rota.client.errors", "rota.replica.ports"))
+    if sdk and isinstance(error, sdk.CoordinatorError):
+        return CommandFailed(f"{error} ({error.code})", exit_for(error.code))
+    if ports and isinstance(error, ports.StoreUnavailable):
+        return CommandFailed(str(error), Exit.UNAVAILABLE)
+    return CommandFailed(str(error)) if ports and isinstance(error, ports.StoreRefused) else None

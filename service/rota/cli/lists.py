@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
 
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.output import Output, print_items, print_notice
@@ -71,6 +70,8 @@ class Listing:
             items = self._arranged(read() if shown is None else read_patiently(read))
             if shown is None or _without(items, self.ages) != _without(shown, self.ages):
                 if self.watch and output is Output.TABLE and sys.stdout.isatty():
+                    from rich.console import Console
+
                     Console().clear()
                 print_items(items, output, columns=self._shown, name=self.name)
                 shown = items

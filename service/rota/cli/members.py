@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -14,13 +13,11 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.options import Shared
+from rota.cli.options import Shared, check_connection, usage
 from rota.credentials import SECRET_VARIABLES
 from rota.protocol.defaults import PREEMPT_AFTER_MS
-from rota.protocol.ids import check_group_id, check_instance_id, check_namespace, check_topic
-from rota.protocol.limits import MAX_TOPICS_DEBOUNCE_MS
-from rota.types.leader import MAX_PREEMPT_AFTER_MS
-from rota.types.worker import MAX_DELAY_MS
+from rota.protocol.ids import check_group_id, check_instance_id, check_topic
+from rota.protocol.limits import MAX_DELAY_MS, MAX_PREEMPT_AFTER_MS, MAX_TOPICS_DEBOUNCE_MS
 
 if TYPE_CHECKING:
     from rota.cli.config_offset import ConfigOffsetFile
@@ -190,26 +187,6 @@ def config_offset_of(file: Path | None) -> ConfigOffsetFile | None:
         return ConfigOffsetFile(file)
 
 
-@contextmanager
-def usage() -> Iterator[None]:
-    """Read what the user gave: a ValueError of the reader is a wrong use of the command."""
-    try:
-        yield
-    except UnicodeEncodeError:
-        raise  # `foreseen` says it in words.
-    except ValueError as error:
-        raise CommandFailed(str(error), Exit.USAGE) from error
-
-
-def check_connection(options: Shared) -> None:
-    """Refuse an address, a namespace or a file of credentials that can never work: the SDK would retry with it."""
-    from rota.client.transports.addresses import split_address
-
-    check_namespace(options.namespace)
-    with usage():
-        split_address(options.url)
-        options.credentials.headers()
-        options.credentials.ssl_context()
 
 
 def run_member(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import typer
 
 from rota.cli.completion import complete_group, complete_member, complete_namespace, complete_topic
+from rota.cli.exits import CommandFailed, Exit
 from rota.cli.output import Output
 from rota.credentials import Credentials
+from rota.protocol.ids import check_namespace
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
@@ -78,3 +82,25 @@ def store_url(given: str | None) -> str:
     from rota.storage.urls import default_store_url
 
     return default_store_url()
+
+
+@contextmanager
+def usage() -> Iterator[None]:
+    """Read what the user gave: a ValueError of the reader is a wrong use of the command."""
+    try:
+        yield
+    except UnicodeEncodeError:
+        raise  # `foreseen` says it in words.
+    except ValueError as error:
+        raise CommandFailed(str(error), Exit.USAGE) from error
+
+
+def check_connection(options: Shared) -> None:
+    """Refuse an address, a namespace or a file of credentials that can never work: the SDK would retry with it."""
+    from rota.wire.addresses import split_address
+
+    check_namespace(options.namespace)
+    with usage():
+        split_address(options.url)
+        options.credentials.headers()
+        options.credentials.ssl_context()

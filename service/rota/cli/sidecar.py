@@ -32,9 +32,8 @@ from rota.cli.members import (
     check_shared_work,
     config_offset_of,
     run_member,
-    usage,
 )
-from rota.cli.options import Namespace, Url, shared
+from rota.cli.options import Namespace, Url, shared, usage
 from rota.protocol.defaults import HOOKS_TIMEOUT_MS, RETURN_DELAY_MS, SESSION_TIMEOUT_MS
 
 if TYPE_CHECKING:
@@ -289,7 +288,7 @@ def _in_a_folder(file: Path | None) -> Path | None:
 
 
 def _web_address(url: str | None) -> str | None:
-    from rota.client.transports.addresses import HTTP, split_address
+    from rota.wire.addresses import HTTP, split_address
 
     if url is not None:
         with usage():

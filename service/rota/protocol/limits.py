@@ -23,6 +23,10 @@ MAX_QUARANTINED = 100
 """The highest number of units that may be quarantined at once: a fault of more is not the units'."""
 MAX_RETENTION_TIME_MS = 100 * 366 * 86_400_000
 """The longest retention that a commit may name: a century."""
+MAX_PREEMPT_AFTER_MS = 86_400_000
+"""The longest time for which a candidate may wait before it preempts a leader."""
+MAX_DELAY_MS = 86_400_000
+"""The longest time for which work may wait for a departed worker."""
 MAX_SAFE_INTEGER = 2**53 - 1
 """JSON has larger numbers as strings, because readers that know only doubles would change them."""
 MAX_GENERATION = 2**31 - 1

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rota.protocol.defaults import PREEMPT_AFTER_MS
+from rota.protocol.limits import MAX_PREEMPT_AFTER_MS
 from rota.types.json_object import decode_object
 from rota.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide, Succession
 from rota.types.topic_facts import TopicFacts
@@ -19,7 +20,6 @@ from rota.types.wire_format import MalformedMetadata
 
 PROTOCOL_TYPE: Final = "leader"
 PROTOCOL_NAMES: Final = ("single", "server:single")
-MAX_PREEMPT_AFTER_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from rota.assignors.work import CONNECTOR, HeldBack, Memory, Worker, WorkItem, WorkShare
 from rota.protocol.defaults import RETURN_DELAY_MS
+from rota.protocol.limits import MAX_DELAY_MS
 from rota.types.json_object import decode_object, names_in
 from rota.types.plugin import Readable
 from rota.types.topic_regex import topic_regex as check_regex
@@ -21,8 +22,6 @@ from rota.types.wire_format import MalformedMetadata
 
 PROTOCOL_TYPE: Final = "worker"
 VERSION: Final = 1
-MAX_DELAY_MS: Final = 86_400_000
-"""The longest time for which work may wait for a departed worker."""
 
 
 @dataclass(frozen=True, slots=True)

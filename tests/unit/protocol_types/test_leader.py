@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from rota.protocol.limits import MAX_PREEMPT_AFTER_MS
 from rota.types import JoinedWith, MalformedMetadata, readable_assignment, readable_metadata
 from rota.types.leader import (
-    MAX_PREEMPT_AFTER_MS,
     Candidate,
     Election,
     challengers,

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from urllib.parse import SplitResult, parse_qsl, urlsplit
-
-import httpx
+from urllib.parse import SplitResult, parse_qsl
 
 from rota.client.transports.http import HttpTransport
 from rota.client.transports.port import Transport
 from rota.client.transports.renewing import RenewingTransport
 from rota.credentials import Credentials
-
-HTTP = ("http", "https")
-GRPC = ("grpc", "grpcs")
-STREAM = ("grpc+stream", "grpcs+stream")
+from rota.wire.addresses import GRPC, HTTP, split_address
 
 
 def transport_to(
@@ -51,34 +46,6 @@ def _transport_to(
 
     leave_after_ms = _leave_after_ms(parts[0])
     return StreamTransport(urls, headers=headers, leave_after_ms=leave_after_ms, credentials=credentials, direct=direct)
-
-
-def split_address(url: str) -> SplitResult:
-    """The parts of an address; ValueError if no coordinator can have it."""
-    try:
-        parts = urlsplit(url)
-        is_usable = bool(parts.hostname) and parts.port != 0 and not any(map(str.isspace, url))
-    except ValueError as error:  # An IPv6 address without its end, or a port that is no port.
-        raise ValueError(f"{url!r} is no URL: {error}") from error
-    if parts.scheme not in HTTP + GRPC + STREAM or not is_usable:
-        raise ValueError(f"{url!r} is no http://, https://, grpc://, grpcs:// or grpc+stream:// URL")
-    if parts.scheme in HTTP and not _has_a_host(url):
-        raise ValueError(f"{url!r} is no URL: its host is neither a name nor an address")
-    if parts.scheme in HTTP and ("?" in url or "#" in url):
-        raise ValueError(f"{url!r} is no address: the paths of calls are added to it, so it must have no ? and no #")
-    if parts.scheme not in HTTP and (parts.path.strip("/") or parts.fragment):
-        raise ValueError(f"{url!r} is no address: one of gRPC is a host and a port, without a path")
-    if parts.scheme in GRPC and parts.query:
-        raise ValueError(f"{url!r} is no address: only grpc+stream:// has options behind a ?")
-    return parts
-
-
-def _has_a_host(url: str) -> bool:
-    """Whether a request can be sent to the host of a URL."""
-    try:
-        return bool(httpx.URL(url).host.encode("idna"))
-    except (httpx.InvalidURL, UnicodeError):
-        return False
 
 
 def _leave_after_ms(parts: SplitResult) -> int | None:

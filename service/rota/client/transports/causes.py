@@ -12,8 +12,8 @@ import httpx
 
 from rota.client.errors import CoordinatorUnreachable, UnreachableKind
 from rota.credentials import CredentialsError
+from rota.wire.addresses import IS_THIS_ROTA
 
-IS_THIS_ROTA = "is this a Rota server, or a proxy in front of it?"
 _MAX_QUOTED = 200
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})
 _WAITS = frozenset({408, 425, 429})
