@@ -121,7 +121,7 @@ def test_a_file_that_is_none_is_one_line(rota: Rota, file: Path, text: str) -> N
 )
 def test_the_shell_completes_names(rota: Rota, words: str, expected: list[str]) -> None:
     for group in ("indexers", "invoices", "other"):
-        rota("offsets", "set", group, "t", "0", "7")
+        rota("offsets", "set", "--force", group, "t", "0", "7")
     rota("topics", "put", "words", "-p", "1")
 
     assert completed(rota, words) == expected

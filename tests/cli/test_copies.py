@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.thorough]
 def backup(rota: Rota, tmp_path: Path) -> Path:
     """A backup of the running server's store, with a group that works and an offset."""
     rota.member("indexers")
-    rota("offsets", "set", "billing", "invoices", "0", "7")
+    rota("offsets", "set", "--force", "billing", "invoices", "0", "7")
     done = rota("db", "backup", str(tmp_path / "backup.db"), "--store", rota.store_url)
     assert (done.exit_code, done.out, done.err) == (0, f"{tmp_path / 'backup.db'}\n", "")
     return tmp_path / "backup.db"
@@ -47,7 +47,7 @@ def test_a_backup_is_verified_and_restored(rota: Rota, backup: Path, tmp_path: P
 
 
 def test_a_restore_says_what_is_lost_and_what_is_kept(rota: Rota, backup: Path, tmp_path: Path) -> None:
-    rota("offsets", "set", "billing", "invoices", "0", "9")
+    rota("offsets", "set", "--force", "billing", "invoices", "0", "9")
     later = tmp_path / "later.db"
     rota("db", "backup", str(later), "--store", rota.store_url)
     store = ("--store", f"sqlite:///{later}")
@@ -68,7 +68,7 @@ def test_lost_commits_beyond_the_first_ones_are_counted(
 ) -> None:
     monkeypatch.setattr("rota.cli.copies.SHOWN", 2)
     for partition in "012":
-        rota("offsets", "set", "billing", "invoices", partition, "9")
+        rota("offsets", "set", "--force", "billing", "invoices", partition, "9")
     rota("db", "backup", str(tmp_path / "later.db"), "--store", rota.store_url)
 
     done = rota("db", "restore", str(backup), "--store", f"sqlite:///{tmp_path / 'later.db'}")

@@ -23,8 +23,8 @@ OPENED_AGAIN = """
 def copied(rota: Rota, tmp_path: Path) -> Path:
     """A copy of the running server's store, with a group that works, one that was deleted, offsets and a topic."""
     rota.member("indexers")
-    rota("offsets", "set", "billing", "invoices", "0", "7")
-    rota("offsets", "set", "gone", "invoices", "0", "1")
+    rota("offsets", "set", "--force", "billing", "invoices", "0", "7")
+    rota("offsets", "set", "--force", "gone", "invoices", "0", "1")
     rota("groups", "delete", "--yes", "gone")
     rota("topics", "put", "words", "-p", "12")
     copy = tmp_path / "copy.db"

@@ -266,7 +266,7 @@ def test_sidecars_check_their_hooks_before_they_join(rota: Rota, tmp_path: Path)
         ("sidecar",),
         ("groups", "remove-member", "billing", ""),
         ("groups", "watch", "billing", "--after", "soon"),
-        ("offsets", "set", "billing", "orders", "0", "9" * 400),
+        ("offsets", "set", "--force", "billing", "orders", "0", "9" * 400),
         ("topics", "put", "orders", "-p", "9" * 400),
         ("token", "create", "ci", "--expires-in", "soon"),
         ("token", "create", "ci", "--expires-in", "9" * 30 + "d"),

@@ -28,8 +28,8 @@ pytestmark = pytest.mark.processes
 
 def test_groups_are_sorted_and_limited(rota: Rota) -> None:
     rota.member("b")
-    rota("offsets", "set", "a", "t", "0", "7")
-    rota("offsets", "set", "c", "t", "0", "7")
+    rota("offsets", "set", "--force", "a", "t", "0", "7")
+    rota("offsets", "set", "--force", "c", "t", "0", "7")
 
     assert rota("groups", "list", "--limit", "2", "-o", "name").out.split() == ["a", "b"]
     assert rota("groups", "list", "--sort", "-members", "--limit", "1", "-o", "name").out.split() == ["b"]
@@ -39,9 +39,9 @@ def test_groups_are_sorted_and_limited(rota: Rota) -> None:
 
 
 def test_lists_are_of_all_namespaces_where_that_is_asked(rota: Rota) -> None:
-    rota("offsets", "set", "a", "t", "0", "7")
+    rota("offsets", "set", "--force", "a", "t", "0", "7")
     rota("--namespace", "only-topics", "topics", "put", "words", "-p", "2")
-    rota("--namespace", "staging", "offsets", "set", "b", "t", "0", "7")
+    rota("--namespace", "staging", "offsets", "set", "--force", "b", "t", "0", "7")
 
     groups = rota("groups", "list", "--all-namespaces", "--sort", "-namespace", "-o", "ndjson").out
     topics = rota("topics", "list", "-A", "-o", "ndjson").out
@@ -61,7 +61,7 @@ def test_lists_are_of_all_namespaces_where_that_is_asked(rota: Rota) -> None:
 
 def test_offsets_are_sorted_by_when_they_were_committed(rota: Rota) -> None:
     for partition in ("2", "0", "1"):
-        rota("offsets", "set", "a", "t", partition, "7")
+        rota("offsets", "set", "--force", "a", "t", partition, "7")
 
     latest = rota("offsets", "list", "a", "--sort", "-committed", "--limit", "1", "-o", "name")
 
@@ -183,7 +183,7 @@ def test_watch_leaves_out_commits_and_other_kinds(rota: Rota) -> None:
 )
 def test_nothing_is_taken_away_unasked(rota: Rota, command: str) -> None:
     rota("topics", "put", "words", "-p", "1")
-    rota("offsets", "set", "indexers", "t", "0", "7")
+    rota("offsets", "set", "--force", "indexers", "t", "0", "7")
 
     refused = rota(*command.split(), ROTA_STORE=rota.store_url)
 

@@ -77,7 +77,7 @@ def test_top_shows_groups_that_rebalance_first(rota: Rota) -> None:
 
 def test_top_shows_the_groups_of_all_namespaces(rota: Rota) -> None:
     rota.member("a-calm")
-    rota("--namespace", "elsewhere", "offsets", "set", "moved", "t", "0", "7")
+    rota("--namespace", "elsewhere", "offsets", "set", "--force", "moved", "t", "0", "7")
 
     shown = json.loads(rota("top", "-A", "-n", "200", "-o", "json").out)
     table = rota("top", "-A", "--once").out.splitlines()

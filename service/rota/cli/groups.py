@@ -275,7 +275,7 @@ def freeze_group(
 
     with Server(shared(context, url, namespace)) as server:
         reply = server.call(FreezeGroup(server.namespace, group, milliseconds(for_), reason), FreezeReply)
-    print_notice(f"group {group} is frozen, {until(reply.frozen_until_ms or 0)} it is not")
+    print_notice(f"group {group} is frozen; the freeze ends {until(reply.frozen_until_ms or 0)}")
 
 
 @app.command("unfreeze")

@@ -14,8 +14,10 @@ from rota.cli.options import Group, Namespace, OutputFormat, Topic, Url, shared
 from rota.cli.output import print_notice
 from rota.cli.times import ago, until
 from rota.protocol.ids import check_group_id, check_topic
+from rota.wire.status import STATUS
 
 if TYPE_CHECKING:
+    from rota.cli.calls import Server
     from rota.protocol.messages import PartitionResult
 
 app = typer.Typer(no_args_is_help=True, help="Progress of groups, per topic and partition.")
@@ -76,6 +78,7 @@ def set_offset(
             help="After this long the offset may expire. Without it, the server's retention counts.",
         ),
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Also in a topic that is not registered.")] = False,
     url: Url = None,
     namespace: Namespace = None,
 ) -> None:
@@ -85,7 +88,14 @@ def set_offset(
 
     commit = OffsetToCommit(topic, partition, offset, None, metadata, retention_ms)
     with Server(shared(context, url, namespace)) as server:
-        reply = server.call(CommitOffsets(server.namespace, group, NO_GENERATION, (commit,)), CommitReply)
+        check_group_id(group)
+        _check_partition(server, topic, partition, force=force)
+        try:
+            reply = server.call(CommitOffsets(server.namespace, group, NO_GENERATION, (commit,)), CommitReply)
+        except CommandFailed as failed:
+            if failed.exit_code is Exit.NOT_FOUND:  # A group that does not exist is made: this one has members.
+                failed.exit_code = Exit.CONFLICT
+            raise
     _check(reply.partitions)
     print_notice(f"{group} goes on at {offset} in {topic}/{partition}")
 
@@ -111,12 +121,31 @@ def delete_offsets(
         selected = (TopicPartitions(topic, tuple(partitions)),)
         reply = server.call(DeleteOffsets(server.namespace, group, selected), DeleteOffsetsReply)
     _check(reply.partitions)
-    print_notice(f"{len(reply.partitions)} offsets of {group} are deleted")
+    print_notice(f"{group} has no offset in {', '.join(f'{topic}/{each}' for each in partitions)}")
+
+
+def _check_partition(server: Server, topic: str, partition: int, *, force: bool) -> None:
+    """Reject a partition that the topic does not have, and a topic that is not registered unless `force` allows it."""
+    from rota.protocol.messages import GetTopic, TopicReply
+
+    try:
+        partitions = server.call(GetTopic(server.namespace, topic), TopicReply).partitions
+    except CommandFailed as failed:
+        if force:
+            return
+        if failed.exit_code is Exit.NOT_FOUND:
+            detail = f"topic {topic} is not registered in namespace {server.namespace}"
+            raise CommandFailed(f"{detail}; --force sets the offset all the same", Exit.NOT_FOUND) from failed
+        raise
+    if partition >= partitions:
+        raise CommandFailed(f"topic {topic} has {partitions} partitions, 0 to {partitions - 1}", Exit.USAGE)
 
 
 def _check(results: tuple[PartitionResult, ...]) -> None:
     """A call is answered per partition; one that was refused fails the command."""
     refused = [result for result in results if result.error != "NONE"]
     if refused:
-        which = ", ".join(f"{result.topic}/{result.partition}: {result.error}" for result in refused)
+        which = ", ".join(
+            f"{each.topic}/{each.partition}: {STATUS[each.error].title} ({each.error})" for each in refused
+        )
         raise CommandFailed(which, exit_for(refused[0].error) or Exit.ERROR)

@@ -52,8 +52,11 @@ def commit_offsets(result: Result, group: Group, request: CommitOffsets, call: i
     """Record progress and renew the session. One partition's bad metadata does not spoil the others."""
     error = check_commit(group, request)
     if error is not _NONE:
-        result.reply(call, CommitReply(error, why(error, group, request.group_instance_id)))
         instance_id = request.group_instance_id
+        detail = why(error, group, instance_id)
+        if request.is_standalone:
+            detail = f"it has {len(group.members)} members, and an administrator sets offsets only while it has none"
+        result.reply(call, CommitReply(error, detail))
         report_fenced(result, group, "commit", error, request.member_id, instance_id, request.generation_id)
         return
     answers, accepted = [], []

@@ -52,7 +52,7 @@ def on_release_timer(result: Result, group: Group, limits: Limits) -> None:
 
 
 def _refusal(group: Group, request: QuarantineGroup) -> str:
-    if group.settled is None:
+    if group.settled is None or group.protocol_type is None:
         return "the group has had no generation yet"
     if not has_units(group.protocol_type or ""):
         return f"shares of type {group.protocol_type!r} have no units that could be quarantined"

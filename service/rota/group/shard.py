@@ -357,8 +357,8 @@ class Shard(ShardState):
         if group is not None:
             leave_group(result, group, request, call, self.limits)
             return
-        if not request.group_id:
-            result.reply(call, LeaveReply(ErrorCode.INVALID_GROUP_ID))
+        if request.by_admin or not request.group_id:
+            result.reply(call, LeaveReply(_missing_group(request)))
             return
         unknown = tuple(LeftMember(m.member_id, m.group_instance_id, UNKNOWN_MEMBER_ID) for m in request.members)
         result.reply(call, LeaveReply(members=unknown))
