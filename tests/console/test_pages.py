@@ -178,9 +178,9 @@ async def test_links_of_the_list_keep_what_is_chosen_already(site: Site) -> None
 
     text = await site.page(f"/groups?namespace={site.namespace}&q=t&state=Stable")
 
-    kept = f"/groups?namespace={site.namespace}&amp;q=t&amp;state=Stable&amp;sort=-members"
+    kept = f"?namespace={site.namespace}&amp;q=t&amp;state=Stable&amp;sort=-members"
     assert f'href="{kept}"' in text
-    assert f'href="/groups?namespace={site.namespace}&amp;q=t"' in text  # the lit filter takes itself back
+    assert f'href="?namespace={site.namespace}&amp;q=t"' in text  # the lit filter takes itself back
 
 
 async def test_the_timeline_names_members_with_every_line(site: Site) -> None:

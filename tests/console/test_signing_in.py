@@ -143,6 +143,34 @@ async def test_the_cookie_is_for_tls_only_behind_a_trusted_proxy(
     assert (f"--url {HOST.replace('http:', 'https:')}" in page.text) is is_for_tls_only
 
 
+@pytest.mark.parametrize(
+    ("sent", "path"),
+    [
+        (["/rota"], "/rota"),
+        (["/a/rota.v1/"], "/a/rota.v1"),
+        ([], "/"),
+        (["/rota", "/rota"], "/"),
+        (["//evil.test"], "/"),
+        (["/../rota"], "/"),
+        (["https://evil.test"], "/"),
+        (['/rota"><script>'], "/"),
+    ],
+)
+async def test_the_cookie_is_for_the_path_of_a_trusted_proxy(doors: Doors, sent: list[str], path: str) -> None:
+    api = TrustedProxies(doors.services.api, Proxies(parse_networks("10.0.0.0/8")))
+    transport = httpx.ASGITransport(api, client=("10.1.2.3", 40_000))
+    headers = [*SAME_ORIGIN.items(), ("x-forwarded-proto", "https"), *(("x-forwarded-prefix", each) for each in sent)]
+    async with httpx.AsyncClient(transport=transport, base_url=HOST, trust_env=False, headers=headers) as browser:
+        signed_in = await browser.post("/signin", data={"token": doors.tokens["viewer"]})
+        cookie = signed_in.headers["set-cookie"]
+        page = await browser.get(url_of(GROUP_PATH), headers={"cookie": cookie.partition(";")[0]})
+
+    assert f"Path={path}" in cookie.split("; ")
+    assert cookie.startswith("__Host-" if path == "/" else "__Secure-")
+    assert signed_in.headers["location"] == path.rstrip("/") + "/"
+    assert "token:viewer" in page.text
+
+
 async def test_without_a_proxy_to_trust_the_header_counts_for_nothing(doors: Doors) -> None:
     async with doors.browser() as browser:
         fields = {"token": doors.tokens["viewer"]}

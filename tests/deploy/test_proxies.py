@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -263,3 +264,47 @@ async def a_leader(client: httpx.AsyncClient, url: str) -> dict[str, object]:
     member = {"member_id": joined["member_id"], "generation_id": joined["generation_id"]}
     assert (await client.post(f"{url}/sync", json=member)).status_code == 200
     return member
+
+
+BELOW = "/rota"
+LINKS = re.compile(r'(?:href|src|action|hx-get|hx-sse:connect)="([^"]*)"')
+
+
+def below_a_path(sample: str) -> str:
+    """As a comment in the sample says."""
+    below = "location /rota/ {\n            proxy_pass http://rota_http/;"
+    sample = sample.replace("location / {\n            proxy_pass http://rota_http;", below)
+    return sample.replace('X-Forwarded-Prefix ""', f"X-Forwarded-Prefix {BELOW}")
+
+
+async def test_the_console_works_below_a_path(server: Server, processes: Processes, tmp_path: Path) -> None:
+    """Each link and file of each page stays below it, and is there."""
+    proxy = Proxy("nginx", processes, tmp_path, http=server.http, grpc=server.grpc, edit=below_a_path)
+    site = f"http://127.0.0.1:{proxy.http}"
+    group = f"{BELOW}/groups/default/below"
+
+    async with asyncio.timeout(60), httpx.AsyncClient(base_url=site, trust_env=False, timeout=30) as client:
+        await a_leader(client, f"{BELOW}/v1/namespaces/default/groups/below")
+        await client.put(f"{BELOW}/v1/namespaces/default/topics/documents", json={"partitions": 2})
+        seen, open_links = dict[str, int](), [f"{BELOW}/", f"{BELOW}/search?q=b", f"{BELOW}/topics"]
+        while open_links:
+            link = open_links.pop()
+            if link in seen or link.endswith(("/live", "/metrics")):
+                continue
+            page = await client.get(link)
+            seen[link] = page.status_code
+            if page.headers["content-type"].startswith("text/html"):
+                found = [html.unescape(each) for each in LINKS.findall(page.text)]
+                open_links += [str(page.url.join(each).raw_path, "ascii") for each in found if not each.startswith("#")]
+        async with client.stream("GET", f"{group}/live") as live:
+            opened = live.status_code
+        form = {"typed": "below", "note": "new machines"}
+        acted = await client.post(f"{group}/act/rebalance", data=form, headers={"sec-fetch-site": "same-origin"})
+        why = (await client.get(group)).text
+        document = await client.get(f"{BELOW}/openapi.json")
+
+    assert {link: status for link, status in seen.items() if not link.startswith(f"{BELOW}/") or status != 200} == {}
+    assert len(seen) > 30
+    assert (opened, acted.status_code, acted.headers["location"]) == (200, 303, f"{group}?done=rebalance")
+    assert f"rota --url {site}{BELOW} groups why below" in why
+    assert str(document.url.join(document.json()["servers"][0]["url"])) == f"{site}{BELOW}/"

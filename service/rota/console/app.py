@@ -18,7 +18,7 @@ from rota.api.ports import ServedCoordinator
 from rota.console.access import access_page
 from rota.console.across import leaders_page, members_page, search_page, topics_page
 from rota.console.actions import ACTIONS, Form, act, action_named, action_page
-from rota.console.browsing import PAGE_HEADERS, check_origin, fields_of
+from rota.console.browsing import PAGE_HEADERS, check_origin, fields_of, root_of
 from rota.console.desk import Desk
 from rota.console.entrance import Entrance, note, place_to_go
 from rota.console.group import as_lines, group_page, leader_page, timeline_page
@@ -206,26 +206,26 @@ class Console:
                 complaint = f"{rejected.detail or 'It was refused'} ({rejected.code})"
             else:
                 _log.info("an administrator acted", extra={"action": action.name, "group_id": group_id})
-                return _seen_other(_after(namespace, group_id, action.name))
+                return _seen_other(root_of(http) + _after(namespace, group_id, action.name))
         values = await action_page(self._desk, namespace, group_id, action, form, _base_url(http), complaint)
         return self._page(http, "action.html", values, status=422)
 
     # --- signing in --------------------------------------------------------------------------------
 
     async def _sign_in_page(self, http: Request) -> Response:
-        where = place_to_go(http.query_params.get("next", "/"))
+        where = place_to_go(http, http.query_params.get("next", ""))
         return self._page(http, "signin.html", {"next": where, "complaint": ""})
 
     async def _sign_in(self, http: Request) -> Response:
         fields = await fields_of(http)
-        token, where = fields.get("token", "").strip(), place_to_go(fields.get("next", "/"))
+        token, where = fields.get("token", "").strip(), place_to_go(http, fields.get("next", ""))
         complaint = await self._entrance.refusal_of(token)
         if complaint:
             return self._page(http, "signin.html", {"next": where, "complaint": complaint}, status=422)
         return await self._entrance.open_session(_seen_other(where), token, http)
 
     async def _sign_out(self, http: Request) -> Response:
-        return await self._entrance.close_session(_seen_other("/signin"), http)
+        return await self._entrance.close_session(_seen_other(f"{root_of(http)}/signin"), http)
 
     # --- answers -----------------------------------------------------------------------------------
 
@@ -234,7 +234,8 @@ class Console:
         here = http.url.path + (f"?{http.url.query}" if http.url.query else "")
         shared = {
             "layout": "part.html" if http.headers.get("hx-request") else "layout.html",
-            "path": http.url.path,
+            "root": root_of(http),
+            "path": http.url.path.removeprefix(root_of(http)),
             "here": here,
             "user": self._entrance.user,
             "guarded": self._entrance.guard is not None,

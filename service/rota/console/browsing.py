@@ -23,6 +23,11 @@ PAGE_HEADERS = {
 }
 
 
+def root_of(request: Request) -> str:
+    """The path below which browsers find the console: a trusted proxy's prefix; empty without one."""
+    return str(request.scope.get("root_path", ""))
+
+
 async def fields_of(request: Request) -> dict[str, str]:
     """What a form brings; raises `RejectedRequest` for more than forms of ours have."""
     body = b""

@@ -12,6 +12,7 @@ from rota.access.actions import SCRAPE
 from rota.access.sessions import SESSION_MS
 from rota.api.access.guard import Guard
 from rota.api.access.identity import NOTE
+from rota.console.browsing import root_of
 from rota.console.ports import ConsoleStore
 from rota.console.sessions import Sessions, bearer
 from rota.protocol.errors import RejectedRequest
@@ -19,6 +20,8 @@ from rota.protocol.errors import RejectedRequest
 COOKIE = "rota_session"
 COOKIE_OVER_TLS = f"__Host-{COOKIE}"
 """Browsers take a cookie of this prefix only over TLS, from this host itself, and for all of its paths."""
+COOKIE_BELOW_A_PATH = f"__Secure-{COOKIE}"
+"""The same for a console below a path: other programs of that host do not get the cookie."""
 TOKEN_MAX_CHARS = 8_192
 
 
@@ -48,14 +51,15 @@ class Entrance:
         cookie, secure = await self.sessions.open(token), http.url.scheme == "https"
         await self._close(http)
         max_age, name = SESSION_MS // 1000, _cookie_name(http)
-        response.set_cookie(name, cookie, max_age=max_age, path="/", secure=secure, httponly=True, samesite="strict")
+        path = root_of(http) or "/"
+        response.set_cookie(name, cookie, max_age=max_age, path=path, secure=secure, httponly=True, samesite="strict")
         return response
 
     async def close_session(self, response: Response, http: Request) -> Response:
         """Sign out: the cookie is worth nothing from now on."""
         await self._close(http)
-        secure = http.url.scheme == "https"
-        response.delete_cookie(_cookie_name(http), path="/", secure=secure, httponly=True, samesite="strict")
+        secure, path = http.url.scheme == "https", root_of(http) or "/"
+        response.delete_cookie(_cookie_name(http), path=path, secure=secure, httponly=True, samesite="strict")
         return response
 
     async def _close(self, http: Request) -> None:
@@ -98,11 +102,11 @@ class Entrance:
             self.guard.admit_to_server(SCRAPE)
 
 
-def place_to_go(wanted: str) -> str:
+def place_to_go(http: Request, wanted: str) -> str:
     """The page to open after signing in: one of this console, never one of another site."""
-    parts = urlsplit(wanted)
-    is_ours = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and not (parts.scheme or parts.netloc)
-    return wanted if is_ours and wanted.isprintable() else "/"
+    parts, start = urlsplit(wanted), f"{root_of(http)}/"
+    is_ours = wanted.startswith(start) and not wanted.startswith(("//", "/\\")) and not (parts.scheme or parts.netloc)
+    return wanted if is_ours and wanted.isprintable() else start
 
 
 def note(text: str) -> None:
@@ -112,4 +116,6 @@ def note(text: str) -> None:
 
 def _cookie_name(http: Request) -> str:
     """Over TLS, to this server or to a trusted proxy, the cookie is never sent in the clear."""
-    return COOKIE_OVER_TLS if http.url.scheme == "https" else COOKIE
+    if http.url.scheme != "https":
+        return COOKIE
+    return COOKIE_BELOW_A_PATH if root_of(http) else COOKIE_OVER_TLS

@@ -56,10 +56,10 @@ class View:
         )
 
     def url(self, **changes: Any) -> str:
-        """The list's URL with some parameters changed; another filter begins with the first page."""
+        """The query of the list with some parameters changed; another filter begins with the first page."""
         view = replace(self, **{"page": 1, **changes})
         sort = f"{'-' if view.descending else ''}{view.sort}"
-        return "/groups" + query(
+        shown = query(
             namespace=view.namespace if view.namespace != "default" else None,
             q=view.search,
             state=list(view.states),
@@ -67,6 +67,7 @@ class View:
             sort=sort if sort != "state" else None,
             page=view.page if view.page > 1 else None,
         )
+        return shown or "?"
 
     def toggled(self, state: str) -> str:
         states = {*self.states} ^ {state}

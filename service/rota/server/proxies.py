@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rota.access.proxies import FORWARDED_FOR, Proxies
 
 _PROTO_HEADER = b"x-forwarded-proto"
 _FOR_HEADER = FORWARDED_FOR.encode()
+_PREFIX_HEADER = b"x-forwarded-prefix"
+_PREFIX = re.compile(rb"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+")
 _SCHEMES = frozenset({b"http", b"https"})
 
 
 class TrustedProxies:
-    """Gives requests the scheme by which their proxy was reached, and the address of the client that reached it.
+    """Gives requests the scheme and path by which their proxy was reached, and the address of the client.
 
-    So cookies and links are made for that scheme, and members are known by their address. Any client can send the
-    headers. They count for nothing from elsewhere; nor does a scheme that was sent twice.
+    So cookies and links are made for that scheme and path, and members are known by their address. Any client can send
+    the headers. They count for nothing from elsewhere; nor does a scheme or prefix that was sent twice.
     """
 
     def __init__(self, app: ASGIApp, proxies: Proxies) -> None:
@@ -35,4 +39,7 @@ class TrustedProxies:
         schemes = [value.strip().lower() for name, value in headers if name == _PROTO_HEADER]
         if len(schemes) == 1 and schemes[0] in _SCHEMES:
             changes["scheme"] = schemes[0].decode()
+        prefixes = [value.rstrip(b"/") for name, value in headers if name == _PREFIX_HEADER]
+        if len(prefixes) == 1 and _PREFIX.fullmatch(prefixes[0]):
+            changes["root_path"] = prefixes[0].decode()
         return changes

@@ -174,7 +174,8 @@ class Settings(BaseSettings):
     )
     trusted_proxies: _Networks = Field(
         default=(),
-        description="Addresses and networks, `A,B`, of trusted proxies: their `X-Forwarded-Proto` and `-For` count.",
+        description="Addresses and networks, `A,B`, of trusted proxies: their `X-Forwarded-Proto`, `-For` and "
+        "`-Prefix` count.",
     )
     allow_host: _Names = Field(
         default=(),

@@ -127,6 +127,8 @@ class HttpApi:
                 rendered = await _outcome_of(work, operation, self.metrics)
                 await rendered.send(send)
                 return
+        if root := scope.get("root_path"):  # The proxy took it off the path, of which it is a part for the router.
+            scope = {**scope, "path": root + scope["path"]}
         await self.fastapi(scope, receive, send)
 
     def _refuse(self, verdict: Verdict) -> Rendered:

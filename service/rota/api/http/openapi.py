@@ -49,7 +49,7 @@ def build_openapi(limits: Limits, *, guarded: bool = True) -> Json:
             "description": _DESCRIPTION,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "servers": [{"url": "/", "description": "This server."}],
+        "servers": [{"url": ".", "description": "This server, also below a path."}],
         "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
         "paths": dict(paths),
         "components": {

@@ -61,6 +61,8 @@ async function copy(button) {
 // --- keys ---------------------------------------------------------------------------------------------
 
 let last = "";
+// The path of the console at a proxy that has it below one.
+const root = document.documentElement.dataset.root;
 const goes = { o: "/", g: "/groups", m: "/members", l: "/leaders", p: "/topics", f: "/search", s: "/shards" };
 
 function step(by) {
@@ -73,13 +75,13 @@ function step(by) {
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog")) return;
   const key = event.key;
-  if (last === "g" && goes[key]) location.href = goes[key];
+  if (last === "g" && goes[key]) location.href = root + goes[key];
   else if (key === "?") document.getElementById("keys").showModal();
   else if (key === "j") step(1);
   else if (key === "k") step(-1);
   else if (key === "/") {
     const search = document.getElementById("search");
-    if (!search) { location.href = "/groups"; return; }
+    if (!search) { location.href = `${root}/groups`; return; }
     event.preventDefault();
     search.select();
     search.focus();
