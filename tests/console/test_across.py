@@ -154,3 +154,14 @@ async def test_the_time_axis_is_in_proportion() -> None:
 
 async def test_there_is_no_time_axis_before_the_first_generation() -> None:
     assert axis_of([], now_ms=1) is None
+
+
+async def test_a_share_is_shown_in_words(site: Site) -> None:
+    await site.stable("opaque", share=b"?")
+    joined = await site.join("election", protocol_type="leader", protocols=[{"name": "single"}])
+    await site.ask("election", "sync", member_id=joined["member_id"], generation_id=1)
+
+    text = await site.page(f"/members?namespace={site.namespace}")
+
+    assert ">a share of 1 byte<" in text
+    assert ">the leadership<" in text

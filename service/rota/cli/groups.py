@@ -454,9 +454,13 @@ def _print_description(group: DescribeReply) -> None:
 
 def _held(member: DescribedMember) -> str:
     """An assignment for people: as its protocol type reads it, otherwise its size."""
+    from rota.observability.explanation import count
+
     decoded = member.assignment_decoded
     if decoded is None:
-        return f"{len(member.assignment)} bytes" if member.assignment else "-"
+        return f"a share of {count(len(member.assignment), 'byte')}" if member.assignment else "-"
+    if "leader_id" in decoded:
+        return "the leadership" if decoded["leader_id"] == member.member_id else "-"
     first = next((name for name in _BY_TOPIC if isinstance(decoded.get(name), dict)), "")
     rest = [f"{name}={_shown(value)}" for name, value in decoded.items() if name != first and value]
     return printable(" ".join([_partitions(decoded[first]), *rest] if first else rest)) or "-"

@@ -239,9 +239,11 @@ def _holds(group: DescribeReply, member: DescribedMember) -> str:
     if units is not None:
         return in_words(units)
     decoded = readable_assignment(group.protocol_type, member.assignment)
+    if decoded is not None and "leader_id" in decoded:
+        return "the leadership" if decoded["leader_id"] == member.member_id else ""
     if decoded is not None:
         return ", ".join(f"{name} {value}" for name, value in decoded.items() if value not in ("", None))
-    return f"{len(member.assignment)} bytes"
+    return f"a share of {count(len(member.assignment), 'byte')}"
 
 
 def _latest_shares(group: DescribeReply, story: Sequence[Generation]) -> tuple[dict[str, bytes], Mapping[str, bytes]]:
