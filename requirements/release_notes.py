@@ -32,6 +32,13 @@ def versions(root: Path) -> dict[str, str]:
     for name, path in charts.items():
         for key, version in re.findall(r'^(version|appVersion): "?([^"\n]+)"?$', path.read_text("utf-8"), re.M):
             found[f"{name} {key}"] = version
+    for path in (
+        *root.glob("helm/*/README.md"),
+        root / "helm/rota/try-out-values.yaml",
+        root / "docs/how-to/kubernetes.md",
+    ):
+        named = re.findall(r"\brota(?:-\w+)?(?::|, version: )(\d+\.\d+\.\d+)", path.read_text("utf-8"))
+        found |= {f"{path.relative_to(root)}, place {place}": version for place, version in enumerate(named, 1)}
     return found
 
 

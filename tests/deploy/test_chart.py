@@ -108,6 +108,21 @@ def test_the_schema_knows_exactly_the_values_there_are() -> None:
     assert set(_properties(SCHEMA)) - {"enabled"} == set(_keys(VALUES, SCHEMA))
 
 
+def test_a_section_that_is_null_is_refused_by_the_schema() -> None:
+    """Helm takes a null for the absence of the key, on which a template would fail without a word of the key."""
+    assert list(_sections(VALUES, SCHEMA)) == []
+
+
+def _sections(values: dict[str, Any], schema: dict[str, Any], *path: str) -> Iterator[str]:
+    """Objects with keys of their own that the schema does not require."""
+    for name, value in values.items():
+        below = schema["properties"].get(name, {})
+        if isinstance(value, dict) and "properties" in below:
+            if name not in schema.get("required", ()):
+                yield ".".join((*path, name))
+            yield from _sections(value, below, *path, name)
+
+
 def test_the_limits_of_the_cases_are_limits_of_the_protocol() -> None:
     limits = yaml.safe_load(EVERYTHING.read_text())["server"]["limits"]
 
@@ -152,6 +167,9 @@ def test_the_limits_of_the_cases_are_limits_of_the_protocol() -> None:
         ({"commonLabels": {"app.kubernetes.io/name": "mine"}}, "'app.kubernetes.io/name'"),
         ({"podLabels": {"app.kubernetes.io/component": "mine"}}, "'app.kubernetes.io/component'"),
         ({"replicas": 3}, "replicas"),
+        ({"image": None}, "image"),
+        ({"global": None}, "global"),
+        ({"image": {"repository": None}}, "repository"),
         ({"image": {"tga": "1"}}, "tga"),
         ({"serviceMonitor": {"interval": "15 seconds"}}, "serviceMonitor/interval"),
     ],
@@ -208,16 +226,21 @@ def test_the_notes_say_where_it_is_and_warn_of_what_is_missing() -> None:
     notes = _notes(MINIMAL)
     assert f"http://{RELEASE}.{NAMESPACE}:8080" in notes
     assert f"dns:///{RELEASE}-headless.{NAMESPACE}:9090" in notes
-    assert "WARNING: each caller that reaches the service may do everything" in notes
+    assert "WARNING: every caller that reaches the service may do everything" in notes
 
     assert "token create" not in notes
     assert CliRunner().invoke(app, [*_token_command(_notes(JOB)), "--help"]).exit_code == 0
     assert "WARNING: with 1 replica(s)" in _notes(CHART / "ci" / "bare-values.yaml")
-    assert "existingSecret keeps it out" in _notes(CHART / "ci" / "own-secrets-values.yaml")
+    assert "existingSecret keep them out" in _notes(CHART / "ci" / "own-secrets-values.yaml")
     assert "tokens travel in plain text" in _notes(JOB)
     assert "clients must show certificates" in _notes(CERTIFICATES)
     assert f"https://{RELEASE}.{NAMESPACE}:8080" in _notes(CERTIFICATES)
     assert "NOTE" not in _notes(EVERYTHING)
+
+
+@by_case
+def test_the_notes_warn_of_two_things_at_most(case: Path) -> None:
+    assert len(re.findall("WARNING|NOTE", _notes(case))) <= 2
 
 
 def _notes(case: Path) -> str:

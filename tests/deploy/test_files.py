@@ -218,10 +218,7 @@ def test_rota_understands_commands_of_compose_image_and_unit() -> None:
     unit = (DEPLOY / "systemd" / "rota.service").read_text()
     commands += [line.replace("…", "URL").split() for line in re.findall(r"/bin/rota (\S+(?: [-\w…]+)*)", unit)]
 
-    prune = (DEPLOY / "systemd" / "rota-prune.service").read_text()
-    commands += [line.split() for line in re.findall(r"^ExecStart=/opt/rota/bin/rota (.*)$", prune, re.MULTILINE)]
-
-    assert len(commands) == 4 + 2 + 1
+    assert len(commands) == 4 + 2
     for command in commands:
         parsed = CliRunner().invoke(app, [*command, "--help"])
         assert parsed.exit_code == 0, f"{command}: {parsed.output}"

@@ -137,7 +137,7 @@ def test_a_wrong_tag_or_a_failing_test_publishes_nothing() -> None:
 
 
 @pytest.mark.thorough
-def test_the_published_chart_pulls_the_image_of_its_release(tmp_path: Path) -> None:
+def test_the_published_chart_has_the_image_and_runbooks_of_its_release(tmp_path: Path) -> None:
     """The workflow's own step, on a copy."""
     shutil.copytree(REPOSITORY / "helm", tmp_path / "helm")
     programs = tmp_path / "bin"
@@ -149,7 +149,9 @@ def test_the_published_chart_pulls_the_image_of_its_release(tmp_path: Path) -> N
         **os.environ,
         "PATH": f"{programs}:{os.environ['PATH']}",
         "GITHUB_REF_NAME": "v9.8.7",
+        "GITHUB_REPOSITORY": "Some-Owner/rota",
         "GITHUB_REPOSITORY_OWNER": "Some-Owner",
+        "GITHUB_SERVER_URL": "https://git.example",
     }
     subprocess.run(["bash", "-e", "-c", step], cwd=tmp_path, env=environment, check=True, timeout=60)
 
@@ -158,11 +160,17 @@ def test_the_published_chart_pulls_the_image_of_its_release(tmp_path: Path) -> N
         "access": {"allowAnonymous": True},
         "store": {"existingSecret": "rota"},
         "peer": {"existingSecret": "rota"},
+        "prometheusRule": {"enabled": True},
     }
     manifests = render(chart=tmp_path / "charts" / "rota-9.8.7.tgz", values=values)
     [server] = [each for each in manifests if each["kind"] == "Deployment"]
     images = {each["image"] for each in server["spec"]["template"]["spec"]["containers"]}
     assert images == {"ghcr.io/some-owner/rota:9.8.7"}
+    [rules] = [each for each in manifests if each["kind"] == "PrometheusRule"]
+    links = {rule["annotations"]["runbook_url"] for group in rules["spec"]["groups"] for rule in group["rules"]}
+    assert {
+        link for link in links if not link.startswith("https://git.example/Some-Owner/rota/blob/v9.8.7/docs/")
+    } == set()
 
 
 def test_actions_are_pinned_by_digest() -> None:

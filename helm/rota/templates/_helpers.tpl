@@ -3,13 +3,13 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{/* 43, because a CronJob's name may have 52, and ours end with -pipeline. */}}
+{{/* 43, because a CronJob's name may have 52, and ours end with -pipeline. Releases may have dots, and services may not. */}}
 {{- define "rota.fullname" -}}
 {{- if .Values.fullnameOverride }}
-{{- .Values.fullnameOverride | trunc 43 | trimSuffix "-" }}
+{{- .Values.fullnameOverride | replace "." "-" | trunc 43 | trimSuffix "-" }}
 {{- else }}
 {{- $name := include "rota.name" . }}
-{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 43 | trimSuffix "-" }}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | replace "." "-" | trunc 43 | trimSuffix "-" }}
 {{- end }}
 {{- end }}
 
@@ -33,6 +33,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{ include "rota.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Labels of pods: neither the chart's version nor the release's, so that a patch of the chart replaces no pod. */}}
+{{- define "rota.podLabels" -}}
+{{ include "rota.selectorLabels" . }}
 {{- with .Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
