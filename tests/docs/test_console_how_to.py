@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from rota.console.actions import ACTIONS
-from tests.processes.server import Server
-from tests.support.processes import Processes, rota_command
+from tests.docs.conftest import Reader
+from tests.support.processes import rota_command
 
 pytestmark = pytest.mark.processes
 
@@ -24,12 +24,10 @@ _CONFIRMED = re.compile(r"(groups (?:remove-member|delete))")
 
 
 @pytest.mark.slow
-def test_every_command_does_what_the_text_says(processes: Processes, tmp_path: Path) -> None:
-    server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
-    server.start_and_wait()
-    member_id = _a_member(server.url)
+def test_every_command_does_what_the_text_says(reader: Reader) -> None:
+    member_id = _a_member(reader.url)
     path = f"{rota_command().parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "ROTA_URL": server.url}
+    environment = {**os.environ, "PATH": path, "ROTA_URL": reader.url}
 
     looking, acting = (
         subprocess.run(
@@ -45,7 +43,7 @@ def test_every_command_does_what_the_text_says(processes: Processes, tmp_path: P
 
     assert "Stable for" in looking.stdout
     assert f"{member_id} at 127.0.0.1 leads" in looking.stdout
-    assert acting.stderr.splitlines()[-1] == "group indexers is deleted"
+    assert acting.stderr.splitlines()[-1] == "group renderers is deleted"
 
 
 def test_its_pictures_are_there_and_small() -> None:
@@ -73,7 +71,7 @@ def test_it_says_what_every_action_does() -> None:
 
 def _a_member(url: str) -> str:
     body = {"protocol_type": "worker", "protocols": [{"name": "range"}], "client_id": "indexer-1"}
-    with httpx.Client(base_url=f"{url}/v1/namespaces/default/groups/indexers/", timeout=30, trust_env=False) as http:
+    with httpx.Client(base_url=f"{url}/v1/namespaces/default/groups/renderers/", timeout=30, trust_env=False) as http:
         member_id = str(http.post("join", json=body).json()["member_id"])
         http.post("join", json={**body, "member_id": member_id}).raise_for_status()
         http.post("sync", json={"member_id": member_id, "generation_id": 1}).raise_for_status()

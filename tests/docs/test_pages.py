@@ -7,14 +7,13 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.docs.conftest import Reader
 from tests.docs.pages import FOR_PEOPLE, PARSED, ROOT, RUN, Block, blocks_of, check_page, commands_of, unknown_words
 from tests.processes.server import Server
-from tests.support.curl import put_curl_on_path
 from tests.support.processes import Processes
 
 pytestmark = pytest.mark.processes
@@ -56,25 +55,6 @@ ELSEWHERE = {
 the code, and what is about SQL or Spark in fencing.md and pipeline.md, whose functions and commands they run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """Where a reader runs the blocks, and on which server."""
-
-    url: str
-    path: str
-    folder: Path
-
-
-@pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
-    folder = tmp_path_factory.mktemp("reader")
-    processes = Processes(folder)
-    server = Server(processes, f"sqlite:///{folder / 'rota.db'}")
-    server.start_and_wait()
-    yield Reader(server.url, f"{put_curl_on_path(folder)}:{os.environ['PATH']}", folder)
-    processes.close()
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("page", [*QUICK, *(pytest.param(page, marks=pytest.mark.slow) for page in SLOW)])
 def test_the_blocks_of_a_page_do_what_it_says(page: str, reader: Reader) -> None:
@@ -103,6 +83,27 @@ def test_no_block_is_left_to_itself() -> None:
     assert counted["run here"] >= 10
     assert [test for test in ELSEWHERE.values() if not (ROOT / test).exists()] == []
     assert [page for page in here | set(ELSEWHERE) if not (ROOT / page).exists()] == []
+
+
+NAMES = re.compile(
+    r"""client\.(?:leader|lock|consumer|worker_pool|permits|connect_worker)\("([\w-]+)\""""
+    r"""|rota (?:lead|hold|work) ([\w-]+)|--lead ([\w-]+)|topics put ([\w-]+)|put_topic\("([\w-]+)\""""
+    r"""|\{"([\w-]+)": \d+\}"""
+)
+"""Groups and topics in the blocks of a page."""
+OF_OTHER_SERVERS = {f"docs/how-to/{name}.md" for name in ("kubernetes", "security", "test-your-work")}
+
+
+def test_no_two_pages_use_the_same_names() -> None:
+    """A newcomer has one server for all pages, and what one page leaves there is in the way of another."""
+    pages: dict[str, set[str]] = {}
+    for block in every_block():
+        if block.language in RUN and block.page not in OF_OTHER_SERVERS:
+            for found in NAMES.finditer(block.text):
+                pages.setdefault(next(filter(None, found.groups())), set()).add(block.page)
+
+    assert {name: sorted(used) for name, used in pages.items() if len(used) > 1} == {}
+    assert len(pages) > 30
 
 
 def test_every_command_that_is_shown_is_there() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.server import Server
-from tests.support.processes import Processes, rota_command
+from tests.docs.conftest import Reader
+from tests.support.processes import rota_command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "plan.md").read_text()
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -20,12 +20,10 @@ SHELLS = {"sh": ("bash", "-euo", "pipefail", "-c"), "python": (sys.executable, "
 
 @pytest.mark.processes
 @pytest.mark.thorough
-def test_every_block_does_what_the_text_says(processes: Processes, tmp_path: Path) -> None:
-    server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
-    server.start_and_wait()
+def test_every_block_does_what_the_text_says(reader: Reader, tmp_path: Path) -> None:
     blocks = BLOCK.findall(PAGE)
 
-    done = [_run(language, text, url=server.url, folder=tmp_path) for language, text in blocks if language in SHELLS]
+    done = [_run(language, text, url=reader.url, folder=tmp_path) for language, text in blocks if language in SHELLS]
     _, joining, hypotheses, in_python = done
 
     shown = next(text for language, text in blocks if language == "text")

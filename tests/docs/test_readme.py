@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from rota.protocol.fencing_token import fencing_token
-from tests.processes.server import Server
+from tests.docs.conftest import Reader
 from tests.support.curl import put_curl_on_path
 from tests.support.newcomer import Newcomer
 from tests.support.ports import free_port
-from tests.support.processes import Processes
 
 pytestmark = pytest.mark.processes
 
@@ -31,14 +30,11 @@ SCREEN_LINES, WINDOW_LINES = 24, 40
 
 
 @pytest.mark.thorough
-def test_every_block_does_what_the_text_says(processes: Processes, tmp_path: Path) -> None:
-    server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
-    server.start_and_wait()
-
+def test_every_block_does_what_the_text_says(reader: Reader, tmp_path: Path) -> None:
     path = f"{put_curl_on_path(tmp_path)}:{os.environ['PATH']}"
     newcomer = Newcomer(tmp_path / "installed", ("server", "cli"))
     printed = "".join(
-        _run(language, text, server.url, path, newcomer.environment)
+        _run(language, text, reader.url, path, newcomer.environment)
         for language, text in BLOCK.findall(README.replace(PIPELINE, ""))
     )
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from rota.assignors import STRATEGIES
-from tests.processes.server import Server
-from tests.support.processes import Processes, rota_command
+from tests.docs.conftest import Reader
+from tests.support.processes import rota_command
 
 pytestmark = pytest.mark.processes
 
@@ -22,12 +22,9 @@ SHELLS = {"sh": ("bash", "-euo", "pipefail", "-c"), "python": (sys.executable, "
 
 
 @pytest.mark.slow
-def test_every_block_does_what_the_text_says(processes: Processes, tmp_path: Path) -> None:
-    server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
-    server.start_and_wait()
-
+def test_every_block_does_what_the_text_says(reader: Reader, tmp_path: Path) -> None:
     putting, copies, sharing, own, following = (
-        _run(language, text, tmp_path, url=server.url) for language, text in BLOCK.findall(PAGE) if language in SHELLS
+        _run(language, text, tmp_path, url=reader.url) for language, text in BLOCK.findall(PAGE) if language in SHELLS
     )
 
     assert re.search(r"partitions\W+8", putting)
@@ -40,9 +37,9 @@ def test_every_block_does_what_the_text_says(processes: Processes, tmp_path: Pat
     assert re.search(r"^small has \[\d, \d\]$", before, re.MULTILINE)
     assert "large has [0]\n" in after
     assert "small has [1, 2, 3, 4, 5, 6, 7]\n" in after
-    assert own.count("TopicPartition(topic='documents'") == 8
+    assert own.count("TopicPartition(topic='articles'") == 8
     assert re.search(r"partitions\W+9", following)
-    assert "topic documents is deleted" in following
+    assert "topic articles is deleted" in following
 
 
 def test_it_names_every_strategy() -> None:

@@ -22,19 +22,24 @@ def put_curl_on_path(folder: Path) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """`curl -sS [--json BODY] URL`: print the answer's body, whatever its status."""
-    body, url, timeout_s = None, "", 60.0
+    """`curl -sS [--json BODY] [--retry N] URL`: print the answer's body, whatever its status."""
+    body, url, timeout_s, retries = None, "", 60.0, 0
     rest = iter(arguments)
     for argument in rest:
         if argument == "--json":
             body = next(rest)
         elif argument == "--max-time":
             timeout_s = float(next(rest))
-        elif argument not in ("-s", "-sS"):
+        elif argument == "--retry":
+            retries = int(next(rest))
+        elif argument == "--retry-delay":
+            next(rest)
+        elif argument not in ("-s", "-sS", "--retry-connrefused"):
             url = argument
     headers = {"Content-Type": "application/json", "Accept": "application/json"} if body is not None else {}
     method = "GET" if body is None else "POST"
-    sys.stdout.write(httpx.request(method, url, content=body, headers=headers, timeout=timeout_s, trust_env=False).text)
+    with httpx.Client(transport=httpx.HTTPTransport(retries=retries), timeout=timeout_s) as http:
+        sys.stdout.write(http.request(method, url, content=body, headers=headers).text)
     return 0
 
 
