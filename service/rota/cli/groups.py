@@ -454,7 +454,7 @@ def _print_description(group: DescribeReply) -> None:
 
 def _held(member: DescribedMember) -> str:
     """An assignment for people: as its protocol type reads it, otherwise its size."""
-    from rota.observability.explanation import count
+    from rota.protocol.wording import count
 
     decoded = member.assignment_decoded
     if decoded is None:
