@@ -129,6 +129,7 @@ class SetbackStore(SimulatedStore):
         done: Callable[[Answer | None], None],
         *,
         cut_off: bool = False,
+        runs_in: Process | None = None,
     ) -> None:
         """As in the other worlds; but a connection to the server as it was never reaches the one that went back."""
         times = self.times_back
@@ -136,7 +137,7 @@ class SetbackStore(SimulatedStore):
         def run() -> Answer | None:
             return statement() if times == self.times_back else None
 
-        super().submit(client, run, timeout_ms, done, cut_off=cut_off)
+        super().submit(client, run, timeout_ms, done, cut_off=cut_off, runs_in=runs_in)
 
     def go_back(self, to: Snapshot) -> None:
         self.times_back += 1
