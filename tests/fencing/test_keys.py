@@ -65,6 +65,7 @@ def test_the_server_signs_what_it_has_confirmed(key_pairs: KeyRing) -> None:
 
     expected = FencingToken("default", "billing", 7, "writer-1", True, NOW, NOW + 60, reply.fencing_token, "writer")
     assert verify(signed.token, key_pairs.public, now=NOW) == expected
+    assert b" " not in from_base64url(signed.token.split(".")[1])
     assert signed.generation_id == reply.generation_id
     assert signer.jwks() == key_pairs.jwks()
 

@@ -200,3 +200,10 @@ async def test_a_hook_fences_every_transaction_of_a_session(
             session.commit()
 
     assert stale(refused.value) is not None
+
+
+def test_a_refusal_that_psycopg2_raises_is_known() -> None:
+    class Refused(Exception):
+        pgcode = "RT001"
+
+    assert stale(DBAPIError("", None, Refused())) is not None

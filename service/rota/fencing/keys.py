@@ -63,9 +63,9 @@ def public_keys(jwks: Mapping[str, Any]) -> dict[str, Ed25519PublicKey]:
 
 
 def key_id(key: Ed25519PublicKey) -> str:
-    """The key's thumbprint (RFC 7638), so that the same key has the same id everywhere."""
+    """The key's thumbprint (RFC 7638) over members sorted by name, so that the same key has the same id everywhere."""
     members = {"crv": "Ed25519", "kty": "OKP", "x": base64url(_raw(key))}
-    return base64url(hashlib.sha256(json.dumps(members, separators=(",", ":"), sort_keys=True).encode()).digest())
+    return base64url(hashlib.sha256(json.dumps(members, separators=(",", ":")).encode()).digest())
 
 
 def new_key() -> bytes:
@@ -75,7 +75,7 @@ def new_key() -> bytes:
 
 
 def base64url(data: bytes) -> str:
-    return urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def from_base64url(text: str) -> bytes:

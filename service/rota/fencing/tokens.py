@@ -56,7 +56,7 @@ def sign(token: FencingToken, keys: KeyRing) -> str:
         "is_leader": token.is_leader,
     }
     signed = f"{_segment(header)}.{_segment(claims)}"
-    return f"{signed}.{base64url(keys.signing.sign(signed.encode('ascii')))}"
+    return f"{signed}.{base64url(keys.signing.sign(signed.encode()))}"
 
 
 def verify(text: str, keys: PublicKeys, *, now: float | None = None, leeway_s: float = 0.0) -> FencingToken:
@@ -86,7 +86,7 @@ def verify(text: str, keys: PublicKeys, *, now: float | None = None, leeway_s: f
     if key is None:
         raise InvalidToken("signed with a key that is not known here")
     try:
-        key.verify(signature, f"{header_part}.{claims_part}".encode("ascii"))
+        key.verify(signature, f"{header_part}.{claims_part}".encode())
         token = _from_claims(_read(claims_part))
     except (InvalidSignature, KeyError, TypeError, ValueError) as error:
         raise InvalidToken("the signature does not fit") from error

@@ -114,13 +114,13 @@ def stale(error: DBAPIError) -> StaleTransaction | None:
 def _runner(sessions: Any, holder: Callable[[], Holder], work: Callable[..., Any], attempts: int) -> Callable[..., Any]:
     def run(*arguments: Any, **named: Any) -> Any:
         fence = assert_current(holder())
-        for attempt in range(1, attempts + 1):
+        for left in reversed(range(attempts)):
             try:
                 with sessions.begin() as session:
                     session.execute(fence)
                     return work(session, *arguments, **named)
             except DBAPIError as error:
-                _raise_unless_again(error, is_last=attempt == attempts)
+                _raise_unless_again(error, is_last=not left)
         raise AssertionError("the last attempt returns or raises")
 
     return run
@@ -131,13 +131,13 @@ def _async_runner(
 ) -> Callable[..., Any]:
     async def run(*arguments: Any, **named: Any) -> Any:
         fence = assert_current(holder())
-        for attempt in range(1, attempts + 1):
+        for left in reversed(range(attempts)):
             try:
                 async with sessions.begin() as session:
                     await session.execute(fence)
                     return await work(session, *arguments, **named)
             except DBAPIError as error:
-                _raise_unless_again(error, is_last=attempt == attempts)
+                _raise_unless_again(error, is_last=not left)
         raise AssertionError("the last attempt returns or raises")
 
     return run
