@@ -49,7 +49,7 @@ sim: .venv/dev.stamp ## Simulate SEEDS=10000 faulty worlds, RUNTIMES=5000 of the
 model: .venv/dev.stamp .venv/tla.stamp ## Check the rules in docs/model with TLC, within larger bounds than make test-all
 	$(BIN)/python -m tests.model.check $(ARGS)
 
-mutants: .venv/mutants.stamp ## Play each small change of the cores, fences and pruning against their quick tests, an hour; one room: ARGS=replica
+mutants: .venv/mutants.stamp ## Play each small change of the cores, fences and storage against their quick tests, for hours; one room: ARGS=replica
 	$(BIN)/python -m tests.mutation $(ARGS)
 
 torture: .venv/dev.stamp .venv/pgbouncer.stamp .venv/network.stamp .venv/operating.stamp ## Faults and kills, then load, for about MINUTES=10 each, and a table of what came out

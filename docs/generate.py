@@ -345,7 +345,7 @@ def mutants() -> str:
         table(rows.CLIENT_HEADINGS, rows.client_rows()),
         "## Made by a tool",
         "`make mutants` has mutmut make every small change of `membership/`, `replica/`, `group/` and `fencing/` "
-        "that it knows, and of the rules of pruning in `storage/`, "
+        "that it knows, and of the appends, leases, rows, journal and pruning of `storage/`, "
         "and plays the rooms' quick tests against each. mypy rejects most of them; a change of a text for people is "
         "not counted. These are the counts of the last run.",
         table(rows.TOOL_HEADINGS, rows.tool_rows()),

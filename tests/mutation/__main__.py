@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -19,6 +20,9 @@ from tests.mutation.measured import MEASURED, percent_found
 from tests.mutation.outcomes import SURVIVED, TESTS, TYPES, UNCHECKED, Mutant, forget_survivors, read_outcomes, tally
 from tests.mutation.stage import ROOMS, Room, build_stage
 from tests.mutation.survivors import read_survivors
+from tests.support.sources import ROOT
+
+_MEMORY = Path("/dev/shm")
 
 LEAST_FOUND = 90
 """In percent, of the mutants that the type checker accepts and that change more than a text."""
@@ -39,7 +43,9 @@ def _play(room: Room, only: list[str], jobs: int) -> int:
     command = [str(Path(sys.executable).with_name("mutmut")), "run", "--max-children", str(jobs)]
     if not only:
         forget_survivors(room)
-    ran = subprocess.run([*command, *only], cwd=build_stage(room), check=False)
+    # Python looks for the plugin here; and stores of tests need no disk if the machine has a file system in memory.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **({"TMPDIR": str(_MEMORY)} if _MEMORY.is_dir() else {})}
+    ran = subprocess.run([*command, *only], cwd=build_stage(room), env=environment, check=False)
     if ran.returncode:
         return ran.returncode
     mutants = read_outcomes(room)

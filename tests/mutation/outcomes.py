@@ -62,7 +62,7 @@ def tally(mutants: list[Mutant]) -> Counter[str]:
 
 
 def _places(room: Room) -> list[Path]:
-    return sorted((room.stage / "mutants" / "src" / "rota" / room.name).rglob("*.py.meta"))
+    return sorted((room.stage / "mutants" / "src" / "rota" / room.package).rglob("*.py.meta"))
 
 
 def _of_file(place: Path) -> Iterator[Mutant]:

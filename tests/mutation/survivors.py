@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.mutation.stage import room_of
+
 LISTED = Path(__file__).with_name("survivors.txt")
 
 
@@ -22,7 +24,7 @@ class Survivor:
 
     @property
     def room(self) -> str:
-        return self.function.split(".")[1]
+        return room_of(self.function)
 
     @property
     def key(self) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
