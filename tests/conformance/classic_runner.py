@@ -27,6 +27,7 @@ KAFKA_LIMITS = Limits(
     max_session_timeout_ms=1_800_000,
     initial_rebalance_delay_ms=3_000,
     group_max_size=2**31,
+    empty_group_retention_ms=0,
 )
 
 

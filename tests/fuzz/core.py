@@ -22,7 +22,13 @@ from tests.fuzz.campaign import Target
 from tests.fuzz.mutations import as_json, mutated, mutated_document
 from tests.unit.group.driver import KEY, NAMESPACE, Core
 
-LIMITS = Limits(initial_rebalance_delay_ms=300, min_session_timeout_ms=50, offsets_retention_ms=5_000, group_max_size=4)
+LIMITS = Limits(
+    initial_rebalance_delay_ms=300,
+    min_session_timeout_ms=50,
+    offsets_retention_ms=5_000,
+    group_max_size=4,
+    empty_group_retention_ms=0,
+)
 MOST_STEPS = 50
 PROTOCOLS = {
     "consumer": ("range", "server:range", "server:sticky(prefer=stickiness)", "server:weighted", "server:redundant(2)"),

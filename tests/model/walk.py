@@ -18,7 +18,7 @@ from rota.protocol.limits import Limits
 from tests.unit.group.driver import GROUP_ID, NAMESPACE, Core
 
 KEY = (NAMESPACE, GROUP_ID)
-LIMITS = Limits(min_session_timeout_ms=1, initial_rebalance_delay_ms=0)
+LIMITS = Limits(min_session_timeout_ms=1, initial_rebalance_delay_ms=0, empty_group_retention_ms=0)
 SESSION_MS, REBALANCE_MS = 1_000, 1_500
 CLIENTS = ("a", "b")
 INSTANCES = {"a": "ia", "b": None}

@@ -51,6 +51,7 @@ class Limits:
     request_max_bytes: int = 8 * 1024 * 1024
     offset_metadata_max_chars: int = 4_096
     offsets_retention_ms: int = 7 * 24 * 3_600_000
+    empty_group_retention_ms: int = 24 * 3_600_000
     max_partitions_per_request: int = 100_000
     max_topic_partitions: int = 1_000_000
     reason_max_chars: int = 1_000

@@ -14,7 +14,7 @@ from rota.types.leader import PROTOCOL_TYPE as LEADER_TYPE
 
 STRANGER = "exceeds"
 """The client id of joins that must all be rejected."""
-EMPTIED = "nothing is left in it"
+EMPTIED = "nothing was left in it"
 """Why a sweep deletes a group."""
 STEP_DOWN = "was asked to step down"
 

@@ -84,6 +84,7 @@ class World:
             initial_rebalance_delay_ms=self.profile.initial_rebalance_delay_ms,
             group_max_size=2 if full else 100,
             offsets_retention_ms=5_000,
+            empty_group_retention_ms=0,
         )
         self.store = self._new_store()
         self.network = Network(self)

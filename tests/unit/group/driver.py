@@ -23,7 +23,7 @@ from rota.testing.memory import MemoryTables, _Shard
 
 KEY = NAMESPACE, GROUP_ID = "default", "g"
 SESSION_MS, REBALANCE_MS, DELAY_MS = 10_000, 30_000, 300
-LIMITS = Limits(initial_rebalance_delay_ms=DELAY_MS, offsets_retention_ms=60_000)
+LIMITS = Limits(initial_rebalance_delay_ms=DELAY_MS, offsets_retention_ms=60_000, empty_group_retention_ms=0)
 
 
 def check_shard(shard: Shard) -> list[str]:

@@ -26,6 +26,7 @@ TINY = Limits(
     initial_rebalance_delay_ms=200,
     group_max_size=4,
     offsets_retention_ms=2_000,
+    empty_group_retention_ms=1_000,
     offset_metadata_max_chars=3,
 )
 PROTOCOLS = (

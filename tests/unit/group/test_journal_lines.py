@@ -116,7 +116,7 @@ LINES: dict[r.Record, dict[str, Any]] = {
         "cause": "member_left",
         "by": "m",
     },
-    r.GroupDeleted(3, "nothing is left in it"): {"generation_id": 3},
+    r.GroupDeleted(3, "nothing was left in it"): {"generation_id": 3},
     r.TopicChanged("t", 3, (("owner", "a"),), "", 2): {
         "topic": "t",
         "partitions": 3,

@@ -245,6 +245,31 @@ def test_a_group_is_not_swept_between_the_two_joins_of_a_member() -> None:
     assert core.is_parked(core.send(a_join("m0")))
 
 
+def test_an_empty_group_without_offsets_is_kept_for_its_retention() -> None:
+    core = a_stable_group(members=1, limits=replace(LIMITS, empty_group_retention_ms=5_000))
+    core.ask(a_leave("m0"))
+
+    core.advance(4_999)
+    early = core.sweep()
+    kept = core.ask(m.DescribeGroup(*KEY))
+    core.advance(1)
+
+    assert (early, core.sweep()) == (0, 1)
+    assert (kept.state, kept.rebalance_reason) == ("Empty", "m0 left")
+
+
+def test_a_shard_keeps_only_so_many_empty_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rota.group.shard.MAX_EMPTY_GROUPS", 2)
+    core = an_empty_shard(replace(LIMITS, empty_group_retention_ms=5_000))
+    for group_id in ("b", "a", "c"):
+        core.ask(m.CommitOffsets(NAMESPACE, group_id, -1, (ITEM,)))
+        core.ask(m.DeleteOffsets(NAMESPACE, group_id, (m.TopicPartitions(ITEM.topic, (ITEM.partition,)),)))
+        core.advance(1)
+
+    assert core.sweep() == 1
+    assert [group.group_id for group in core.shard.groups.values()] == ["a", "c"], "the one that was Empty longest goes"
+
+
 def test_group_with_members_is_not_swept() -> None:
     core = a_stable_group(members=1)
 

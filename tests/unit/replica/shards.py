@@ -12,7 +12,7 @@ from rota.replica.ports import SeenMembers, ShardClaim
 from tests.unit.group.driver import a_commit, a_heartbeat, a_join, a_sync
 
 LEASE_MS = 9_001
-LIMITS = Limits(initial_rebalance_delay_ms=100)
+LIMITS = Limits(initial_rebalance_delay_ms=100, empty_group_retention_ms=0)
 EPOCH = 3
 AN_OFFSET = a_commit("", -1)
 """A commit from outside of any group: decided at once, with one entry."""
