@@ -204,13 +204,12 @@ def test_a_rolling_restart_of_static_members_is_calm() -> None:
     assert explained(core).mood is Mood.CALM
 
 
-def test_an_empty_group_and_one_that_is_not_there() -> None:
+def test_an_empty_group_names_its_last_leader() -> None:
     empty = explained(an_empty_group())
-    nothing = explain(m.DescribeReply(group_id="g"), 0)
 
     assert empty.headline.startswith("Empty for 0 ms: it has no members.")
-    assert said(empty, "because") == ["The last member went 0 ms ago: m0 left."]
-    assert (nothing.mood, nothing.points) == (Mood.EMPTY, ())
+    assert said(empty, "leader") == ["m0 led generation 1, the last one with members."]
+    assert said(empty, "because") == ["The last member went: m0 left."]
 
 
 def test_a_group_whose_last_member_expired_names_the_expiry() -> None:
@@ -221,7 +220,7 @@ def test_a_group_whose_last_member_expired_names_the_expiry() -> None:
     shown = explained(core)
     without_history = explain(core.ask(m.DescribeGroup(NAMESPACE, GROUP_ID)), core.now_ms)
 
-    assert said(shown, "because") == [f"The last member went 0 ms ago: {expired}."]
+    assert said(shown, "because") == [f"The last member went: {expired}."]
     assert said(shown, "lately") == ["2 changes within 10 min: 1 × member joined, 1 × member expired."]
     assert said(without_history, "because") == [f"The last member went: {expired}."]
     assert story(core)[-1].cause == "member_expired"

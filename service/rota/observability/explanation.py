@@ -95,10 +95,8 @@ class _Explainer:
                 headline, points = self._joining()
             case "CompletingRebalance":
                 headline, points = self._assigning()
-            case "Empty":
-                headline, points = self._empty(), []
             case _:
-                return Explanation(Mood.EMPTY, "There is no such group, or it was deleted.", ())
+                headline, points = self._empty(), []
         if troubles := self.group.troubles:
             also = [Point("also", each.text) for each in troubles[1:]]
             steps = dict.fromkeys(each.next_step for each in troubles)
@@ -184,7 +182,9 @@ class _Explainer:
     def _leader(self) -> list[Point]:
         group = self.group
         if group.state == "Empty":
-            return []
+            last = next((one for one in reversed(self.story) if one.leader_id), None)
+            led = f"{last.leader_id} led generation {last.generation_id}, the last one with members." if last else ""
+            return [Point("leader", led)] if led else []
         leader = next((member for member in group.members if member.member_id == group.leader_id), None)
         if leader is None:
             return [Point("leader", "There is no leader until the next generation names one.")]
@@ -250,7 +250,7 @@ class _Explainer:
     def _last_rebalance(self) -> list[Point]:
         last = self.story[-1] if self.story else None
         if self.group.state == "Empty":
-            return self._last_departure(last)
+            return self._last_departure()
         because = why(self.group.rebalance_reason, self.group.rebalance_by)
         if not because:
             return []
@@ -261,16 +261,9 @@ class _Explainer:
         ago = duration(self.now_ms - last.started_at_ms)
         return [Point("because", f"The last rebalance began {ago} ago: {because}.{took}{failed}")]
 
-    def _last_departure(self, last: Generation | None) -> list[Point]:
-        """How the last member went. A description by a release without codes does not say it, but the journal does."""
-        if last is not None and last.started_at_ms is not None and not last.member_ids:
-            ago = duration(self.now_ms - last.started_at_ms)
-            return [Point("because", f"The last member went {ago} ago: {why(last.reason, last.by)}.")]
+    def _last_departure(self) -> list[Point]:
         because = why(self.group.rebalance_reason, self.group.rebalance_by)
-        if not because:
-            return []
-        about = "The last member went" if self.group.rebalance_cause else "The last rebalance"
-        return [Point("because", f"{about}: {because}.")]
+        return [Point("because", f"The last member went: {because}.")] if because else []
 
     def _lately(self) -> list[Point]:
         """Each change of the group counts: rebalances, resyncs and takeovers."""
