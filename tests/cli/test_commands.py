@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 
 import pytest
@@ -99,6 +100,14 @@ def test_a_member_is_removed_and_then_the_group_can_be_deleted(rota: Rota) -> No
     history = rota("groups", "watch", "indexers", "--after", "0", "-n", "8", "-o", "table").out
     assert f"{member_id} removed: it hangs" in history
     assert history.splitlines()[-1].endswith("the group is deleted: deleted on request: no longer used")
+    for command in ("describe", "why"):
+        gone = rota("groups", command, "indexers")
+        name, time = f"rota: Group 'indexers' in namespace '{rota.namespace}'", r"\d{4}-\d\d-\d\d [\d:]{8}"
+        end = rf"{name}: no members since {time}: (.*); deleted {time}: (.*) \(GROUP_DELETED\)\n"
+        said = re.fullmatch(end, gone.err)
+        assert said, gone.err
+        assert (gone.exit_code, gone.out) == (6, "")
+        assert said.groups() == (f"{member_id} was removed", "deleted on request: no longer used")
 
 
 def test_a_group_is_made_to_agree_anew(rota: Rota) -> None:
@@ -233,7 +242,11 @@ def test_topics_are_put_shown_listed_and_deleted(rota: Rota) -> None:
         "",
         "topic words is deleted; groups that had progress in it: 0\n",
     )
-    assert (gone.exit_code, gone.out, gone.err) == (3, "", "rota: No such topic (UNKNOWN_TOPIC)\n")
+    assert (gone.exit_code, gone.out, gone.err) == (
+        3,
+        "",
+        f"rota: No such topic 'words' in namespace '{rota.namespace}' (UNKNOWN_TOPIC)\n",
+    )
 
 
 @pytest.mark.parametrize(
@@ -245,7 +258,8 @@ def test_topics_are_put_shown_listed_and_deleted(rota: Rota) -> None:
         (("groups", "list", "--state", "Foo"), 2, "unknown state 'Foo'; known are CompletingRebalance, Dead, Empty"),
         (("groups", "list", "--state", "Stabel"), 2, "unknown state 'Stabel'; did you mean 'Stable'?"),
         (("groups", "watch", "no/such"), 2, "group_id must be 1 to 249 of"),
-        (("groups", "describe", "nobody"), 3, "GROUP_ID_NOT_FOUND"),
+        (("groups", "describe", "nobody"), 3, "No such group 'nobody' in namespace '"),
+        (("groups", "remove-member", "--yes", "nobody", "x"), 3, "No such member 'x' in group 'nobody' of namespace '"),
         (("topics", "put", "t", "-p", "1", "-a", "x"), 2, "--attribute must be NAME=VALUE"),
         (("serve", "--http", "nowhere"), 2, "--http (ROTA_HTTP): must be HOST:PORT"),
         *(

@@ -50,7 +50,7 @@ async def test_groups_are_listed_described_and_deleted() -> None:
             with pytest.raises(InvalidRequest, match="NON_EMPTY_GROUP"):
                 await worker.client.delete_group(GROUP)
         await worker.client.delete_group(GROUP)
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFound, match="GROUP_DELETED"):
             await worker.client.describe_group(GROUP)
 
 

@@ -37,6 +37,7 @@ CLASSES: dict[ErrorCode, type[sdk.CoordinatorError]] = {
     ErrorCode.INVALID_SESSION_TIMEOUT: sdk.InvalidRequest,
     ErrorCode.GROUP_MAX_SIZE_REACHED: sdk.Unavailable,
     ErrorCode.GROUP_ID_NOT_FOUND: sdk.NotFound,
+    ErrorCode.GROUP_DELETED: sdk.NotFound,
     ErrorCode.NON_EMPTY_GROUP: sdk.InvalidRequest,
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: sdk.InvalidRequest,
     ErrorCode.NOT_COORDINATOR: sdk.Unavailable,

@@ -134,7 +134,7 @@ class ClassicRunner:
         self._handle(request, "odelete", _partitions_event)
 
     def _do_describe(self, a: dict[str, Any]) -> None:
-        groups = [self._described(self._ask(m.DescribeGroup(NAMESPACE, group))) for group in a["groups"]]
+        groups = [self._described(group, self._ask(m.DescribeGroup(NAMESPACE, group))) for group in a["groups"]]
         self._event(self.step, "describe", {"error": "NONE", "groups": groups})
 
     def _do_list(self, a: dict[str, Any]) -> None:
@@ -247,10 +247,10 @@ class ClassicRunner:
             "members": [f"{self._with_instance(x.member_id, x.group_instance_id)}={x.error}" for x in reply.members]
         }
 
-    def _described(self, reply: m.DescribeReply) -> dict[str, Any]:
+    def _described(self, group_id: str, reply: m.DescribeReply) -> dict[str, Any]:
         # Kafka answers an unknown group with the state Dead and no error (DescribeGroups up to v5).
         return {
-            "group": reply.group_id,
+            "group": group_id,
             "error": "NONE",
             "state": reply.state,
             "type": reply.protocol_type,

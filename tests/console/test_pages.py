@@ -388,7 +388,8 @@ async def test_only_an_empty_group_is_deleted_and_then_it_has_no_page(site: Site
 
     assert "NON_EMPTY_GROUP" in refused.text
     assert done.headers["location"] == f"/groups?namespace={site.namespace}"
-    assert (await site.http.get(site.path("indexers"))).status_code == httpx.codes.NOT_FOUND
+    gone = await site.http.get(site.path("indexers"))
+    assert (gone.status_code, "deleted on request: new machines" in gone.text) == (httpx.codes.GONE, True)
 
 
 async def test_a_form_without_end_is_refused(site: Site) -> None:

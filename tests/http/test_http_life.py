@@ -76,7 +76,10 @@ async def test_a_group_of_two_lives_from_first_join_to_deletion(real_client: htt
     left = await posted(real_client, "life/leave", {"members": [{"group_instance_id": pod} for pod in ids]})
     assert [member["error"] for member in left["members"]] == ["NONE", "NONE"]
     assert (await real_client.delete(f"{NAMESPACE}/groups/life")).status_code == 200
-    assert (await real_client.get(f"{NAMESPACE}/groups/life")).json()["code"] == "GROUP_ID_NOT_FOUND"
+    gone, never = [(await real_client.get(f"{NAMESPACE}/groups/{each}")) for each in ("life", "none")]
+    assert (gone.status_code, gone.json()["code"]) == (410, "GROUP_DELETED")
+    assert (never.status_code, never.json()["code"]) == (404, "GROUP_ID_NOT_FOUND")
+    assert (gone.json()["remedy"], never.json()["remedy"]) == ("check name", "check name")
 
 
 async def test_a_newcomer_gets_its_member_id_first(real_client: httpx.AsyncClient) -> None:

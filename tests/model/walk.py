@@ -101,7 +101,7 @@ class TinyWorld:
         assert self._generation() >= highest, f"S1: generation {self._generation()} after {highest}"
 
     def _generation(self) -> int:
-        return self.group.generation_id if self.group is not None else self.core.shard.tombstones.get(KEY, 0)
+        return self.group.generation_id if self.group is not None else self.core.shard.last_generation(KEY)
 
     def _do(self, verb: str, name: str) -> None:
         if verb == "time":

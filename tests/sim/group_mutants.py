@@ -361,9 +361,9 @@ def tombstone_forgotten(patch: Patch) -> None:
     """S1: a group that is made again counts from zero."""
     original = shard.Shard._remove
 
-    def remove(self: Any, namespace: str, group_id: str, record: Any) -> None:
-        original(self, namespace, group_id, record)
-        del self.tombstones[(namespace, group_id)]
+    def remove(self: Any, group: Any, record: Any, at_ms: int) -> None:
+        original(self, group, record, at_ms)
+        del self.tombstones[group.key]
 
     patch(shard.Shard, "_remove", remove)
 

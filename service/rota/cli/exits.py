@@ -18,6 +18,7 @@ class Exit(IntEnum):
     NOT_FOUND = 3
     AUTH = 4
     CONFLICT = 5
+    DELETED = 6
     UNAVAILABLE = 69
     INTERRUPTED = INTERRUPTED
 
@@ -29,6 +30,7 @@ EXIT_MEANINGS = {
     Exit.NOT_FOUND: "no such group, member or topic, or lines that the journal does not have",
     Exit.AUTH: "not logged in, or not allowed",
     Exit.CONFLICT: "a conflict: the group has members, or the generation is over (fenced)",
+    Exit.DELETED: "the group was deleted",
     Exit.UNAVAILABLE: "the server or the store cannot be reached, or asks to try later",
     Exit.INTERRUPTED: "ended by Ctrl-C",
 }
@@ -59,4 +61,6 @@ class CommandFailed(Exception):
 
 def exit_for(code: ErrorCode) -> Exit:
     """The exit code for an error that the server answered."""
+    if code is ErrorCode.GROUP_DELETED:
+        return Exit.DELETED
     return _BY_HTTP_STATUS.get(STATUS[code].http, Exit.ERROR)

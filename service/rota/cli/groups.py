@@ -83,12 +83,12 @@ def describe_group(
 ) -> None:
     """Show a group: its state, generation and leader, its members with their assignments, and its last rebalance."""
     from rota.cli.calls import Server
-    from rota.protocol.messages import DescribeGroup, DescribeReply
+    from rota.cli.history import described_or_deleted
     from rota.wire.replies import encode_reply
 
     options = shared(context, url, namespace, output)
     with Server(options) as server:
-        described = server.call(DescribeGroup(server.namespace, group), DescribeReply)
+        described = described_or_deleted(server, group)
     if options.output is Output.TABLE:
         _print_description(described)
     else:
@@ -101,13 +101,12 @@ def why_group(
 ) -> None:
     """Explain the state of a group: the members that it waits for and until when, its last rebalance, its leader."""
     from rota.cli.calls import Server
-    from rota.cli.history import recent_events
+    from rota.cli.history import described_or_deleted, recent_events
     from rota.observability.explanation import explain
-    from rota.protocol.messages import DescribeGroup, DescribeReply
 
     options = shared(context, url, namespace, output)
     with Server(options) as server:
-        described = server.call(DescribeGroup(server.namespace, group), DescribeReply)
+        described = described_or_deleted(server, group)
         explanation = explain(described, int(time.time() * 1_000), recent_events(server, group))
     if options.output is Output.TABLE:
         print(printable(explanation.headline))

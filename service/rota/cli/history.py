@@ -8,9 +8,24 @@ from typing import Any
 from rota.cli.calls import LinesArePruned, Server
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.output import print_notice
+from rota.observability.timeline import how_it_ended
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import DescribeGroup, DescribeReply
 
 _LINES = 5_000
 _PAGE = 1_000
+
+
+def described_or_deleted(server: Server, group_id: str) -> DescribeReply:
+    """The group as it stands. If it was deleted, the command fails with the end of the group, as the journal has it."""
+    try:
+        return server.call(DescribeGroup(server.namespace, group_id), DescribeReply)
+    except CommandFailed as failed:
+        ended = how_it_ended(recent_events(server, group_id)) if failed.exit_code is Exit.DELETED else ""
+        if not ended:
+            raise
+        name = f"Group {group_id!r} in namespace {server.namespace!r}"
+        raise CommandFailed(f"{name}: {ended} ({ErrorCode.GROUP_DELETED})", Exit.DELETED) from failed
 
 
 def recent_events(server: Server, group_id: str) -> list[dict[str, Any]]:
@@ -47,7 +62,7 @@ def past_events(
             break  # The rest of the page is pruned, or too old, and so is everything before it.
         end = begin
     if not found and not server.has_group(group_id):
-        raise CommandFailed(f"there is no group {group_id} in namespace {server.namespace}", Exit.NOT_FOUND)
+        raise CommandFailed(f"No such group {group_id!r} in namespace {server.namespace!r}", Exit.NOT_FOUND)
     return found[-limit:]
 
 

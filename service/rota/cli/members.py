@@ -187,8 +187,6 @@ def config_offset_of(file: Path | None) -> ConfigOffsetFile | None:
         return ConfigOffsetFile(file)
 
 
-
-
 def run_member(
     options: Shared,
     names: MemberNames,

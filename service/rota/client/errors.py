@@ -143,7 +143,7 @@ class RebalanceInProgress(CoordinatorError):
 
 
 class NotFound(CoordinatorError):
-    """There is no such group (`GROUP_ID_NOT_FOUND`) or topic (`UNKNOWN_TOPIC`). Groups come to be when a member joins
+    """There is no such group (`GROUP_ID_NOT_FOUND`), it was deleted (`GROUP_DELETED`), or there is no such topic (`UNKNOWN_TOPIC`). Groups come to be when a member joins
     or an offset is committed; a topic is registered.
     """
 
@@ -195,6 +195,7 @@ _CLASSES: Final[dict[ErrorCode, type[CoordinatorError]]] = {
     ErrorCode.ASSIGNMENT_FAILED: RebalanceInProgress,
     ErrorCode.MEMBER_ID_REQUIRED: RebalanceInProgress,
     ErrorCode.GROUP_ID_NOT_FOUND: NotFound,
+    ErrorCode.GROUP_DELETED: NotFound,
     ErrorCode.UNKNOWN_TOPIC: NotFound,
     ErrorCode.REVISION_OUT_OF_RANGE: RevisionOutOfRange,
     ErrorCode.UNAUTHENTICATED: AccessDenied,

@@ -244,8 +244,9 @@ class Console:
         return Response(body, status, {**PAGE_HEADERS, "vary": "hx-request, cookie"}, "text/html; charset=utf-8")
 
     def _refused(self, http: Request, code: ErrorCode, detail: str) -> Response:
-        status = STATUS[code].http
-        return self._page(http, "refused.html", {"code": code, "detail": detail, "status": status}, status)
+        status = STATUS[code]
+        values = {"code": code, "title": status.title, "detail": detail, "status": status.http}
+        return self._page(http, "refused.html", values, status.http)
 
 
 def _named(http: Request, name: str = "group_id") -> tuple[str, str]:

@@ -6,13 +6,10 @@ from collections.abc import Iterable
 
 from rota.group.health import judge
 from rota.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE, STABLE, Group, GroupState, Member
-from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import NO_TOKEN
 from rota.protocol.messages import (
     DescribedMember,
-    DescribeGroup,
     DescribeReply,
-    GetLeader,
     LeaderReply,
     ListedGroup,
     ListGroups,
@@ -25,12 +22,10 @@ MAX_DECODED_MEMBERS = 1_000
 """Of one answer: decoding more would hold other groups' calls up."""
 
 
-def describe_group(group: Group | None, request: DescribeGroup, now_ms: int) -> DescribeReply:
+def describe_group(group: Group, now_ms: int) -> DescribeReply:
     """The group with its members: their metadata only while it is Stable, their last assignments until the next ones,
     since they may hold them still.
     """
-    if group is None:
-        return DescribeReply(ErrorCode.GROUP_ID_NOT_FOUND, group_id=request.group_id)
     return DescribeReply(
         group_id=group.group_id,
         state=group.state.value,
@@ -75,10 +70,8 @@ def list_groups(groups: Iterable[Group], request: ListGroups, now_ms: int) -> Li
     )
 
 
-def get_leader(group: Group | None, _request: GetLeader) -> LeaderReply:
+def get_leader(group: Group) -> LeaderReply:
     """The leader of the current generation; in a join phase that of the last one, while it is a member."""
-    if group is None:
-        return LeaderReply(ErrorCode.GROUP_ID_NOT_FOUND)
     leader = group.members.get(group.generation_leader_id or "")
     return LeaderReply(
         generation_id=group.generation_id,

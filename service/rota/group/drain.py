@@ -7,7 +7,7 @@ from rota.group.membership_checks import check_member, why
 from rota.group.records import LeaveGranted
 from rota.group.result import Result
 from rota.group.state import STABLE, Group
-from rota.protocol.errors import ErrorCode
+from rota.protocol.errors import ErrorCode, no_member
 from rota.protocol.messages import DrainMember, DrainReply
 
 
@@ -16,7 +16,10 @@ def drain_member(result: Result, group: Group, request: DrainMember, call: int) 
     member_id = request.member_id or group.static_members.get(request.group_instance_id or "", "")
     error = check_member(group, member_id, request.group_instance_id, request.subject)
     if error is not ErrorCode.NONE:
-        result.reply(call, DrainReply(error, why(error, group, request.group_instance_id)))
+        detail = why(error, group, request.group_instance_id)
+        if error is ErrorCode.UNKNOWN_MEMBER_ID:
+            detail = no_member(request.group_instance_id or member_id, group.group_id, group.namespace)
+        result.reply(call, DrainReply(error, detail))
         return
     leaving = group.leaving_at(result.now_ms)
     others = tuple(each for each in leaving if each != member_id)

@@ -11,10 +11,8 @@ from rota.protocol.messages import FenceReply, VerifyFence
 _NAME_THE_MEMBER = "a member of this generation was taken over: name the member, or show its fencing_token"
 
 
-def verify_fence(group: Group | None, request: VerifyFence) -> FenceReply:
+def verify_fence(group: Group, request: VerifyFence) -> FenceReply:
     """Whether the token, or the generation with the member, is current. The group's answer, in one look."""
-    if group is None:
-        return FenceReply(ErrorCode.GROUP_ID_NOT_FOUND)
     if not _is_current(group, request):
         return FenceReply(ErrorCode.ILLEGAL_GENERATION, generation_id=group.generation_id)
     if request.member_id:

@@ -46,7 +46,7 @@ from rota.group.sessions import (
     shorten_sessions,
     start_sessions,
 )
-from rota.group.shard_state import ShardState
+from rota.group.shard_state import ShardState, http_date
 from rota.group.snapshot import snapshot_group
 from rota.group.state import (
     COMPLETING_REBALANCE,
@@ -59,26 +59,22 @@ from rota.group.state import (
 )
 from rota.group.succession import watch_candidates
 from rota.group.sync import finish_job, sync_group, unpark_sync
-from rota.group.topics import check_put, list_topics, topic_reply
+from rota.group.topics import check_put, list_topics, no_topic, topic_reply
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
     Act,
     Audited,
     CommitOffsets,
-    CommitReply,
     DeleteGroup,
     DeleteGroupReply,
     DeleteOffsets,
-    DeleteOffsetsReply,
     DeleteTopic,
     DescribeGroup,
     DrainMember,
-    DrainReply,
     FetchOffsets,
     ForgetTopic,
     FreezeGroup,
-    FreezeReply,
     GetLeader,
     GetTopic,
     GroupRequest,
@@ -98,15 +94,15 @@ from rota.protocol.messages import (
     PlanGroup,
     PutTopic,
     QuarantineGroup,
-    QuarantineReply,
     RebalanceGroup,
-    RebalanceReply,
+    Reply,
     Request,
     SyncGroup,
     SyncReply,
     TopicReply,
     TopicRequest,
     VerifyFence,
+    refuse,
 )
 from rota.protocol.troubles import LATELY_MS
 
@@ -243,7 +239,7 @@ class Shard(ShardState):
     def highest_generation(self) -> int:
         """No group of this shard has granted a later one."""
         live = (group.generation_id for group in self.groups.values())
-        return max(self.generation_floor, *live, *self.tombstones.values(), 0)
+        return max(self.generation_floor, *live, *(row.generation_id for row in self.tombstones.values()), 0)
 
     def raise_generations(self, result: Result, floor: int, lost: Lost) -> None:
         """Grant no generation up to `floor` any more. Empty groups follow when a member joins."""
@@ -379,55 +375,19 @@ class Shard(ShardState):
             group = self.groups[key] = self._new_group(key)
             group.state_since_ms = result.now_ms
         if group is None:
-            error = ErrorCode.GROUP_ID_NOT_FOUND if request.group_id else ErrorCode.INVALID_GROUP_ID
-            result.reply(call, CommitReply(error))
+            result.reply(call, self._no_group(request))
         else:
             commit_offsets(result, group, request, call, self.limits)
 
     def _administer(self, result: Result, request: Request, call: int) -> None:
         match request:
-            case DescribeGroup():
-                result.reply(call, describe_group(self._group(request), request, result.now_ms))
-            case PlanGroup():
-                result.reply(call, snapshot_group(self._group(request), request))
             case ListGroups():
                 result.reply(call, list_groups(self.groups.values(), request, result.now_ms))
-            case VerifyFence():
-                result.reply(call, verify_fence(self._group(request), request))
-            case GetLeader():
-                result.reply(call, get_leader(self._group(request), request))
-            case DeleteGroup():
-                result.reply(call, self._delete_group(result, request))
-            case RebalanceGroup():
-                self._force_rebalance(result, request, call)
-            case FreezeGroup():
-                group = self._group(request)
-                if group is None:
-                    result.reply(call, FreezeReply(_missing_group(request)))
-                else:
-                    freeze_group(result, group, request, call, self.limits)
-            case QuarantineGroup():
-                group = self._group(request)
-                if group is None:
-                    result.reply(call, QuarantineReply(_missing_group(request)))
-                else:
-                    quarantine_group(result, group, request, call, self.limits)
-            case DrainMember():
-                group = self._group(request)
-                if group is None:
-                    result.reply(call, DrainReply(_missing_group(request)))
-                else:
-                    drain_member(result, group, request, call)
-            case DeleteOffsets():
-                group = self._group(request)
-                if group is None:
-                    result.reply(call, DeleteOffsetsReply(_missing_group(request)))
-                else:
-                    delete_offsets(result, group, request, call)
             case PutTopic():
                 result.reply(call, self._put_topic(result, request))
             case GetTopic():
-                result.reply(call, topic_reply(self.topics.get((request.namespace, request.topic))))
+                topic = self.topics.get((request.namespace, request.topic))
+                result.reply(call, topic_reply(topic) if topic and topic.partitions else no_topic(request))
             case DeleteTopic():
                 result.reply(call, self._delete_topic(result, request))
             case ForgetTopic():
@@ -436,25 +396,58 @@ class Shard(ShardState):
             case ListTopics():
                 result.reply(call, self._list_topics(request))
             case _:
+                assert isinstance(request, GroupRequest), f"no handler for {type(request).__name__}"
+                group = self._group(request)
+                if group is None:
+                    result.reply(call, self._no_group(request))
+                else:
+                    self._administer_group(result, group, request, call)
+
+    def _administer_group(self, result: Result, group: Group, request: Request, call: int) -> None:
+        match request:
+            case DescribeGroup():
+                result.reply(call, describe_group(group, result.now_ms))
+            case PlanGroup():
+                result.reply(call, snapshot_group(group))
+            case VerifyFence():
+                result.reply(call, verify_fence(group, request))
+            case GetLeader():
+                result.reply(call, get_leader(group))
+            case DeleteGroup():
+                result.reply(call, self._delete_group(result, group, request))
+            case RebalanceGroup():
+                force_rebalance(result, group, request, call, self.limits)
+            case FreezeGroup():
+                freeze_group(result, group, request, call, self.limits)
+            case QuarantineGroup():
+                quarantine_group(result, group, request, call, self.limits)
+            case DrainMember():
+                drain_member(result, group, request, call)
+            case DeleteOffsets():
+                delete_offsets(result, group, request, call)
+            case _:
                 raise AssertionError(f"no handler for {type(request).__name__}")
 
-    def _delete_group(self, result: Result, request: DeleteGroup) -> DeleteGroupReply:
-        group = self._group(request)
-        if group is None:
-            return DeleteGroupReply(_missing_group(request))
+    def _no_group(self, request: Request) -> Reply:
+        """The answer to a request to a group that is not there: it was deleted, or never was."""
+        assert isinstance(request, GroupRequest)
+        if not request.group_id:
+            return refuse(request, ErrorCode.INVALID_GROUP_ID, "")
+        name = f"group {request.group_id!r} in namespace {request.namespace!r}"
+        former = self.tombstones.get((request.namespace, request.group_id))
+        if former is None:
+            return refuse(request, ErrorCode.GROUP_ID_NOT_FOUND, f"No such {name}")
+        error = ErrorCode.GROUP_DELETED if isinstance(request, DescribeGroup) else ErrorCode.GROUP_ID_NOT_FOUND
+        since = http_date(former.state_since_ms)
+        return refuse(request, error, f"The {name} was deleted on {since}: {former.rebalance_reason}")
+
+    def _delete_group(self, result: Result, group: Group, request: DeleteGroup) -> DeleteGroupReply:
         if group.state is not EMPTY:
             return DeleteGroupReply(ErrorCode.NON_EMPTY_GROUP, detail=f"it has {len(group.members)} members")
         if group.offsets:
             record(result, group, OffsetsDeleted(tuple(group.offsets), "request"))
         self._delete(result, group, f"deleted on request{f': {request.reason}' if request.reason else ''}")
         return DeleteGroupReply()
-
-    def _force_rebalance(self, result: Result, request: RebalanceGroup, call: int) -> None:
-        group = self._group(request)
-        if group is None:
-            result.reply(call, RebalanceReply(_missing_group(request)))
-        else:
-            force_rebalance(result, group, request, call, self.limits)
 
     def _put_topic(self, result: Result, request: PutTopic) -> TopicReply:
         key = (request.namespace, request.topic)
@@ -477,10 +470,10 @@ class Shard(ShardState):
     def _delete_topic(self, result: Result, request: DeleteTopic) -> TopicReply:
         topic = self.topics.get((request.namespace, request.topic))
         if topic is None:
-            return topic_reply(topic)
+            return no_topic(request)
         if not topic.partitions:
             # The shard's former owner may have ended before the other shards have forgotten the topic.
-            return replace(topic_reply(topic), forget_id=topic.topic_id)
+            return replace(no_topic(request), forget_id=topic.topic_id)
         forget_id = self._next_revision(request.namespace)
         groups = self._forget_topic(result, request, forget_id, "deleted on request")
         return replace(topic_reply(topic), groups=groups, forget_id=forget_id)
@@ -511,7 +504,7 @@ class Shard(ShardState):
         record = GroupDeleted(group.generation_id, reason)
         if group.settled is not None:
             result.records.append(Entry(group.namespace, group.group_id, group.generation_id, result.now_ms, record))
-            self._remove(group.namespace, group.group_id, record)
+            self._remove(group, record, result.now_ms)
         else:
             del self.groups[group.key]
 
@@ -522,7 +515,7 @@ class Shard(ShardState):
     def _audit(self, result: Result, request: Request, act: Act) -> None:
         """Record the author of a result that changed something. The generation of a deleted group is its last."""
         group, group_id = self._group(request), request.group_id if isinstance(request, GroupRequest) else ""
-        former = self.tombstones.get((request.namespace, group_id), 0)
+        former = self.last_generation((request.namespace, group_id))
         generation_id = group.generation_id if group is not None else former
         note = act.note or _reason(request)
         administered = Administered(type(request).__name__, act.actor, _target(request), note, act.origin)
@@ -558,10 +551,6 @@ def _all_missing(request: HeartbeatMany) -> HeartbeatManyReply:
     error = UNKNOWN_MEMBER_ID if request.group_id else ErrorCode.INVALID_GROUP_ID
     errors = tuple(HeartbeatError(beat.member_id, error) for beat in request.members)
     return HeartbeatManyReply(state=DEAD.value, errors=errors)
-
-
-def _missing_group(request: GroupRequest) -> ErrorCode:
-    return ErrorCode.GROUP_ID_NOT_FOUND if request.group_id else ErrorCode.INVALID_GROUP_ID
 
 
 def _parked_member(group: Group, request: Request, call: int) -> Member | None:

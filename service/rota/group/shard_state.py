@@ -5,6 +5,8 @@ Nothing is decided here. A reader that only follows a journal, as `rota db verif
 
 from __future__ import annotations
 
+from email.utils import formatdate
+
 from rota.group.apply import apply
 from rota.group.records import Administered, Entry, GroupDeleted, ShardAcquired, ShardReleased, TopicChanged
 from rota.group.result import Result
@@ -18,8 +20,9 @@ class ShardState:
     def __init__(self, shard_id: int) -> None:
         self.shard_id = shard_id
         self.groups: dict[tuple[str, str], Group] = {}
-        self.tombstones: dict[tuple[str, str], int] = {}
-        """Generations of deleted groups, by (namespace, group_id)."""
+        self.tombstones: dict[tuple[str, str], GroupRow] = {}
+        """What stays of deleted groups, by (namespace, group_id): the last generation, when the group was deleted
+        (`state_since_ms`), and why (`rebalance_reason`)."""
         self.topics: dict[tuple[str, str], TopicRow] = {}
         """Registered topics, and the tombstones of those that were deleted (here or in another shard)."""
         self._dirty_groups: dict[tuple[str, str], None] = {}
@@ -28,6 +31,11 @@ class ShardState:
         """By namespace, how often its topics have changed in this shard."""
         self._dirty_topics: dict[tuple[str, str], None] = {}
         self._taken_in: dict[int, SideCommit] = {}
+
+    def last_generation(self, key: tuple[str, str]) -> int:
+        """The last generation of the deleted group with this key; 0 if there was none."""
+        former = self.tombstones.get(key)
+        return former.generation_id if former is not None else 0
 
     # --- folding ------------------------------------------------------------------------------
 
@@ -62,7 +70,7 @@ class ShardState:
         elif isinstance(record, TopicChanged):
             self._apply_topic(entry.namespace, record)
         elif isinstance(record, GroupDeleted):
-            self._remove(entry.namespace, entry.group_id, record)
+            self._remove(self.groups[(entry.namespace, entry.group_id)], record, entry.at_ms)
         elif not isinstance(record, ShardReleased | Administered):
             apply(self._adopt(entry.namespace, entry.group_id), record, entry.at_ms)
             self._dirty_groups[(entry.namespace, entry.group_id)] = None
@@ -88,7 +96,7 @@ class ShardState:
             if live is not None:
                 _group_rows(live, changes)
             if key in self.tombstones and (live is None or live.settled is None):
-                changes.groups.append(_tombstone_row(key, self.tombstones[key]))
+                changes.groups.append(self.tombstones[key])
         self._removed.clear()
         for commit in self._taken_in.values():
             changes.side_commits_taken.append(commit.side_id)
@@ -107,9 +115,7 @@ class ShardState:
         """All rows that the store should hold for this shard."""
         known = [group for group in self.groups.values() if group.settled is not None]
         alive = {group.key for group in known}
-        tombstones = [
-            _tombstone_row(key, generation) for key, generation in self.tombstones.items() if key not in alive
-        ]
+        tombstones = [row for key, row in self.tombstones.items() if key not in alive]
         return ShardImage(
             shard_id=self.shard_id,
             last_seq=last_seq,
@@ -122,10 +128,16 @@ class ShardState:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _remove(self, namespace: str, group_id: str, record: GroupDeleted) -> None:
-        self._removed.append(self.groups.pop((namespace, group_id)))
-        self.tombstones[(namespace, group_id)] = record.generation_id
-        self._dirty_groups[(namespace, group_id)] = None
+    def _remove(self, group: Group, record: GroupDeleted, at_ms: int) -> None:
+        self._removed.append(self.groups.pop(group.key))
+        # A group that only ever had offsets has no reason.
+        last = f"; no members since {http_date(group.state_since_ms)}: {group.rebalance_reason}"
+        reason = f"{record.reason}{last if group.rebalance_reason else ''}"
+        generation_id = record.generation_id
+        self.tombstones[group.key] = GroupRow(
+            *group.key, DEAD.value, generation_id, generation_id, None, None, None, at_ms, reason, ""
+        )
+        self._dirty_groups[group.key] = None
 
     def _apply_topic(self, namespace: str, record: TopicChanged) -> None:
         key = (namespace, record.topic)
@@ -150,7 +162,7 @@ class ShardState:
 
     def _new_group(self, key: tuple[str, str]) -> Group:
         """A group that goes on where a deleted one of this name has ended."""
-        return Group(*key, self.tombstones.get(key, 0), self.topics)
+        return Group(*key, self.last_generation(key), self.topics)
 
     def _note_dirty(self, result: Result) -> None:
         for entry in result.records:
@@ -160,7 +172,7 @@ class ShardState:
     def _fill_group(self, row: GroupRow) -> None:
         key = (row.namespace, row.group_id)
         if row.state == DEAD.value:
-            self.tombstones[key] = row.generation_id
+            self.tombstones[key] = row
             return
         group = self.groups[key] = Group(*key, row.generation_id, self.topics)
         group.settled = row
@@ -178,6 +190,11 @@ class ShardState:
         group.frozen_reason = row.frozen_reason
         group.leaving = dict(row.leaving)
         group.quarantine = row.quarantine
+
+
+def http_date(at_ms: int) -> str:
+    """`Sun, 29 Nov 2026 20:35:45 GMT`."""
+    return formatdate(at_ms / 1_000, usegmt=True)
 
 
 def _group_rows(group: Group, changes: RowChanges) -> None:
@@ -199,8 +216,3 @@ def _group_rows(group: Group, changes: RowChanges) -> None:
     group.dirty = False
     group.dirty_members.clear()
     group.dirty_offsets.clear()
-
-
-def _tombstone_row(key: tuple[str, str], generation_id: int) -> GroupRow:
-    """What stays of a deleted group: its generation."""
-    return GroupRow(*key, DEAD.value, generation_id, generation_id, None, None, None, 0, "", "")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from rota.group.state import EMPTY, STABLE, Group
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import GroupSnapshot, PlanGroup, PlanReply, SnapshotMember
+from rota.protocol.messages import GroupSnapshot, PlanReply, SnapshotMember
 from rota.types.consumer import PROTOCOL_TYPE
 
 
-def snapshot_group(group: Group | None, request: PlanGroup) -> PlanReply:
+def snapshot_group(group: Group) -> PlanReply:
     """The group's members with what they hold, or why there is no plan. Changes nothing."""
-    if group is None:
-        return PlanReply(ErrorCode.GROUP_ID_NOT_FOUND if request.group_id else ErrorCode.INVALID_GROUP_ID)
     if group.state is EMPTY:
         return PlanReply(ErrorCode.INVALID_REQUEST, "the group has no members, so there is no assignment to plan from")
     if group.protocol_type != PROTOCOL_TYPE:

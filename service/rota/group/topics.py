@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from rota.group.rows import TopicRow
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import ListTopics, ListTopicsReply, PutTopic, TopicReply
+from rota.protocol.messages import ListTopics, ListTopicsReply, PutTopic, TopicReply, TopicRequest
 
 
 def check_put(topic: TopicRow | None, request: PutTopic, limits: Limits) -> TopicReply | None:
@@ -22,9 +22,12 @@ def check_put(topic: TopicRow | None, request: PutTopic, limits: Limits) -> Topi
     return None
 
 
-def topic_reply(topic: TopicRow | None) -> TopicReply:
-    if topic is None or not topic.partitions:
-        return TopicReply(ErrorCode.UNKNOWN_TOPIC)
+def no_topic(request: TopicRequest) -> TopicReply:
+    detail = f"No such topic {request.topic!r} in namespace {request.namespace!r}"
+    return TopicReply(ErrorCode.UNKNOWN_TOPIC, detail)
+
+
+def topic_reply(topic: TopicRow) -> TopicReply:
     return TopicReply(
         topic=topic.topic, partitions=topic.partitions, attributes=topic.attributes, version=version_of(topic)
     )

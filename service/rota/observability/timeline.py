@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,9 +29,26 @@ def why(reason: str, by: str) -> str:
     return f"{reason} (because of {by})" if reason else f"because of {by}"
 
 
+def how_it_ended(events: Iterable[Event]) -> str:
+    """How a deleted group lost its last member, when it was deleted, and why; empty if `events` do not have its end."""
+    last = {event["kind"]: event for event in events}
+    deleted, emptied = last.get("group_deleted"), last.get("group_emptied")
+    if deleted is None:
+        return ""
+    end = f"deleted {_local(deleted['at_ms'])[:19]}: {deleted['reason']}"
+    if emptied is None:
+        return end
+    because = why(emptied["reason"], emptied["payload"].get("by", ""))
+    return f"no members since {_local(emptied['at_ms'])[:19]}: {because}; {end}"
+
+
 def clock_time(at_ms: int) -> str:
     """The local time of day, to the millisecond."""
-    return datetime.fromtimestamp(at_ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")[11:23]
+    return _local(at_ms)[11:23]
+
+
+def _local(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")
 
 
 def _sentence(kind: str, payload: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ class ErrorCode(StrEnum):
     INVALID_SESSION_TIMEOUT = "INVALID_SESSION_TIMEOUT"
     GROUP_MAX_SIZE_REACHED = "GROUP_MAX_SIZE_REACHED"
     GROUP_ID_NOT_FOUND = "GROUP_ID_NOT_FOUND"
+    GROUP_DELETED = "GROUP_DELETED"
     NON_EMPTY_GROUP = "NON_EMPTY_GROUP"
     GROUP_SUBSCRIBED_TO_TOPIC = "GROUP_SUBSCRIBED_TO_TOPIC"
     NOT_COORDINATOR = "NOT_COORDINATOR"
@@ -34,6 +35,11 @@ class ErrorCode(StrEnum):
     THROTTLED = "THROTTLED"
     UNAUTHENTICATED = "UNAUTHENTICATED"
     GROUP_AUTHORIZATION_FAILED = "GROUP_AUTHORIZATION_FAILED"
+
+
+def no_member(member_id: str, group_id: str, namespace: str) -> str:
+    """What UNKNOWN_MEMBER_ID says to an administrator."""
+    return f"No such member {member_id!r} in group {group_id!r} of namespace {namespace!r}"
 
 
 class RejectedRequest(Exception):

@@ -33,7 +33,7 @@ OUTCOMES: Mapping[str, tuple[str, ...]] = {
         "CommitOffsets": f"NONE {_REJECTED} REBALANCE_IN_PROGRESS GROUP_ID_NOT_FOUND",
         "FetchOffsets": "NONE",
         "DeleteOffsets": "NONE NON_EMPTY_GROUP GROUP_ID_NOT_FOUND",
-        "DescribeGroup": "NONE GROUP_ID_NOT_FOUND",
+        "DescribeGroup": "NONE GROUP_ID_NOT_FOUND GROUP_DELETED",
         "VerifyFence": "NONE UNKNOWN_MEMBER_ID ILLEGAL_GENERATION GROUP_ID_NOT_FOUND",
         "GetLeader": "NONE GROUP_ID_NOT_FOUND",
         "DeleteGroup": "NONE NON_EMPTY_GROUP GROUP_ID_NOT_FOUND",

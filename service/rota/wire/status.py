@@ -28,6 +28,8 @@ class Remedy(StrEnum):
     READ_STATE = "read state"
     """Lines of the journal are gone: read the present state instead, then go on at `first_revision`, or after
     `last_revision` where the answer has one."""
+    CHECK_NAME = "check name"
+    """What the request names is not there: its name may be mistyped, it may be deleted or in another namespace."""
     FIX_REQUEST = "fix request"
     """The request itself is wrong; the same one will never succeed."""
 
@@ -72,8 +74,9 @@ STATUS: Mapping[ErrorCode, Status] = MappingProxyType(
             412, "FAILED_PRECONDITION", Remedy.GIVE_UP, "Another member took over this instance id"
         ),
         ErrorCode.UNKNOWN_MEMBER_ID: _final(404, "NOT_FOUND", Remedy.REJOIN_AS_NEW, "No such member in the group"),
-        ErrorCode.GROUP_ID_NOT_FOUND: _final(404, "NOT_FOUND", Remedy.REJOIN_AS_NEW, "No such group"),
-        ErrorCode.UNKNOWN_TOPIC: _final(404, "NOT_FOUND", _FIX, "No such topic"),
+        ErrorCode.GROUP_ID_NOT_FOUND: _final(404, "NOT_FOUND", Remedy.CHECK_NAME, "No such group"),
+        ErrorCode.GROUP_DELETED: _final(410, "NOT_FOUND", Remedy.CHECK_NAME, "The group was deleted"),
+        ErrorCode.UNKNOWN_TOPIC: _final(404, "NOT_FOUND", Remedy.CHECK_NAME, "No such topic"),
         ErrorCode.INCONSISTENT_GROUP_PROTOCOL: _final(
             409, "FAILED_PRECONDITION", _FIX, "Not a protocol that the group agrees on"
         ),

@@ -13,7 +13,7 @@ from typing import Any
 from rota.group.invariants import check_group
 from rota.group.records import Entry, ShardAcquired
 from rota.group.result import Result, Timer
-from rota.group.rows import RowChanges, ShardImage
+from rota.group.rows import GroupRow, RowChanges, ShardImage
 from rota.group.shard import Shard
 from rota.group.state import Group
 from rota.protocol import messages as m
@@ -32,7 +32,7 @@ def check_shard(shard: Shard) -> list[str]:
     for key, group in shard.groups.items():
         if group.key != key:
             broken.append(f"{key}: holds the group {group.key}")
-        if group.generation_id < shard.tombstones.get(key, 0):
+        if group.generation_id < shard.last_generation(key):
             broken.append(f"{group.group_id}: generation {group.generation_id} is below that of its tombstone")
     return broken
 
@@ -242,6 +242,10 @@ def a_commit(
 
 def a_fetch() -> m.FetchOffsets:
     return m.FetchOffsets(NAMESPACE, GROUP_ID)
+
+
+def a_tombstone(generation_id: int) -> GroupRow:
+    return GroupRow(*KEY, "Dead", generation_id, generation_id, None, None, None, 0, "", "")
 
 
 # --- states -------------------------------------------------------------------------------------------

@@ -182,7 +182,25 @@ def test_a_group_that_only_holds_progress_is_described_as_empty() -> None:
 def test_an_unknown_group_is_not_found() -> None:
     reply = an_empty_shard().ask(m.DescribeGroup(NAMESPACE, "other"))
 
-    assert reply == m.DescribeReply(ErrorCode.GROUP_ID_NOT_FOUND, group_id="other")
+    assert reply == m.DescribeReply(ErrorCode.GROUP_ID_NOT_FOUND, "No such group 'other' in namespace 'default'")
+
+
+def test_a_deleted_group_says_when_and_why_after_a_restart_too() -> None:
+    core = a_stable_group(members=1)
+    core.advance(SESSION_MS)
+    core.advance(1_000)
+    core.ask(m.DeleteGroup(*KEY, "the job moved"))
+    core.restart()
+
+    gone, leader = core.ask(DESCRIBE), core.ask(m.GetLeader(*KEY))
+
+    assert gone == m.DescribeReply(
+        ErrorCode.GROUP_DELETED,
+        "The group 'g' in namespace 'default' was deleted on Thu, 01 Jan 1970 00:00:12 GMT: deleted on request: the "
+        "job moved; no members since Thu, 01 Jan 1970 00:00:11 GMT: member m0 expired: no heartbeat within its session "
+        "timeout of 10000 ms",
+    )
+    assert (leader.error, leader.detail) == (ErrorCode.GROUP_ID_NOT_FOUND, gone.detail)
 
 
 # --- list ----------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from tests.unit.group.driver import (
     a_join,
     a_stable_group,
     a_sync,
+    a_tombstone,
     check_shard,
 )
 from tests.unit.group.served import a_served_group
@@ -163,7 +164,7 @@ def test_group_under_another_s_name_is_reported() -> None:
 
 def test_generation_below_that_of_the_tombstone_is_reported() -> None:
     core = a_stable_group(members=1)
-    core.shard.tombstones[("default", "g")] = 5
+    core.shard.tombstones[("default", "g")] = a_tombstone(5)
 
     assert any("below that of its tombstone" in rule for rule in check_shard(core.shard))
 

@@ -24,6 +24,7 @@ from tests.unit.group.driver import (
     a_leave,
     a_stable_group,
     a_sync,
+    a_tombstone,
     an_empty_group,
     an_empty_shard,
     everybody_again,
@@ -165,7 +166,7 @@ def test_the_highest_generation_is_a_groups_or_the_floor() -> None:
     core = a_stable_group()
     core.checking = False
     assert core.shard.highest_generation == 1
-    core.shard.tombstones["default", "gone"] = 9
+    core.shard.tombstones["default", "gone"] = a_tombstone(9)
     assert core.shard.highest_generation == 9
     raise_floor(core)
     assert core.shard.highest_generation == FLOOR

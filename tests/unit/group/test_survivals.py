@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rota.group.result import Timer, TimerKind
@@ -24,6 +26,7 @@ from tests.unit.group.driver import (
     a_join,
     a_leave,
     a_stable_group,
+    a_tombstone,
     an_empty_group,
     an_empty_shard,
 )
@@ -260,13 +263,14 @@ def test_the_generation_of_a_deleted_group_goes_on() -> None:
     assert core.ask(m.DescribeGroup(*KEY)).generation_id == generation_id
 
 
-def test_a_deleted_group_leaves_a_row_with_its_generation_only() -> None:
+def test_a_deleted_group_leaves_a_row_with_its_generation_and_its_end() -> None:
     core = an_empty_group()
     generation_id = core.generation_id
     core.ask(m.DeleteGroup(*KEY))
 
-    row = GroupRow(*KEY, "Dead", generation_id, generation_id, None, None, None, 0, "", "")
-    assert core.image().groups == (row,)
+    (row,) = core.image().groups
+    assert row == replace(a_tombstone(generation_id), state_since_ms=core.now_ms, rebalance_reason=row.rebalance_reason)
+    assert row.rebalance_reason == "deleted on request; no members since Thu, 01 Jan 1970 00:00:01 GMT: m0 left"
 
 
 def test_a_loaded_group_is_not_written_again_with_progress() -> None:

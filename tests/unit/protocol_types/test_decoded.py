@@ -63,7 +63,7 @@ def test_a_group_is_described_whatever_its_decoder_does(odd: str) -> None:
     group = a_stable_group(members=2).group
     group.protocol_type = odd
 
-    reply = describe_group(group, DESCRIBE, 0)
+    reply = describe_group(group, 0)
 
     assert [(each.metadata_decoded, each.assignment_decoded) for each in reply.members] == [(None, None)] * 2
     assert all(each.assignment for each in reply.members)
@@ -75,7 +75,7 @@ def test_of_a_large_group_only_the_first_members_are_decoded(odd: str, monkeypat
     group = a_stable_group(members=3).group
     group.protocol_type = odd
 
-    shown = [each.assignment_decoded for each in describe_group(group, DESCRIBE, 0).members]
+    shown = [each.assignment_decoded for each in describe_group(group, 0).members]
 
     assert shown == [{"bytes": 2}, {"bytes": 2}, None]
 

@@ -13,7 +13,7 @@ from rota.replica.going_back import Known, LostFact, StoreMemory, is_setback, lo
 from rota.replica.leases import WENT_BACK
 from rota.replica.owned_shard import NOTHING
 from rota.replica.ports import EPOCHS_SKIPPED, Floor, SeenMembers, ShardClaim, ShardOwner
-from tests.unit.group.driver import KEY, a_commit, a_join, a_sync
+from tests.unit.group.driver import KEY, a_commit, a_join, a_sync, a_tombstone
 from tests.unit.replica.shards import LEASE_MS, a_shard, a_shard_with_a_member, at, commit, decide
 from tests.unit.replica.test_leases import ME, PEER, SHARDS, Shell, a_replica_with_all, held_by
 
@@ -123,7 +123,7 @@ def test_all_shards_are_given_up_and_loaded_again() -> None:
 def test_the_floor_is_above_what_the_owner_remembers() -> None:
     shell = a_replica_with_all()
     former = shell.leases.owned[2]
-    former.shard.tombstones["default", "g"] = 41
+    former.shard.tombstones["default", "g"] = a_tombstone(41)
     taken_back(shell, 2, last_seq=0)
     shell.round()
 
@@ -135,7 +135,7 @@ def test_the_floor_is_above_what_the_owner_remembers() -> None:
 def test_the_floor_is_far_above_where_another_may_have_served() -> None:
     shell = a_replica_with_all()
     former = shell.leases.owned[2]
-    former.shard.tombstones["default", "g"] = 41
+    former.shard.tombstones["default", "g"] = a_tombstone(41)
     taken_back(shell, 2, last_seq=0)
     shell.now_ms += LEASE_MS
     shell.round()

@@ -29,12 +29,13 @@ from rota.api.http.shapes import COORDINATOR, EVENT, JOURNAL_QUERY, REMOVE_MEMBE
 from rota.api.http.waiting import call_while_there
 from rota.api.ports import ServedCoordinator
 from rota.observability.metrics import METRICS_MEDIA_TYPE, Metrics
-from rota.protocol.errors import ErrorCode
+from rota.protocol.errors import ErrorCode, no_member
 from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinGroup, LeaveGroup, LeaveReply, LeavingMember
 from rota.replica.ports import JournalEvent
 from rota.wire.fields import invalid
 from rota.wire.routes import Carrier, Route, decode_path, decode_request
+from rota.wire.status import Remedy
 
 FenceKeys = Callable[[], Mapping[str, Any]]
 """The JWK set of the keys that sign fencing tokens, as it is now."""
@@ -102,7 +103,12 @@ class Handlers:
         answer = await self.coordinator.call(LeaveGroup(path["namespace"], path["group_id"], (leaving,), by_admin=True))
         left = answer.reply
         if isinstance(left, LeaveReply) and left.members and left.members[0].error is not ErrorCode.NONE:
-            return render_problem(left.members[0].error, revision=answer.revision, epoch=answer.epoch)
+            code, detail = left.members[0].error, ""
+            extra: dict[str, Any] = {"revision": answer.revision, "epoch": answer.epoch}
+            if code is ErrorCode.UNKNOWN_MEMBER_ID:
+                detail = no_member(leaving.member_id, path["group_id"], path["namespace"])
+                extra["remedy"] = Remedy.CHECK_NAME
+            return render_problem(code, detail, **extra)
         return render_answer(answer)
 
     async def locate(self, http: HttpRequest) -> Rendered:

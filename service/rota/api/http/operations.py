@@ -167,7 +167,7 @@ OPERATIONS: tuple[Operation, ...] = (
             rebalance_cause="member_joined",
             state_since_ms=1_767_225_600_000,
         ),
-        _GROUP_ERRORS,
+        (*_GROUP_ERRORS, E.GROUP_DELETED),
     ),
     Operation(
         "groupsDelete",

@@ -13,12 +13,12 @@ from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from rota.protocol.errors import ErrorCode, RejectedRequest
-from rota.protocol.messages import CommitReply, HeartbeatReply, JoinReply, SyncReply
+from rota.protocol.messages import CommitReply, DrainReply, HeartbeatReply, JoinReply, SyncReply
 from rota.replica.ports import Answer, StoreUnavailable
 from rota.wire.documents import dump_document
 from rota.wire.problems import PROBLEM_MEDIA_TYPE, problem_document
 from rota.wire.replies import encode_reply
-from rota.wire.status import STATUS
+from rota.wire.status import STATUS, Remedy
 
 _log = logging.getLogger(__name__)
 
@@ -99,6 +99,8 @@ def render_answer(answer: Answer) -> Rendered:
             extra["member_id"] = reply.member_id
         if answer.owner:
             extra["owner"] = answer.owner
+        if isinstance(reply, DrainReply) and reply.error is ErrorCode.UNKNOWN_MEMBER_ID:
+            extra["remedy"] = Remedy.CHECK_NAME
         return render_problem(reply.error, reply.detail, **extra)
     if isinstance(reply, HeartbeatReply):
         return render_json(heartbeat_document(reply, answer))
