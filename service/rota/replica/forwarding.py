@@ -197,7 +197,7 @@ class Forwarding:
         if isinstance(outcome, Answer):
             return outcome
         assert isinstance(asked, AskPeer)
-        detail = f"the shard's owner {asked.peer.replica_id} does not answer: {outcome.why}"
+        detail = f"the shard's owner {_named(asked.peer)} does not answer: {outcome.why}"
         return Answer(refuse(asked.request, ErrorCode.COORDINATOR_NOT_AVAILABLE, detail))
 
     def is_final(self, answer: Answer) -> bool:
@@ -285,11 +285,15 @@ class Forwarding:
         for peer in self._known.peers:
             answer, now_ms = yield AskPeer(peer, request, parks=False)
             if isinstance(answer, NoAnswer):
-                detail = f"replica {peer.replica_id} does not answer: {answer.why}"
+                detail = f"replica {_named(peer)} does not answer: {answer.why}"
                 return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, detail)), now_ms
             answers.append(answer)
         parts = [answer for answer in answers if answer.reply.error not in MOVED]
         return page_of_all(request, parts, self._known.shard_count), now_ms
+
+
+def _named(peer: Replica) -> str:
+    return f"{peer.replica_id} at {peer.peer_address}"
 
 
 def await_owner(

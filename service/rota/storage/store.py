@@ -50,9 +50,9 @@ class SqlStore:
     """`ShardStore` on `sqlite:///…` or `postgresql://…`.
 
     A write (lease or append) that takes more than `write_timeout_ms` raises `StoreUnavailable`, and
-    Postgres gives up its statements after that time, too: keep it below the lease. The reads that a renewal
-    or a commit waits for (`owners`, `side_commits`) end by then, too. `on_terminated` gets the role of each session
-    that was terminated because it kept the gate of a shard (`gate.py`).
+    Postgres gives up its statements after that time, too: keep it below the lease. The reads that a renewal, a commit
+    or the console's first page waits for (`owners`, `side_commits`, `namespaces`) end by then, too. `on_terminated`
+    gets the role of each session that was terminated because it kept the gate of a shard (`gate.py`).
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class SqlStore:
 
     async def namespaces(self) -> list[str]:
         """The namespaces that have groups or topics, ordered by name."""
-        async with self._reading() as connection:
+        async with self._reading(self._write_timeout_s) as connection:
             return await read_namespaces(connection)
 
     async def read_events(
