@@ -259,7 +259,7 @@ def test_topics_are_put_shown_listed_and_deleted(rota: Rota) -> None:
         (("groups", "list", "--state", "Stabel"), 2, "unknown state 'Stabel'; did you mean 'Stable'?"),
         (("groups", "watch", "no/such"), 2, "group_id must be 1 to 249 of"),
         (("groups", "describe", "nobody"), 3, "No such group 'nobody' in namespace '"),
-        (("groups", "remove-member", "--yes", "nobody", "x"), 3, "No such member 'x' in group 'nobody' of namespace '"),
+        (("groups", "remove-member", "--yes", "nobody", "x"), 3, "No such group 'nobody' in namespace '"),
         (("topics", "put", "t", "-p", "1", "-a", "x"), 2, "--attribute must be NAME=VALUE"),
         (("serve", "--http", "nowhere"), 2, "--http (ROTA_HTTP): must be HOST:PORT"),
         *(

@@ -143,8 +143,8 @@ class RebalanceInProgress(CoordinatorError):
 
 
 class NotFound(CoordinatorError):
-    """There is no such group (`GROUP_ID_NOT_FOUND`), it was deleted (`GROUP_DELETED`), or there is no such topic (`UNKNOWN_TOPIC`). Groups come to be when a member joins
-    or an offset is committed; a topic is registered.
+    """There is no such group (`GROUP_ID_NOT_FOUND`) or topic (`UNKNOWN_TOPIC`), or the group was deleted
+    (`GROUP_DELETED`). Groups come to be when a member joins or an offset is committed; a topic is registered.
     """
 
     code = ErrorCode.GROUP_ID_NOT_FOUND

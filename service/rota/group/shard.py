@@ -363,7 +363,7 @@ class Shard(ShardState):
             leave_group(result, group, request, call, self.limits)
             return
         if request.by_admin or not request.group_id:
-            result.reply(call, LeaveReply(_missing_group(request)))
+            result.reply(call, self._no_group(request))
             return
         unknown = tuple(LeftMember(m.member_id, m.group_instance_id, UNKNOWN_MEMBER_ID) for m in request.members)
         result.reply(call, LeaveReply(members=unknown))
