@@ -23,6 +23,8 @@ from bench.setting import HOST
 _OK = b"HTTP/1.1 200"
 _REFUSALS = (b"HTTP/1.1 4", b"HTTP/1.1 5")
 _TAIL = len(_OK) - 1
+FRESH = "fresh-request-id"
+"""Each time that a request is sent, this text in it is replaced by another one, as gateways add a new id to each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class _Sender(asyncio.Protocol):
 
     def __init__(self, volleys: list[bytes], size: int, until: float) -> None:
         self.answered = 0
+        self._is_fresh = FRESH.encode() in volleys[0]
+        self._sent = 0
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._volleys = cycle(volleys)
         self._size = size
@@ -97,7 +101,11 @@ class _Sender(asyncio.Protocol):
     def _send(self) -> None:
         if time.perf_counter() < self._until:
             self._awaited = self._size
-            self._transport.write(next(self._volleys))
+            volley = next(self._volleys)
+            if self._is_fresh:
+                self._sent += 1
+                volley = volley.replace(FRESH.encode(), b"%016x" % self._sent)
+            self._transport.write(volley)
         elif not self.done.done():
             self.done.set_result(None)
             self._transport.close()
