@@ -34,7 +34,9 @@ def run(effort: Effort) -> list[Figure]:
                 singles = [request for crowd in crowds for request in _heartbeats(crowd)]
                 batches = [_batch(crowd) for crowd in crowds]
                 figures = _compare(effort, "one a request", ours, bare, singles, pipeline=1)
-                fresh = [request.replace("Content-Type:", f"X-Request-Id: {FRESH}\r\nContent-Type:") for request in singles]
+                fresh = [
+                    request.replace("Content-Type:", f"X-Request-Id: {FRESH}\r\nContent-Type:") for request in singles
+                ]
                 figures += _compare(effort, "one a request, bytes that change", ours, bare, fresh, pipeline=1)
                 figures += _compare(effort, "one a request, 16 in flight", ours, bare, singles, pipeline=16)
                 figures += _compare(effort, "50 a request", ours, bare, batches, members=MEMBERS_OF_A_GROUP)
