@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rota.access.budgets import Budgets
+from rota.api.connections import room_for_peers
 from rota.api.http.app import HttpApi, create_app
 from rota.api.http.bodies import bound_bodies
 from rota.api.http.handlers import no_fence_keys
@@ -23,7 +24,6 @@ from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.routing import RoutedCoordinator
 from rota.server.access.files import Reread
 from rota.server.access.opening import open_guard
-from rota.server.connections import room_for_peers
 from rota.server.grpc_server import answering, listen_over_grpc, reached_over_grpc_at
 from rota.server.health import HealthCheck
 from rota.server.http_server import CannotListen

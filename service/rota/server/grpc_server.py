@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 from rota.access.proxies import Proxies
 from rota.api.access.guard import Guard
+from rota.api.connections import room_for_grpc
 from rota.api.grpc.ports import StreamedCoordinator
 from rota.observability.metrics import Metrics
-from rota.server.connections import room_for_grpc
 from rota.server.http_server import CannotListen
 from rota.server.own_ports import OwnPorts
 from rota.server.settings import Address, Settings

@@ -10,11 +10,11 @@ import uvicorn
 
 from rota.access.certificates import PeerCertificate, caller_of_certificate
 from rota.api.access.identity import RENEWAL_S
+from rota.api.connections import Connection, Connections
 from rota.api.http.credentials import CERTIFICATE
 from rota.api.http.fast_path import FastPath
 from rota.api.http.framing import BoundedHttpProtocol, Part
 from rota.api.http.probes import AtCapacity
-from rota.server.connections import Connection, Connections
 from rota.server.tls import certificate_of
 
 WRITE_DEADLINE_SECONDS = 30.0

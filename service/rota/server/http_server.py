@@ -13,8 +13,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from rota.access.budgets import BUDGETS
+from rota.api.connections import Connections, room
 from rota.api.http.fast_path import FastPath
-from rota.server.connections import Connections, room
 from rota.server.fast_protocol import FastHttpProtocol
 from rota.server.http_protocol import WRITE_DEADLINE_SECONDS, ServerConfig
 from rota.server.settings import Address

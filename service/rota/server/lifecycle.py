@@ -14,12 +14,12 @@ from contextlib import ExitStack
 from typing import Any
 
 from rota.access.proxies import Proxies
+from rota.api.connections import CONNECTIONS_OF_PROBES, Connections, allow_connections, room_for_http
 from rota.api.http.probes import ProbesOnly
 from rota.api.large import begin_reading
 from rota.observability.logs import configure_logging
 from rota.replica.ports import StoreRefused, StoreUnavailable
 from rota.server.bootstrap import Services, open_services, open_tls
-from rota.server.connections import CONNECTIONS_OF_PROBES, Connections, allow_connections, room_for_http
 from rota.server.http_server import CannotListen, HttpServer, listen, url_of
 from rota.server.own_ports import ALONE, NO_OWN_PORTS, Beside, OwnPorts
 from rota.server.proxies import TrustedProxies
@@ -95,7 +95,9 @@ def _servers(
     proxies = Proxies(settings.trusted_proxies) if settings.trusted_proxies else None
     app = TrustedProxies(services.api, proxies) if proxies else services.api
     services.api.fast_path.proxies = proxies
-    counted = Connections(settings.budgets, room_for_http(settings), services.metrics.over_budget)
+    counted = Connections(
+        settings.budgets, room_for_http(beside_grpc=settings.grpc is not None), services.metrics.over_budget
+    )
     drain_ms = settings.drain_timeout_ms
     servers = [
         HttpServer(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from rota.server.connections import Connection, Connections
+from rota.api.connections import Connection, Connections
 from rota.server.http_protocol import GuardedHttpProtocol
 
 HANDSHAKE_SECONDS = 5.0

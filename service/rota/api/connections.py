@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from rota.access.budgets import Budgets, Share
 from rota.access.sources import source_of
-from rota.server.settings import Settings
 
 FILES_OF_OURS = 128
 """Open files that connections must leave to the store, to peers, to Redis, and to the reserve for probes."""
@@ -47,9 +46,9 @@ def _files_for_connections() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_OF_OURS
 
 
-def room_for_http(settings: Settings) -> int:
-    """All of it, or half where gRPC counts the other half."""
-    return room() if settings.grpc is None else max(1, room() - room_for_grpc())
+def room_for_http(*, beside_grpc: bool) -> int:
+    """All of it, or half if gRPC counts the other half."""
+    return max(1, room() - room_for_grpc()) if beside_grpc else room()
 
 
 def room_for_grpc() -> int:
