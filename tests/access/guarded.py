@@ -196,7 +196,7 @@ async def a_guarded_service(secrets: Secrets, more: str = "", **options: Any) ->
 async def serving_tls(api: HttpApi, tls: ServerTls) -> AsyncIterator[int]:
     """The port where the API is served with TLS."""
     bound = listen(Address("127.0.0.1", 0))
-    server = HttpServer(api, [bound], drain_timeout_ms=2_000, tls=tls.context(), fast_path=api.fast_path)
+    server = HttpServer(api, [bound], drain_timeout_ms=2_000, tls=tls.context(), member_calls=api.member_calls)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(server.run_until_stopped())
         try:

@@ -49,7 +49,7 @@ class Server:
 async def server() -> AsyncIterator[Server]:
     bound = listen(Address("127.0.0.1", 0))
     found = Server(create_app(ScriptedCoordinator()), bound.getsockname()[1])
-    http = HttpServer(found, [bound], drain_timeout_ms=1_000, fast_path=found.api.fast_path)
+    http = HttpServer(found, [bound], drain_timeout_ms=1_000, member_calls=found.api.member_calls)
     serving = asyncio.create_task(http.run_until_stopped())
     yield found
     http.stop()

@@ -13,7 +13,7 @@ import jwt
 
 from rota.access import certificates
 from rota.api.grpc import server as grpc_server
-from rota.api.http import framing
+from rota.api.http import connection
 from rota.api.peer import answers, methods
 from rota.api.peer import server as peer_server
 from rota.group import join
@@ -67,7 +67,7 @@ def a_handler_that_stalls_the_loop(patch: Patch) -> None:
 
 @plant("http1", "answered as a request")
 def a_body_that_is_the_next_request(patch: Patch) -> None:
-    def parse(self: framing.BoundedHttpProtocol, data: bytes) -> None:
+    def parse(self: connection.HttpConnection, data: bytes) -> None:
         """As it was: the parser reads on behind the head of a request that asks for another protocol."""
         try:
             while data:
@@ -77,10 +77,10 @@ def a_body_that_is_the_next_request(patch: Patch) -> None:
                 except httptools.HttpParserUpgrade as upgrade:
                     data = data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
-            self._refuse(framing._cause_of(error))
+            self._refuse(connection._cause_of(error))
 
-    patch(framing, "_frames_a_body", lambda *_: False)
-    patch(framing.BoundedHttpProtocol, "_parse", parse)
+    patch(connection, "_frames_a_body", lambda *_: False)
+    patch(connection.HttpConnection, "_parse", parse)
 
 
 @plant("http2", "UnicodeDecodeError")

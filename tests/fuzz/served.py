@@ -76,7 +76,7 @@ class Served:
         async with _coordinator() as coordinator:
             bound = listen(Address(HOST, 0))
             api = create_app(coordinator, LIMITS)
-            http = HttpServer(api, [bound], drain_timeout_ms=1_000, fast_path=api.fast_path)
+            http = HttpServer(api, [bound], drain_timeout_ms=1_000, member_calls=api.member_calls)
             grpc = GrpcServer(coordinator, LIMITS)
             peer = PeerServer(coordinator, HOST, secrets=lambda: [SECRET])
             await grpc.start(HOST)

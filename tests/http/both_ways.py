@@ -1,4 +1,4 @@
-"""An API that is served twice, with and without the fast path, for tests that compare the two."""
+"""An API that is served twice, for tests that compare the two: connections answer member calls, or the router does."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def a_request(
 async def listening(api: HttpApi, *, fast: bool) -> AsyncIterator[Listener]:
     bound = listen(Address("127.0.0.1", 0))
     listener = Listener(api, port=bound.getsockname()[1])
-    server = HttpServer(listener, [bound], drain_timeout_ms=1_000, fast_path=api.fast_path if fast else None)
+    server = HttpServer(listener, [bound], drain_timeout_ms=1_000, member_calls=api.member_calls if fast else None)
     listener.server = server
     serving = asyncio.create_task(server.run_until_stopped())
     try:
@@ -94,7 +94,7 @@ async def listening(api: HttpApi, *, fast: bool) -> AsyncIterator[Listener]:
 
 @dataclass
 class Both:
-    """The same API twice: with and without the fast path."""
+    """The same API twice: `fast` answers plain member calls in its connections, `plain` answers none there."""
 
     metrics: Metrics
     fast: Listener
@@ -113,7 +113,7 @@ async def scripted_both_ways(limits: Limits | None = None) -> AsyncIterator[Both
 
 
 async def as_new(both: Both) -> Both:
-    """For the next test: the fast path knows the host, and nothing was asked yet."""
+    """For the next test: nothing was asked yet."""
     both.scripted.forget()
     await both.fast.exchange(a_request(path="/healthz", method="GET"))
     both.scripted.forget()
@@ -122,7 +122,7 @@ async def as_new(both: Both) -> Both:
 
 
 async def compare(both: Both, *parts: bytes) -> tuple[bytes, int]:
-    """What both answer, which is the same; and how many of the requests the fast path has answered."""
+    """What both answer, which is the same; and how many of the requests the connections have answered."""
     asked: list[list[object]] = []
     counted: list[dict[str, float]] = []
     answers: list[bytes] = []

@@ -123,7 +123,7 @@ def odd_request(random: Random) -> OddRequest:
     framing, encoded, is_whole, is_well_framed = _framed(random, random.choice(_BODIES))
     method, line = "POST", _BEAT_LINE
     named: list[Fields] = [_HOST, _JSON]
-    if random.random() < 0.7:  # Otherwise it has the form that the fast path answers.
+    if random.random() < 0.7:  # Otherwise it is a plain member call.
         method = random.choice(_METHODS)
         line = f"{method} {choose(_TARGETS, _ODD_TARGETS, 0.3)} {choose(('HTTP/1.1',), _ODD_VERSIONS)}"
         named = [choose((_HOST,), _ODD_HOSTS), choose((_JSON,), _ODD_TYPES), choose((_NOTHING,), _EXPECTATIONS)]

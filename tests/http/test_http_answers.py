@@ -9,7 +9,7 @@ from typing import Any
 import pytest_asyncio
 
 from rota.api.http.app import create_app
-from rota.server.http_protocol import GuardedHttpProtocol
+from rota.api.http.connection import HttpConnection
 from rota.server.http_server import HttpServer
 from tests.http.scripted import ScriptedCoordinator
 
@@ -40,16 +40,16 @@ class Wire(asyncio.Transport):
 
 
 @pytest_asyncio.fixture
-async def connection() -> AsyncIterator[tuple[GuardedHttpProtocol, Wire]]:
+async def connection() -> AsyncIterator[tuple[HttpConnection, Wire]]:
     server = HttpServer(create_app(ScriptedCoordinator()), [], drain_timeout_ms=1_000)
     wire = Wire()
-    protocol = GuardedHttpProtocol(server.config, server.server_state, {})
+    protocol = HttpConnection(server.config, server.server_state, {})
     protocol.connection_made(wire)
     yield protocol, wire
     protocol.connection_lost(None)
 
 
-async def test_an_answer_is_one_write(connection: tuple[GuardedHttpProtocol, Wire]) -> None:
+async def test_an_answer_is_one_write(connection: tuple[HttpConnection, Wire]) -> None:
     protocol, wire = connection
 
     for _ in range(2):
@@ -62,7 +62,7 @@ async def test_an_answer_is_one_write(connection: tuple[GuardedHttpProtocol, Wir
         assert wire.writes.empty()
 
 
-async def test_who_asks_before_sending_a_body_is_answered_first(connection: tuple[GuardedHttpProtocol, Wire]) -> None:
+async def test_who_asks_before_sending_a_body_is_answered_first(connection: tuple[HttpConnection, Wire]) -> None:
     protocol, wire = connection
 
     protocol.data_received(f"{REQUEST}Expect: 100-continue\r\n\r\n".encode())
@@ -86,7 +86,7 @@ class ClosedWire(Wire):
         self.is_closed = True
 
 
-class Counting(GuardedHttpProtocol):
+class Counting(HttpConnection):
     """Counts the headers and trailers that are parsed."""
 
     parsed = 0

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from rota.api.http import framing
+from rota.api.http import connection
 from tests.http.scripted import ScriptedCoordinator
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -270,8 +270,8 @@ async def test_broken_http_is_refused_and_closed(
 
 
 async def test_as_many_headers_and_trailers_as_may_be_are_fine(client: httpx.AsyncClient) -> None:
-    headers = b"x: y\r\n" * (framing.MAX_FIELDS - 4) + b"Transfer-Encoding: chunked"
-    trailers = CHUNKED[:-2] + b"x: y\r\n" * framing.MAX_FIELDS + b"\r\n"
+    headers = b"x: y\r\n" * (connection.MAX_FIELDS - 4) + b"Transfer-Encoding: chunked"
+    trailers = CHUNKED[:-2] + b"x: y\r\n" * connection.MAX_FIELDS + b"\r\n"
     assert (await exchange(client, post(headers, trailers))).startswith(b"HTTP/1.1 200")
 
 
@@ -281,7 +281,7 @@ async def test_chunked_without_a_length_is_fine(scripted: ScriptedCoordinator, c
 
 
 async def test_headers_that_drip_are_cut_off(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(framing, "HEAD_DEADLINE_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "HEAD_DEADLINE_SECONDS", 0.05)
     assert await exchange(client, b"GET /healthz HTTP/1.1\r\n", b"Host: localhost\r\n") == b""
 
 

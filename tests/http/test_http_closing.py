@@ -13,8 +13,8 @@ import pytest
 import uvloop
 
 from rota.api.http.app import create_app
+from rota.api.http.connection import HttpConnection
 from rota.server import http_server
-from rota.server.fast_protocol import FastHttpProtocol
 from rota.server.http_server import HttpServer, listen
 from rota.server.settings import Address
 from rota.server.tls import ServerTls, TlsFiles
@@ -33,7 +33,7 @@ each_loop = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.
 async def a_server(tls: ServerTls | None = None) -> AsyncIterator[tuple[HttpServer, ScriptedCoordinator, int]]:
     bound, scripted = listen(Address("127.0.0.1", 0)), ScriptedCoordinator()
     api, context = create_app(scripted), tls.context() if tls is not None else None
-    server = HttpServer(api, [bound], drain_timeout_ms=int(LONG_S * 1000), tls=context, fast_path=api.fast_path)
+    server = HttpServer(api, [bound], drain_timeout_ms=int(LONG_S * 1000), tls=context, member_calls=api.member_calls)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(server.run_until_stopped())
         try:
@@ -98,6 +98,7 @@ def test_a_client_that_never_reads_keeps_no_closed_connection(
                     asked += 1
                     while server.server_state.total_requests < asked:  # noqa: ASYNC110 - there is no event
                         await asyncio.sleep(0)
+                connection._answered_at -= connection.timeout_keep_alive
                 connection.timeout_keep_alive_handler()
                 assert connection.transport.is_closing()
                 assert not connection.flow.write_paused
@@ -109,9 +110,9 @@ def test_a_client_that_never_reads_keeps_no_closed_connection(
         runner.run(scene())
 
 
-async def the_connection(server: HttpServer) -> FastHttpProtocol:
+async def the_connection(server: HttpServer) -> HttpConnection:
     while not server.server_state.connections:  # noqa: ASYNC110 - there is no event
         await asyncio.sleep(0.01)
     [connection] = server.server_state.connections
-    assert isinstance(connection, FastHttpProtocol)
+    assert isinstance(connection, HttpConnection)
     return connection

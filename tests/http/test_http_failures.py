@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from rota.api.http.connection import HttpConnection
 from tests.http.both_ways import Both, Listener, a_request, as_new, scripted_both_ways
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -30,6 +31,10 @@ def raises(error: Exception) -> Any:
     return raising
 
 
+def class_of(callback: str) -> type:
+    return HttpConnection if callback == "on_header" else HttpToolsProtocol
+
+
 def listener_of(both: Both, kind: str) -> Listener:
     return both.fast if kind == "fast" else both.plain
 
@@ -40,7 +45,9 @@ async def test_a_request_without_memory_is_answered_503(
     callback: str, kind: str, servers: Both, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At the edge of the library that reads it. A client tries a 503 again, and never a 400."""
-    monkeypatch.setattr(HttpToolsProtocol, callback, raises(MemoryError()))
+    monkeypatch.setattr(
+        HttpConnection if callback == "on_header" else HttpToolsProtocol, callback, raises(MemoryError())
+    )
     # Not a call that is answered without the library's protocol.
     request = POST if callback in ("on_url", "on_header") else POST.replace(b"/sync", b"/unknown")
 
@@ -58,7 +65,9 @@ async def test_a_request_without_memory_is_answered_503(
 async def test_a_bug_while_parsing_is_logged_and_answered_500(
     callback: str, kind: str, servers: Both, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(HttpToolsProtocol, callback, raises(KeyError("a bug")))
+    monkeypatch.setattr(
+        HttpConnection if callback == "on_header" else HttpToolsProtocol, callback, raises(KeyError("a bug"))
+    )
     request = POST if callback in ("on_url", "on_header") else POST.replace(b"/sync", b"/unknown")
 
     answer = await listener_of(servers, kind).exchange(request)

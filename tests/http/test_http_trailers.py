@@ -12,7 +12,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from rota.access.proxies import Proxies, parse_networks
-from rota.api.http import framing
+from rota.api.http import connection
 from rota.server.http_server import HttpServer, listen
 from rota.server.proxies import TrustedProxies
 from rota.server.settings import Address
@@ -122,7 +122,7 @@ async def test_a_trailer_after_the_answer_is_cut_off(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", LISTENERS)
 async def test_the_rest_of_an_answered_request_has_a_deadline(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(framing, "REST_DEADLINE_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "REST_DEADLINE_SECONDS", 0.05)
     unfinished = b"GET /x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nx: y"
 
     async with a_listener(kind, Seen(reads=False)) as address:
@@ -145,7 +145,7 @@ async def an_empty_line_after_an_answer(address: tuple[str, int]) -> bytes:
 
 @pytest.mark.parametrize("kind", LISTENERS)
 async def test_empty_lines_between_requests_are_bounded(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(framing, "HEAD_DEADLINE_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "HEAD_DEADLINE_SECONDS", 0.05)
 
     async with a_listener(kind, Seen()) as address:
         silent = await an_empty_line_after_an_answer(address)

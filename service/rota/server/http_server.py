@@ -14,9 +14,8 @@ from starlette.types import ASGIApp
 
 from rota.access.budgets import BUDGETS
 from rota.api.connections import Connections, room
-from rota.api.http.fast_path import FastPath
-from rota.server.fast_protocol import FastHttpProtocol
-from rota.server.http_protocol import WRITE_DEADLINE_SECONDS, ServerConfig
+from rota.api.http.connection import WRITE_DEADLINE_SECONDS, HttpConfig, HttpConnection
+from rota.api.http.member_calls import MemberCalls
 from rota.server.settings import Address
 from rota.server.tls_listener import TlsListener
 
@@ -69,28 +68,22 @@ class HttpServer(uvicorn.Server):
         drain_timeout_ms: int,
         tls: ssl.SSLContext | None = None,
         connections: Connections | None = None,
-        fast_path: FastPath | None = None,
+        member_calls: MemberCalls | None = None,
     ) -> None:
-        """`fast_path` is that of `app`, if each request reaches `app` as it came."""
+        """`member_calls` are those of `app`, if each request reaches `app` as it came. Without them `app` answers all
+        requests.
+        """
         self._bound = bound
         self._tls = tls
         self._connections = connections or Connections(BUDGETS, room(), lambda _: None)
-        config = ServerConfig(
+        config = HttpConfig(
             app,
-            http=FastHttpProtocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            # Trust in proxies is a security setting, not a default: `TrustedProxies`.
-            proxy_headers=False,
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=max(1, drain_timeout_ms // 1000),
         )
         config.connections = self._connections
-        config.fast_path = fast_path
+        config.member_calls = member_calls
         config.load()
         super().__init__(config)
 
@@ -136,8 +129,8 @@ class HttpServer(uvicorn.Server):
                     transport.abort()
             before = closing
 
-    def _create_protocol(self) -> FastHttpProtocol:
-        return FastHttpProtocol(self.config, self.server_state, self.lifespan.state)
+    def _create_protocol(self) -> HttpConnection:
+        return HttpConnection(self.config, self.server_state, self.lifespan.state)
 
     async def run_until_stopped(self) -> None:
         async with self._cutting_off(WRITE_DEADLINE_SECONDS, unread=True):

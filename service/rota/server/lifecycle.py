@@ -92,9 +92,8 @@ def _servers(
 ) -> list[HttpServer]:
     """The API's, and that of the probes where they have a place of their own."""
     context = tls.context() if tls is not None else None
-    proxies = Proxies(settings.trusted_proxies) if settings.trusted_proxies else None
-    app = TrustedProxies(services.api, proxies) if proxies else services.api
-    services.api.fast_path.proxies = proxies
+    proxies = services.api.member_calls.proxies = Proxies(settings.trusted_proxies)
+    app = TrustedProxies(services.api, proxies) if proxies.networks else services.api
     counted = Connections(
         settings.budgets, room_for_http(beside_grpc=settings.grpc is not None), services.metrics.over_budget
     )
@@ -106,7 +105,7 @@ def _servers(
             drain_timeout_ms=drain_ms,
             tls=context,
             connections=counted,
-            fast_path=services.api.fast_path,
+            member_calls=services.api.member_calls,
         )
     ]
     if probed is not None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rota.access.certificates import PeerCertificate, read_certificate
 from rota.credentials import NewestContext
 from rota.observability.certificates import Validity
 from rota.server.access.files import LOOK_EVERY_S, Reread
@@ -90,15 +89,6 @@ class ServerTls:
 
         loaded = self._loaded.content
         return loaded, grpc.ssl_channel_credentials(loaded.client_ca, loaded.key, loaded.cert)
-
-
-def certificate_of(connection: ssl.SSLObject) -> PeerCertificate | None:
-    """The certificate that the client of a connection has shown; None where it has shown none that can be read."""
-    der = connection.getpeercert(binary_form=True) if connection.getpeercert() else None
-    try:
-        return read_certificate(der) if der else None
-    except ValueError:
-        return None
 
 
 def _load(files: TlsFiles) -> _Loaded:

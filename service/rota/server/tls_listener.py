@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 
 from rota.api.connections import Connection, Connections
-from rota.server.http_protocol import GuardedHttpProtocol
+from rota.api.http.connection import HttpConnection
 
 HANDSHAKE_SECONDS = 5.0
 ACCEPTED_AT_ONCE = 64
@@ -26,7 +26,7 @@ class TlsListener:
         bound: socket.socket,
         tls: ssl.SSLContext,
         connections: Connections,
-        create_protocol: Callable[[], GuardedHttpProtocol],
+        create_protocol: Callable[[], HttpConnection],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._bound = bound

@@ -16,7 +16,7 @@ import httpx
 import uvicorn
 from starlette.types import ASGIApp
 
-from rota.api.http.framing import BoundedHttpProtocol
+from rota.api.http.connection import HttpConfig
 from rota.client import Client
 from rota.client.stop_deadline import Step
 from rota.protocol.defaults import HOOKS_TIMEOUT_MS
@@ -150,18 +150,7 @@ class _Server(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, bound: socket.socket) -> None:
         self.bound = bound
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=BoundedHttpProtocol,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-            )
-        )
+        super().__init__(HttpConfig(app))
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,8 +1,7 @@
-"""The HTTP application: routes, the hot road for heartbeats, and one way to fail."""
+"""The HTTP application: routes, and one way to fail."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -19,11 +18,11 @@ from rota.api.access.guard import ADMIT_ALL, Guard, behind
 from rota.api.access.inquiry import Namespaces
 from rota.api.http.credentials import credentials_of
 from rota.api.http.draining import Draining
-from rota.api.http.fast_path import FastPath
 from rota.api.http.handlers import FenceKeys, Handlers, no_fence_keys, no_namespaces
 from rota.api.http.heartbeats import HeartbeatEndpoint
+from rota.api.http.member_calls import MemberCalls
 from rota.api.http.openapi import build_openapi
-from rota.api.http.operations import OPERATIONS, Operation
+from rota.api.http.operations import OPERATIONS
 from rota.api.http.origins import UNPROVEN, OriginCheck, explain
 from rota.api.http.rendered import (
     CALLER_GONE,
@@ -42,12 +41,10 @@ from rota.observability.printable import printable
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat
-from rota.wire.routes import PREFIX, ROUTES, Carrier, Route
+from rota.wire.routes import PREFIX, ROUTES
 
 Handler = Callable[[HttpRequest], Awaitable[ASGIApp]]
-ShortRoad = Callable[[Scope, Receive, dict[str, str]], Awaitable[Rendered]]
 
-_GROUP_CALL_PATH = re.compile(r"/v1/namespaces/([^/]+)/groups/([^/]+)/([a-z]+)")
 JWKS_PATH = "/.well-known/jwks.json"
 DOCUMENT_PATH = "/openapi.json"
 _GROUP = PREFIX + "/groups/{group_id}"
@@ -56,7 +53,7 @@ _MOST_QUOTED = 200
 
 
 class HttpApi:
-    """The ASGI application. What members call takes the short road; all else goes through FastAPI's router."""
+    """The ASGI application. Connections answer plain member calls before it."""
 
     def __init__(
         self,
@@ -83,17 +80,14 @@ class HttpApi:
             limits,
             metrics,
             self.draining,
-            self._heartbeats,
             fence_keys,
             namespaces,
             guard,
             admission,
             lambda: self.needs_restart,
         )
-        self._short_roads = self._calls_of_members()
-        operations = {type(operation.request): operation.operation_id for operation in OPERATIONS}
-        self.fast_path = FastPath(coordinator, limits, metrics, guard, self._origins, self._heartbeats, operations)
-        """For the connections of a server that this application is alone in."""
+        self.member_calls = MemberCalls(coordinator, limits, metrics, guard, self._origins)
+        """For the connections of a server that has this application alone."""
         self._streams = EventStreams(coordinator, limits, metrics, self.draining, ping_seconds)
         self._document: Rendered | None = None
         self.fastapi = _fastapi(limits, guarded=guard is not None)
@@ -119,14 +113,6 @@ class HttpApi:
                     self._guard.demand_proof(UNPROVEN)
         if tracing.spans is not None and scope["type"] == "http":
             tracing.adopt(tracing.spans, scope["headers"])
-        if scope["type"] == "http" and scope["method"] == "POST":
-            matched = _GROUP_CALL_PATH.fullmatch(scope["path"])
-            if matched is not None and matched[3] in self._short_roads:
-                operation, answer = self._short_roads[matched[3]]
-                work = answer(scope, receive, {"namespace": matched[1], "group_id": matched[2]})
-                rendered = await _outcome_of(work, operation, self.metrics)
-                await rendered.send(send)
-                return
         if root := scope.get("root_path"):  # The proxy took it off the path, of which it is a part for the router.
             scope = {**scope, "path": root + scope["path"]}
         await self.fastapi(scope, receive, send)
@@ -146,30 +132,12 @@ class HttpApi:
         self.draining.begin()
         self.metrics.draining()
 
-    def _calls_of_members(self) -> dict[str, tuple[str, ShortRoad]]:
-        """The calls with a body that a group's members make, by the last part of their path, with their names.
-
-        They are most of the traffic of a rebalance, and the router would cost more than their answers.
-        """
-        roads: dict[str, tuple[str, ShortRoad]] = {}
-        for operation in OPERATIONS:
-            route = ROUTES[type(operation.request)]
-            if route.carrier is Carrier.BODY and route.path.startswith(_GROUP + "/"):
-                roads[route.path.rpartition("/")[2]] = (operation.operation_id, self._short_road(route, operation))
-        return roads
-
-    def _short_road(self, route: Route, operation: Operation) -> ShortRoad:
-        if route.request is Heartbeat:
-            return lambda scope, receive, path: self._heartbeats.answer(scope, receive, **path)
-        call, name = self._handlers.call_with_body, operation.operation_id
-        return lambda scope, receive, path: call(scope, receive, route, name, path)
-
     def _routes(self) -> dict[str, dict[str, Handler]]:
         routes: dict[str, dict[str, Handler]] = defaultdict(dict)
         for operation in OPERATIONS:
             route = ROUTES[type(operation.request)]
             call = partial(self._handlers.call, route=route, operation=operation.operation_id)
-            handle = self._handlers.heartbeat if route.request is Heartbeat else call
+            handle = self._heartbeats.answer if route.request is Heartbeat else call
             routes[route.path][route.method] = self._answering(handle, operation.operation_id)
         removal = self._answering(self._handlers.remove_member, "membersRemove")
         routes[_GROUP + "/members/{member_id:path}"]["DELETE"] = removal

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
-from starlette.types import Receive, Scope
 
 from rota.api.access.guard import Admission, Guard
 from rota.api.access.inquiry import (
@@ -23,7 +22,6 @@ from rota.api.access.inquiry import (
 from rota.api.beginning import EARLIEST, After, from_earliest
 from rota.api.http.bodies import check_no_query, receive_document
 from rota.api.http.draining import Draining
-from rota.api.http.heartbeats import HeartbeatEndpoint
 from rota.api.http.rendered import Rendered, render_answer, render_document, render_problem
 from rota.api.http.shapes import COORDINATOR, EVENT, JOURNAL_QUERY, REMOVE_MEMBER_QUERY
 from rota.api.http.waiting import call_while_there
@@ -31,7 +29,7 @@ from rota.api.ports import ServedCoordinator
 from rota.observability.metrics import METRICS_MEDIA_TYPE, Metrics
 from rota.protocol.errors import ErrorCode, no_member
 from rota.protocol.limits import Limits
-from rota.protocol.messages import JoinGroup, LeaveGroup, LeaveReply, LeavingMember
+from rota.protocol.messages import JoinGroup, LeaveGroup, LeaveReply, LeavingMember, Request
 from rota.replica.ports import JournalEvent
 from rota.wire.fields import invalid
 from rota.wire.routes import Carrier, Route, decode_path, decode_request
@@ -59,7 +57,6 @@ class Handlers:
     limits: Limits
     metrics: Metrics
     draining: Draining
-    heartbeats: HeartbeatEndpoint
     fence_keys: FenceKeys
     namespaces: Namespaces
     guard: Guard | None
@@ -69,31 +66,25 @@ class Handlers:
     async def call(self, http: HttpRequest, route: Route, operation: str) -> Rendered:
         """Any request of the protocol: decode it as its route says, call, encode."""
         if route.carrier is Carrier.BODY:
-            return await self.call_with_body(http.scope, http.receive, route, operation, http.path_params)
-        document = route.shape.from_query(http.query_params.multi_items())
-        request = decode_request(route, http.path_params, document, self.limits)
+            request = await self._read_body(http, route)
+        else:
+            document = route.shape.from_query(http.query_params.multi_items())
+            request = decode_request(route, http.path_params, document, self.limits)
         return render_answer(await call_while_there(self.coordinator, request, http.receive, self.metrics, operation))
 
-    async def call_with_body(
-        self, scope: Scope, receive: Receive, route: Route, operation: str, path: Mapping[str, str]
-    ) -> Rendered:
-        """The same, for requests with a body."""
-        check_no_query(scope)
-        names = decode_path(path)
+    async def _read_body(self, http: HttpRequest, route: Route) -> Request:
+        check_no_query(http.scope)
+        names = decode_path(http.path_params)
         self.admission.admit_unread(route.request, names["namespace"], names.get("group_id") or names.get("topic", ""))
-        request = await receive_document(
-            scope,
-            receive,
+        request: Request = await receive_document(
+            http.scope,
+            http.receive,
             self.limits.request_max_bytes,
             lambda document: route.shape.decode(document, self.limits, **names),
         )
         if isinstance(request, JoinGroup):
-            client = scope.get("client")
-            request = replace(request, host=client[0] if client else "")
-        return render_answer(await call_while_there(self.coordinator, request, receive, self.metrics, operation))
-
-    async def heartbeat(self, http: HttpRequest) -> Rendered:
-        return await self.heartbeats.answer(http.scope, http.receive, **http.path_params)
+            return replace(request, host=http.client.host if http.client else "")
+        return request
 
     async def remove_member(self, http: HttpRequest) -> Rendered:
         """One member, so its own error is the answer's."""

@@ -1,15 +1,15 @@
-"""The hot path: heartbeats, straight on ASGI, one or many in a message."""
+"""Heartbeats, one or many in a message."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring as quoted
 from typing import Any
 
-from starlette.types import Receive, Scope
+from starlette.requests import Request as HttpRequest
+from starlette.types import Receive
 
 from rota.api.access.guard import ADMIT_ALL, Admission
 from rota.api.http.bodies import check_no_query, receive_document
@@ -51,34 +51,21 @@ class HeartbeatEndpoint:
         self._limits = limits
         self._metrics = metrics
 
-    async def answer(self, scope: Scope, receive: Receive, namespace: str, group_id: str) -> Rendered:
-        check_no_query(scope)
-        path: dict[str, Any] = dict(decode_path({"namespace": namespace, "group_id": group_id}))
-        self._admission.admit_unread(Heartbeat, namespace, group_id)
+    async def answer(self, http: HttpRequest) -> Rendered:
+        check_no_query(http.scope)
+        path: dict[str, Any] = dict(decode_path(http.path_params))
+        self._admission.admit_unread(Heartbeat, path["namespace"], path["group_id"])
         limits = self._limits
         request = await receive_document(
-            scope, receive, limits.request_max_bytes, lambda d: read_heartbeat(d, path, limits)
+            http.scope, http.receive, limits.request_max_bytes, lambda d: read_heartbeat(d, path, limits)
         )
         if isinstance(request, Batch):
-            answer = await self._answer_batch(request, receive)
-            self.count_batch(request.request, answer)
-            return render_json(batch_document(batch_heads(request.request), request.request, answer))
+            answer = await self._answer_batch(request, http.receive)
+            return render_heartbeats(request.request, answer, self._metrics)
         answer = self._coordinator.try_heartbeat(request) or await call_while_there(
-            self._coordinator, request, receive, self._metrics, OPERATION
+            self._coordinator, request, http.receive, self._metrics, OPERATION
         )
-        rendered = render_answer(answer)
-        self._metrics.heartbeat_answered(answer.reply.error)
-        return rendered
-
-    def count_batch(self, request: HeartbeatMany, answer: Answer) -> None:
-        """Count one heartbeat for each member, by its result."""
-        errors = _errors_of(request, answer)
-        if errors:
-            results = Counter(errors.get(beat.member_id, ErrorCode.NONE) for beat in request.members)
-            for result, members in results.items():
-                self._metrics.heartbeat_answered(result, members)
-        elif request.members:
-            self._metrics.heartbeat_answered(ErrorCode.NONE, len(request.members))
+        return render_heartbeats(request, answer, self._metrics)
 
     async def _answer_batch(self, batch: Batch, receive: Receive) -> Answer:
         request = batch.request
@@ -135,24 +122,27 @@ def read_heartbeat(document: dict[str, Any], path: dict[str, Any], limits: Limit
     return Batch(HeartbeatMany(**path, members=members), batch["wait_ms"])
 
 
-def batch_heads(request: HeartbeatMany) -> list[str]:
-    """The beginning of each member's line in the answer: what is known before there is one."""
-    return [f'{{"member_id":{quoted(beat.member_id)},"error":' for beat in request.members]
-
-
-def batch_document(heads: Sequence[str], request: HeartbeatMany, answer: Answer) -> bytes:
-    """The answer to a batch, a line for each member. Written out: this is the hot path."""
+def render_heartbeats(request: Heartbeat | HeartbeatMany, answer: Answer, metrics: Metrics) -> Rendered:
+    """The answer to one member, or a line for each of several. Counts each member by its result."""
     reply = answer.reply
+    if isinstance(request, Heartbeat):
+        rendered = render_answer(answer)
+        metrics.heartbeat_answered(rendered.code)
+        return rendered
     assert isinstance(reply, HeartbeatManyReply)
+    errors = _errors_of(request, answer)
+    found = [errors.get(beat.member_id, ErrorCode.NONE) for beat in request.members]
     place = f'"revision":{answer.revision},"epoch":{answer.epoch}}}'
     rest = f',"generation_id":{reply.generation_id},"state":{quoted(reply.state)},{place}'
-    errors = _errors_of(request, answer)
-    if not errors:
-        lines = f'"NONE"{rest},'.join([*heads, ""])[:-1]
-    else:
-        found = (errors.get(beat.member_id, ErrorCode.NONE) for beat in request.members)
-        lines = ",".join([f'{head}"{error.value}"{rest}' for head, error in zip(heads, found, strict=True)])
-    return f'{{"members":[{lines}],{place}'.encode()
+    lines = ",".join(
+        [
+            f'{{"member_id":{quoted(beat.member_id)},"error":"{error}"{rest}'
+            for beat, error in zip(request.members, found, strict=True)
+        ]
+    )
+    for result, members in Counter(found).items():
+        metrics.heartbeat_answered(result, members)
+    return render_json(f'{{"members":[{lines}],{place}'.encode())
 
 
 def _errors_of(request: HeartbeatMany, answer: Answer) -> dict[str, ErrorCode]:

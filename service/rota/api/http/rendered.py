@@ -1,4 +1,4 @@
-"""Answers as bytes: status, headers and body of what goes back, for whichever ASGI road it takes."""
+"""Answers as bytes: status, headers and body of what goes back, for whichever way it takes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ _JSON: Header = (b"content-type", b"application/json")
 _PROBLEM: Header = (b"content-type", PROBLEM_MEDIA_TYPE.encode())
 _CHALLENGE: Header = (b"www-authenticate", b'Bearer realm="rota"')
 _NO_STORE: Header = (b"cache-control", b"no-store")
-_CLOSE: Header = (b"connection", b"close")
 JSON_HEADERS = (_JSON, _NO_STORE)
 """Of every document that is no problem."""
 
@@ -61,22 +60,25 @@ class Rendered(NamedTuple):
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
 
-    def as_bytes(self, default_headers: Sequence[Header], *, closes: bool) -> bytes:
+    def as_bytes(self, default_headers: Sequence[Header], *, closes: bool = False) -> bytes:
         """The answer as it goes over the wire; with `closes` it is the last one of its connection."""
-        length = (b"content-length", b"%d" % len(self.body))
-        fields = lines_of([*default_headers, *self.headers, length, *([_CLOSE] if closes else [])])
-        return b"".join([STATUS_LINE[self.status], *fields, b"\r\n", self.body])
+        head, end = STATUS_LINE[self.status], b"connection: close\r\n" if closes else b""
+        for header in default_headers:
+            head += b"%b: %b\r\n" % header
+        lines = _JSON_LINES if self.headers is JSON_HEADERS else _lines_of(self.headers)
+        return b"%b%bcontent-length: %d\r\n%b\r\n%b" % (head, lines, len(self.body), end, self.body)
 
     def as_response(self) -> Response:
         headers = {name.decode(): value.decode() for name, value in self.headers}
         return Response(self.body, self.status, headers)
 
 
-def lines_of(headers: Iterable[Header]) -> list[bytes]:
+def _lines_of(headers: Iterable[Header]) -> bytes:
     """The headers as lines of an answer's head."""
-    return [b"%b: %b\r\n" % header for header in headers]
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
 
 
+_JSON_LINES = _lines_of(JSON_HEADERS)
 CALLER_GONE = Rendered(499, (), b"")
 """No client sees it: the connection is gone."""
 

@@ -1,4 +1,4 @@
-"""Answers that come later on the fast path: the connection treats them as it treats any other answer."""
+"""Answers to member calls that come later: the connection treats them as it treats any other answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 import pytest_asyncio
 
 from rota.api.http.app import create_app
-from rota.api.http.fast_path import MAX_REMEMBERED
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
@@ -25,7 +24,6 @@ from rota.protocol.messages import (
     Reply,
 )
 from tests.http.both_ways import (
-    LAST,
     PATH,
     PLAIN,
     Both,
@@ -124,80 +122,10 @@ async def test_an_unusual_commit_takes_the_ordinary_way(name: str, both: Both) -
     assert fast == 0
 
 
-def committed(both: Both) -> list[int]:
-    """The offsets of the commits that the coordinator was asked for."""
-    commits = [request for request in both.scripted.requests if isinstance(request, CommitOffsets)]
-    return [offset.offset for commit in commits for offset in commit.offsets]
-
-
-async def test_commits_behind_the_same_head_are_read_each(both: Both) -> None:
-    """The connection remembers the head alone; a body may hold empty lines, as JSON does."""
-    blank = a_commit(43).replace(b'{"member_id"', b'{\r\n\r\n"member_id"').replace(b"Length: 94", b"Length: 98")
-
-    answer, fast = await compare(both, a_commit(41), a_commit(42), blank, blank, a_commit(44))
-
-    assert answers_in(answer) == [200] * 6
-    assert fast == 5
-    assert committed(both) == [41, 42, 43, 43, 44]
-
-
-@pytest.mark.parametrize("cut", [1, 60, -95, -94, -93, -1])
-async def test_a_commit_behind_a_known_head_may_arrive_in_parts(cut: int, both: Both) -> None:
-    answer, _ = await compare(both, a_commit(41), a_commit(42)[:cut], a_commit(42)[cut:], a_commit(43))
-
-    assert answers_in(answer) == [200] * 4
-    assert committed(both) == [41, 42, 43]
-
-
-@pytest.mark.parametrize("more", [b" ", b"\r\n", b"X", a_commit(43), a_request(), a_commit(43)[:-1]])
-async def test_only_a_whole_commit_is_taken_behind_a_known_head(more: bytes, both: Both) -> None:
-    """More bytes belong to the next request, whatever they are."""
-    both.scripted.reply = lambda r: HeartbeatReply(generation_id=7) if isinstance(r, Heartbeat) else DONE
-
-    answer = await both.fast.exchange(a_commit(41), a_commit(42) + more)
-
-    assert answers_in(answer)[:2] == [200, 200]
-    assert committed(both)[:2] == [41, 42]
-
-
-async def test_a_broken_body_behind_a_known_head_is_rejected_alike(both: Both) -> None:
-    broken = a_commit(42).replace(b'"offset":42}]}', b'"offset":42}]]')
-
-    answer, fast = await compare(both, a_commit(41), broken, a_commit(43))
-
-    assert answers_in(answer) == [200, 400, 200, 200]
-    assert fast == 2
-
-
-async def test_a_known_head_inside_of_a_body_is_none(both: Both) -> None:
-    outer = a_request(b'{"member_id":', path=OFFSETS, length=str(13 + len(a_commit())))
-
-    answer, _ = await compare(both, a_commit(), outer, a_commit())
-
-    assert answers_in(answer) == [200, 400, 200]
-
-
-async def test_known_heads_are_bounded_and_given_back(both: Both) -> None:
-    path = both.fast.api.fast_path
-    before = path.remembered_bytes
-    reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
-    kept = []
-    for number in range(3 * MAX_REMEMBERED):
-        writer.write(a_commit().replace(b"indexers", b"indexers-%d" % number))
-        await reader.readuntil(b"]")
-        kept.append(path.remembered_bytes - before)
-    writer.write(LAST)
-    await reader.read()
-    writer.close()
-
-    assert 0 < min(kept) <= max(kept) < MAX_REMEMBERED * len(a_commit())
-    assert path.remembered_bytes == before
-
-
 @pytest.mark.parametrize("reply", BEAT_REPLIES)
 @pytest.mark.parametrize("name", BEATS)
 async def test_a_heartbeat_that_another_replica_answers_is_fast(name: str, reply: str, both: Both) -> None:
-    """Three times on one connection, which remembers it."""
+    """Three times on one connection."""
     both.scripted.reply, both.scripted.heartbeats_at_once = BEAT_REPLIES[reply], False
 
     _, fast = await compare(both, *[BEATS[name]] * 3)
@@ -268,12 +196,8 @@ async def test_requests_behind_a_commit_wait_for_its_answer(both: Both) -> None:
     assert [type(request) for request in both.scripted.requests] == [CommitOffsets, Heartbeat, CommitOffsets]
 
 
-@pytest.mark.parametrize("is_remembered", [False, True])
-async def test_requests_behind_a_heartbeat_wait_for_its_answer(is_remembered: bool, both: Both) -> None:
+async def test_requests_behind_a_heartbeat_wait_for_its_answer(both: Both) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
-    if is_remembered:
-        writer.write(a_request())
-        await reader.readuntil(b"}")
     both.scripted.reply = None
     writer.write(a_request())
     await until(lambda: bool(both.scripted.parked))

@@ -1,4 +1,4 @@
-"""The fast path answers what it may, and every answer is that of the ordinary way, byte for byte."""
+"""The connection answers plain member calls, and every answer is that of the router, byte for byte."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ import pytest
 import pytest_asyncio
 from opentelemetry.sdk.trace import TracerProvider
 
-from rota.api.http.fast_path import MAX_BODY_BYTES, MAX_REMEMBERED, MAX_REMEMBERED_BYTES
+from rota.api.http.connection import HttpConnection
+from rota.api.http.member_calls import MAX_BODY_BYTES
 from rota.observability import tracing
 from rota.observability.otel import OtelSpans
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import FenceReply, Heartbeat, HeartbeatMany, HeartbeatReply, LeaderReply, Reply
 from rota.replica.ports import Answer
-from rota.server.fast_protocol import FastHttpProtocol
 from tests.fuzz.mutations import mutated
 from tests.http.both_ways import (
     BEAT,
-    LAST,
     PATH,
     PLAIN,
     Both,
@@ -182,7 +181,7 @@ async def test_what_is_unusual_takes_the_ordinary_way(name: str, both: Both) -> 
 
 @pytest.mark.parametrize("name", READS)
 async def test_a_fence_or_a_leader_is_answered_fast(name: str, both: Both) -> None:
-    """Twice on one connection: the second time the request is remembered."""
+    """Twice on one connection."""
     request, both.scripted.reply = READS[name]
 
     answer, fast = await compare(both, request, request)
@@ -273,74 +272,9 @@ async def test_bytes_that_are_nearly_right_get_the_same_answers(seed: int, both:
         assert plain == fast, parts
 
 
-async def test_requests_that_repeat_are_answered_anew_each_time(both: Both) -> None:
-    """The connection remembers the request, never its answer."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
-    states = []
-    for generation_id in range(3):
-        both.scripted.reply = HeartbeatReply(generation_id=generation_id, state="Stable")
-        for _ in range(2):
-            writer.write(a_request())
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            states.append(await reader.readexactly(length))
-    writer.close()
-
-    assert [b'"generation_id":%d,' % (n // 2) in state for n, state in enumerate(states)] == [True] * 6
-    assert both.scripted.requests == [Heartbeat("default", "indexers", "m-1", 7, wait_ms=0)] * 6
-    assert both.fast.ordinary == 0
-
-
-async def test_what_a_connection_remembers_is_bounded_and_given_back(both: Both) -> None:
-    path = both.fast.api.fast_path
-    before = path.remembered_bytes
-    reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
-    most = 0
-    for number in range(3 * MAX_REMEMBERED):
-        writer.write(a_request(b'{"member_id":"m-%d","generation_id":7}' % number))
-        await reader.readuntil(b"}")
-        most = max(most, path.remembered_bytes - before)
-    writer.write(a_request(BATCH.ljust(2 * MAX_REMEMBERED_BYTES)))
-    await reader.readuntil(b"]")
-    most = max(most, path.remembered_bytes - before)
-
-    assert 0 < most <= MAX_REMEMBERED_BYTES
-    writer.write(LAST)
-    await reader.read()
-    writer.close()
-    assert path.remembered_bytes == before
-
-
-@pytest.mark.parametrize("size", [len(a_request()) - 1, len(a_request()) + 1])
-async def test_only_the_same_bytes_are_taken_for_a_repeated_request(size: int, both: Both) -> None:
-    request = a_request()
-
-    answer, _ = await compare(both, request, request[:size], request[size:] or b"\r\n")
-
-    assert answer.count(b"HTTP/1.1 200") == 3
-
-
-async def test_a_remembered_request_inside_of_a_body_is_none(both: Both) -> None:
-    """The same bytes, while the parser is in the middle of another request."""
-    request = a_request()
-    outer = a_request(b'{"member_id":', length=str(13 + len(request)))
-
-    answer, _ = await compare(both, request, outer, request)
-
-    assert (answer.count(b"HTTP/1.1 200"), answer.count(b"HTTP/1.1 400")) == (2, 1)
-
-
-async def test_a_remembered_request_inside_of_a_head_is_none(both: Both) -> None:
-    request = a_request()
-
-    answer, _ = await compare(both, request, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ", request)
-
-    assert b"HTTP/1.1 400" in answer or answer.count(b"HTTP/1.1 200") <= 3
-
-
 @pytest.mark.parametrize("headers", [PLAIN, (*PLAIN, "Rota-Note: ordinary")])
 async def test_a_request_while_another_is_under_way_waits_for_it(headers: tuple[str, ...], both: Both) -> None:
-    """The bytes of a remembered request, behind a call that is parked, either way."""
+    """Behind a call that is parked, either way."""
     request, reply = a_request(), HeartbeatReply(generation_id=7, state="Stable")
     both.scripted.reply = lambda r: None if isinstance(r, Heartbeat) and r.wait_ms else reply
     reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
@@ -363,7 +297,6 @@ async def test_a_request_while_another_is_under_way_waits_for_it(headers: tuple[
 
 
 async def test_where_calls_are_traced_all_take_the_ordinary_way(both: Both) -> None:
-    """Also one that is remembered."""
     reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
     writer.write(a_request())
     await reader.readuntil(b"}")
@@ -386,7 +319,7 @@ async def test_the_time_of_keep_alive_begins_anew_with_each_answer(both: Both) -
     await reader.readuntil(b"}")
     local = writer.get_extra_info("sockname")
     protocols = both.fast.server.server_state.connections
-    protocol = next(p for p in protocols if isinstance(p, FastHttpProtocol) and p.client == local)
+    protocol = next(p for p in protocols if isinstance(p, HttpConnection) and p.client == local)
 
     protocol.timeout_keep_alive_handler()
     writer.write(a_request())

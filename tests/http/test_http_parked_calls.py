@@ -1,4 +1,4 @@
-"""Parked calls on the fast path: joins, syncs and heartbeats that wait, beside the same calls on the ordinary way."""
+"""Calls that park: joins, syncs and heartbeats that wait, answered by the connection and by the router."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rota.api.http import framing
+from rota.api.http import connection as http_connection
 from rota.api.http.app import create_app
-from rota.api.http.fast_path import MAX_BODY_BYTES
+from rota.api.http.member_calls import MAX_BODY_BYTES
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
@@ -173,7 +173,7 @@ async def both(servers: Both) -> Both:
 @pytest.mark.parametrize("reply", JOIN_REPLIES)
 @pytest.mark.parametrize("name", JOINS)
 async def test_a_join_is_answered_fast(name: str, reply: str, both: Both) -> None:
-    """Twice on one connection, which knows the head the second time."""
+    """Twice on one connection."""
     both.scripted.reply = JOIN_REPLIES[reply]
 
     _, fast = await compare(both, JOINS[name], JOINS[name])
@@ -477,7 +477,7 @@ async def test_bytes_are_refused_on_a_connection_in_use(name: str, before: bytes
 @pytest.mark.parametrize("way", ["fast", "plain"])
 async def test_a_body_behind_an_answer_keeps_its_time(way: str, both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     """A body arrives that is not the rest of the request which was answered, and its client may wait for a sign."""
-    monkeypatch.setattr(framing, "REST_DEADLINE_SECONDS", 0)
+    monkeypatch.setattr(http_connection, "REST_DEADLINE_SECONDS", 0)
     head, body = a_wait(*PLAIN, "Expect: 100-continue").split(b"\r\n\r\n")
     for expects in (True, False):
         reader, writer = await parked(both, getattr(both, way), a_wait())
@@ -494,7 +494,7 @@ async def test_a_body_behind_an_answer_keeps_its_time(way: str, both: Both, monk
 
 
 async def test_a_member_lives_on_one_connection(both: Both) -> None:
-    """It joins, syncs, waits, and joins again: the heads are known by then."""
+    """It joins, syncs, waits, and joins again."""
     replies: dict[type, Reply] = {JoinGroup: JOINED, SyncGroup: SYNCED, Heartbeat: STABLE}
     both.scripted.reply = lambda r: replies[type(r)]
     life = [a_join(), a_sync(), a_wait(), a_wait(), a_join(b',"member_id":"m-1"'), a_join(), a_sync(), a_wait()]

@@ -1,4 +1,4 @@
-"""The guard on the fast path: the same answers as on the ordinary way, and permissions end at the same time."""
+"""The guard before member calls: the same answers as those of the router, and permissions end at the same time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import httpx
 import pytest
 import pytest_asyncio
+from httptools import HttpRequestParser
 
 from rota.access.proxies import Proxies, parse_networks
-from rota.api.http.fast_path import FastConnection
 from rota.server.proxies import TrustedProxies
 from tests.access.guarded import GROUP, NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer
 from tests.access.issuers import service_account
@@ -35,7 +35,7 @@ PATH = f"/v1/namespaces/{NAMESPACE}/groups/{GROUP}/heartbeat"
 
 @dataclass
 class Guarded:
-    """A service behind its guard, served with and without the fast path, and a member of a group."""
+    """A service behind its guard, whose connections answer member calls, and do not, and a member of a group."""
 
     service: Service
     both: Both
@@ -223,7 +223,7 @@ async def test_each_caller_removes_a_member_or_not_both_ways(name: str, guarded:
 
 @dataclass
 class Parked:
-    """A call that waits on a connection of its own, which has taken the fast path."""
+    """A call that waits on a connection of its own, which answers it itself."""
 
     guarded: Guarded
     reader: asyncio.StreamReader
@@ -302,7 +302,7 @@ async def test_a_parked_call_is_held_until_its_client_is_gone(name: str, guarded
     assert (open_meanwhile, len(service.guard.open_work)) == (open_before + 1, open_before)
 
 
-async def test_parked_calls_are_bounded_on_the_fast_path(guarded: Guarded) -> None:
+async def test_parked_calls_are_bounded_on_the_connection(guarded: Guarded) -> None:
     """They make room when they are answered, and when their client is gone."""
     service = guarded.service
     token = service.secrets.a_token("few", namespace="few")
@@ -339,7 +339,7 @@ async def test_a_fence_is_confirmed_by_the_store_first(guarded: Guarded) -> None
     assert (answer[:12], fast) == (b"HTTP/1.1 200", 0)
 
 
-async def test_quotas_hold_for_reads_on_the_fast_path(guarded: Guarded) -> None:
+async def test_quotas_hold_for_reads_on_the_connection(guarded: Guarded) -> None:
     token = guarded.service.secrets.a_token("reader", "viewer", "narrow")
     path = "/v1/namespaces/narrow/groups/g/leader"
     request = a_request(b"", PLAIN[0], f"Authorization: Bearer {token}", path=path, method="GET")
@@ -411,7 +411,7 @@ async def test_what_is_revoked_ends_on_a_connection_that_is_open(end: str, guard
 
 @pytest.mark.parametrize("is_elsewhere", [False, True])
 @pytest.mark.parametrize("is_batch", [False, True])
-async def test_quotas_hold_on_the_fast_path(
+async def test_quotas_hold_on_the_connection(
     is_batch: bool, is_elsewhere: bool, guarded: Guarded, request: pytest.FixtureRequest
 ) -> None:
     """Heartbeats of a member that come too soon cost what any request costs; those at its pace are free."""
@@ -429,7 +429,7 @@ async def test_quotas_hold_on_the_fast_path(
     assert guarded.both.fast.ordinary == 1
 
 
-async def test_a_new_quota_counts_heartbeats_that_are_remembered(guarded: Guarded) -> None:
+async def test_a_new_quota_counts_on_a_connection_that_is_open(guarded: Guarded) -> None:
     secrets, both = guarded.service.secrets, guarded.both
     token = secrets.a_token("later", "operator", "later")
     member_id = await a_member(guarded.service.http, token, "later", "g")
@@ -465,18 +465,19 @@ async def ask(request: bytes, reader: asyncio.StreamReader, writer: asyncio.Stre
 
 
 @pytest.mark.parametrize("trusted", ["", "127.0.0.0/8", "127.0.0.1, 10.0.0.0/8"])
-@pytest.mark.parametrize("hops", [[], ["192.0.2.7"], ["192.0.2.7, 10.1.1.1"], ["192.0.2.7", "192.0.2.8"], ["x"]])
-async def test_the_clients_address_is_that_of_the_ordinary_way(trusted: str, hops: list[str], guarded: Guarded) -> None:
-    proxies = Proxies(parse_networks(trusted)) if trusted else None
+@pytest.mark.parametrize("hops", ["", "192.0.2.7", "192.0.2.7, 10.1.1.1", "x"])
+async def test_the_clients_address_is_that_of_the_router(trusted: str, hops: str, guarded: Guarded) -> None:
+    proxies, calls = Proxies(parse_networks(trusted)), guarded.both.fast.api.member_calls
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"9")]
-    headers += [(b"x-forwarded-for", hop.encode()) for hop in hops]
-    path = guarded.both.fast.api.fast_path
+    headers += [(b"x-forwarded-for", hops.encode())] if hops else []
+    parser = HttpRequestParser(object())
+    parser.feed_data(guarded.heartbeat())
 
-    path.proxies = proxies
-    head = FastConnection(path, "127.0.0.1", None).plan(b"POST", PATH.encode(), headers)
-    path.proxies = None
+    calls.proxies, former = proxies, calls.proxies
+    head = calls.sender("127.0.0.1", None).plan(parser, PATH.encode(), headers)
+    calls.proxies = former
 
-    reported = TrustedProxies(guarded.service.api, proxies)._changes("127.0.0.1", headers) if proxies else {}
+    reported = TrustedProxies(guarded.service.api, proxies)._changes("127.0.0.1", headers) if trusted else {}
     assert head is not None
     assert head.origin == reported.get("client", ("127.0.0.1", 0))[0]
 

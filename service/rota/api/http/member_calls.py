@@ -1,0 +1,353 @@
+"""Member calls in their plain form, which the connection answers from the parser's callbacks (ADR 79).
+
+A call is plain if a known caller sends it in one piece, with the headers that clients of ours send. FastAPI's router
+has all others. Both ways have the guard, the coordinator, the metrics and the renderer in common, and the rules of
+reading a body, so that they differ in cost only. Nothing is counted or charged before it is certain that the answer is
+given here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from typing import Annotated, Any, NamedTuple, TypeAlias
+
+import httptools
+import msgspec
+
+from rota.access.caller import Caller
+from rota.access.proxies import FORWARDED_FOR, Proxies
+from rota.api.access.guard import ADMIT_ALL, Guard
+from rota.api.access.identity import CURRENT, NO_CREDENTIALS, ORIGIN, Credentials, Identity
+from rota.api.http.credentials import NOTE_HEADER
+from rota.api.http.heartbeats import OPERATION, render_heartbeats
+from rota.api.http.operations import OPERATIONS
+from rota.api.http.origins import OriginCheck
+from rota.api.http.rendered import CALLER_GONE, Header, Rendered, render_answer, render_failure
+from rota.api.ports import ServedCoordinator
+from rota.observability import tracing
+from rota.observability.metrics import Count, Metrics
+from rota.protocol.errors import RejectedRequest
+from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN, check_instance_id, check_member_id
+from rota.protocol.limits import MAX_SAFE_INTEGER, MAX_WAIT_MS, Limits
+from rota.protocol.messages import (
+    NO_GENERATION,
+    CommitOffsets,
+    GetLeader,
+    Heartbeat,
+    HeartbeatMany,
+    JoinGroup,
+    LeaveGroup,
+    MemberHeartbeat,
+    SyncGroup,
+    VerifyFence,
+    parks_for_ms,
+)
+from rota.replica.forwarding import Submitted
+from rota.replica.ports import Answer, Cancel, unpark
+from rota.wire.documents import parse_document
+from rota.wire.fields import INT32_MAX
+from rota.wire.json_commits import read_plain_commit
+from rota.wire.json_joins import read_plain_join, read_plain_sync
+from rota.wire.routes import ROUTES
+
+MAX_BODY_BYTES = 64 * 1024
+
+MemberCall: TypeAlias = Submitted | VerifyFence | GetLeader
+_CALLS: dict[tuple[bytes, bytes], type[MemberCall]] = {
+    (b"POST", b"heartbeat"): Heartbeat,
+    (b"POST", b"offsets"): CommitOffsets,
+    (b"POST", b"join"): JoinGroup,
+    (b"POST", b"sync"): SyncGroup,
+    (b"POST", b"leave"): LeaveGroup,
+    (b"POST", b"fence"): VerifyFence,
+    (b"GET", b"leader"): GetLeader,
+}
+_READS = (VerifyFence, GetLeader)
+_PATH = re.compile(rf"/v1/namespaces/({NAMESPACE_PATTERN})/groups/({NAME_PATTERN})/([a-z]+)".encode())
+_FORWARDED_FOR = FORWARDED_FOR.encode()
+_UNUSUAL = frozenset(
+    {b"content-encoding", b"expect", b"origin", b"sec-fetch-site", b"transfer-encoding", b"upgrade", NOTE_HEADER}
+)
+"""Headers that change what a request means, beside those that are read. All others mean nothing on either way."""
+
+
+class Head(NamedTuple):
+    """The head of a plain call."""
+
+    call: type[MemberCall]
+    namespace: str
+    group_id: str
+    authorization: bytes
+    origin: str
+    """The address that the call comes from, past proxies that are trusted."""
+
+
+class MemberCalls:
+    """What the connections of a server have in common."""
+
+    def __init__(
+        self,
+        coordinator: ServedCoordinator,
+        limits: Limits,
+        metrics: Metrics,
+        guard: Guard | None,
+        origins: OriginCheck,
+    ) -> None:
+        self.coordinator = coordinator
+        self.limits = limits
+        self.metrics = metrics
+        self.guard = guard
+        self.admission = guard or ADMIT_ALL
+        self.origins = origins
+        self.operations = {type(each.request): each.operation_id for each in OPERATIONS}
+        """The names under which metrics count requests."""
+        self.proxies = Proxies()
+        """Those whose word on a client's address counts. Set before the first connection."""
+        self.max_body_bytes = min(MAX_BODY_BYTES, limits.request_max_bytes)
+
+    def sender(self, host: str, certificate: Caller | None) -> Sender:
+        """The other end of a connection, at this address, with the caller that its certificate names."""
+        return Sender(self, host, certificate)
+
+
+class Sender:
+    """The other end of one connection."""
+
+    def __init__(self, calls: MemberCalls, host: str, certificate: Caller | None) -> None:
+        self._calls = calls
+        self._host = host
+        self._is_proxy = calls.proxies.trust(host)
+        self._certificate = certificate
+        self._accepted_host: bytes | None = None
+        """The `Host` of the latest call: to judge it anew takes longer than to answer a heartbeat."""
+
+    def plan(self, parser: httptools.HttpRequestParser, url: bytes, headers: Sequence[Header]) -> Head | None:
+        """The head of a request, if it is that of a plain call."""
+        matched = _PATH.fullmatch(url)
+        if matched is None or tracing.spans is not None:
+            return None
+        namespace, group_id, name = matched.groups()
+        calls, call, found = self._calls, _CALLS.get((parser.get_method(), name)), dict(headers)
+        if call is None or len(found) < len(headers) or not _UNUSUAL.isdisjoint(found):
+            return None
+        length, content_type = found.get(b"content-length", b"0"), found.get(b"content-type")
+        if call is GetLeader:
+            if content_type is not None or b"content-length" in found:
+                return None
+        elif content_type != b"application/json" or not 0 < int(length) <= calls.max_body_bytes:
+            return None
+        if not parser.should_keep_alive():
+            return None
+        connection = found.get(b"connection")
+        # Without this header HTTP/1.1 alone keeps a connection.
+        if connection is not None and (connection.lower() != b"keep-alive" or parser.get_http_version() != "1.1"):
+            return None
+        host = found.get(b"host", b"")
+        if host != self._accepted_host:
+            if not calls.origins.accepts(host):
+                return None
+            self._accepted_host = host
+        origin = self._host
+        if self._is_proxy and _FORWARDED_FOR in found:
+            origin = calls.proxies.client_of(origin, [found[_FORWARDED_FOR].decode("latin-1")])
+        return Head(call, namespace.decode(), group_id.decode(), found.get(b"authorization", b""), origin)
+
+    def answer(self, head: Head, body: bytes) -> Rendered | PendingAnswer | None:
+        """The answer to a plain call, or what will have it; None if the call has to go through the router."""
+        guard = self._calls.guard
+        if guard is None:
+            return self._answer(head, body)
+        credentials = NO_CREDENTIALS
+        if head.authorization or self._certificate is not None:
+            credentials = Credentials(head.authorization, self._certificate)
+        identity = guard.authenticator.known(credentials)
+        # A context of its own, as that of a request's task: in it the guard finds the caller, also later.
+        return None if identity is None else Context().run(self._answer_to, identity, head, body)
+
+    def _answer_to(self, identity: Identity, head: Head, body: bytes) -> Rendered | PendingAnswer | None:
+        CURRENT.set(identity)
+        ORIGIN.set(head.origin)
+        return self._answer(head, body)
+
+    def _answer(self, head: Head, body: bytes) -> Rendered | PendingAnswer | None:
+        calls = self._calls
+        operation, coordinator = calls.operations[head.call], calls.coordinator
+        try:
+            calls.admission.admit_unread(head.call, head.namespace, head.group_id)
+            request: Any = read_body(head, body, calls.limits)
+            if request is None:
+                return None
+            answer: Answer | None = None
+            if head.call is Heartbeat:
+                answer = coordinator.try_heartbeat(request)
+            elif head.call in _READS:
+                answer = coordinator.try_read(request)
+                if answer is None:
+                    return None
+            if answer is None:
+                pending = PendingAnswer(request, operation, calls.metrics)
+                pending.submit(coordinator)
+                return pending.rendered or pending
+            rendered = (
+                render_heartbeats(request, answer, calls.metrics) if head.call is Heartbeat else render_answer(answer)
+            )
+        except RejectedRequest:
+            # The router says why. The coordinator's rejections are answers.
+            return None
+        except Exception as error:
+            # The parser would report it as bytes that are not HTTP.
+            rendered = render_failure(error, operation)
+        calls.metrics.request_answered(operation, rendered.code)
+        return rendered
+
+
+def read_body(head: Head, body: bytes, limits: Limits) -> MemberCall | None:
+    """The request of a plain call; None for one that the router reads, or rejects. May raise `RejectedRequest`."""
+    call, namespace, group_id = head.call, head.namespace, head.group_id
+    if call is Heartbeat:
+        return _read_heartbeats(body, namespace, group_id, limits)
+    document = parse_document(body)
+    plain: MemberCall | None = None
+    path = {"namespace": namespace, "group_id": group_id}
+    if call is CommitOffsets:
+        plain = read_plain_commit(document, namespace, group_id, limits)
+    elif call is JoinGroup:
+        path["host"] = head.origin
+        plain = read_plain_join(document, namespace, group_id, head.origin, limits)
+    elif call is SyncGroup:
+        plain = read_plain_sync(document, namespace, group_id, limits)
+    if plain is not None:
+        return plain
+    decoded: MemberCall = ROUTES[call].shape.decode(document, limits, **path)
+    return decoded
+
+
+class _Member(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """The heartbeat of one member among several."""
+
+    member_id: str
+    generation_id: Annotated[int, msgspec.Meta(ge=NO_GENERATION, le=INT32_MAX)]
+    group_instance_id: str | None = None
+
+
+class _Beat(_Member, gc=False):
+    """The body of one member's heartbeat."""
+
+    wait_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_SAFE_INTEGER)] = 0
+
+
+class _Beats(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """The body of several members' heartbeats, without a wait."""
+
+    members: list[_Member]
+
+
+_decode_beat = msgspec.json.Decoder(_Beat).decode
+_decode_beats = msgspec.json.Decoder(_Beats).decode
+
+
+def _read_heartbeats(body: bytes, namespace: str, group_id: str, limits: Limits) -> Heartbeat | HeartbeatMany | None:
+    try:
+        beat = _decode_beat(body)
+    except msgspec.DecodeError:
+        return _read_several(body, namespace, group_id, limits)
+    _check(beat)
+    wait_ms = min(beat.wait_ms, MAX_WAIT_MS)
+    return Heartbeat(namespace, group_id, beat.member_id, beat.generation_id, beat.group_instance_id, wait_ms)
+
+
+def _read_several(body: bytes, namespace: str, group_id: str, limits: Limits) -> HeartbeatMany | None:
+    try:
+        beats = _decode_beats(body).members
+    except msgspec.DecodeError:
+        return None
+    if not 0 < len(beats) <= limits.group_max_size:
+        return None
+    for beat in beats:
+        _check(beat)
+    members = [MemberHeartbeat(each.member_id, each.generation_id, each.group_instance_id) for each in beats]
+    return HeartbeatMany(namespace, group_id, tuple(members))
+
+
+def _check(beat: _Member) -> None:
+    check_member_id(beat.member_id)
+    if beat.group_instance_id is not None:
+        check_instance_id(beat.group_instance_id)
+
+
+class PendingAnswer:
+    """An answer that is not there yet: its call is not durable, waits for other members, or is another replica's.
+
+    It takes the place of uvicorn's RequestResponseCycle on its connection, and has its names. So a client that closes,
+    sends its next requests or stops reading meanwhile, a server that stops, and the deadlines of a connection find what
+    they find for any other request. A call that is parked holds no task and no future here, and ends with its client.
+    """
+
+    # Most of these stay as they are here. `message_event` is never awaited, and `body` never read.
+    message_event = asyncio.Event()
+    body: bytes | bytearray = b""
+    response_started = response_complete = disconnected = False
+    keep_alive = True
+    rendered: Rendered | None = None
+    write: Callable[[PendingAnswer, Rendered], None] | None = None
+    """Set by the connection if the answer is not known at once."""
+    _waiters: Count | None = None
+    """The calls that are parked, with this one among them."""
+    _cancel: Cancel | None = None
+
+    def __init__(self, request: Submitted, operation: str, metrics: Metrics) -> None:
+        self._request = request
+        self._operation = operation
+        self._metrics = metrics
+
+    def submit(self, coordinator: ServedCoordinator) -> None:
+        """Start the call. One that may park counts as parked, and is cancelled when its client is gone."""
+        try:
+            cancel = coordinator.submit(self._request, self._answered)
+        except Exception as error:
+            self._end(render_failure(error, self._operation))
+            return
+        if self.rendered is None and parks_for_ms(self._request) > 0:
+            waiters = self._metrics.waiters(OPERATION if isinstance(self._request, Heartbeat) else self._operation)
+            self._waiters, self._cancel = waiters, cancel
+            waiters.number += 1
+
+    def hang_up(self) -> None:
+        """The connection has ended. A call that does not park goes on, since it may have changed something."""
+        if self._waiters is None or self.rendered is not None:
+            return
+        cancel, self.rendered = self._cancel, CALLER_GONE
+        self._unpark()
+        self._metrics.request_answered(self._operation, "GONE")
+        unpark(cancel)
+
+    def _answered(self, answer: Answer) -> None:
+        if self.rendered is CALLER_GONE:
+            return
+        try:
+            if isinstance(self._request, (Heartbeat, HeartbeatMany)):
+                rendered = render_heartbeats(self._request, answer, self._metrics)
+            else:
+                rendered = render_answer(answer)
+        except Exception as error:
+            rendered = render_failure(error, self._operation)
+        self._end(rendered)
+
+    def _end(self, rendered: Rendered) -> None:
+        """Keep the only answer, and write it: a second one would be read as that of the next request."""
+        assert self.rendered is None
+        self.rendered = rendered
+        if self._waiters is not None:
+            self._unpark()
+        self._metrics.request_answered(self._operation, rendered.code)
+        if self.write is not None and not self.disconnected:
+            self.write(self, rendered)
+
+    def _unpark(self) -> None:
+        assert self._waiters is not None
+        self._waiters.number -= 1
+        # The call knows its answer as well: the two would live until the collector comes.
+        self._cancel = None
