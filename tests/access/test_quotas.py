@@ -6,7 +6,6 @@ import pytest
 
 from rota.access.buckets import BURST_S, Bucket, Turns
 from rota.access.document import AccessDocument, InvalidAccess, read_document
-from rota.access.known_members import Beating as Repeated
 from rota.access.meter import Meter
 from rota.access.quotas import Held, Quota, Stored, payer_of, quota_of
 from rota.api.access.meters import LOOK_EVERY_MS, STREAM, WATCH, Meters
@@ -65,7 +64,6 @@ class Beating:
 
     def __init__(self, requests_per_s: int = 5, *, road: str = "from memory") -> None:
         self.clock, self._road = Clock(), road
-        self._repeated: dict[tuple[str, ...], Repeated] = {}
         policy = Changing()
         policy.allow(requests_per_s)
         self.meters = Meters(policy, Limits(), self.clock)
@@ -82,10 +80,6 @@ class Beating:
             reply = m.HeartbeatManyReply(
                 errors=tuple(m.HeartbeatError(e, error) for e in member_ids if error is not NONE)
             )
-        if self._road == "repeated" and error is NONE:
-            repeated = self._repeated.setdefault((caller, *member_ids), Repeated(caller, request))
-            asked = self.meters.asked_by(caller, request.namespace, self.clock.now_ms)
-            return self.meters.refusal_of_alive(repeated, asked, self.clock.now_ms)
         if self._road != "by a call":
             return self.meters.refusal_of_answered(caller, request, reply)
         refusal = self.meters.refusal_of(caller, request)
@@ -95,8 +89,8 @@ class Beating:
 
 
 NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID
-ROADS = pytest.mark.parametrize("road", ["from memory", "by a call", "repeated"])
-"""Heartbeats are answered at once, by a call, or at once on a connection that has sent the same before."""
+ROADS = pytest.mark.parametrize("road", ["from memory", "by a call"])
+"""Heartbeats are answered at once, or by a call."""
 
 
 @ROADS

@@ -29,19 +29,6 @@ _Times = dict[Place, dict[str, int]]
 _EMPTY: dict[str, int] = {}
 
 
-class Beating:
-    """The members that one message of heartbeats names: kept with a message that comes again and again."""
-
-    __slots__ = ("member_ids", "payer", "place", "too_soon_until_ms")
-
-    def __init__(self, payer: str, request: Beats) -> None:
-        self.payer = payer
-        self.place: Place = (payer, request.namespace, request.group_id)
-        self.member_ids = _ids(request)
-        self.too_soon_until_ms = NEVER
-        """Until then no member is due again: each has had a heartbeat in time less than its pace before that."""
-
-
 class KnownMembers:
     """Members by caller, namespace and group, and by id, each with the time of its last heartbeat in time.
 
@@ -65,17 +52,13 @@ class KnownMembers:
 
     def note(self, caller: str, request: Beats, now_ms: int) -> bool:
         """Note heartbeats of known members; whether one of them is in time, and the request free of charge."""
-        return self._note(Beating(caller, request), now_ms, is_confirmed=False)
+        return self._note(caller, request, now_ms, is_confirmed=False)
 
     def judge(self, caller: str, request: Beats, reply: m.Reply, now_ms: int) -> tuple[int, bool]:
         """How many heartbeats no member has sent, by the answer; and if none is, whether one is in time."""
         if _strangers(request, reply):
             return self.settle(caller, request, reply), False
-        return 0, self._note(Beating(caller, request), now_ms, is_confirmed=True)
-
-    def is_in_time(self, beating: Beating, now_ms: int) -> bool:
-        """`judge` for heartbeats that members have sent, all of them, by the answer."""
-        return self._note(beating, now_ms, is_confirmed=True)
+        return 0, self._note(caller, request, now_ms, is_confirmed=True)
 
     def settle(self, caller: str, request: m.Request, reply: m.Reply) -> int:
         """Learn from an answer which members there are; returns how many heartbeats no member has sent."""
@@ -104,18 +87,19 @@ class KnownMembers:
         if self._last_ms(place, member_id) is None:
             self._now.setdefault(place, {})[member_id] = NEVER
 
-    def _note(self, beating: Beating, now_ms: int, *, is_confirmed: bool) -> bool:
+    def _note(self, caller: str, request: Beats, now_ms: int, *, is_confirmed: bool) -> bool:
         """Note heartbeats of members that are known, or confirmed by now; whether one is in time.
 
         One that is too soon after the last one in time leaves that noted. A loop for thousands of members: written out.
         """
         self._forget_old(now_ms)
-        place, pace_ms, unknown_ms = beating.place, self._pace_ms, NEVER if is_confirmed else None
+        place: Place = (caller, request.namespace, request.group_id)
+        pace_ms, unknown_ms = self._pace_ms, NEVER if is_confirmed else None
         recent, before = self._now.get(place), self._before.get(place, _EMPTY)
         if recent is None:
             recent = {}
-        in_time, oldest_ms = False, now_ms
-        for member_id in beating.member_ids:
+        in_time = False
+        for member_id in _ids(request):
             last_ms = recent.get(member_id)
             if last_ms is None:
                 last_ms = before.get(member_id, unknown_ms)
@@ -124,12 +108,8 @@ class KnownMembers:
             if now_ms - last_ms >= pace_ms:
                 recent[member_id] = now_ms
                 in_time = True
-            elif last_ms < oldest_ms:
-                oldest_ms = last_ms
         if in_time:
             self._now[place] = recent
-        if is_confirmed:
-            beating.too_soon_until_ms = oldest_ms + pace_ms
         return in_time
 
     def _last_ms(self, place: Place, member_id: str) -> int | None:

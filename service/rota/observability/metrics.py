@@ -220,12 +220,6 @@ class Metrics:
         """Heartbeats of so many members; `result` is the error code's name."""
         self._heartbeats.of[(result,)].number += members
 
-    def heartbeat_requests(self, operation: str, code: str) -> tuple[Count, Count]:
-        """What a request that is one member's heartbeat counts: requests, and heartbeats. It is the most frequent one,
-        so its callers keep both.
-        """
-        return self._requests.of[operation, code], self._heartbeats.of[(code,)]
-
     def browser_refused(self, reason: str) -> None:
         """`reason` is malformed_host, foreign_host or foreign_page."""
         self._browser_refusals.labels(reason).inc()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -23,11 +23,10 @@ from rota.access.actions import (
 )
 from rota.access.binding import wrong_with_pod
 from rota.access.document import AccessDocument
-from rota.access.known_members import Beating
 from rota.access.own_name import in_name_of, is_anothers
 from rota.access.quotas import may_park, payer_of
 from rota.api.access.identity import CURRENT, NOTE, ORIGIN, Authenticator, Credentials, Identity, unauthenticated
-from rota.api.access.meters import PARKED, STREAM, Asked, Meters
+from rota.api.access.meters import PARKED, STREAM, Meters
 from rota.api.access.meters import WATCH as A_WATCH
 from rota.api.access.open_work import Check, End, Ending, OpenWork, ParkedCall
 from rota.api.ports import ServedCoordinator
@@ -38,7 +37,6 @@ from rota.protocol.messages import (
     GetLeader,
     Heartbeat,
     HeartbeatMany,
-    HeartbeatManyReply,
     LeaveGroup,
     ListedGroup,
     ListGroups,
@@ -175,27 +173,6 @@ class Guard:
         """The same where even the namespace is in the message: raise where the caller may do this nowhere."""
         self.current().check_ever(POSSIBLE_NEEDS[request])
 
-    def renew(self, beat: RepeatedHeartbeat, identity: Identity, context: Context, now_s: float) -> None:
-        """Admit heartbeats that are repeated, for `FRESH_S` at most. Raises `RejectedRequest`, as `admit` does.
-
-        `context` is that of the identity's calls. The decision depends on the caller and on the rules alone, so it is
-        made anew where one of them has changed. Whether the caller's proof still holds, and which quotas it has, is
-        looked at each time.
-        """
-        if now_s >= identity.fresh_until:
-            identity.renew(now_s)
-        if beat.identity is not identity or beat.rules is not identity.rules:
-            context.run(self._admit_repeated, beat)
-        beat.meters = self.meters.asked_by(beat.beating.payer, beat.request.namespace, int(now_s * 1000))
-        beat.fresh_until = identity.fresh_until
-
-    def _admit_repeated(self, beat: RepeatedHeartbeat) -> None:
-        request, identity = beat.request, self.current()
-        self.admit(request)
-        own: Any = self.in_name_of_caller(request)
-        beat.own, beat.beating = own, Beating(self.payer(), request)
-        beat.identity, beat.rules = identity, identity.rules
-
     def hold(self, check: Check, end: End) -> AbstractContextManager[None]:
         """Check this caller's work for as long as it is open, and end it where the check raises."""
         return self.open_work.hold(self.current(), check, end)
@@ -235,29 +212,6 @@ class Guard:
     def admit_to_metrics(self) -> None:
         self.admit_to_server(SCRAPE)
         self.charge()
-
-
-class RepeatedHeartbeat:
-    """Heartbeats that a connection sends again and again, with what the guard has decided about them.
-
-    The decision is good for as long as the identity keeps one (`FRESH_S`). After that see `Guard.renew`.
-    """
-
-    __slots__ = ("beating", "fresh_until", "identity", "meters", "own", "request", "rules")
-
-    def __init__(self, request: Heartbeat | HeartbeatMany) -> None:
-        self.request = request
-        self.own = request
-        """In the name of its caller."""
-        self.beating = Beating("", request)
-        """The members, as meters know them."""
-        self.meters: Sequence[Asked] = ()
-        self.identity: Identity | None = None
-        """The caller that was admitted."""
-        self.rules: AccessDocument | None = None
-        """Those by which it was."""
-        self.fresh_until = 0.0
-        """By the monotonic clock."""
 
 
 class GuardedCoordinator:
@@ -313,35 +267,25 @@ class GuardedCoordinator:
             return None
         asked: Any = self._signed(request) if is_administrative(request) else request
         own: Any = self._guard.in_name_of_caller(asked)
-        return self._submit(asked, own, self._guard.current(), self._guard.payer(), done)
+        meters, identity, payer = self._guard.meters, self._guard.current(), self._guard.payer()
+        again: Cancel | None = None
+        context = copy_context() if parks_for_ms(own) else None
 
-    def try_repeated(self, beat: RepeatedHeartbeat, now_s: float) -> Answer | None:
-        """The same with less work, at this time of the monotonic clock, for heartbeats that are admitted until then."""
-        answer = self._inner.try_heartbeat(beat.own)
-        if answer is None:
-            return None
-        reply = answer.reply
-        if reply.error is ErrorCode.NONE and not (isinstance(reply, HeartbeatManyReply) and reply.errors):
-            if not beat.meters:
-                return answer
-            why = self._guard.meters.refusal_of_alive(beat.beating, beat.meters, int(now_s * 1000))
-        else:
-            if self._is_administrators(beat.own, answer, beat.identity):
-                answer = self._inner.try_heartbeat(beat.request)
-                if answer is None:
-                    return None
-                reply = answer.reply
-            why = self._guard.meters.refusal_of_answered(beat.beating.payer, beat.request, reply)
-        return Answer(refuse(beat.request, ErrorCode.THROTTLED, why)) if why else answer
+        def settle(answer: Answer) -> None:
+            meters.settle(payer, asked, answer.reply)
+            done(answer)
 
-    def submit_repeated(self, beat: RepeatedHeartbeat, done: Callable[[Answer], None]) -> Cancel | None:
-        """As `submit`, for heartbeats that are admitted now."""
-        payer = beat.beating.payer
-        why = self._guard.meters.refusal_of(payer, beat.request)
-        if why:
-            done(Answer(refuse(beat.request, ErrorCode.THROTTLED, why)))
-            return None
-        return self._submit(beat.request, beat.own, beat.identity, payer, done)
+        def ask_again_or_settle(answer: Answer) -> None:
+            nonlocal again
+            if not self._is_administrators(own, answer, identity):
+                settle(answer)
+            elif context is None:
+                self._inner.submit(asked, settle)
+            else:
+                again = context.run(self._submit_and_hold, asked, payer, settle)
+
+        first = self._submit_and_hold(own, payer, ask_again_or_settle)
+        return None if context is None else lambda: unpark(again or first)
 
     def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[JournalEvent]:
         """Raises `RejectedRequest` before there is anything to follow, and as soon as it would be rejected anew."""
@@ -385,9 +329,9 @@ class GuardedCoordinator:
         return None
 
     @staticmethod
-    def _is_administrators(own: Request, answer: Answer, identity: Identity | None) -> bool:
+    def _is_administrators(own: Request, answer: Answer, identity: Identity) -> bool:
         """Whether the owner rejected what an administrator may do all the same: asked only then, as it is rare."""
-        if identity is None or not getattr(own, "subject", "") or not is_anothers(answer.reply):
+        if not getattr(own, "subject", "") or not is_anothers(answer.reply):
             return False
         return _may_administer(identity, own)
 
@@ -418,30 +362,6 @@ class GuardedCoordinator:
             if rejected is not ending.rejection:
                 raise
             return Answer(refuse(request, rejected.code, rejected.detail))
-
-    def _submit(
-        self, asked: Submitted, own: Submitted, identity: Identity | None, payer: str, done: Callable[[Answer], None]
-    ) -> Cancel | None:
-        """Submit an admitted request: as `own`, in the name of the caller, or as `asked`, for an administrator."""
-        meters = self._guard.meters
-        again: Cancel | None = None
-        context = copy_context() if parks_for_ms(own) else None
-
-        def settle(answer: Answer) -> None:
-            meters.settle(payer, asked, answer.reply)
-            done(answer)
-
-        def ask_again_or_settle(answer: Answer) -> None:
-            nonlocal again
-            if not self._is_administrators(own, answer, identity):
-                settle(answer)
-            elif context is None:
-                self._inner.submit(asked, settle)
-            else:
-                again = context.run(self._submit_and_hold, asked, payer, settle)
-
-        first = self._submit_and_hold(own, payer, ask_again_or_settle)
-        return None if context is None else lambda: unpark(again or first)
 
     def _signed(self, request: Any) -> Request:
         """With its author, for the audit trail, which the shard's owner writes on any replica."""

@@ -117,26 +117,6 @@ class Identity:
         """Rely on nothing that was allowed a moment ago."""
         self._fresh_until = 0.0
 
-    @property
-    def fresh_until(self) -> float:
-        """Until when what was allowed stays so, by the monotonic clock."""
-        return self._fresh_until
-
-    @property
-    def rules(self) -> AccessDocument:
-        """Those by which everything was allowed that is allowed until `fresh_until`."""
-        return self._document
-
-    def renew(self, now_s: float) -> None:
-        """Rely on proof and rules as they are now, at this time of the monotonic clock.
-
-        Raises `RejectedRequest` where the proof does not hold any more.
-        """
-        self._forget_old_rules()
-        if refusal := self.proof_refused():
-            raise RejectedRequest(self.refusal_code, refusal)
-        self._fresh_until = now_s + FRESH_S
-
     def decision(self, action: Action, resource: Resource) -> Decision:
         """What the rules say, with the rule that decides."""
         return decide(self._policy.document.rules, self.caller, action, resource)
@@ -147,7 +127,10 @@ class Identity:
         now = time.monotonic()
         if now < self._fresh_until and asked in self._allowed:
             return
-        self.renew(now)
+        self._forget_old_rules()
+        if refusal := self.proof_refused():
+            raise RejectedRequest(self.refusal_code, refusal)
+        self._fresh_until = now + FRESH_S
         self._decide(asked)
 
     def check_any(self, needs: Sequence[Need], namespace: str, name: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from rota.access.known_members import Beating, Beats, KnownMembers
+from rota.access.known_members import Beats, KnownMembers
 from rota.access.meter import Meter
 from rota.access.quotas import Quota, Stored, quota_of
 from rota.api.access.identity import Policy
@@ -82,23 +82,6 @@ class Meters:
         refusal = self._first(asked, caller, lambda meter: meter.refusal_of_strangers(caller, now_ms))
         self._count_strangers(asked, caller, 0 if refusal else strangers, now_ms)
         return refusal
-
-    def asked_by(self, caller: str, namespace: str, now_ms: int) -> Sequence[Asked]:
-        """The meters that a caller's requests in a namespace ask now. To be asked for again after `LOOK_EVERY_MS`."""
-        return self._asked(caller, namespace, now_ms)
-
-    def refusal_of_alive(self, beating: Beating, asked: Sequence[Asked], now_ms: int) -> str:
-        """`refusal_of_answered` where members have sent all heartbeats, by the answer, with meters of a moment ago.
-
-        Without meters heartbeats are not noted, so it need not be asked then.
-        """
-        if now_ms >= beating.too_soon_until_ms and self._known.is_in_time(beating, now_ms):
-            return ""
-        caller = beating.payer
-        for scope, name, meter in asked:
-            if limit := meter.refusal_of_call(caller, now_ms):
-                return self._refuse(scope, name, meter, limit, caller)
-        return ""
 
     def settle(self, caller: str, request: Request, reply: Reply) -> None:
         """Count heartbeats that no member has sent, which the answer to a request shows."""
