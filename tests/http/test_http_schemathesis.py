@@ -6,9 +6,10 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,7 +18,8 @@ import pytest_asyncio
 from rota.api.http.app import create_app
 from rota.protocol.limits import Limits
 from rota.protocol.messages import GetLeader, GetTopic, Heartbeat, JoinGroup, Request, SyncGroup
-from rota.replica.ports import Answer
+from rota.replica.forwarding import Submitted
+from rota.replica.ports import Answer, Cancel
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore
@@ -64,9 +66,16 @@ class ImpatientCoordinator(LocalCoordinator):
     """The real one, but nothing parks: a generator of requests would wait for news that no other client makes."""
 
     async def call(self, request: Request) -> Answer:
-        if isinstance(request, (JoinGroup, SyncGroup, Heartbeat, GetLeader, GetTopic)):
-            request = replace(request, wait_ms=0)
-        return await super().call(request)
+        return await super().call(without_wait(request))
+
+    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
+        return super().submit(without_wait(request), done)
+
+
+def without_wait(request: Any) -> Any:
+    if isinstance(request, (JoinGroup, SyncGroup, Heartbeat, GetLeader, GetTopic)):
+        return replace(request, wait_ms=0)
+    return request
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
