@@ -255,14 +255,12 @@ class HttpConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse a piece at a time, so that not much more is parsed than what the bounds allow."""
-        if len(data) <= PIECE_BYTES and not self._is_full:
-            self._take(data)
+        if len(data) > PIECE_BYTES:
+            for begin in range(0, len(data), PIECE_BYTES):
+                self.data_received(data[begin : begin + PIECE_BYTES])
             return
-        for begin in range(0, len(data), PIECE_BYTES):
-            if not self._is_full and not self.transport.is_closing():
-                self._take(data[begin : begin + PIECE_BYTES])
-
-    def _take(self, data: bytes) -> None:
+        if self._is_full or self.transport.is_closing():
+            return
         self._has_ended = self._has_begun = False
         before = self._answering
         self._parse(data)
@@ -273,13 +271,12 @@ class HttpConnection(HttpToolsProtocol):
             self.on_body(self._body)
         if self._answers:
             self._write_answers()
-        if self.transport.is_closing():
-            return
-        if self._answering is not before and isinstance(self._answering, PendingAnswer):
+        is_closing = self.transport.is_closing()
+        if self._answering is not before and isinstance(self._answering, PendingAnswer) and not is_closing:
             # A request behind it has paused reading, and the end of the connection would not be noticed. uvicorn's
             # cycle reads on when its task asks for the body.
             self.flow.resume_reading()
-        if self._is_full:
+        if is_closing or self._is_full:
             return
         if self._part is BODY:
             self._count_rest(len(data))

@@ -254,7 +254,9 @@ def _read_heartbeats(body: bytes, namespace: str, group_id: str, limits: Limits)
         beat = _decode_beat(body)
     except msgspec.DecodeError:
         return _read_several(body, namespace, group_id, limits)
-    _check(beat)
+    check_member_id(beat.member_id)
+    if beat.group_instance_id is not None:
+        check_instance_id(beat.group_instance_id)
     wait_ms = min(beat.wait_ms, MAX_WAIT_MS)
     return Heartbeat(namespace, group_id, beat.member_id, beat.generation_id, beat.group_instance_id, wait_ms)
 
@@ -267,15 +269,11 @@ def _read_several(body: bytes, namespace: str, group_id: str, limits: Limits) ->
     if not 0 < len(beats) <= limits.group_max_size:
         return None
     for beat in beats:
-        _check(beat)
+        check_member_id(beat.member_id)
+        if beat.group_instance_id is not None:
+            check_instance_id(beat.group_instance_id)
     members = [MemberHeartbeat(each.member_id, each.generation_id, each.group_instance_id) for each in beats]
     return HeartbeatMany(namespace, group_id, tuple(members))
-
-
-def _check(beat: _Member) -> None:
-    check_member_id(beat.member_id)
-    if beat.group_instance_id is not None:
-        check_instance_id(beat.group_instance_id)
 
 
 class PendingAnswer:
