@@ -20,7 +20,8 @@ GROUPS = 10
 MEMBERS_OF_A_GROUP = 50
 CONNECTIONS = 64
 SECONDS = 3.0
-CPU_AIM_MS = 14.0
+CPU_AIM_MS = 15.0
+"""Three quarters of what bare uvicorn takes on the machine that the aims are for."""
 FLOOR = "bare uvicorn, same requests"
 
 

@@ -123,7 +123,7 @@ def read_heartbeat(document: dict[str, Any], path: dict[str, Any], limits: Limit
 
 
 def render_heartbeats(request: Heartbeat | HeartbeatMany, answer: Answer, metrics: Metrics) -> Rendered:
-    """The answer to one member, or a line for each of several. Counts each member by its result."""
+    """The answer to one member, or a line for each of several. Count each member by its result."""
     reply = answer.reply
     if isinstance(request, Heartbeat):
         rendered = render_answer(answer)
@@ -131,18 +131,16 @@ def render_heartbeats(request: Heartbeat | HeartbeatMany, answer: Answer, metric
         return rendered
     assert isinstance(reply, HeartbeatManyReply)
     errors = _errors_of(request, answer)
-    found = [errors.get(beat.member_id, ErrorCode.NONE) for beat in request.members]
+    member_ids = [beat.member_id for beat in request.members]
+    found = [errors.get(member_id, ErrorCode.NONE) for member_id in member_ids]
+    counts = Counter(found)
     place = f'"revision":{answer.revision},"epoch":{answer.epoch}}}'
     rest = f',"generation_id":{reply.generation_id},"state":{quoted(reply.state)},{place}'
-    lines = ",".join(
-        [
-            f'{{"member_id":{quoted(beat.member_id)},"error":"{error}"{rest}'
-            for beat, error in zip(request.members, found, strict=True)
-        ]
-    )
-    for result, members in Counter(found).items():
+    ends = {error: f',"error":"{error}"{rest}' for error in counts}
+    lines = [f'{{"member_id":{quoted(each)}{ends[error]}' for each, error in zip(member_ids, found, strict=True)]
+    for result, members in counts.items():
         metrics.heartbeat_answered(result, members)
-    return render_json(f'{{"members":[{lines}],{place}'.encode())
+    return render_json(f'{{"members":[{",".join(lines)}],{place}'.encode())
 
 
 def _errors_of(request: HeartbeatMany, answer: Answer) -> dict[str, ErrorCode]:
