@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import grpc
 import httpx
 import pytest
 import pytest_asyncio
+from msgspec import structs
 
 from rota.access.actions import ROLES, Action
 from rota.api.grpc.inquiries import ACCESS
@@ -373,7 +374,9 @@ def _examples() -> Iterator[m.Request]:
     """The documentation's examples, where the rules are about, and without waiting for anything."""
     here: dict[str, Any] = {"namespace": NAMESPACE, "group_id": GROUP, "topic": TOPIC, "wait_ms": 0}
     for operation in OPERATIONS:
-        yield replace(operation.request, **{name: here[name] for name in here if hasattr(operation.request, name)})
+        yield structs.replace(
+            operation.request, **{name: here[name] for name in here if hasattr(operation.request, name)}
+        )
 
 
 def targets_by_route() -> dict[tuple[str, str], tuple[str, str, Any, Any]]:

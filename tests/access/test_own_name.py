@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from rota.client.transports.grpc import GrpcTransport
 from rota.client.transports.http import HttpTransport
@@ -25,7 +25,7 @@ from tests.runtime.conftest import until
 
 E = ErrorCode
 OPERATIONS: dict[str, Callable[[tuple[str, str], m.JoinReply], Any]] = {
-    "join": lambda key, me: replace(a_join(key), member_id=me.member_id),
+    "join": lambda key, me: structs.replace(a_join(key), member_id=me.member_id),
     "take over": lambda key, _: a_join(key),
     "sync": lambda key, me: m.SyncGroup(*key, me.member_id, me.generation_id),
     "heartbeat": lambda key, me: m.Heartbeat(*key, me.member_id, me.generation_id),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from rota.access.actions import ROLES
 from rota.access.rules import Rule
@@ -151,7 +152,7 @@ async def test_what_a_namespace_has_is_counted_in_the_store(store: tuple[str, Sq
         await coordinator.wait_until_ready()
         for namespace, group_id, instance in (("a", "g", "i1"), ("a", "h", "i1"), ("b", "g", "i1")):
             joining = JoinGroup(namespace, group_id, "t", (Protocol("p", b"m" * 3_000),), 30_000, 30_000)
-            await coordinator.call(replace(joining, group_instance_id=instance, subject=f"token:{group_id}"))
+            await coordinator.call(structs.replace(joining, group_instance_id=instance, subject=f"token:{group_id}"))
         await coordinator.call(CommitOffsets("a", "made", -1, (OffsetToCommit("t", 0, 1, metadata="x" * 500),)))
         await coordinator.call(PutTopic("a", "topic", 1, (("name", "v" * 100),)))
         stored = await running.read_stored("a", counts_bytes=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from rota.client import CoordinatorUnreachable, NotFound
 from rota.client.transports import HttpTransport
@@ -30,7 +30,7 @@ from tests.client.virtual_time import in_virtual_time
 JOIN = JoinGroup("default", "a:b", "worker", (Protocol("even", b"\xff"),), 3_000, 6_000, wait_ms=1_000)
 DESCRIBE = DescribeGroup("default", "g")
 BEAT = Heartbeat("default", "g", "m-1", 3, wait_ms=100)
-BEATING = {"generation_id": 3, "state": "Stable", "revision": 7, "epoch": 2}
+BEATING = {"generation_id": 3, "state": "Stable", "waited_ms": 0, "revision": 7, "epoch": 2}
 
 Handler = Callable[[httpx.Request], httpx.Response]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from itertools import count
+
+from msgspec.structs import replace
 
 from rota.client.transports.port import Answer, GroupEvent, Transport
 from rota.protocol.errors import ErrorCode

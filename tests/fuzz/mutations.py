@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
+import msgspec
+
 MAX_CHANGES = 4
 
 _INTERESTING = (b"\x00", b"\xff", b"\r\n", b"\n", b"\x7f", b"%", b"%00", b"\xf0\x9f\x92\xa9", b"\x80", b"0" * 40, b" ")
@@ -57,6 +59,14 @@ def as_json(document: Any) -> bytes:
         return json.dumps(document).encode()
     except RecursionError:
         return b"[" * 100_000
+
+
+def as_messages(document: Any) -> bytes:
+    """In MessagePack; in JSON, which no replica sends, for what it does not hold."""
+    try:
+        return msgspec.msgpack.encode(document)
+    except (OverflowError, RecursionError, TypeError, UnicodeEncodeError):
+        return as_json(document)
 
 
 def _change_one(random: Random, changed: list[Any]) -> None:

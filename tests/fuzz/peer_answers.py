@@ -11,9 +11,10 @@ from random import Random
 from typing import Any
 
 import grpc
+import msgspec
 
 from rota.api.peer.client import GrpcPeers
-from rota.api.peer.methods import CALL, HEARTBEATS, HELD, RELEASED, SERVICE, TOPICS_CHANGED, WATCH, pack_event
+from rota.api.peer.methods import CALL, HEARTBEATS, HELD, RELEASED, SERVICE, TOPICS_CHANGED, WATCH
 from rota.protocol.errors import NotInJournal
 from rota.protocol.messages import (
     REPLY_OF,
@@ -27,11 +28,10 @@ from rota.protocol.messages import (
 from rota.replica.forwarding import NoAnswer
 from rota.replica.ports import Answer, JournalEvent, Replica, ShardOwner
 from rota.runtime.forwarding import PeerUnreachable
-from rota.wire.envelopes import pack
-from rota.wire.peer_heartbeats import pack_answers
+from rota.wire.envelopes import Packed, pack, pack_answers
 from rota.wire.replies import encode_reply
 from tests.fuzz.campaign import Broken, Target
-from tests.fuzz.mutations import as_json, mutated, mutated_document
+from tests.fuzz.mutations import as_json, as_messages, mutated, mutated_document
 from tests.fuzz.peers import a_message
 
 EVENT = JournalEvent(1, 0, "default", "g1", 1, "rebalance_started", "a member joined", {"cause": "x"}, 1)
@@ -119,7 +119,7 @@ class PeerAnswerFuzzer:
 
     async def _events(self, _data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
         for _ in range(self._random.choice((0, 1, 3))):
-            yield self._sent(pack_event(EVENT))
+            yield self._sent(pack(EVENT))
         if self._random.random() < 0.5:
             refusal = as_json(self._random.choice(REFUSALS)).decode()
             code = self._random.choice((grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.UNKNOWN))
@@ -128,18 +128,18 @@ class PeerAnswerFuzzer:
     def _right(self) -> bytes:
         random, request = self._random, self._asked
         if request == HELD:
-            return as_json({"held": [random.choice((0, 1, 2))] * random.choice((0, 1, 2))})
+            return pack([random.choice((0, 1, 2))] * random.choice((0, 1, 2)))
         if isinstance(request, Heartbeat | HeartbeatMany):
             kinds = [
                 random.choice((HeartbeatReply, REPLY_OF[type(request)])) for _ in range(random.choice((0, 1, 1, 2)))
             ]
-            return pack_answers([(a_message(random, kind), 1, 1, "") for kind in kinds])
+            return pack_answers([Packed(a_message(random, kind), 1, 1, "") for kind in kinds])
         kind = REPLY_OF[type(request)] if random.random() < 0.7 else random.choice(list(REPLY_OF.values()))
-        return pack(a_message(random, kind), revision=1, epoch=1, owner="", shards=[1, 2])
+        return pack(Packed(a_message(random, kind), 1, 1, "", (1, 2)))
 
     def _sent(self, data: bytes) -> bytes:
         if self._random.random() < 0.6:
-            data = as_json(mutated_document(self._random, json.loads(data)))
+            data = as_messages(mutated_document(self._random, msgspec.msgpack.decode(data)))
         return mutated(self._random, data) if self._random.random() < 0.3 else data
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -12,14 +10,14 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import grpc
+import msgspec
 
-from rota.api.peer.methods import CALL, HEARTBEATS, HELD, RELEASED, TOPICS_CHANGED, WATCH
+from rota.api.peer.methods import CALL, HEARTBEATS, HELD, RELEASED, TOPICS_CHANGED, WATCH, Claims, Watch
 from rota.api.peer.secret import shown
 from rota.protocol.messages import REPLY_OF, Heartbeat
-from rota.wire.envelopes import pack
-from rota.wire.peer_heartbeats import pack_heartbeats
+from rota.wire.envelopes import pack, pack_heartbeats
 from tests.fuzz.campaign import Broken, Target
-from tests.fuzz.mutations import as_json, mutated, mutated_document
+from tests.fuzz.mutations import as_messages, mutated, mutated_document
 from tests.fuzz.served import HOST, SECRET, Served
 
 CALL_S = 30.0
@@ -42,7 +40,7 @@ def a_value(random: Random, kind: Any) -> Any:
         return tuple(a_value(random, each) for each in arguments)
     if get_origin(kind) is dict or kind is dict:
         return {}
-    if dataclasses.is_dataclass(kind):
+    if hasattr(kind, "__struct_fields__"):
         return a_message(random, kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return random.choice(list(kind))
@@ -52,7 +50,7 @@ def a_value(random: Random, kind: Any) -> Any:
 def a_message(random: Random, kind: Any) -> Any:
     """A message with any values of the right types; one that waits does not wait."""
     hints = get_type_hints(kind)
-    values = {field.name: a_value(random, hints[field.name]) for field in dataclasses.fields(kind)}
+    values = {name: a_value(random, hints[name]) for name in kind.__struct_fields__}
     return kind(**{**values, "wait_ms": 0} if "wait_ms" in values else values)
 
 
@@ -89,25 +87,25 @@ class PeerFuzzer:
 def _sent(random: Random, method: str) -> bytes:
     data = _well_formed(random, method)
     if random.random() < 0.6:
-        data = as_json(mutated_document(random, json.loads(data)))
+        data = as_messages(mutated_document(random, msgspec.msgpack.decode(data)))
     return mutated(random, data) if random.random() < 0.3 else data
 
 
 def _well_formed(random: Random, method: str) -> bytes:
     match method:
         case str() if method == CALL:
-            kinds = [kind for pair in REPLY_OF.items() for kind in pair]
-            return pack(a_message(random, random.choice(kinds)))
+            kind = random.choice([kind for pair in REPLY_OF.items() for kind in pair])
+            return pack([kind.__name__, a_message(random, kind)])
         case str() if method == HEARTBEATS:
             return pack_heartbeats([a_message(random, Heartbeat) for _ in range(random.choice((0, 1, 5)))])
         case str() if method == HELD:
-            return json.dumps({"replica_id": "r", "epochs": [[0, 1], [3, 2]]}).encode()
+            return pack(Claims("r", {0: 1, 3: 2}))
         case str() if method == TOPICS_CHANGED:
-            return json.dumps({"namespaces": ["default", "n1"]}).encode()
+            return pack(["default", "n1"])
         case str() if method == WATCH:
-            return json.dumps({"namespace": "default", "group_id": "g1", "after_revision": 0}).encode()
+            return pack(Watch("default", "g1", 0))
         case _:
-            return b"{}"
+            return pack(None)
 
 
 @contextmanager

@@ -10,19 +10,20 @@ from typing import Any
 import grpc
 import httptools
 import jwt
+import msgspec
 
 from rota.access import certificates
 from rota.api.grpc import server as grpc_server
 from rota.api.http import connection
-from rota.api.peer import answers, methods
-from rota.api.peer import server as peer_server
+from rota.api.peer import client, heartbeats
 from rota.group import join
 from rota.group.journal import decode_entry
 from rota.liveness import redis as redis_store
+from rota.protocol.messages import REPLY_OF
+from rota.replica.ports import JournalEvent
 from rota.server.access import bearers, reviews
 from rota.storage import verify
-from rota.wire import envelopes
-from rota.wire.records import ObjectShape
+from rota.wire import envelopes, rejections
 from tests.fuzz.watch import MOST_CPU_S, MOST_GROWTH_MIB
 from tests.groups.planting import Patch, Patching, Planted, while_planted
 
@@ -51,18 +52,18 @@ def plant(target: str, says: str, *, cases: int = 1_000) -> Callable[[Patching],
 
 @plant("http1", "KeyError")
 def a_handler_that_fails_by_an_unknown_field(patch: Patch) -> None:
-    patch(ObjectShape, "_first_unknown", lambda self, names: dict[str, str]()["unknown"])
+    patch(rejections, "unknown", lambda kind, name, known: dict[str, str]()["unknown"])
 
 
 @plant("http1", "ms of CPU")
 def a_handler_that_stalls_the_loop(patch: Patch) -> None:
-    def first_unknown(self: ObjectShape, names: Any) -> str:
+    def unknown(_kind: str, name: str, _known: Any) -> str:
         end = time.thread_time() + 2 * MOST_CPU_S
         while time.thread_time() < end:
             pass
-        return str(next(iter(names)))
+        return name
 
-    patch(ObjectShape, "_first_unknown", first_unknown)
+    patch(rejections, "unknown", unknown)
 
 
 @plant("http1", "answered as a request")
@@ -134,7 +135,8 @@ def a_fold_that_is_never_forgotten(patch: Patch) -> None:
 
 @plant("peers", "AttributeError")
 def a_reply_that_is_taken_for_a_request(patch: Patch) -> None:
-    patch(peer_server, "unpack_request", lambda data: envelopes.unpack(data)[0])
+    every_kind = {kind.__name__: kind for pair in REPLY_OF.items() for kind in pair}
+    patch(envelopes, "_REQUESTS", every_kind)
 
 
 @plant("redis", "UnicodeDecodeError")
@@ -149,12 +151,17 @@ def an_answer_that_is_read_outside_of_the_guard(patch: Patch) -> None:
 
 @plant("peer_answers", "Answer(")
 def a_reply_to_another_kind_of_call(patch: Patch) -> None:
-    patch(answers, "check_kind", lambda request, answer: None)
+    patch(heartbeats, "check_kind", lambda request, answer: None)
 
 
 @plant("peer_answers", "JournalEvent(")
 def an_event_without_checked_types(patch: Patch) -> None:
-    patch(methods, "checked", lambda given, kinds: given)
+    genuine = envelopes.unpack
+
+    def unpack(kind: Any, data: bytes) -> Any:
+        return kind(**msgspec.msgpack.decode(data)) if kind is JournalEvent else genuine(kind, data)
+
+    patch(client, "unpack", unpack)
 
 
 @plant("issuers", "reviews.py")

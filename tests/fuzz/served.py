@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 import uvloop
+from msgspec.structs import replace
 
 from rota.api.grpc.server import GrpcServer
 from rota.api.http.app import create_app

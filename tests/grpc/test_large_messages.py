@@ -20,7 +20,7 @@ from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinGroup
 from rota.v1 import coordinator_pb2 as pb
 from rota.wire.batching import MAX_BATCH
-from rota.wire.protobuf import Shape, parse
+from rota.wire.protobuf import Twin, parse
 from rota.wire.rpcs import RPCS
 from tests.grpc.clients import Channel, G, SessionClient, a_join, a_stable_member, beats
 from tests.runtime.conftest import until
@@ -203,13 +203,13 @@ def test_a_large_message_like_a_batch_is_refused() -> None:
 
 def test_items_of_a_list_that_is_too_long_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight MiB may have four million."""
-    read, document = list[Any](), Shape.document
+    read, document = list[Any](), Twin.document
 
-    def noted(shape: Shape, message: Any, limits: Limits) -> dict[str, Any]:
+    def noted(shape: Twin, message: Any, limits: Limits) -> dict[str, Any]:
         read.append(message)
         return document(shape, message, limits)
 
-    monkeypatch.setattr(Shape, "document", noted)
+    monkeypatch.setattr(Twin, "document", noted)
     message = a_join(protocols=[pb.Protocol(name="p")] * 65)
 
     with pytest.raises(RejectedRequest) as raised:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rota.api.grpc.bound_calls import Bound, begin_bound
 from rota.api.grpc.roster import BYTES_OF_A_LEAVE, RETRY_LEAVE_S, Loss, Roster, Stream

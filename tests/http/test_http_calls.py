@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from rota.api.http.operations import OPERATIONS, Operation
 from rota.protocol.errors import ErrorCode

@@ -16,7 +16,9 @@ from rota.api.http.app import create_app
 from rota.api.http.heartbeats import MAX_WAITING
 from rota.api.http.rendered import HttpRefusal
 from rota.api.large import ON_THE_LOOP_BYTES, read_large
-from rota.wire.documents import parse_large_document
+from rota.protocol.limits import Limits
+from rota.protocol.messages import CommitOffsets
+from rota.wire.routes import ROUTES
 from tests.http.both_ways import a_request, listening
 from tests.http.scripted import ScriptedCoordinator
 
@@ -35,14 +37,16 @@ async def test_only_large_messages_leave_the_event_loop() -> None:
 async def test_the_event_loop_runs_on_while_a_large_body_is_parsed(
     scripted: ScriptedCoordinator, client: httpx.AsyncClient
 ) -> None:
-    turns, body = 0, b"{" + b",".join(b'"%d":1' % n for n in range(60_000)) + b"}"
-    parsing = asyncio.create_task(read_large(len(body), lambda: parse_large_document(body)))
+    offsets = b",".join(b'{"topic":"t","partition":%d,"offset":1}' % n for n in range(60_000))
+    turns, body = 0, b'{"offsets":[' + offsets + b"]}"
+    read = ROUTES[CommitOffsets].shape.read
+    parsing = asyncio.create_task(read_large(len(body), lambda: read(body, Limits(), namespace="n", group_id="g")))
 
     while not parsing.done():
         turns += 1
         await asyncio.sleep(0)
 
-    assert len(await parsing) == 60_000
+    assert len((await parsing).offsets) == 60_000
     assert turns > 10
 
 

@@ -224,7 +224,7 @@ async def test_a_bug_of_ours_gets_the_answer_of_the_ordinary_way(
     at_once: bool, name: str, both: Both, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The coordinator raises, or replies with what cannot be rendered."""
-    unrenderable = JoinReply(members=(None,))  # type: ignore[arg-type]
+    unrenderable = JoinReply(members=(object(),))  # type: ignore[arg-type]
     both.scripted.reply = ValueError("a bug") if at_once else unrenderable
 
     answer, fast = await compare(both, CALLS[name][0])

@@ -315,7 +315,7 @@ async def test_a_bug_of_ours_gets_the_answer_of_the_ordinary_way(
     at_once: bool, request_bytes: bytes, both: Both, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The coordinator raises, or replies with what cannot be rendered."""
-    both.scripted.reply = ValueError("a bug") if at_once else CommitReply(partitions=(None,))  # type: ignore[arg-type]
+    both.scripted.reply = ValueError("a bug") if at_once else CommitReply(partitions=(object(),))  # type: ignore[arg-type]
 
     answer, fast = await compare(both, request_bytes)
 

@@ -7,13 +7,13 @@ import re
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 from rota.api.http.app import create_app
 from rota.protocol.limits import Limits

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from rota.group.journal import encode_entry
 from rota.observability.explanation import Explanation, Mood, explain
@@ -185,7 +185,7 @@ def test_copies_that_fence_each_other_are_named_and_counted() -> None:
     for number in range(4):
         core.advance(1_000)
         core.ask(a_heartbeat("m0", 1, instance="i0"))
-        core.ask(replace(a_join(new=f"copy-{number}", instance="i1"), host=f"10.0.0.{number % 2}"))
+        core.ask(structs.replace(a_join(new=f"copy-{number}", instance="i1"), host=f"10.0.0.{number % 2}"))
 
     shown = explained(core)
 

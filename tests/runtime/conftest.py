@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from rota.api.peer import client
 from rota.protocol.limits import Limits
@@ -99,7 +99,7 @@ def a_join(group_id: str = "g", *, instance: str | None = "i1", member_id: str =
         member_id=member_id,
         group_instance_id=instance,
     )
-    return replace(request, **fields)  # type: ignore[arg-type]
+    return replace(request, **fields)
 
 
 async def a_stable_member(coordinator: LocalCoordinator, group_id: str = "g", instance: str = "i1") -> JoinReply:

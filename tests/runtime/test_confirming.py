@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import GetLeader, Heartbeat, JoinReply, Reply, Request, VerifyFence

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -40,7 +39,7 @@ from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.forwarding import PeerUnreachable
 from rota.server.settings import Settings
 from rota.testing.memory import MemoryTables
-from rota.wire.peer_heartbeats import pack_answers, unpack_heartbeats
+from rota.wire.envelopes import Packed, pack, pack_answers, unpack_heartbeats
 from tests.runtime.conftest import EVENTUALLY_S, NOW, FaultyStore, until
 from tests.support.raw_http2 import PREFACE
 
@@ -303,22 +302,24 @@ async def test_an_event_that_cannot_be_read_ends_a_watch(data: bytes) -> None:
 
 async def test_an_event_with_a_field_of_a_later_release_is_read() -> None:
     event = JournalEvent(7, 1, "default", "g", 1, "member_left", "it ended", {"member_id": "m"}, 5)
-    data = json.dumps({**asdict(event), "later": 1}).encode()
+    data = pack({**asdict(event), "later": 1})
     async with a_peer_that_answers(WATCH, data) as peer, peers_that_show(SECRET) as peers:
         assert [event async for event in peers.watch(peer, "default", "g", 0)] == [event]
 
 
 MALFORMED = [
-    (CALL, b'{"type": "LeaveReply", "fields": {}}'),
-    (CALL, b"[]"),
-    (CALL, b'{"type": "ListTopics", "fields": {"namespace": "\\ud800"}}'),
-    (HEARTBEATS, b"{}"),
-    (HEARTBEATS, b'[["default", "\\ud800", "m", 1, null]]'),
-    (WATCH, b'{"namespace": "default", "group_id": "\\ud800", "after_revision": 0}'),
-    (TOPICS_CHANGED, b'{"namespaces": "default"}'),
+    (CALL, pack(["LeaveReply", {}])),
+    (CALL, pack([])),
+    (CALL, pack(["ListTopics", {"namespace": 1}])),
+    (CALL, b"\x92\xaaListTopics\x81\xa9namespace\xa3\xed\xa0\x80"),  # half of a character
+    (HEARTBEATS, pack({})),
+    (HEARTBEATS, pack([[None, None]])),
+    (HEARTBEATS, pack([[{"namespace": "n", "group_id": "g", "member_id": "m", "generation_id": 2**63}, None]])),
+    (WATCH, pack({"namespace": "default", "group_id": 1, "after_revision": 0})),
+    (TOPICS_CHANGED, pack("default")),
     (TOPICS_CHANGED, b"\xff"),
-    (WATCH, b"{}"),
-    (WATCH, b"[" * 100_000),
+    (WATCH, b""),
+    (WATCH, b"\x91" * 100_000),
 ]
 
 
@@ -387,7 +388,7 @@ class Wire:
     def answer(self, number: int) -> None:
         data, answer = self.messages[number]
         answer.set_result(
-            pack_answers([(HeartbeatReply(generation_id=beat.generation_id), 7, 3, "") for beat in beats(data)])
+            pack_answers([Packed(HeartbeatReply(generation_id=beat.generation_id), 7, 3, "") for beat in beats(data)])
         )
 
 

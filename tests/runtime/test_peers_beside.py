@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
 from time import process_time
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from rota.api.peer import heartbeats, unix
-from rota.api.peer.answers import packed
+from rota.api.peer.answers import packed_answers, read_answer
 from rota.api.peer.client import GrpcPeers
 from rota.api.peer.server import PeerServer
 from rota.api.peer.unix import Kind, UnixLink, UnixServer, socket_of
@@ -32,8 +32,7 @@ from rota.replica.forwarding import Beats, ForwardedAtOnce, NoAnswer
 from rota.replica.ports import Answer, Replica
 from rota.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryTables
-from rota.wire.peer_commits import pack_commit, unpack_commit_answer
-from rota.wire.peer_heartbeats import pack_heartbeats
+from rota.wire.envelopes import pack, pack_heartbeats
 from tests.runtime.conftest import NOW, FaultyStore, a_stable_member, until
 
 BEAT = Heartbeat("default", "g", "m", 1)
@@ -146,7 +145,7 @@ async def test_a_late_commit_holds_up_no_heartbeat(tmp_path: Path, tables: Memor
     async with LocalCoordinator(store, shard_count=2, limits=NOW) as local, a_socket(local, path), a_link(path) as link:
         await local.wait_until_ready()
         member = await a_stable_member(local, "g")
-        commit = pack_commit(a_commit(member.generation_id, member.member_id))
+        commit = pack(a_commit(member.generation_id, member.member_id))
         store.open_gate.clear()
 
         late = await sent(link, commit, 0.0, Kind.COMMIT)
@@ -160,7 +159,7 @@ async def test_a_late_commit_holds_up_no_heartbeat(tmp_path: Path, tables: Memor
     assert late == NoAnswer("no answer in time")
     assert not isinstance(beat, NoAnswer)
     assert isinstance(in_time, bytes)
-    reply, *_ = unpack_commit_answer(in_time)
+    reply: Any = read_answer(a_commit(1), in_time).reply
     assert [each.error for each in reply.partitions] == ["NONE"]
 
 
@@ -187,7 +186,7 @@ async def test_a_slow_shard_holds_up_no_others_heartbeat(
 
             alive = Heartbeat("default", "g", member.member_id, member.generation_id)
             both = await asyncio.gather(
-                *(asked(peers, peer, each) for each in (alive, replace(BEAT, group_id=elsewhere)))
+                *(asked(peers, peer, each) for each in (alive, structs.replace(BEAT, group_id=elsewhere)))
             )
             store.open_gate.set()
             await commit
@@ -209,7 +208,7 @@ async def test_a_commit_fails_with_its_connection(tmp_path: Path, tables: Memory
             await beats(link, BEAT)
             store.open_gate.clear()
             outcome: asyncio.Future[bytes | NoAnswer] = asyncio.get_running_loop().create_future()
-            commit = pack_commit(a_commit(member.generation_id, member.member_id))
+            commit = pack(a_commit(member.generation_id, member.member_id))
             assert link.send(commit, 60.0, outcome.set_result, Kind.COMMIT)
             await store.waiting.wait()
         assert await outcome == CLOSED
@@ -261,7 +260,7 @@ async def test_answers_that_no_worker_sends_end_the_connection(tmp_path: Path) -
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readexactly(9)
         await reader.readexactly(int.from_bytes(head[:4], "big"))
-        answers = packed([Answer(HeartbeatReply())] * 2)
+        answers = packed_answers([Answer(HeartbeatReply())] * 2)
         writer.write(len(answers).to_bytes(4, "big") + head[4:] + answers)
         assert await reader.read() == b""
         writer.close()
@@ -284,7 +283,7 @@ async def test_nothing_is_read_behind_an_unreadable_answer(tmp_path: Path) -> No
         for _ in range(2):
             heads.append(await reader.readexactly(9))
             await reader.readexactly(int.from_bytes(heads[-1][:4], "big"))
-        answers = [b"nonsense", packed([Answer(HeartbeatReply())])]
+        answers = [b"nonsense", packed_answers([Answer(HeartbeatReply())])]
         framed = zip(heads, answers, strict=True)
         writer.write(b"".join(len(each).to_bytes(4, "big") + head[4:] + each for head, each in framed))
         await reader.read()
@@ -298,7 +297,7 @@ async def test_nothing_is_read_behind_an_unreadable_answer(tmp_path: Path) -> No
         await until(lambda: len(outcomes) == 2)
     server.close()
 
-    assert outcomes == [NoAnswer("not replies to heartbeats: JSONDecodeError"), CLOSED]
+    assert outcomes == [NoAnswer("not what a replica sends: ValidationError"), CLOSED]
 
 
 @pytest.mark.parametrize("message", [b"", b"nonsense", b"\0\1\0\0\0\0\0\0\0", b'\1\1\0\0\0\0\0\0\0["default"]'])
@@ -335,10 +334,10 @@ async def test_a_request_of_any_text_is_within_the_bound(tables: MemoryTables, t
     note = "\x01" * NOW.request_max_bytes
     commit = CommitOffsets("default", "g", -1, (OffsetToCommit("t", 0, 1, metadata=note),))
     async with an_owner(tables) as local, a_socket(local, tmp_path / "s"), a_link(tmp_path / "s") as link:
-        answer = await sent(link, pack_commit(commit), kind=Kind.COMMIT)
+        answer = await sent(link, pack(commit), kind=Kind.COMMIT)
 
     assert isinstance(answer, bytes)
-    reply, *_ = unpack_commit_answer(answer)
+    reply: Any = read_answer(commit, answer).reply
     assert [each.error for each in reply.partitions] == ["OFFSET_METADATA_TOO_LARGE"]
 
 

@@ -7,10 +7,11 @@ import gc
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from sys import getrefcount
 
 import pytest
+from msgspec.structs import replace
 
 from rota.api.peer.client import GrpcPeers
 from rota.api.peer.server import PeerServer

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from rota.group import (
     apply,
     expiry,
@@ -300,7 +302,7 @@ def heartbeat_of_an_older_generation_is_accepted(patch: Patch) -> None:
     def beat(result: Result, group: Any, request: Any, call: int) -> None:
         known = check_member(group, request.member_id, request.group_instance_id, "") is ErrorCode.NONE
         if known and request.generation_id < group.join_generation_id:
-            request = replace(request, generation_id=group.generation_id)
+            request = structs.replace(request, generation_id=group.generation_id)
         original(result, group, request, call)
 
     patch(shard, "heartbeat", beat)

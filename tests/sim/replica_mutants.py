@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from rota.group import assignment, shard
 from rota.protocol.errors import ErrorCode
 from rota.replica import assigning, forwarding, leases, owned_shard
@@ -261,7 +263,7 @@ def a_call_of_unknown_outcome_is_sent_again(patch: Patch) -> None:
 def a_write_of_unknown_outcome_is_moved(patch: Patch) -> None:
     """S13: each refusal of an owner reaches the forwarder as one that was not decided."""
     original = forwarding.as_moved
-    patch(forwarding, "as_moved", lambda answer: original(replace(answer, undecided=True)))
+    patch(forwarding, "as_moved", lambda answer: original(structs.replace(answer, undecided=True)))
 
 
 @mutant

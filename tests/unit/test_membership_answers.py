@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from rota.membership import Assigned, Rejected, State, Unreachable
 from rota.protocol.defaults import REQUEST_TIMEOUT_MS
@@ -92,7 +93,7 @@ def test_a_sync_of_another_generation_is_ignored() -> None:
     bench = a_joined_follower()
     request = bench.sends()
     assert isinstance(request, SyncGroup)
-    late = replace(request, generation_id=0)
+    late = structs.replace(request, generation_id=0)
 
     assert bench.membership.on_reply(late, synced(), bench.now_ms, bench.now_ms, 1.0) == []
     assert bench.membership.state is State.SYNCING
@@ -146,7 +147,7 @@ def test_a_heartbeat_between_two_syncs_does_not_park() -> None:
 # --- shares that come with the answer to a join -------------------------------------------------------
 
 
-ELECTED = replace(joined(2, leader_id="m-1"), members=(), skip_assignment=True, assignment=b"term")
+ELECTED = structs.replace(joined(2, leader_id="m-1"), members=(), skip_assignment=True, assignment=b"term")
 
 
 def test_a_share_by_the_answer_to_a_join_is_held_at_once() -> None:
@@ -230,7 +231,7 @@ def test_silence_of_a_parked_call_begins_when_its_answer_is_due() -> None:
 
 def test_an_answer_of_another_protocol_is_silence_since_it_came() -> None:
     bench = a_rejoining_follower()
-    event = trouble_after(bench, replace(joined(2), protocol_type="other"))
+    event = trouble_after(bench, structs.replace(joined(2), protocol_type="other"))
 
     assert event.since_ms == bench.sent_at_ms + 1_500
 

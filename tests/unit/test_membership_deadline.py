@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from rota.membership import (
     Assigned,
@@ -51,7 +52,7 @@ def test_the_deadline_counts_from_the_last_renewals_sending() -> None:
 
 def test_an_answer_gives_the_parked_time_back() -> None:
     bench = a_stable_follower()
-    bench.answered(replace(BEATING, waited_ms=POLL_MS), after_ms=POLL_MS + 500)
+    bench.answered(structs.replace(BEATING, waited_ms=POLL_MS), after_ms=POLL_MS + 500)
     counted_ms = POLL_MS - POLL_MS // 50  # The clocks may differ by 2 %.
     assert bench.membership.deadline_ms == bench.sent_at_ms + counted_ms + SESSION_MS - MARGIN_MS
     assert bench.membership.revoke_by_ms == bench.sent_at_ms + counted_ms + REBALANCE_MS - MARGIN_MS
@@ -60,7 +61,7 @@ def test_an_answer_gives_the_parked_time_back() -> None:
 @pytest.mark.parametrize(("after_ms", "most_ms"), [(500, 500), (2 * POLL_MS, POLL_MS)])
 def test_parked_time_ends_with_the_wait_and_the_answer(after_ms: int, most_ms: int) -> None:
     bench = a_stable_follower()
-    bench.answered(replace(BEATING, waited_ms=60_000), after_ms=after_ms)
+    bench.answered(structs.replace(BEATING, waited_ms=60_000), after_ms=after_ms)
     assert bench.membership.deadline_ms == bench.sent_at_ms + most_ms + SESSION_MS - MARGIN_MS
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rota.membership import Event, JoinedAsLeader, Membership, MembershipRequest, MembershipSettings, RebalanceStarted
 from rota.membership.states import FINAL

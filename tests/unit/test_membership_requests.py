@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from rota.membership import MembershipSettings, State
 from rota.membership.backoff import Backoff
@@ -34,7 +35,7 @@ from tests.unit.membership_bench import (
     joined,
 )
 
-STATIC = replace(SETTINGS, group_instance_id="i", client_id="app")
+STATIC = dataclasses.replace(SETTINGS, group_instance_id="i", client_id="app")
 
 
 def a_joined_static_leader() -> Bench:
@@ -126,7 +127,7 @@ def test_a_sync_without_a_chosen_protocol_names_none() -> None:
 
 @pytest.mark.parametrize("interval_ms", [1, SESSION_MS // 2])
 def test_the_bounds_of_the_heartbeat_interval_are_allowed(interval_ms: int) -> None:
-    assert replace(SETTINGS, heartbeat_ms=interval_ms).heartbeat_interval_ms == interval_ms
+    assert dataclasses.replace(SETTINGS, heartbeat_ms=interval_ms).heartbeat_interval_ms == interval_ms
 
 
 @pytest.mark.parametrize("interval_ms", [0, SESSION_MS // 2 + 1])
@@ -134,7 +135,7 @@ def test_an_interval_out_of_bounds_is_refused_with_the_bounds(interval_ms: int) 
     with pytest.raises(
         ValueError, match=f"must be 1 to {SESSION_MS // 2} ms, half of the session timeout, not {interval_ms} ms"
     ):
-        replace(SETTINGS, heartbeat_ms=interval_ms)
+        dataclasses.replace(SETTINGS, heartbeat_ms=interval_ms)
 
 
 # --- pauses ----------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from rota.membership import Event, Failed, Reachable, Rejected, State, Unreachable
 from rota.protocol.defaults import REQUEST_TIMEOUT_MS
@@ -89,7 +90,7 @@ def test_a_full_server_ends_the_silence_and_begins_a_rejection() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [replace(joined(), protocol_type="connect"), replace(joined(), protocol_name="sticky")],
+    [structs.replace(joined(), protocol_type="connect"), structs.replace(joined(), protocol_name="sticky")],
 )
 def test_a_join_answer_of_another_protocol_is_not_taken_up(wrong: JoinReply) -> None:
     bench = a_newcomer_with_an_id()
@@ -103,7 +104,7 @@ def test_a_join_answer_of_another_protocol_is_not_taken_up(wrong: JoinReply) -> 
 
 @pytest.mark.parametrize(
     "wrong",
-    [replace(synced(), protocol_type="connect"), replace(synced(), protocol_name="sticky")],
+    [structs.replace(synced(), protocol_type="connect"), structs.replace(synced(), protocol_name="sticky")],
 )
 def test_a_sync_answer_of_another_protocol_is_not_taken_up(wrong: SyncReply) -> None:
     bench = a_newcomer_with_an_id()
@@ -288,7 +289,7 @@ def test_the_join_of_a_known_member_is_overdue_after_its_wait() -> None:
     assert bench.membership.alarm_ms == bench.now_ms + SETTINGS.notice_ms, "an id is given at once"
     bench.membership.ended(new)
     assert isinstance(new, JoinGroup)
-    known = replace(new, member_id="m-1")
+    known = structs.replace(new, member_id="m-1")
     bench.membership.sent(known, bench.now_ms)
 
     assert bench.membership.alarm_ms == bench.now_ms + SETTINGS.poll_ms + SETTINGS.notice_ms

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rota.cli import exec as commands
 from rota.cli.sidecar import sidecar
@@ -48,7 +50,7 @@ class Holder:
     """How long before its deadline it is stopped."""
 
     def settings(self) -> MembershipSettings:
-        return replace(SETTINGS, session_timeout_ms=self.session_ms, rebalance_timeout_ms=self.rebalance_ms)
+        return dataclasses.replace(SETTINGS, session_timeout_ms=self.session_ms, rebalance_timeout_ms=self.rebalance_ms)
 
 
 def default(function: Callable[..., Any], name: str) -> int:
@@ -68,7 +70,7 @@ def of_member(name: str, function: Callable[..., Any], rebalance_ms: int) -> Hol
 def of_command(name: str, function: Callable[..., Any], rebalance_ms: int) -> Holder:
     member = of_member(name, function, rebalance_ms)
     times = StopTimes.for_session(member.session_ms)
-    return replace(member, stop_ms=times.grace_ms + times.margin_ms)
+    return dataclasses.replace(member, stop_ms=times.grace_ms + times.margin_ms)
 
 
 HOLDERS = (
@@ -152,4 +154,4 @@ def test_with_a_session_of_10_s_commands_need_a_shorter_lease() -> None:
 
     assert survived_ms(short) < LEASE_MS + TAKE_OVER_MS
     assert survived_ms(short) >= 2_000 + TAKE_OVER_MS
-    assert survived_ms(replace(short, stop_ms=0)) >= LEASE_MS + TAKE_OVER_MS
+    assert survived_ms(dataclasses.replace(short, stop_ms=0)) >= LEASE_MS + TAKE_OVER_MS

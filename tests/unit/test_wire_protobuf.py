@@ -1,11 +1,11 @@
-"""`Shape.fill` refuses values of a wrong type, also empty ones; all others come back as they were."""
+"""`Twin.fill` refuses values of a wrong type, also empty ones; all others come back as they were."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinGroup, Protocol

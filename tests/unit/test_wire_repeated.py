@@ -153,7 +153,7 @@ def test_each_answer_is_written_as_it_would_be_alone(answers: list[tuple[Reply, 
 
 
 @pytest.mark.parametrize("kind", [JoinReply, SyncReply])
-def test_answers_that_say_the_same_are_written_twice_at_most(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_that_say_the_same_are_written_twice_at_most(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rpc, field = FIELDS[kind]
     own = "member_id" if kind is JoinReply else "assignment"
     fill = Mock(wraps=rpc.fill_answer)

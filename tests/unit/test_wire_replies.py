@@ -95,7 +95,7 @@ REPLIES: list[m.Reply] = [
     ),
     m.LeaderReply(generation_id=4, leader_id="m-1", group_instance_id="pod-0", client_id="c", state="Stable"),
     m.TopicReply(topic="a", partitions=12, attributes=(("k", "v"),)),
-    m.ListTopicsReply(topics=(m.TopicReply(topic="a", partitions=12),), more=True),
+    m.ListTopicsReply(topics=(m.ListedTopic("a", 12),), more=True),
 ]
 
 

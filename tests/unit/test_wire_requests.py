@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -13,11 +14,10 @@ import pytest
 
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.filters import STATE_NAMES, STATES_PATTERN
 from rota.protocol.limits import Limits
 from rota.wire.documents import dump_document, parse_document
-from rota.wire.requests import LIST_GROUPS, OFFSET
-from rota.wire.routes import ROUTES, Carrier, decode_request, encode_request
-from rota.wire.states import STATE_NAMES
+from rota.wire.routes import ROUTES, Carrier, encode_request, read_query, read_request
 
 LIMITS = Limits()
 GROUP = {"namespace": "default", "group_id": "indexers:v1"}
@@ -91,11 +91,10 @@ def sent_and_read(request: m.Request) -> m.Request:
     route = ROUTES[type(request)]
     path = dict(zip(route.path_parameters, _path_values(route.path, target.path), strict=True))
     if route.carrier is Carrier.QUERY:
-        document = route.shape.from_query(target.query)
+        decoded: m.Request = read_query(route, path, target.query, LIMITS)
     else:
         assert target.body is not None
-        document = parse_document(dump_document(target.body))
-    decoded: m.Request = decode_request(route, path, document, LIMITS)
+        decoded = read_request(route, path, dump_document(target.body), LIMITS)
     return decoded
 
 
@@ -105,7 +104,14 @@ def _path_values(template: str, path: str) -> list[str]:
 
 
 def read(request_type: type[m.Request], document: dict[str, Any], limits: Limits = LIMITS) -> Any:
-    return decode_request(ROUTES[request_type], TOPIC if request_type is m.PutTopic else GROUP, document, limits)
+    route, path = ROUTES[request_type], TOPIC if request_type is m.PutTopic else GROUP
+    if route.carrier is Carrier.QUERY:
+        return read_query(route, path, [(name, text) for name, texts in document.items() for text in texts], limits)
+    return read_request(route, path, json.dumps(document).encode(), limits)
+
+
+def listed(*query: tuple[str, str]) -> Any:
+    return read_query(ROUTES[m.ListGroups], {"namespace": "n"}, query, LIMITS)
 
 
 def rejection_of(request_type: type[m.Request], document: dict[str, Any]) -> RejectedRequest:
@@ -182,7 +188,7 @@ def test_null_means_absent() -> None:
             "unknown field 'topics[0].partitons'; did you mean 'partitions'?",
         ),
         (m.RebalanceGroup, {"zzz": 1}, "unknown field 'zzz'; known are reason, step_down"),
-        (m.RebalanceGroup, {"\x00\ud800": 1}, "unknown field '\\x00\\ud800'; known are reason, step_down"),
+        (m.RebalanceGroup, {"\x00\u202e": 1}, "unknown field '\\x00\\u202e'; known are reason, step_down"),
         (m.RebalanceGroup, {"x" * 5_000: 1}, f"unknown field '{'x' * 64}'; known are reason, step_down"),
         (m.RebalanceGroup, {"REASON": 1}, "unknown field 'REASON'; did you mean 'reason'?"),
     ],
@@ -197,26 +203,24 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(
 
 def test_an_unknown_parameter_is_rejected_with_the_nearest_one() -> None:
     with pytest.raises(RejectedRequest, match="unknown query parameter 'protocl_type'; did you mean 'protocol_types'"):
-        LIST_GROUPS.from_query([("states", "Stable"), ("protocl_type", "x")])
+        listed(("states", "Stable"), ("protocl_type", "x"))
 
 
 def test_states_are_read_in_any_case_with_blanks() -> None:
-    document = LIST_GROUPS.from_query([("states", " stable , EMPTY"), ("states", "Stable"), ("states", "")])
-    assert LIST_GROUPS.decode(document, Limits(), namespace="n").states == ("Stable", "Empty")
+    assert listed(("states", " stable , EMPTY"), ("states", "Stable"), ("states", "")).states == ("Stable", "Empty")
 
 
 def test_an_unknown_state_is_rejected_with_the_nearest_one() -> None:
     for text, near in (("Stabel", "did you mean 'Stable'"), ("Foo", "known are CompletingRebalance, Dead, Empty")):
         with pytest.raises(RejectedRequest, match=f"unknown state '{text}'; {near}"):
-            LIST_GROUPS.decode({"states": [f"empty,{text}"]}, Limits(), namespace="n")
+            listed(("states", f"empty,{text}"))
 
 
 def test_the_schema_admits_the_states_that_the_server_admits() -> None:
-    pattern = LIST_GROUPS.schema(Limits())["properties"]["states"]["items"]["pattern"]
     for text in ("Stable", " stable , EMPTY", "", ",", *STATE_NAMES):
-        assert re.search(pattern, text), text
+        assert re.search(STATES_PATTERN, text), text
     for text in ("Foo", "Stable Empty", "Stable;", "\nStable"):
-        assert not re.search(pattern, text), text
+        assert not re.search(STATES_PATTERN, text), text
 
 
 WRONG: list[tuple[type[m.Request], dict[str, Any], ErrorCode, str]] = [
@@ -229,7 +233,7 @@ WRONG: list[tuple[type[m.Request], dict[str, Any], ErrorCode, str]] = [
     (m.Heartbeat, {"member_id": "m", "generation_id": 2**31}, ErrorCode.INVALID_REQUEST, "generation_id must be from"),
     (m.Heartbeat, {"member_id": "m", "generation_id": -2}, ErrorCode.INVALID_REQUEST, "generation_id must be from"),
     (m.Heartbeat, {"member_id": "m\n", "generation_id": 1}, ErrorCode.INVALID_REQUEST, "member_id is not one"),
-    (m.Heartbeat, {"member_id": "m\ud800", "generation_id": 1}, ErrorCode.INVALID_REQUEST, "member_id is not one"),
+    (m.Heartbeat, {"member_id": "m\ud800", "generation_id": 1}, ErrorCode.INVALID_REQUEST, "the body is not valid"),
     (m.Heartbeat, {"member_id": "m" * 513, "generation_id": 1}, ErrorCode.INVALID_REQUEST, "member_id is not one"),
     (
         m.Heartbeat,
@@ -334,17 +338,22 @@ WRONG: list[tuple[type[m.Request], dict[str, Any], ErrorCode, str]] = [
         m.CommitOffsets,
         {"offsets": [{"topic": "a", "partition": 0, "offset": 2**63}]},
         ErrorCode.INVALID_REQUEST,
-        "offsets[0].offset must be from 0",
+        "offsets[0].offset must be",
     ),
     (
         m.CommitOffsets,
-        {"offsets": [{"topic": "a", "partition": 0, "offset": 1, "metadata": "\udfff"}]},
+        {"offsets": [{"topic": "a", "partition": 0, "offset": 1, "metadata": "\x00"}]},
         ErrorCode.INVALID_REQUEST,
         "offsets[0].metadata must be Unicode",
     ),
     (m.PutTopic, {"partitions": 0}, ErrorCode.INVALID_PARTITIONS, "partitions must be from 1"),
     (m.PutTopic, {"partitions": 1_000_001}, ErrorCode.INVALID_PARTITIONS, "partitions must be from 1"),
-    (m.PutTopic, {"partitions": 1, "attributes": {"a": 1}}, ErrorCode.INVALID_REQUEST, "attributes must be a string"),
+    (
+        m.PutTopic,
+        {"partitions": 1, "attributes": {"a": 1}},
+        ErrorCode.INVALID_REQUEST,
+        "attributes[...] must be a string",
+    ),
     (m.FetchOffsets, {"topic": ["documents"]}, ErrorCode.INVALID_REQUEST, "topic[0] must look like"),
     (m.FetchOffsets, {"topic": ["documents/"]}, ErrorCode.INVALID_REQUEST, "topic[0] must look like"),
     (m.FetchOffsets, {"topic": ["documents/\u0663"]}, ErrorCode.INVALID_REQUEST, "topic[0] must look like"),
@@ -363,12 +372,12 @@ def test_a_wrong_document_is_refused_with_its_place(
 
 
 @pytest.mark.parametrize(
-    "token", ["ü", "%%%", "bm90IGEgbmFtZQ==", "AA==", "A", 5], ids=["not-ascii", "bad", "space", "nul", "cut", "int"]
+    "token", ["ü", "%%%", "bm90IGEgbmFtZQ==", "AA==", "A"], ids=["not-ascii", "bad", "space", "nul", "cut"]
 )
-def test_a_page_token_that_no_page_gave_is_refused(token: object) -> None:
+def test_a_page_token_that_no_page_gave_is_refused(token: str) -> None:
     route = ROUTES[m.ListTopics]
     with pytest.raises(RejectedRequest, match="page_token must be a token"):
-        decode_request(route, {"namespace": "default"}, {"page_token": token}, LIMITS)
+        read_query(route, {"namespace": "default"}, [("page_token", token)], LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -382,7 +391,7 @@ def test_a_page_token_that_no_page_gave_is_refused(token: object) -> None:
 )
 def test_a_path_that_names_no_group_is_refused(path: dict[str, str], code: ErrorCode) -> None:
     with pytest.raises(RejectedRequest) as caught:
-        decode_request(ROUTES[m.DescribeGroup], path, {}, LIMITS)
+        read_query(ROUTES[m.DescribeGroup], path, (), LIMITS)
     assert caught.value.code is code
 
 
@@ -477,22 +486,31 @@ ODD_OFFSETS = (
 )
 
 
+def committed(offset: object) -> int:
+    document = {"offsets": [{"topic": "t", "partition": 0, "offset": offset}]}
+    read_offset: int = read(m.CommitOffsets, document).offsets[0].offset
+    return read_offset
+
+
 @pytest.mark.parametrize("offset", [0, 1, 2**53 - 1, 2**53, 1_795_372_229_057_000_000, 2**63 - 1])
 def test_an_offset_above_2_to_the_53_is_a_string_of_digits(offset: int) -> None:
-    written = OFFSET.encode(offset)
+    commit = m.CommitOffsets("default", "g", 1, (m.OffsetToCommit("t", 0, offset),))
+    body = encode_request(commit).body
+    assert body is not None
+    written = body["offsets"][0]["offset"]
 
     assert type(written) is (int if offset < 2**53 else str)
-    assert OFFSET.decode(written, Limits()) == OFFSET.decode(str(offset), Limits()) == offset
+    assert committed(written) == committed(str(offset)) == offset
 
 
 @pytest.mark.parametrize("offset", ODD_OFFSETS)
 def test_what_is_no_number_of_64_bits_is_refused(offset: object) -> None:
     with pytest.raises(RejectedRequest) as refused:
-        OFFSET.decode(offset, Limits())
+        committed(offset)
 
     assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
 def test_a_number_that_doubles_would_change_is_refused() -> None:
     with pytest.raises(RejectedRequest, match="must be a string of digits above 9007199254740991"):
-        OFFSET.decode(2**53, Limits())
+        committed(2**53)

@@ -6,7 +6,7 @@ guard of the replica that was called names the caller, and says whether it is an
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode

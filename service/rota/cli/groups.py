@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import to_builtins
 
 from rota.cli.completion import complete_member, complete_member_id
 from rota.cli.consent import Yes, confirm
@@ -70,7 +71,7 @@ def list_groups(
             while more and not listing.is_enough(groups):
                 chosen = ListGroups(of_namespace, tuple(state or ()), protocol_types=types, after=after, topic=topic)
                 page = server.call(chosen, ListReply)
-                groups += [asdict(group) for group in page.groups]
+                groups += [to_builtins(group) for group in page.groups]
                 more, after = page.more, page.groups[-1].group_id if page.groups else ""
             return groups
 
@@ -195,7 +196,7 @@ def group_history(
 def _filter(kinds: list[str] | None, *, commits: bool) -> Callable[[dict[str, Any]], bool]:
     """Whether the options ask for an event. Kinds that are named are shown, whatever `--commits` says."""
     from rota.group.journal import RECORD_KINDS
-    from rota.wire.suggestions import unknown
+    from rota.protocol.suggestions import unknown
 
     if wrong := [kind for kind in kinds or () if kind not in RECORD_KINDS]:
         raise CommandFailed(unknown("kind", wrong[0], RECORD_KINDS), Exit.USAGE)

@@ -12,7 +12,7 @@ import typer
 
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.output import Output, print_items, print_notice
-from rota.wire.suggestions import unknown
+from rota.protocol.suggestions import unknown
 
 if TYPE_CHECKING:
     from rota.cli.calls import Server

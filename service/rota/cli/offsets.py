@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import to_builtins
 
 from rota.cli.consent import Yes, confirm
 from rota.cli.exits import CommandFailed, Exit, exit_for
@@ -50,7 +50,7 @@ def list_offsets(
             fetched = server.call(FetchOffsets(server.namespace, group), FetchReply)
             return [
                 {
-                    **asdict(each),
+                    **to_builtins(each),
                     "committed": ago(each.committed_at_ms),
                     "expires": "" if each.expires_at_ms is None else until(each.expires_at_ms),
                     "name": f"{each.topic}/{each.partition}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +17,7 @@ from rota.protocol.defaults import TOPICS_WAIT_MS
 from rota.protocol.ids import check_topic
 
 if TYPE_CHECKING:
-    from rota.protocol.messages import TopicReply
+    from rota.protocol.messages import ListedTopic, TopicReply
 
 app = typer.Typer(no_args_is_help=True, help="Topics: named things that are split into partitions.")
 
@@ -131,9 +130,8 @@ def delete_topic(
     print_notice(f"topic {topic} is deleted; groups that had progress in it: {deleted.groups}")
 
 
-def _item(topic: TopicReply) -> dict[str, Any]:
-    item = asdict(topic)
-    return {"topic": item["topic"], "partitions": item["partitions"], "attributes": dict(topic.attributes)}
+def _item(topic: TopicReply | ListedTopic) -> dict[str, Any]:
+    return {"topic": topic.topic, "partitions": topic.partitions, "attributes": dict(topic.attributes)}
 
 
 def _attributes(pairs: list[str]) -> tuple[tuple[str, str], ...]:

@@ -45,6 +45,7 @@ from rota.protocol.messages import (
     LeaveReply,
     LeavingMember,
     ListedGroup,
+    ListedTopic,
     ListGroups,
     ListReply,
     ListTopics,
@@ -280,9 +281,9 @@ class Administration:
 
     # --- topics -------------------------------------------------------------------------------
 
-    async def topics(self) -> list[TopicReply]:
+    async def topics(self) -> list[ListedTopic]:
         """All registered topics with their partition counts."""
-        topics: list[TopicReply] = []
+        topics: list[ListedTopic] = []
         more = True
         while more:
             after = topics[-1].topic if topics else ""

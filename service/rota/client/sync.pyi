@@ -37,6 +37,7 @@ from rota.protocol.messages import (
     FenceReply,
     FetchedOffset,
     ListedGroup,
+    ListedTopic,
     OffsetToCommit,
     PlanReply,
     QuarantineReply,
@@ -454,7 +455,7 @@ class Client:
                 store has lost that line.
         """
 
-    def topics(self) -> list[TopicReply]:
+    def topics(self) -> list[ListedTopic]:
         """All registered topics with their partition counts."""
 
     def topic(self, topic: str) -> TopicReply:

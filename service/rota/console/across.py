@@ -13,7 +13,7 @@ from rota.console.group import MemberRow, member_row
 from rota.console.rendering import page_number
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.ids import check_namespace
-from rota.protocol.messages import ListedGroup, ListTopics, ListTopicsReply, TopicReply
+from rota.protocol.messages import ListedGroup, ListedTopic, ListTopics, ListTopicsReply
 
 PAGE = 50
 MOST_DESCRIBED = 200
@@ -143,8 +143,8 @@ async def _found(desk: Desk, namespace: str, needle: str) -> list[Found]:
     return found + [Found(namespace, topic.topic) for topic in topics if needle in topic.topic.lower()]
 
 
-async def _topics(desk: Desk, namespace: str) -> list[TopicReply]:
-    topics: list[TopicReply] = []
+async def _topics(desk: Desk, namespace: str) -> list[ListedTopic]:
+    topics: list[ListedTopic] = []
     while len(topics) < MOST_TOPICS:
         page = await desk.call(ListTopics(namespace, after=topics[-1].topic if topics else ""))
         assert isinstance(page, ListTopicsReply)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
+
+from msgspec.structs import replace
 
 from rota.group.assignment import mark_synced, server_side_of
 from rota.group.membership_checks import check_member, report_fenced, was_taken_along, why

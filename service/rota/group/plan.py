@@ -23,6 +23,7 @@ from rota.protocol.messages import (
     PlanReply,
     TopicPartitions,
 )
+from rota.protocol.suggestions import shown, unknown
 from rota.types import Generation, JoinedWith, MalformedMetadata, TopicFacts
 from rota.types.consumer_server import (
     PREFIX,
@@ -33,7 +34,6 @@ from rota.types.consumer_server import (
     wants_topic,
 )
 from rota.types.json_object import by_topic
-from rota.wire.suggestions import shown, unknown
 
 STAYS, LEAVES, JOINS = "stays", "leaves", "joins"
 _NOTHING = Forecast({}, 0, {})

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rota.group.apply import record
 from rota.group.assignment import AssignmentJob, ask_for_assignment, assignment_job, is_current

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from rota.group.rows import TopicRow
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import ListTopics, ListTopicsReply, PutTopic, TopicReply, TopicRequest
+from rota.protocol.messages import ListedTopic, ListTopics, ListTopicsReply, PutTopic, TopicReply, TopicRequest
 
 
 def check_put(topic: TopicRow | None, request: PutTopic, limits: Limits) -> TopicReply | None:
@@ -45,9 +45,14 @@ def list_topics(topics: Iterable[TopicRow], request: ListTopics, shard_id: int, 
     """One page of the namespace's topics in this shard, ordered by name; `revision` counts all their changes."""
     known = [topic for topic in topics if topic.namespace == request.namespace and topic.partitions]
     found = sorted((topic for topic in known if topic.topic > request.after), key=lambda topic: topic.topic)
-    page = tuple(topic_reply(topic) for topic in found[: request.limit])
+    page = tuple(_listed(topic) for topic in found[: request.limit])
     version = version_of_all([_digest(shard_id, revision), *map(version_of, known)])
     return ListTopicsReply(topics=page, more=len(found) > len(page), version=version)
+
+
+def _listed(topic: TopicRow) -> ListedTopic:
+    assert topic.partitions, "a deleted topic is not listed"
+    return ListedTopic(topic.topic, topic.partitions, topic.attributes, version_of(topic))
 
 
 def version_of_all(versions: Iterable[str]) -> str:

@@ -29,8 +29,10 @@ monotonic clock. It returns the answer to the call.
 from __future__ import annotations
 
 from collections.abc import Container, Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from msgspec.structs import replace
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of

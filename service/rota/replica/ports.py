@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from msgspec import Struct
+
 from rota.group.rows import RowChanges, ShardImage, SideCommit
 from rota.group.sessions import MemberName
 from rota.protocol.frozen import frozen
@@ -298,8 +300,7 @@ class Liveness(Protocol):
     async def close(self) -> None: ...
 
 
-@frozen
-class Answer:
+class Answer(Struct, frozen=True):
     """A reply with the place in the shard's history that it reflects.
 
     `revision` is the journal's last entry at that moment, `epoch` the owner's; both are 0 where no shard answered.

@@ -15,11 +15,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from rota.protocol.defaults import SIDECAR_PAUSE_MS, SIDECAR_WAIT_MS
+from rota.protocol.suggestions import unknown
 from rota.sidecar.news import Change, News
 from rota.sidecar.progress import Progress
 from rota.sidecar.seat import Seat
 from rota.sidecar.status import State, Status
-from rota.wire.suggestions import unknown
 
 KEEP_ALIVE_S = 15.0
 _LONGEST_WAIT_S = 300.0

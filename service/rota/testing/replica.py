@@ -7,10 +7,11 @@ replies are sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from rota.group.invariants import check_group
 from rota.group.result import Result, Timer, TimerKind

@@ -11,7 +11,7 @@ from rota.group.result import Timer
 from rota.group.state import Group
 from rota.membership import Assigned, State
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import ListTopicsReply, Protocol, TopicReply
+from rota.protocol.messages import ListedTopic, ListTopicsReply, Protocol
 from rota.replica.assigning import AskAll, Assigning, Compute
 from rota.replica.owned_shard import OwnedShard, Ready
 from rota.replica.ports import Answer
@@ -96,7 +96,7 @@ class SimulatedTopics:
         if self._is_refused():
             self._world.sometimes("topics were unknown")
             return ListTopicsReply(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return ListTopicsReply(topics=(TopicReply(topic=TOPIC, partitions=self._world.partitions[key]),))
+        return ListTopicsReply(topics=(ListedTopic(TOPIC, self._world.partitions[key]),))
 
     def _is_refused(self) -> bool:
         if self._world.troublesome:

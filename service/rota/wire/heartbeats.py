@@ -28,10 +28,10 @@ from rota.v1.coordinator_pb2 import (
     SessionRequest,
 )
 from rota.wire.batching import read_varint
-from rota.wire.fields import invalid, too_large
 from rota.wire.protobuf import parse
 from rota.wire.replies import MalformedReply, Received
 from rota.wire.rpcs import RPCS
+from rota.wire.shapes import invalid, too_large
 
 _RPC = RPCS[Heartbeat]
 MAX_REMEMBERED = 10_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -12,10 +12,9 @@ from urllib.parse import quote
 
 from rota.protocol import messages as m
 from rota.protocol.ids import check_group_id, check_member_id, check_namespace, check_topic
-from rota.protocol.limits import Limits
+from rota.protocol.limits import CONSUMER_REBALANCE_TIMEOUT_MS, REBALANCE_TIMEOUT_MS, Limits
 from rota.protocol.messages import Reply, Request
-from rota.wire import requests as shapes
-from rota.wire.records import ObjectShape
+from rota.wire.shapes import BUILDERS, Shape, invalid
 
 PREFIX = "/v1/namespaces/{namespace}"
 _GROUP = PREFIX + "/groups/{group_id}"
@@ -49,7 +48,7 @@ class Route:
     method: str
     path: str
     carrier: Carrier
-    shape: ObjectShape
+    shape: Shape
 
     @property
     def path_parameters(self) -> list[str]:
@@ -66,36 +65,69 @@ class Target:
     body: dict[str, Any] | None
 
 
-def _body(request: type[Request], reply: type[Reply], method: str, path: str, shape: ObjectShape) -> Route:
-    return Route(request, reply, method, path, Carrier.BODY, shape)
+def default_rebalance_timeout_ms(protocol_type: str) -> int:
+    """Kafka's consumers get five minutes to rejoin, all others one."""
+    return CONSUMER_REBALANCE_TIMEOUT_MS if protocol_type == "consumer" else REBALANCE_TIMEOUT_MS
 
 
-def _query(request: type[Request], reply: type[Reply], method: str, path: str, shape: ObjectShape) -> Route:
-    return Route(request, reply, method, path, Carrier.QUERY, shape)
+def _join_group(*, protocol_type: str, rebalance_timeout_ms: int | None, **rest: Any) -> m.JoinGroup:
+    if rebalance_timeout_ms is None:
+        rebalance_timeout_ms = default_rebalance_timeout_ms(protocol_type)
+    return m.JoinGroup(protocol_type=protocol_type, rebalance_timeout_ms=rebalance_timeout_ms, **rest)
+
+
+def _leaving_member(**values: Any) -> m.LeavingMember:
+    member = m.LeavingMember(**values)
+    if not member.member_id and member.group_instance_id is None:
+        raise invalid("must have a member_id or a group_instance_id")
+    return member
+
+
+def _verify_fence(*, generation_id: int | None, fencing_token: int | None, **rest: Any) -> m.VerifyFence:
+    """A token says its generation."""
+    if generation_id is None and fencing_token is None:
+        raise invalid("fencing_token is missing, or generation_id")
+    of_generation = m.NO_GENERATION if generation_id is None else generation_id
+    return m.VerifyFence(generation_id=of_generation, fencing_token=fencing_token, **rest)
+
+
+BUILDERS |= {m.JoinGroup: _join_group, m.LeavingMember: _leaving_member, m.VerifyFence: _verify_fence}
+
+
+def _body(request: type[Request], reply: type[Reply], method: str, path: str) -> Route:
+    return Route(request, reply, method, path, Carrier.BODY, _shape(request, path))
+
+
+def _query(request: type[Request], reply: type[Reply], method: str, path: str) -> Route:
+    return Route(request, reply, method, path, Carrier.QUERY, _shape(request, path))
+
+
+def _shape(request: type[Request], path: str) -> Shape:
+    return Shape(request, closed=True, path=_PARAMETER.findall(path), build=BUILDERS.get(request))
 
 
 _ALL = (
-    _body(m.JoinGroup, m.JoinReply, "POST", _GROUP + "/join", shapes.JOIN_GROUP),
-    _body(m.SyncGroup, m.SyncReply, "POST", _GROUP + "/sync", shapes.SYNC_GROUP),
-    _body(m.Heartbeat, m.HeartbeatReply, "POST", _GROUP + "/heartbeat", shapes.HEARTBEAT),
-    _body(m.LeaveGroup, m.LeaveReply, "POST", _GROUP + "/leave", shapes.LEAVE_GROUP),
-    _body(m.CommitOffsets, m.CommitReply, "POST", _GROUP + "/offsets", shapes.COMMIT_OFFSETS),
-    _query(m.FetchOffsets, m.FetchReply, "GET", _GROUP + "/offsets", shapes.FETCH_OFFSETS),
-    _query(m.DeleteOffsets, m.DeleteOffsetsReply, "DELETE", _GROUP + "/offsets", shapes.DELETE_OFFSETS),
-    _body(m.VerifyFence, m.FenceReply, "POST", _GROUP + "/fence", shapes.VERIFY_FENCE),
-    _query(m.GetLeader, m.LeaderReply, "GET", _GROUP + "/leader", shapes.GET_LEADER),
-    _query(m.DescribeGroup, m.DescribeReply, "GET", _GROUP, shapes.DESCRIBE_GROUP),
-    _query(m.DeleteGroup, m.DeleteGroupReply, "DELETE", _GROUP, shapes.DELETE_GROUP),
-    _body(m.RebalanceGroup, m.RebalanceReply, "POST", _GROUP + "/rebalance", shapes.REBALANCE_GROUP),
-    _body(m.FreezeGroup, m.FreezeReply, "POST", _GROUP + "/freeze", shapes.FREEZE_GROUP),
-    _body(m.QuarantineGroup, m.QuarantineReply, "POST", _GROUP + "/quarantine", shapes.QUARANTINE_GROUP),
-    _body(m.DrainMember, m.DrainReply, "POST", _GROUP + "/drain", shapes.DRAIN_MEMBER),
-    _body(m.PlanGroup, m.PlanReply, "POST", _GROUP + "/plan", shapes.PLAN_GROUP),
-    _query(m.ListGroups, m.ListReply, "GET", PREFIX + "/groups", shapes.LIST_GROUPS),
-    _body(m.PutTopic, m.TopicReply, "PUT", _TOPIC, shapes.PUT_TOPIC),
-    _query(m.GetTopic, m.TopicReply, "GET", _TOPIC, shapes.GET_TOPIC),
-    _query(m.DeleteTopic, m.TopicReply, "DELETE", _TOPIC, shapes.DELETE_TOPIC),
-    _query(m.ListTopics, m.ListTopicsReply, "GET", PREFIX + "/topics", shapes.LIST_TOPICS),
+    _body(m.JoinGroup, m.JoinReply, "POST", _GROUP + "/join"),
+    _body(m.SyncGroup, m.SyncReply, "POST", _GROUP + "/sync"),
+    _body(m.Heartbeat, m.HeartbeatReply, "POST", _GROUP + "/heartbeat"),
+    _body(m.LeaveGroup, m.LeaveReply, "POST", _GROUP + "/leave"),
+    _body(m.CommitOffsets, m.CommitReply, "POST", _GROUP + "/offsets"),
+    _query(m.FetchOffsets, m.FetchReply, "GET", _GROUP + "/offsets"),
+    _query(m.DeleteOffsets, m.DeleteOffsetsReply, "DELETE", _GROUP + "/offsets"),
+    _body(m.VerifyFence, m.FenceReply, "POST", _GROUP + "/fence"),
+    _query(m.GetLeader, m.LeaderReply, "GET", _GROUP + "/leader"),
+    _query(m.DescribeGroup, m.DescribeReply, "GET", _GROUP),
+    _query(m.DeleteGroup, m.DeleteGroupReply, "DELETE", _GROUP),
+    _body(m.RebalanceGroup, m.RebalanceReply, "POST", _GROUP + "/rebalance"),
+    _body(m.FreezeGroup, m.FreezeReply, "POST", _GROUP + "/freeze"),
+    _body(m.QuarantineGroup, m.QuarantineReply, "POST", _GROUP + "/quarantine"),
+    _body(m.DrainMember, m.DrainReply, "POST", _GROUP + "/drain"),
+    _body(m.PlanGroup, m.PlanReply, "POST", _GROUP + "/plan"),
+    _query(m.ListGroups, m.ListReply, "GET", PREFIX + "/groups"),
+    _body(m.PutTopic, m.TopicReply, "PUT", _TOPIC),
+    _query(m.GetTopic, m.TopicReply, "GET", _TOPIC),
+    _query(m.DeleteTopic, m.TopicReply, "DELETE", _TOPIC),
+    _query(m.ListTopics, m.ListTopicsReply, "GET", PREFIX + "/topics"),
 )
 ROUTES: Mapping[type[Request], Route] = MappingProxyType({route.request: route for route in _ALL})
 
@@ -107,11 +139,14 @@ def decode_path(parameters: Mapping[str, str]) -> dict[str, str]:
     return dict(parameters)
 
 
-def decode_request(
-    route: Route, path: Mapping[str, str], document: dict[str, Any], limits: Limits, **given: Any
-) -> Any:
-    """Build the route's request of its path, its document (the body's, or the query's) and what neither says."""
-    return route.shape.decode(document, limits, **decode_path(path), **given)
+def read_request(route: Route, path: Mapping[str, str], body: bytes, limits: Limits, **given: Any) -> Any:
+    """Build the route's request of its path, its body and what neither says."""
+    return route.shape.read(body, limits, **decode_path(path), **given)
+
+
+def read_query(route: Route, path: Mapping[str, str], query: Iterable[tuple[str, str]], limits: Limits) -> Any:
+    """The same of a query string."""
+    return route.shape.decode(route.shape.from_query(query), limits, **decode_path(path))
 
 
 def encode_request(request: Request) -> Target:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from google.protobuf.message import Message
+from msgspec.structs import replace
 
 from rota.protocol import messages as m
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request
 from rota.v1 import admin_pb2, coordinator_pb2
-from rota.wire.page_token import PageToken
-from rota.wire.protobuf import Shape, parse
-from rota.wire.replies import SHAPES, MalformedReply, Received
-from rota.wire.routes import ROUTES, Carrier, decode_path, decode_request
+from rota.wire.protobuf import Twin, parse
+from rota.wire.replies import SHAPES, MalformedReply, Received, next_page_token
+from rota.wire.routes import ROUTES, Carrier, decode_path
 
 COORDINATOR = "rota.v1.GroupCoordinator"
 ADMIN = "rota.v1.Admin"
@@ -35,9 +34,9 @@ class Rpc:
         self._route = ROUTES[request]
         in_query = self._route.carrier is Carrier.QUERY
         self._path = self._route.path_parameters
-        self._request_shape = Shape(self._route.shape, request_message.DESCRIPTOR, lists_may_be_absent=in_query)
-        self._reply_record = SHAPES[self._route.reply]
-        self._reply_shape = Shape(self._reply_record, response_message.DESCRIPTOR)
+        self._request_twin = Twin(self._route.shape, request_message.DESCRIPTOR, lists_may_be_absent=in_query)
+        self._reply_shape = SHAPES[self._route.reply]
+        self._reply_twin = Twin(self._reply_shape, response_message.DESCRIPTOR)
 
     @property
     def path(self) -> str:
@@ -49,8 +48,9 @@ class Rpc:
 
     def read_request(self, message: Any, limits: Limits, **given: Any) -> Any:
         """The checked request, with what the message does not say; `RejectedRequest` as over HTTP."""
-        path = {name: getattr(message, name) for name in self._path}
-        return decode_request(self._route, path, self._request_shape.document(message, limits), limits, **given)
+        return self._route.shape.decode(
+            self._request_twin.document(message, limits), limits, **self.names_in(message), **given
+        )
 
     def parse_request(self, data: bytes, limits: Limits, **given: Any) -> Any:
         return self.read_request(parse(self.request_message, data), limits, **given)
@@ -60,7 +60,7 @@ class Rpc:
         message: Any = self.request_message()
         for name in self._path:
             setattr(message, name, getattr(request, name))
-        self._request_shape.fill(message, request)
+        self._request_twin.fill(message, request)
         return message
 
     def write_answer(self, reply: Reply, revision: int, epoch: int) -> Any:
@@ -81,8 +81,9 @@ class Rpc:
             case m.SyncReply(pending=True):
                 message.pending = True
             case _:
-                self._reply_shape.fill(message, reply)
-                _write_next_page(message, reply)
+                self._reply_twin.fill(message, reply)
+                if isinstance(reply, (m.ListReply, m.ListTopicsReply)):
+                    message.next_page_token = next_page_token(reply) or ""
 
     def read_answer(self, message: Any) -> Received:
         """The reverse, for the SDK; `MalformedReply` if it is no such reply."""
@@ -94,8 +95,7 @@ class Rpc:
         if self.request is m.SyncGroup and message.pending:
             return m.SyncReply(pending=True)
         try:
-            limits = Limits()
-            reply: Reply = self._reply_record.decode(self._reply_shape.document(message, limits), limits)
+            reply: Reply = self._reply_shape.decode(self._reply_twin.document(message, _LIMITS), _LIMITS)
         except RejectedRequest as rejected:
             raise MalformedReply(rejected.detail) from None
         if isinstance(reply, (m.ListReply, m.ListTopicsReply)):
@@ -103,21 +103,14 @@ class Rpc:
         return reply
 
 
-def _write_next_page(message: Any, reply: Reply) -> None:
-    match reply:
-        case m.ListReply(more=True, groups=(*_, last)):
-            message.next_page_token = PageToken().encode(last.group_id)
-        case m.ListTopicsReply(more=True, topics=(*_, last_topic)):
-            message.next_page_token = PageToken().encode(last_topic.topic)
-        case _:
-            return
+_LIMITS = Limits()
 
 
 def _rpc(service: str, module: Any, name: str, request: type[Request]) -> Rpc:
     return Rpc(service, name, request, getattr(module, f"{name}Request"), getattr(module, f"{name}Response"))
 
 
-_COORDINATOR_RPCS = {
+_COORDINATOR_RPCS: dict[str, type[Request]] = {
     "JoinGroup": m.JoinGroup,
     "SyncGroup": m.SyncGroup,
     "Heartbeat": m.Heartbeat,
@@ -127,7 +120,7 @@ _COORDINATOR_RPCS = {
     "VerifyFence": m.VerifyFence,
     "GetLeader": m.GetLeader,
 }
-_ADMIN_RPCS = {
+_ADMIN_RPCS: dict[str, type[Request]] = {
     "ListGroups": m.ListGroups,
     "DescribeGroup": m.DescribeGroup,
     "DeleteGroup": m.DeleteGroup,

@@ -7,8 +7,9 @@ folds to the live state, and that the rows are those of the live state.
 from __future__ import annotations
 
 import heapq
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from rota.group.invariants import check_group
 from rota.group.records import Entry, ShardAcquired

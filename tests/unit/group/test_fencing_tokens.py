@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from rota.group.records import MemberFenced
 from rota.group.shard import Shard
@@ -131,7 +132,7 @@ def test_the_journal_says_the_number_of_a_takeover() -> None:
 def test_when_the_numbers_are_used_up_the_group_rebalances() -> None:
     core = a_stable_group(members=1, static=1)
     image = core.image()
-    spent = replace(image, groups=(replace(image.groups[0], takeovers=LAST_TAKEOVER - 2),))
+    spent = dataclasses.replace(image, groups=(dataclasses.replace(image.groups[0], takeovers=LAST_TAKEOVER - 2),))
     core.shard, _ = Shard.load(spent, core.limits, core.now_ms)
     core.checking = False
 

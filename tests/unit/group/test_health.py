@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from rota.group.health import LEAST_INTERVAL_MS, STUCK_MS, judge, unowned_partitions
 from rota.group.state import Member
@@ -116,8 +117,8 @@ def test_an_election_has_no_leader_once_the_last_candidate_expired() -> None:
 def test_a_client_that_fails_again_and_again_is_counted_by_its_name_and_host() -> None:
     core = a_stable_group(members=1)
     for number in range(3):
-        core.ask(replace(a_join(new=f"oom-{number}"), client_id="oom-pod-7", host="10.0.0.9"))
-        core.send(replace(a_join(f"oom-{number}"), client_id="oom-pod-7", host="10.0.0.9"))
+        core.ask(structs.replace(a_join(new=f"oom-{number}"), client_id="oom-pod-7", host="10.0.0.9"))
+        core.send(structs.replace(a_join(f"oom-{number}"), client_id="oom-pod-7", host="10.0.0.9"))
         everybody_again(core)
         core.ask(a_leave(f"oom-{number}"))
         everybody_again(core)

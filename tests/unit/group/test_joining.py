@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from rota.protocol.errors import ErrorCode
 from tests.unit.group.driver import (
@@ -326,13 +327,13 @@ def test_parked_join_outlives_the_session_timeout() -> None:
 
 
 def test_full_group_turns_newcomers_away() -> None:
-    core = a_stable_group(members=2, limits=replace(LIMITS, group_max_size=2))
+    core = a_stable_group(members=2, limits=dataclasses.replace(LIMITS, group_max_size=2))
 
     assert core.ask(a_join(new="m2")).error is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
 def test_static_member_finds_its_place_in_a_full_group() -> None:
-    core = a_stable_group(members=2, static=2, limits=replace(LIMITS, group_max_size=2))
+    core = a_stable_group(members=2, static=2, limits=dataclasses.replace(LIMITS, group_max_size=2))
 
     assert core.ask(a_join(new="again", instance="i1")).member_id == "again"
 

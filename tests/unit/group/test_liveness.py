@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+
+from msgspec.structs import replace
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import HeartbeatMany, MemberHeartbeat
@@ -58,7 +60,7 @@ def test_sessions_that_begin_together_have_their_own_deadlines() -> None:
 
 
 def test_heartbeat_renews_a_session_of_a_millisecond() -> None:
-    core = an_empty_shard(replace(LIMITS, min_session_timeout_ms=1))
+    core = an_empty_shard(dataclasses.replace(LIMITS, min_session_timeout_ms=1))
     core.send(a_join(new="m0", instance="i0", session_ms=1))
     core.advance(DELAY_MS)
 

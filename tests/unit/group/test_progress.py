@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from rota.group.rows import OffsetRow, SideCommit
 from rota.protocol import messages as m
@@ -104,7 +105,7 @@ def test_an_administrator_commits_for_empty_groups_only() -> None:
 
 
 def test_one_bad_partition_does_not_spoil_the_others() -> None:
-    core = a_stable_group(members=1, limits=replace(LIMITS, offset_metadata_max_chars=3))
+    core = a_stable_group(members=1, limits=dataclasses.replace(LIMITS, offset_metadata_max_chars=3))
     items = (m.OffsetToCommit("t", 0, 1, metadata="far too long"), m.OffsetToCommit("t", 1, 1, metadata="ok"))
 
     reply = core.ask(m.CommitOffsets(*KEY, 1, items, "m0"))
@@ -246,7 +247,7 @@ def test_a_group_is_not_swept_between_the_two_joins_of_a_member() -> None:
 
 
 def test_an_empty_group_without_offsets_is_kept_for_its_retention() -> None:
-    core = a_stable_group(members=1, limits=replace(LIMITS, empty_group_retention_ms=5_000))
+    core = a_stable_group(members=1, limits=dataclasses.replace(LIMITS, empty_group_retention_ms=5_000))
     core.ask(a_leave("m0"))
 
     core.advance(4_999)
@@ -260,7 +261,7 @@ def test_an_empty_group_without_offsets_is_kept_for_its_retention() -> None:
 
 def test_a_shard_keeps_only_so_many_empty_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rota.group.shard.MAX_EMPTY_GROUPS", 2)
-    core = an_empty_shard(replace(LIMITS, empty_group_retention_ms=5_000))
+    core = an_empty_shard(dataclasses.replace(LIMITS, empty_group_retention_ms=5_000))
     for group_id in ("b", "a", "c"):
         core.ask(m.CommitOffsets(NAMESPACE, group_id, -1, (ITEM,)))
         core.ask(m.DeleteOffsets(NAMESPACE, group_id, (m.TopicPartitions(ITEM.topic, (ITEM.partition,)),)))

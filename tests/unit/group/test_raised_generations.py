@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from rota.group.join import MOST_GENERATIONS_AHEAD
 from rota.group.result import Result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from rota.group.records import (
     AssignmentFailed,
@@ -116,7 +117,7 @@ def test_members_that_do_not_sync_in_time_are_expired(late: int, by: str) -> Non
 
 
 def test_a_static_member_without_room_is_removed_by_instance_id() -> None:
-    core = a_stable_group(members=2, static=1, limits=replace(LIMITS, group_max_size=2))
+    core = a_stable_group(members=2, static=1, limits=dataclasses.replace(LIMITS, group_max_size=2))
     core.send(a_join("m1", protocols=(("range", b"changed"),)))
     core.ask(a_join(new="third"))
     core.send(a_join("third"))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from rota.group.state import Group
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import JoinGroup, LeaveGroup, LeavingMember, ListTopicsReply, Protocol, TopicReply
+from rota.protocol.messages import JoinGroup, LeaveGroup, LeavingMember, ListedTopic, ListTopicsReply, Protocol
 from rota.replica.assigning import AskAll, Assigning, Compute, Step
 from rota.replica.owned_shard import Ready
 from rota.replica.ports import Answer
@@ -104,7 +104,7 @@ class Replica(ReplicaOfOneShard):
 
     def list(self, *topics: tuple[str, int], more: bool = False) -> None:
         """Answer the one listing that is under way."""
-        replies = tuple(TopicReply(topic=name, partitions=partitions) for name, partitions in topics)
+        replies = tuple(ListedTopic(name, partitions) for name, partitions in topics)
         self.answer(ListTopicsReply(topics=replies, more=more))
 
     def refuse_listing(self) -> None:

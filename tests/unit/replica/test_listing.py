@@ -6,7 +6,7 @@ import pytest
 
 from rota.group.topics import version_of_all
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import ListedGroup, ListGroups, ListReply, ListTopics, ListTopicsReply, Reply, TopicReply
+from rota.protocol.messages import ListedGroup, ListedTopic, ListGroups, ListReply, ListTopics, ListTopicsReply, Reply
 from rota.replica.listing import page_of_all, page_of_shards
 from rota.replica.ports import Answer
 
@@ -29,7 +29,7 @@ def test_a_list_by_topic_waits_for_all_replicas_to_filter() -> None:
 
 
 def topics(*names: str, more: bool = False, version: str = "1") -> ListTopicsReply:
-    return ListTopicsReply(topics=tuple(TopicReply(topic=each) for each in names), more=more, version=version)
+    return ListTopicsReply(topics=tuple(ListedTopic(each, 1) for each in names), more=more, version=version)
 
 
 def names(reply: Reply) -> list[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from rota.group.assignment import AssignmentJob
 from rota.group.records import Entry, ShardAcquired, ShardReleased

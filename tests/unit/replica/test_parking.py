@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from rota.protocol.limits import MAX_WAIT_MS
 from rota.protocol.messages import JoinGroup, SyncGroup
@@ -36,7 +37,7 @@ def test_a_heartbeat_waits_for_at_most_a_third_of_the_session(asked_ms: int | No
 def test_a_heartbeat_of_a_long_session_waits_for_the_bound() -> None:
     core = a_stable_group()
     member = core.group.members["m0"]
-    member.image = replace(member.image, session_timeout_ms=4 * MAX_WAIT_MS)
+    member.image = dataclasses.replace(member.image, session_timeout_ms=4 * MAX_WAIT_MS)
 
     assert wait_ms(a_heartbeat("m0", 1, wait_ms=2 * MAX_WAIT_MS), core.shard) == MAX_WAIT_MS
 

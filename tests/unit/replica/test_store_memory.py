@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from rota.group.rows import ShardImage
 from rota.protocol.limits import GENERATIONS_RAISED
@@ -232,7 +233,7 @@ def test_lost_facts_of_all_shards_are_named_and_some_are_kept() -> None:
     for shard_id in (0, 1):
         owned = a_shard_with_a_member()
         offsets = tuple(OffsetToCommit("t", number, 5) for number in range(MOST_LOST_FACTS))
-        decide(owned, 3, replace(a_commit("m", 1), offsets=offsets), 300)
+        decide(owned, 3, structs.replace(a_commit("m", 1), offsets=offsets), 300)
         memory.to_compare[shard_id] = owned.shard
 
     facts = memory.compare_rows([ShardImage(0), ShardImage(1)])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
-from dataclasses import replace
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from rota.access.actions import (
     LOCATE,
@@ -39,11 +40,11 @@ from rota.protocol.messages import (
     HeartbeatMany,
     LeaveGroup,
     ListedGroup,
+    ListedTopic,
     ListGroups,
     ListReply,
     ListTopics,
     Request,
-    TopicReply,
     VerifyFence,
     parks_for_ms,
     refuse,
@@ -431,10 +432,10 @@ def _page_after(page: ListGroups | ListTopics, last: str) -> ListGroups | ListTo
     return replace(page, after=last, wait_ms=0) if isinstance(page, ListTopics) else replace(page, after=last)
 
 
-def _name(thing: ListedGroup | TopicReply) -> str:
+def _name(thing: ListedGroup | ListedTopic) -> str:
     return thing.group_id if isinstance(thing, ListedGroup) else thing.topic
 
 
-def _resource(namespace: str, thing: ListedGroup | TopicReply) -> Resource:
+def _resource(namespace: str, thing: ListedGroup | ListedTopic) -> Resource:
     kind = Kind.GROUP if isinstance(thing, ListedGroup) else Kind.TOPIC
     return Resource(kind, namespace, _name(thing))

@@ -1,60 +1,72 @@
 """Answers callers about themselves: their identity at this server, and their permissions."""
 
-# ruff: noqa: ARG002 — every kind of value has the same signature, though not all need the limits.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
+
+from msgspec import Struct
 
 from rota.access.actions import Action, Kind, Resource
-from rota.access.rules import Decision, Rule, may_ever, rules_for
+from rota.access.rules import Rule, may_ever, rules_for
 from rota.api.access.guard import Guard
 from rota.api.access.identity import Identity
 from rota.protocol.errors import ErrorCode, RejectedRequest
-from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN, check_group_id, check_namespace, check_topic
-from rota.protocol.limits import Limits
-from rota.wire.fields import Boolean, Integer, Schema, Text, invalid
-from rota.wire.records import ListOf, ObjectShape, Property, given
+from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN, check_group_id, check_namespace
+from rota.protocol.values import Checked, Topic, doc
+from rota.wire.shapes import Shape, invalid
 
 Namespaces = Callable[[], Awaitable[list[str]]]
 """The namespaces that have groups or topics, by name."""
 _OF_THE_SERVER = frozenset({Action.JOURNAL, Action.METRICS})
-_NO_RULES = Decision(allowed=True, rule="", detail="this server has no rules: every caller may do everything")
 
 
-@dataclass(frozen=True, slots=True)
-class KnownRule:
+class KnownRule(Struct, frozen=True):
     """A rule that applies to the caller. Its other subjects are not returned."""
 
-    name: str
-    effect: str
+    name: Annotated[str, doc("The rule's name, as refusals say it.")]
+    effect: Annotated[str, doc("`allow` or `deny`.")]
     actions: tuple[str, ...]
-    namespaces: tuple[str, ...]
-    groups: tuple[str, ...]
-    topics: tuple[str, ...]
+    namespaces: Annotated[tuple[str, ...], doc("Exact names, or beginnings with a `*` behind them.")]
+    groups: Annotated[tuple[str, ...], doc("Empty if the rule is about none.")]
+    topics: Annotated[tuple[str, ...], doc("Empty if the rule is about none.")]
 
 
-@dataclass(frozen=True, slots=True)
-class KnownCaller:
-    """The caller as the server knows it; `guarded` says whether that matters to it."""
+class WhoAmIReply(Struct, frozen=True):
+    """The caller as the server knows it."""
 
-    subject: str
-    method: str
-    groups: tuple[str, ...] = ()
-    expires_at_ms: int | None = None
-    guarded: bool = True
-    rules: tuple[KnownRule, ...] = ()
+    subject: Annotated[str, doc("As rules name it: `token:ci`, `user:alice`, `sa:team-a/worker`, `anonymous` …")]
+    method: Annotated[str, doc("How it was proven.")]
+    groups: Annotated[tuple[str, ...], doc("The groups of people that its issuer counts it among.")] = ()
+    expires_at_ms: Annotated[int | None, doc("When the proof runs out; null if that is not known.")] = None
+    guarded: Annotated[bool, doc("Whether there are rules at all; otherwise every caller may do everything.")] = True
+    rules: Annotated[tuple[KnownRule, ...], doc("Those that speak of the caller.")] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class NamespacesReply(Struct, frozen=True):
+    """The namespaces that the caller may see."""
+
+    namespaces: Annotated[tuple[str, ...], doc("By name; those with groups or topics that the caller may list.")]
+
+
+class CanIReply(Struct, frozen=True):
+    """Whether the caller may do what it has asked."""
+
+    allowed: bool
+    rule: Annotated[str, doc("The rule that decides; empty if none speaks of it.")]
+    detail: Annotated[str, doc("The same in words.")]
+
+
+class Question(Struct, frozen=True):
     """May I do this there? Without a namespace it is about the server, with nothing else about the list of groups."""
 
-    action: Action
-    namespace: str | None
-    group_id: str | None
-    topic: str | None
+    action: Annotated[Action, doc("`journal`, `metrics` of the server; the others of a namespace.")]
+    namespace: Annotated[Annotated[str, Checked(check_namespace, NAMESPACE_PATTERN)] | None, doc("The tenant.")] = None
+    group_id: Annotated[
+        Annotated[str, Checked(check_group_id, NAME_PATTERN)] | None,
+        doc("The group; without it and without a topic, the list of groups."),
+    ] = None
+    topic: Annotated[Topic | None, doc("The topic, instead of a group.")] = None
 
     @property
     def resource(self) -> Resource:
@@ -73,19 +85,22 @@ class Question:
         return Resource(Kind.GROUP if self.group_id is not None else Kind.GROUPS, self.namespace, self.group_id or "")
 
 
-def known_caller(guard: Guard | None) -> KnownCaller:
+def known_caller(guard: Guard | None) -> WhoAmIReply:
     """The caller's identity; raises `RejectedRequest` for invalid credentials, so that `whoami` reports them."""
     if guard is None:
-        return KnownCaller("anonymous", "none", guarded=False)
+        return WhoAmIReply("anonymous", "none", guarded=False)
     caller = _proven(guard).caller
     rules = tuple(map(_known_rule, rules_for(guard.authenticator.policy.document.rules, caller)))
-    return KnownCaller(caller.subject, caller.method, caller.groups, caller.expires_at_ms, rules=rules)
+    return WhoAmIReply(caller.subject, caller.method, caller.groups, caller.expires_at_ms, rules=rules)
 
 
-def answer_to(question: Question, guard: Guard | None) -> Decision:
+def answer_to(question: Question, guard: Guard | None) -> CanIReply:
     """Whether the caller may; refused as `known_caller` is."""
     resource = question.resource
-    return _NO_RULES if guard is None else _proven(guard).decision(question.action, resource)
+    if guard is None:
+        return _NO_RULES
+    decision = _proven(guard).decision(question.action, resource)
+    return CanIReply(decision.allowed, decision.rule, decision.detail)
 
 
 async def readable(namespaces: Namespaces, guard: Guard | None) -> list[str]:
@@ -121,82 +136,8 @@ def _known_rule(rule: Rule) -> KnownRule:
     return KnownRule(rule.name, rule.effect.value, actions, rule.namespaces, rule.groups, rule.topics)
 
 
-# --- how it looks on the wire ---------------------------------------------------------------------
+_OF_THE_SERVER = frozenset({Action.JOURNAL, Action.METRICS})
 
 
-class _ActionName:
-    """An action by its name."""
-
-    def decode(self, value: Any, limits: Limits) -> Action:
-        if value not in Action.__members__.values():
-            raise invalid(f"must be one of {', '.join(Action)}")
-        return Action(value)
-
-    def encode(self, value: Action) -> str:
-        return value.value
-
-    def schema(self, limits: Limits) -> Schema:
-        return {"type": "string", "enum": [action.value for action in Action]}
-
-
-_TEXT = Text(2**31)
-_PATTERNS = ListOf(_TEXT, 2**31 - 1)
-_KNOWN_RULE = ObjectShape(
-    dict,
-    (
-        Property("name", _TEXT, doc="The rule's name, as refusals say it."),
-        Property("effect", _TEXT, doc="`allow` or `deny`."),
-        Property("actions", _PATTERNS),
-        Property("namespaces", _PATTERNS, doc="Exact names, or beginnings with a `*` behind them."),
-        Property("groups", _PATTERNS, doc="Empty where the rule is about none."),
-        Property("topics", _PATTERNS, doc="Empty where the rule is about none."),
-    ),
-    complete=True,
-)
-
-WHO_AM_I_REPLY = ObjectShape(
-    dict,
-    (
-        Property("subject", _TEXT, doc="As rules name it: `token:ci`, `user:alice`, `sa:team-a/worker`, `anonymous` …"),
-        Property("method", _TEXT, doc="How it was proven."),
-        Property("groups", _PATTERNS, doc="The groups of people that its issuer counts it among."),
-        Property("expires_at_ms", Integer(), None, "When the proof runs out; null where that is not known."),
-        Property("guarded", Boolean(), doc="Whether there are rules at all; otherwise every caller may do everything."),
-        Property("rules", ListOf(_KNOWN_RULE, 2**31 - 1), doc="Those that speak of the caller."),
-    ),
-    complete=True,
-    title="WhoAmIReply",
-)
-
-NAMESPACES_REPLY = ObjectShape(
-    dict,
-    (Property("namespaces", _PATTERNS, doc="By name; those with groups or topics that the caller may list."),),
-    complete=True,
-    title="NamespacesReply",
-)
-
-CAN_I_QUERY = given(
-    Question,
-    (
-        Property("action", _ActionName(), doc="`journal`, `metrics` of the server; the others of a namespace."),
-        Property("namespace", Text(check=check_namespace, pattern=NAMESPACE_PATTERN), None, "The tenant."),
-        Property(
-            "group_id",
-            Text(check=check_group_id, pattern=NAME_PATTERN),
-            None,
-            "The group; without it and without a topic, the list of groups.",
-        ),
-        Property("topic", Text(check=check_topic, pattern=NAME_PATTERN), None, "The topic, instead of a group."),
-    ),
-)
-
-CAN_I_REPLY = ObjectShape(
-    dict,
-    (
-        Property("allowed", Boolean()),
-        Property("rule", _TEXT, doc="The rule that decides; empty where none speaks of it."),
-        Property("detail", _TEXT, doc="The same in words."),
-    ),
-    complete=True,
-    title="CanIReply",
-)
+_NO_RULES = CanIReply(allowed=True, rule="", detail="this server has no rules: every caller may do everything")
+CAN_I_QUERY = Shape(Question, closed=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import grpc
+from msgspec.structs import replace
 
 from rota.access.actions import LOCATE
 from rota.access.proxies import FORWARDED_FOR, Proxies

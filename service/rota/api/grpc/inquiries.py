@@ -5,31 +5,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from rota.api.access.guard import Guard
-from rota.api.access.inquiry import (
-    CAN_I_QUERY,
-    CAN_I_REPLY,
-    WHO_AM_I_REPLY,
-    answer_to,
-    known_caller,
-)
+from rota.api.access.inquiry import CAN_I_QUERY, CanIReply, WhoAmIReply, answer_to, known_caller
 from rota.api.grpc.calls import Behaviour, Calls, Context, dump
 from rota.v1.access_pb2 import CanIRequest, CanIResponse, WhoAmIRequest, WhoAmIResponse
-from rota.wire.protobuf import Shape, parse
-from rota.wire.records import ObjectShape
+from rota.wire.protobuf import Twin, parse
+from rota.wire.shapes import Shape
 
 ACCESS = "rota.v1.Access"
 
 
-def _twin(record: ObjectShape, message: Any) -> Shape:
-    return Shape(record, message.DESCRIPTOR)
-
-
-_CALLER = _twin(WHO_AM_I_REPLY, WhoAmIResponse)
-_QUESTION = _twin(CAN_I_QUERY, CanIRequest)
-_DECISION = _twin(CAN_I_REPLY, CanIResponse)
+_CALLER = Twin(Shape(WhoAmIReply, closed=False), WhoAmIResponse.DESCRIPTOR)
+_QUESTION = Twin(CAN_I_QUERY, CanIRequest.DESCRIPTOR)
+_DECISION = Twin(Shape(CanIReply, closed=False), CanIResponse.DESCRIPTOR)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from rota.api.grpc.submitted import CALL_KINDS
 from rota.api.large import is_large
 from rota.v1.coordinator_pb2 import SessionRequest
 from rota.wire.batching import MAX_BATCH, places_in_batch, split_batch
-from rota.wire.fields import invalid
 from rota.wire.protobuf import parse
+from rota.wire.shapes import invalid
 
 _has_heartbeats = methodcaller("HasField", "heartbeat")
 RULES = f"a message with more requests has at most {MAX_BATCH}, holds nothing else, and none of them more"

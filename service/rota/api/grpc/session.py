@@ -48,10 +48,10 @@ from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import Heartbeat, HeartbeatMany, JoinGroup, JoinReply, SyncGroup
 from rota.replica.ports import Answer
 from rota.v1.coordinator_pb2 import Drain, SessionEvent, SessionOptions, SessionRequest
-from rota.wire.fields import invalid
 from rota.wire.heartbeats import HeartbeatReader
 from rota.wire.protobuf import parse
 from rota.wire.repeated import Repeated
+from rota.wire.shapes import invalid
 
 OPERATION = "Session"
 HEARTBEAT = "HeartbeatMany"

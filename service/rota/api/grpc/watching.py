@@ -18,12 +18,12 @@ from rota.api.grpc.failures import Failure, abort, failure_of
 from rota.api.ports import ServedCoordinator
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
-from rota.protocol.limits import Limits
+from rota.protocol.limits import MAX_SAFE_INTEGER, Limits
 from rota.replica.ports import JournalEvent, StoreUnavailable
 from rota.v1.admin_pb2 import WatchGroupRequest, WatchGroupResponse
-from rota.wire.fields import Integer, invalid
 from rota.wire.protobuf import parse
 from rota.wire.routes import decode_path
+from rota.wire.shapes import invalid
 
 OPERATION = "WatchGroup"
 INTERRUPTED = Failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group cannot be followed here any more: resume")
@@ -72,10 +72,10 @@ class Watching:
             return EARLIEST
         if not message.HasField("after_revision"):
             return None
-        try:
-            return Integer().decode(message.after_revision, self.limits)
-        except RejectedRequest as rejected:
-            raise RejectedRequest(rejected.code, f"after_revision {rejected.detail}") from None
+        after: int = message.after_revision
+        if not 0 <= after <= MAX_SAFE_INTEGER:
+            raise invalid(f"after_revision must be from 0 to {MAX_SAFE_INTEGER}")
+        return after
 
     async def _forward(self, events: AsyncGenerator[JournalEvent, None], context: Context) -> None:
         """Headers go out once the group is followed: what the client does from then on, it will see here."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive, Scope
@@ -14,9 +14,8 @@ from rota.access.budgets import BUDGETS, Share
 from rota.access.sources import source_of
 from rota.api.http.rendered import CallerGone, Header, HttpRefusal
 from rota.api.http.shapes import NO_QUERY
-from rota.api.large import ON_THE_LOOP_BYTES, read_large
+from rota.api.large import read_large
 from rota.protocol.errors import ErrorCode
-from rota.wire.documents import parse_document, parse_large_document
 
 Decoded = TypeVar("Decoded")
 
@@ -42,13 +41,11 @@ async def receive_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
 
 
 async def receive_document(
-    scope: Scope, receive: Receive, max_bytes: int, decode: Callable[[dict[str, Any]], Decoded]
+    scope: Scope, receive: Receive, max_bytes: int, decode: Callable[[bytes], Decoded]
 ) -> Decoded:
-    """What `decode` makes of the body. Both happen beside the event loop where the body is large."""
+    """What `decode` makes of the body, beside the event loop if the body is large."""
     body = await receive_body(scope, receive, max_bytes)
-    if len(body) <= ON_THE_LOOP_BYTES:
-        return decode(parse_document(body))
-    return await read_large(len(body), lambda: decode(parse_large_document(body)))
+    return await read_large(len(body), lambda: decode(body))
 
 
 def check_no_query(scope: Scope) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request as HttpRequest
 
 from rota.api.access.guard import Admission, Guard
 from rota.api.access.inquiry import (
     CAN_I_QUERY,
-    CAN_I_REPLY,
-    WHO_AM_I_REPLY,
     Namespaces,
+    NamespacesReply,
     answer_to,
     known_caller,
     readable,
@@ -22,8 +23,8 @@ from rota.api.access.inquiry import (
 from rota.api.beginning import EARLIEST, After, from_earliest
 from rota.api.http.bodies import check_no_query, receive_document
 from rota.api.http.draining import Draining
-from rota.api.http.rendered import Rendered, render_answer, render_document, render_problem
-from rota.api.http.shapes import COORDINATOR, EVENT, JOURNAL_QUERY, REMOVE_MEMBER_QUERY
+from rota.api.http.rendered import Rendered, render_answer, render_document, render_json, render_problem
+from rota.api.http.shapes import JOURNAL_QUERY, REMOVE_MEMBER_QUERY, Coordinator, Event, JournalReply
 from rota.api.http.waiting import call_while_there
 from rota.api.ports import ServedCoordinator
 from rota.observability.metrics import METRICS_MEDIA_TYPE, Metrics
@@ -31,8 +32,8 @@ from rota.protocol.errors import ErrorCode, no_member
 from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinGroup, LeaveGroup, LeaveReply, LeavingMember, Request
 from rota.replica.ports import JournalEvent
-from rota.wire.fields import invalid
-from rota.wire.routes import Carrier, Route, decode_path, decode_request
+from rota.wire.routes import Carrier, Route, decode_path, read_query
+from rota.wire.shapes import invalid
 from rota.wire.status import Remedy
 
 FenceKeys = Callable[[], Mapping[str, Any]]
@@ -68,8 +69,7 @@ class Handlers:
         if route.carrier is Carrier.BODY:
             request = await self._read_body(http, route)
         else:
-            document = route.shape.from_query(http.query_params.multi_items())
-            request = decode_request(route, http.path_params, document, self.limits)
+            request = read_query(route, http.path_params, http.query_params.multi_items(), self.limits)
         return render_answer(await call_while_there(self.coordinator, request, http.receive, self.metrics, operation))
 
     async def _read_body(self, http: HttpRequest, route: Route) -> Request:
@@ -80,7 +80,7 @@ class Handlers:
             http.scope,
             http.receive,
             self.limits.request_max_bytes,
-            lambda document: route.shape.decode(document, self.limits, **names),
+            lambda body: route.shape.read(body, self.limits, **names),
         )
         if isinstance(request, JoinGroup):
             return replace(request, host=http.client.host if http.client else "")
@@ -90,7 +90,8 @@ class Handlers:
         """One member, so its own error is the answer's."""
         path = decode_path(http.path_params)
         query = REMOVE_MEMBER_QUERY.from_query(http.query_params.multi_items())
-        leaving = LeavingMember(path.pop("member_id"), None, **REMOVE_MEMBER_QUERY.decode(query, self.limits))
+        reason = REMOVE_MEMBER_QUERY.decode(query, self.limits).reason
+        leaving = LeavingMember(path.pop("member_id"), None, reason)
         answer = await self.coordinator.call(LeaveGroup(path["namespace"], path["group_id"], (leaving,), by_admin=True))
         left = answer.reply
         if isinstance(left, LeaveReply) and left.members and left.members[0].error is not ErrorCode.NONE:
@@ -105,18 +106,16 @@ class Handlers:
     async def locate(self, http: HttpRequest) -> Rendered:
         check_no_query(http.scope)
         owner = self.coordinator.locate(**decode_path(http.path_params))
-        return render_document(COORDINATOR.encode(owner))
+        return render_json(msgspec.json.encode(Coordinator.of(owner)))
 
     async def read_journal(self, http: HttpRequest) -> Rendered:
         query = JOURNAL_QUERY.decode(JOURNAL_QUERY.from_query(http.query_params.multi_items()), self.limits)
-        if query["shard"] >= self.coordinator.shard_count:
+        if query.shard >= self.coordinator.shard_count:
             raise invalid(f"shard must be from 0 to {self.coordinator.shard_count - 1}")
-        after, events = await self._lines(query["shard"], query["after"], query["limit"])
+        after, events = await self._lines(query.shard, query.after, query.limit)
         revision = events[-1].seq if events else after
         epoch = events[-1].epoch if events else 0
-        return render_document(
-            {"events": [EVENT.encode(event) for event in events], "revision": revision, "epoch": epoch}
-        )
+        return render_json(msgspec.json.encode(JournalReply(tuple(map(Event.of, events)), revision, epoch)))
 
     async def _lines(self, shard_id: int, after: After, limit: int) -> tuple[int, list[JournalEvent]]:
         async def read(after_revision: int) -> tuple[int, list[JournalEvent]]:
@@ -126,15 +125,15 @@ class Handlers:
 
     async def who_am_i(self, http: HttpRequest) -> Rendered:
         check_no_query(http.scope)
-        return render_document(WHO_AM_I_REPLY.encode(known_caller(self.guard)))
+        return render_json(msgspec.json.encode(known_caller(self.guard)))
 
     async def list_namespaces(self, http: HttpRequest) -> Rendered:
         check_no_query(http.scope)
-        return render_document({"namespaces": await readable(self.namespaces, self.guard)})
+        return render_json(msgspec.json.encode(NamespacesReply(tuple(await readable(self.namespaces, self.guard)))))
 
     async def can_i(self, http: HttpRequest) -> Rendered:
         question = CAN_I_QUERY.decode(CAN_I_QUERY.from_query(http.query_params.multi_items()), self.limits)
-        return render_document(CAN_I_REPLY.encode(answer_to(question, self.guard)))
+        return render_json(msgspec.json.encode(answer_to(question, self.guard)))
 
     async def publish_keys(self, _http: HttpRequest) -> Rendered:
         """The public keys, for verifying fencing tokens."""

@@ -6,8 +6,9 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass
 from json.encoder import encode_basestring as quoted
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.types import Receive
 
@@ -17,14 +18,13 @@ from rota.api.http.rendered import CallerGone, Rendered, render_answer, render_j
 from rota.api.http.waiting import call_while_there, until_disconnect
 from rota.api.ports import ServedCoordinator
 from rota.observability.metrics import Metrics
-from rota.protocol.errors import ErrorCode
+from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatManyReply, MemberHeartbeat
+from rota.protocol.values import AtMost, Wait, doc
 from rota.replica.ports import Answer
-from rota.wire.fields import invalid, too_large
-from rota.wire.json_heartbeats import read_plain, read_plain_members
-from rota.wire.requests import HEARTBEAT, HEARTBEAT_BATCH
-from rota.wire.routes import decode_path
+from rota.wire.routes import ROUTES, decode_path
+from rota.wire.shapes import Shape, invalid
 
 OPERATION = "heartbeat"
 MAX_WAITING = 256
@@ -57,7 +57,7 @@ class HeartbeatEndpoint:
         self._admission.admit_unread(Heartbeat, path["namespace"], path["group_id"])
         limits = self._limits
         request = await receive_document(
-            http.scope, http.receive, limits.request_max_bytes, lambda d: read_heartbeat(d, path, limits)
+            http.scope, http.receive, limits.request_max_bytes, lambda body: read_heartbeat(body, path, limits)
         )
         if isinstance(request, Batch):
             answer = await self._answer_batch(request, http.receive)
@@ -103,23 +103,47 @@ class HeartbeatEndpoint:
         return await self._now(request)
 
 
-def read_heartbeat(document: dict[str, Any], path: dict[str, Any], limits: Limits) -> Heartbeat | Batch:
+def _has_members(body: bytes) -> bool:
+    try:
+        return _PROBE.decode(body).members is not msgspec.UNSET
+    except (msgspec.MsgspecError, RecursionError):
+        return False  # The shape names the error.
+
+
+class HeartbeatBatch(msgspec.Struct, frozen=True):
+    """Several members of one process in one message. With `wait_ms`, answered as soon as one of them has news."""
+
+    members: Annotated[tuple[MemberHeartbeat, ...], AtMost("group_max_size"), doc("Several at once.")]
+    wait_ms: Annotated[
+        Wait | None, doc("Above 0 the call parks and answers the moment the group leaves the generation.")
+    ] = None
+
+
+HEARTBEAT_BATCH = Shape(HeartbeatBatch, closed=True)
+
+
+class _Probe(msgspec.Struct):
+    """Tells a message of several members from that of one."""
+
+    members: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_PROBE = msgspec.json.Decoder(_Probe)
+
+
+def read_heartbeat(body: bytes, path: dict[str, Any], limits: Limits) -> Heartbeat | Batch:
     """The request of a body; `path` names its namespace and group. Raises `RejectedRequest`."""
-    if "members" not in document:
-        plain = read_plain(document, **path)
-        heartbeat: Heartbeat = plain or HEARTBEAT.decode(document, limits, **path)
+    if not (b'"members"' in body and _has_members(body)):
+        heartbeat: Heartbeat = ROUTES[Heartbeat].shape.read(body, limits, **path)
         return heartbeat
-    plain_members = read_plain_members(document, limits)
-    if plain_members is not None:
-        return Batch(HeartbeatMany(**path, members=plain_members), 0)
-    batch = HEARTBEAT_BATCH.decode(document, limits)
-    members = tuple([MemberHeartbeat(**member) for member in batch["members"]])
-    if batch["wait_ms"]:
-        if len(members) > MAX_WAITING:
-            raise too_large(f"members must have at most {MAX_WAITING} items where wait_ms is given")
-        if len({member.member_id for member in members}) < len(members):
-            raise invalid("members must name each member once where wait_ms is given")
-    return Batch(HeartbeatMany(**path, members=members), batch["wait_ms"])
+    batch: HeartbeatBatch = HEARTBEAT_BATCH.read(body, limits)
+    if batch.wait_ms:
+        if len(batch.members) > MAX_WAITING:
+            detail = f"members must have at most {MAX_WAITING} items if wait_ms is given"
+            raise RejectedRequest(ErrorCode.PAYLOAD_TOO_LARGE, detail)
+        if len({member.member_id for member in batch.members}) < len(batch.members):
+            raise invalid("members must name each member once if wait_ms is given")
+    return Batch(HeartbeatMany(**path, members=batch.members), batch.wait_ms or 0)
 
 
 def render_heartbeats(request: Heartbeat | HeartbeatMany, answer: Answer, metrics: Metrics) -> Rendered:

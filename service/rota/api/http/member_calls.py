@@ -12,17 +12,16 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import httptools
-import msgspec
 
 from rota.access.caller import Caller
 from rota.access.proxies import FORWARDED_FOR, Proxies
 from rota.api.access.guard import ADMIT_ALL, Guard
 from rota.api.access.identity import CURRENT, NO_CREDENTIALS, ORIGIN, Credentials, Identity
 from rota.api.http.credentials import NOTE_HEADER
-from rota.api.http.heartbeats import OPERATION, render_heartbeats
+from rota.api.http.heartbeats import OPERATION, Batch, read_heartbeat, render_heartbeats
 from rota.api.http.operations import OPERATIONS
 from rota.api.http.origins import OriginCheck
 from rota.api.http.rendered import CALLER_GONE, Header, Rendered, render_answer, render_failure
@@ -30,27 +29,21 @@ from rota.api.ports import ServedCoordinator
 from rota.observability import tracing
 from rota.observability.metrics import Count, Metrics
 from rota.protocol.errors import RejectedRequest
-from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN, check_instance_id, check_member_id
-from rota.protocol.limits import MAX_SAFE_INTEGER, MAX_WAIT_MS, Limits
+from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
+from rota.protocol.limits import Limits
 from rota.protocol.messages import (
-    NO_GENERATION,
     CommitOffsets,
     GetLeader,
     Heartbeat,
     HeartbeatMany,
     JoinGroup,
     LeaveGroup,
-    MemberHeartbeat,
     SyncGroup,
     VerifyFence,
     parks_for_ms,
 )
 from rota.replica.forwarding import Submitted
 from rota.replica.ports import Answer, Cancel, unpark
-from rota.wire.documents import parse_document
-from rota.wire.fields import INT32_MAX
-from rota.wire.json_commits import read_plain_commit
-from rota.wire.json_joins import read_plain_join, read_plain_sync
 from rota.wire.routes import ROUTES
 
 MAX_BODY_BYTES = 64 * 1024
@@ -206,74 +199,16 @@ class Sender:
 
 def read_body(head: Head, body: bytes, limits: Limits) -> MemberCall | None:
     """The request of a plain call; None for one that the router reads, or rejects. May raise `RejectedRequest`."""
-    call, namespace, group_id = head.call, head.namespace, head.group_id
-    if call is Heartbeat:
-        return _read_heartbeats(body, namespace, group_id, limits)
-    document = parse_document(body)
-    plain: MemberCall | None = None
-    path = {"namespace": namespace, "group_id": group_id}
-    if call is CommitOffsets:
-        plain = read_plain_commit(document, namespace, group_id, limits)
-    elif call is JoinGroup:
-        path["host"] = head.origin
-        plain = read_plain_join(document, namespace, group_id, head.origin, limits)
-    elif call is SyncGroup:
-        plain = read_plain_sync(document, namespace, group_id, limits)
-    if plain is not None:
-        return plain
-    decoded: MemberCall = ROUTES[call].shape.decode(document, limits, **path)
-    return decoded
-
-
-class _Member(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The heartbeat of one member among several."""
-
-    member_id: str
-    generation_id: Annotated[int, msgspec.Meta(ge=NO_GENERATION, le=INT32_MAX)]
-    group_instance_id: str | None = None
-
-
-class _Beat(_Member, gc=False):
-    """The body of one member's heartbeat."""
-
-    wait_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_SAFE_INTEGER)] = 0
-
-
-class _Beats(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The body of several members' heartbeats, without a wait."""
-
-    members: list[_Member]
-
-
-_decode_beat = msgspec.json.Decoder(_Beat).decode
-_decode_beats = msgspec.json.Decoder(_Beats).decode
-
-
-def _read_heartbeats(body: bytes, namespace: str, group_id: str, limits: Limits) -> Heartbeat | HeartbeatMany | None:
-    try:
-        beat = _decode_beat(body)
-    except msgspec.DecodeError:
-        return _read_several(body, namespace, group_id, limits)
-    check_member_id(beat.member_id)
-    if beat.group_instance_id is not None:
-        check_instance_id(beat.group_instance_id)
-    wait_ms = min(beat.wait_ms, MAX_WAIT_MS)
-    return Heartbeat(namespace, group_id, beat.member_id, beat.generation_id, beat.group_instance_id, wait_ms)
-
-
-def _read_several(body: bytes, namespace: str, group_id: str, limits: Limits) -> HeartbeatMany | None:
-    try:
-        beats = _decode_beats(body).members
-    except msgspec.DecodeError:
-        return None
-    if not 0 < len(beats) <= limits.group_max_size:
-        return None
-    for beat in beats:
-        check_member_id(beat.member_id)
-        if beat.group_instance_id is not None:
-            check_instance_id(beat.group_instance_id)
-    members = [MemberHeartbeat(each.member_id, each.generation_id, each.group_instance_id) for each in beats]
-    return HeartbeatMany(namespace, group_id, tuple(members))
+    path = {"namespace": head.namespace, "group_id": head.group_id}
+    if head.call is not Heartbeat:
+        if head.call is JoinGroup:
+            path["host"] = head.origin
+        request: MemberCall = ROUTES[head.call].shape.read(body, limits, **path)
+        return request
+    beats = read_heartbeat(body, path, limits)
+    if not isinstance(beats, Batch):
+        return beats
+    return beats.request if beats.request.members and not beats.wait_ms else None
 
 
 class PendingAnswer:

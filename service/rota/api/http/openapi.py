@@ -9,13 +9,13 @@ from importlib.metadata import version
 from typing import Any
 
 from rota.api.http import openapi_parts as parts
-from rota.api.http.openapi_special import SPECIAL_SHAPES, special_paths
+from rota.api.http.heartbeats import HEARTBEAT_BATCH
+from rota.api.http.openapi_special import special_paths
 from rota.api.http.operations import OPERATIONS, TAGS, Operation
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, JoinReply, SyncReply
-from rota.wire.records import REQUIRED
+from rota.protocol.values import REQUIRED
 from rota.wire.replies import SHAPES, encode_reply
-from rota.wire.requests import HEARTBEAT_BATCH
 from rota.wire.routes import ROUTES, Carrier, Route, encode_request
 
 Json = dict[str, Any]
@@ -40,7 +40,6 @@ def build_openapi(limits: Limits, *, guarded: bool = True) -> Json:
     for described in (described for methods in paths.values() for described in methods.values()):
         # A new route that is open to all callers must be listed there.
         described.setdefault("security", parts.security(guarded=guarded))
-    request_shapes = [route.shape for route in ROUTES.values() if route.carrier is Carrier.BODY]
     return {
         "openapi": "3.1.0",
         "info": {
@@ -54,7 +53,7 @@ def build_openapi(limits: Limits, *, guarded: bool = True) -> Json:
         "paths": dict(paths),
         "components": {
             "securitySchemes": parts.SECURITY_SCHEMES,
-            "schemas": parts.component_schemas(limits, (*request_shapes, HEARTBEAT_BATCH), SPECIAL_SHAPES),
+            "schemas": parts.component_schemas(limits),
         },
     }
 

@@ -6,13 +6,18 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
+from rota.api.access.inquiry import CanIReply, NamespacesReply, WhoAmIReply
+from rota.api.http.heartbeats import HEARTBEAT_BATCH
+from rota.api.http.shapes import Coordinator, Event, HeartbeatBatchReply, JournalReply
 from rota.protocol.errors import ErrorCode, LinesPruned
 from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
 from rota.protocol.limits import MAX_SAFE_INTEGER, Limits
-from rota.protocol.messages import JoinReply, ListReply, ListTopicsReply, Reply, SyncReply
 from rota.wire.problems import PROBLEM_MEDIA_TYPE, problem_document
-from rota.wire.records import ObjectShape
 from rota.wire.replies import SHAPES
+from rota.wire.routes import ROUTES, Carrier
+from rota.wire.shapes import Shape
 from rota.wire.status import STATUS, Remedy
 
 Json = dict[str, Any]
@@ -78,52 +83,67 @@ def path_parameters(names: Iterable[str]) -> list[Json]:
     return [{"name": name, "in": "path", "required": True, **_PATH_PARAMETERS[name]} for name in names]
 
 
-def query_parameters(shape: ObjectShape, limits: Limits) -> list[Json]:
-    """A record's entries as query parameters; lists repeat their name. Absent is absent: no null here."""
-    complete = ObjectShape(shape.build, shape.entries, complete=True)
-    required = set(shape.schema(limits).get("required", ()))
+def query_parameters(shape: Shape, limits: Limits) -> list[Json]:
+    """The fields of a shape as query parameters; lists repeat their name. Absent is absent: no null here."""
+    schemas = _schemas([shape.read_type(limits)])
+    schema = schemas[shape.title]
     parameters = []
     for entry in shape.entries:
-        schema = complete.entry_schema(entry, limits)
-        if isinstance(schema.get("type"), list):
-            schema["type"] = schema["type"][0]
-        schema.pop("description", None)
+        described = {name: value for name, value in schema["properties"][entry.name].items() if name != "description"}
+        kinds = [kind for kind in described.pop("anyOf", []) if kind != {"type": "null"}]
+        if "$ref" in described:
+            described = schemas[described["$ref"].rpartition("/")[2]]
+        if described.get("default", ...) is None:
+            del described["default"]
         parameters.append(
             {
                 "name": entry.name,
                 "in": "query",
-                "required": entry.name in required,
+                "required": entry.name in schema.get("required", ()),
                 "description": entry.doc,
-                "schema": schema,
+                "schema": _selector_or(described | kinds[0] if len(kinds) == 1 else described),
             }
         )
     return parameters
 
 
-def component_schemas(
-    limits: Limits, request_shapes: Iterable[ObjectShape], extra_shapes: Iterable[ObjectShape]
-) -> Json:
+def _selector_or(schema: Json) -> Json:
+    """In a query string the partitions of a topic are one text."""
+    if "$ref" not in schema.get("items", ()):
+        return schema
+    return {**schema, "items": {"type": "string", "pattern": f"^{NAME_PATTERN}/[0-9]{{1,9}}(?:,[0-9]{{1,9}})*$"}}
+
+
+def component_schemas(limits: Limits) -> Json:
     """Every named schema: requests, replies, problems, error codes."""
-    schemas: Json = {"ErrorCode": {"type": "string", "enum": [code.value for code in ErrorCode]}, "Problem": _problem()}
-    for shape in (*request_shapes, *extra_shapes):
-        if shape.entries:
-            schemas[shape.title] = shape.schema(limits)
-    for reply_type, shape in SHAPES.items():
-        schemas[shape.title] = _reply_schema(reply_type, shape, limits)
-    return schemas
+    requests = [route.shape for route in ROUTES.values() if route.carrier is Carrier.BODY and route.shape.entries]
+    closed = _schemas([shape.read_type(limits) for shape in (*requests, HEARTBEAT_BATCH)])
+    for schema in closed.values():
+        _admit_null(schema)
+    replies = _schemas([*(shape.written_type(limits) for shape in SHAPES.values()), *_SPECIAL])
+    return {"Problem": _problem(), **closed, **replies}
 
 
-def _reply_schema(reply_type: type[Reply], shape: ObjectShape, limits: Limits) -> Json:
-    schema = shape.schema(limits)
-    added: Json = {}
-    if reply_type in (JoinReply, SyncReply):
-        added["outcome"] = {"const": "joined" if reply_type is JoinReply else "synced"}
-    if reply_type in (ListReply, ListTopicsReply):
-        added["next_page_token"] = {"type": ["string", "null"], "description": "null on the last page."}
-    added |= REVISION
-    schema["properties"] |= added
-    schema["required"] = [*schema.get("required", ()), *added]
-    return schema
+_SPECIAL = (Coordinator, Event, HeartbeatBatchReply, JournalReply, NamespacesReply, WhoAmIReply, CanIReply)
+
+
+def _schemas(types: Iterable[type]) -> Json:
+    """By name."""
+    _, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    for schema in components.values():
+        for described in schema.get("properties", {}).values():
+            if described.get("default") == ():
+                described["default"] = []
+    return components
+
+
+def _admit_null(schema: Json) -> None:
+    """Null is absent, in each field that may be absent."""
+    required = schema.get("required", ())
+    for name, described in schema.get("properties", {}).items():
+        if name not in required and "anyOf" not in described:
+            apart = {key: described.pop(key) for key in ("description", "default") if key in described}
+            schema["properties"][name] = {"anyOf": [described, {"type": "null"}], **apart}
 
 
 def _problem() -> Json:

@@ -4,36 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from rota.api.access.inquiry import CAN_I_QUERY, CAN_I_REPLY, NAMESPACES_REPLY, WHO_AM_I_REPLY
+from rota.api.access.inquiry import CAN_I_QUERY
 from rota.api.http import openapi_parts as parts
 from rota.api.http.operations import ACCESS, EVENTS, FENCES, GROUPS, SERVER
-from rota.api.http.shapes import (
-    COORDINATOR,
-    EVENT,
-    HEARTBEAT_BATCH_REPLY,
-    JOURNAL_QUERY,
-    JOURNAL_REPLY,
-    REMOVE_MEMBER_QUERY,
-    WATCH_QUERY,
-)
+from rota.api.http.shapes import JOURNAL_QUERY, REMOVE_MEMBER_QUERY, WATCH_QUERY
 from rota.observability.metrics import METRICS_MEDIA_TYPE
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.wire.problems import PRUNED_EVENT
-from rota.wire.replies import LEAVE_REPLY
 from rota.wire.routes import PREFIX
 
 Json = dict[str, Any]
-
-SPECIAL_SHAPES = (
-    COORDINATOR,
-    EVENT,
-    HEARTBEAT_BATCH_REPLY,
-    JOURNAL_REPLY,
-    NAMESPACES_REPLY,
-    WHO_AM_I_REPLY,
-    CAN_I_REPLY,
-)
 
 _GROUP = PREFIX + "/groups/{group_id}"
 _GROUP_PARAMETERS = ("namespace", "group_id")
@@ -111,7 +92,7 @@ def _remove_member(limits: Limits) -> Json:
             *parts.path_parameters((*_GROUP_PARAMETERS, "member_id")),
             *parts.query_parameters(REMOVE_MEMBER_QUERY, limits),
         ],
-        _json(LEAVE_REPLY.title, example) | parts.error_responses(codes, reads_body=False, bounded=True),
+        _json("LeaveReply", example) | parts.error_responses(codes, reads_body=False, bounded=True),
     )
 
 
@@ -134,7 +115,7 @@ def _find_coordinator() -> Json:
         GROUPS,
         "Which replica coordinates this group.",
         parts.path_parameters(_GROUP_PARAMETERS),
-        _json(COORDINATOR.title, example) | parts.error_responses(codes, reads_body=False),
+        _json("Coordinator", example) | parts.error_responses(codes, reads_body=False),
     )
 
 
@@ -166,7 +147,7 @@ def _read_journal(limits: Limits) -> Json:
         EVENTS,
         "Read a shard's journal, in order and without gaps.",
         parts.query_parameters(JOURNAL_QUERY, limits),
-        _json(JOURNAL_REPLY.title, {"events": [_EVENT_EXAMPLE], "revision": 42, "epoch": 3})
+        _json("JournalReply", {"events": [_EVENT_EXAMPLE], "revision": 42, "epoch": 3})
         | parts.error_responses((ErrorCode.REVISION_OUT_OF_RANGE, *parts.COORDINATOR_ERRORS), reads_body=False),
     )
 
@@ -190,21 +171,21 @@ def _who_am_i() -> Json:
     }
     errors = _kept(parts.error_responses(_REFUSALS, reads_body=False), "401", "500")
     summary = "The caller's identity, its proof, and the rules that apply to it."
-    return _described("whoAmI", ACCESS, summary, [], _json(WHO_AM_I_REPLY.title, example) | errors) | _WHOEVER
+    return _described("whoAmI", ACCESS, summary, [], _json("WhoAmIReply", example) | errors) | _WHOEVER
 
 
 def _list_namespaces() -> Json:
     errors = _kept(parts.error_responses(parts.COORDINATOR_ERRORS, reads_body=False), "400", "401", "500", "503")
     summary = "The namespaces that the caller may read."
     example = {"namespaces": ["default", "staging"]}
-    return _described("namespacesList", GROUPS, summary, [], _json(NAMESPACES_REPLY.title, example) | errors) | _WHOEVER
+    return _described("namespacesList", GROUPS, summary, [], _json("NamespacesReply", example) | errors) | _WHOEVER
 
 
 def _can_i(limits: Limits) -> Json:
     detail = "token:ci may not join group default/indexers: no rule allows it"
     example = {"allowed": False, "rule": "", "detail": detail}
     errors = parts.error_responses((*_REFUSALS, ErrorCode.INVALID_GROUP_ID), reads_body=False)
-    responses = _json(CAN_I_REPLY.title, example) | _kept(errors, "400", "401", "500")
+    responses = _json("CanIReply", example) | _kept(errors, "400", "401", "500")
     summary = "Whether the rules let the caller do this, and which one decides."
     return _described("canI", ACCESS, summary, parts.query_parameters(CAN_I_QUERY, limits), responses) | _WHOEVER
 

@@ -271,6 +271,6 @@ OPERATIONS: tuple[Operation, ...] = (
         TOPICS,
         "Topics of a namespace, ordered by name, in pages.",
         m.ListTopics("default", limit=100),
-        m.ListTopicsReply(topics=(m.TopicReply(topic="documents", partitions=12),)),
+        m.ListTopicsReply(topics=(m.ListedTopic("documents", 12),)),
     ),
 )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-from binascii import b2a_base64
 from collections.abc import Iterable, Sequence
-from json.encoder import encode_basestring
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
@@ -13,11 +11,11 @@ from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from rota.protocol.errors import ErrorCode, RejectedRequest
-from rota.protocol.messages import CommitReply, DrainReply, HeartbeatReply, JoinReply, SyncReply
+from rota.protocol.messages import DrainReply, JoinReply, SyncReply
 from rota.replica.ports import Answer, StoreUnavailable
 from rota.wire.documents import dump_document
 from rota.wire.problems import PROBLEM_MEDIA_TYPE, problem_document
-from rota.wire.replies import encode_reply
+from rota.wire.replies import write_reply
 from rota.wire.status import STATUS, Remedy
 
 _log = logging.getLogger(__name__)
@@ -104,17 +102,8 @@ def render_answer(answer: Answer) -> Rendered:
         if isinstance(reply, DrainReply) and reply.error is ErrorCode.UNKNOWN_MEMBER_ID:
             extra["remedy"] = Remedy.CHECK_NAME
         return render_problem(reply.error, reply.detail, **extra)
-    if isinstance(reply, HeartbeatReply):
-        return render_json(heartbeat_document(reply, answer))
-    if isinstance(reply, CommitReply):
-        return render_json(_commit_document(reply, answer))
     pending = isinstance(reply, (JoinReply, SyncReply)) and reply.pending
-    if isinstance(reply, SyncReply) and not pending:
-        return render_json(_sync_document(reply, answer))
-    if isinstance(reply, JoinReply) and not pending:
-        return render_json(_join_document(reply, answer))
-    document = {**encode_reply(reply), "revision": answer.revision, "epoch": answer.epoch}
-    return render_document(document, 202 if pending else 200)
+    return Rendered(202 if pending else 200, JSON_HEADERS, write_reply(reply, answer.revision, answer.epoch))
 
 
 def render_problem(
@@ -165,58 +154,3 @@ def render_failure(error: Exception, operation: str) -> Rendered:
             return render_problem(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, "an internal error; see the log", http_status=500
             )
-
-
-def heartbeat_document(reply: HeartbeatReply, answer: Answer) -> bytes:
-    """What `encode_reply` would say, without the detour: this is the hot path."""
-    return (
-        f'{{"generation_id":{reply.generation_id},"state":{encode_basestring(reply.state)},'
-        f'"waited_ms":{reply.waited_ms},"revision":{answer.revision},"epoch":{answer.epoch}}}'
-    ).encode()
-
-
-def _join_document(reply: JoinReply, answer: Answer) -> bytes:
-    """The same for joins that are done: the leader's names all members."""
-    members = ",".join(
-        [
-            f'{{"member_id":{encode_basestring(each.member_id)},"group_instance_id":{_text(each.group_instance_id)},'
-            f'"metadata":"{_base64(each.metadata)}"}}'
-            for each in reply.members
-        ]
-    )
-    share = "null" if reply.assignment is None else f'"{_base64(reply.assignment)}"'
-    return (
-        f'{{"outcome":"joined","member_id":{encode_basestring(reply.member_id)},"generation_id":{reply.generation_id},'
-        f'"protocol_type":{_text(reply.protocol_type)},"protocol_name":{_text(reply.protocol_name)},'
-        f'"leader_id":{encode_basestring(reply.leader_id)},"members":[{members}],'
-        f'"skip_assignment":{"true" if reply.skip_assignment else "false"},"fencing_token":{reply.fencing_token},'
-        f'"assignment":{share},"revision":{answer.revision},"epoch":{answer.epoch}}}'
-    ).encode()
-
-
-def _sync_document(reply: SyncReply, answer: Answer) -> bytes:
-    """The same for syncs that are done."""
-    return (
-        f'{{"outcome":"synced","generation_id":{reply.generation_id},"protocol_type":{_text(reply.protocol_type)},'
-        f'"protocol_name":{_text(reply.protocol_name)},"assignment":"{_base64(reply.assignment)}",'
-        f'"fencing_token":{reply.fencing_token},"revision":{answer.revision},"epoch":{answer.epoch}}}'
-    ).encode()
-
-
-def _text(text: str | None) -> str:
-    return "null" if text is None else encode_basestring(text)
-
-
-def _base64(octets: bytes) -> str:
-    return b2a_base64(octets, newline=False).decode("ascii")
-
-
-def _commit_document(reply: CommitReply, answer: Answer) -> bytes:
-    """The same for commits."""
-    results = ",".join(
-        [
-            f'{{"topic":{encode_basestring(each.topic)},"partition":{each.partition},"error":"{each.error}"}}'
-            for each in reply.partitions
-        ]
-    )
-    return f'{{"partitions":[{results}],"revision":{answer.revision},"epoch":{answer.epoch}}}'.encode()

@@ -8,13 +8,14 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from rota.api.beginning import beginning_of_watch
 from rota.api.http.draining import Draining
 from rota.api.http.rendered import members_of
-from rota.api.http.shapes import EVENT, WATCH_QUERY
+from rota.api.http.shapes import WATCH_QUERY, Event
 from rota.api.http.waiting import until_disconnect
 from rota.api.ports import ServedCoordinator
 from rota.observability.metrics import Metrics
@@ -57,7 +58,7 @@ class EventStreams:
         parameters = list(request.query_params.multi_items())
         if last_event_id := request.headers.get("last-event-id"):
             parameters.append(("after", last_event_id))
-        asked = WATCH_QUERY.decode(WATCH_QUERY.from_query(parameters), self.limits)["after"]
+        asked = WATCH_QUERY.decode(WATCH_QUERY.from_query(parameters), self.limits).after
         after = await beginning_of_watch(self.coordinator, path["namespace"], path["group_id"], asked)
         events = self.coordinator.watch(path["namespace"], path["group_id"], after)
         return EventStream(events, self.metrics, self.draining, self.ping_seconds)
@@ -159,4 +160,4 @@ def _rejected_frame(rejected: RejectedRequest) -> bytes:
 
 def _frame(event: JournalEvent) -> bytes:
     """The kind is a word of ours, so it needs no escaping; JSON without line breaks fits one data line."""
-    return b"event: %b\nid: %d\ndata: %b\n\n" % (event.kind.encode(), event.seq, dump_document(EVENT.encode(event)))
+    return b"event: %b\nid: %d\ndata: %b\n\n" % (event.kind.encode(), event.seq, msgspec.json.encode(Event.of(event)))

@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from rota.protocol.messages import REPLY_OF, CommitReply, HeartbeatManyReply, HeartbeatReply, Request
+from rota.protocol.messages import REPLY_OF, Request
 from rota.replica.forwarding import as_moved
 from rota.replica.ports import Answer
-from rota.wire.envelopes import MalformedEnvelope, checked, unpack
-from rota.wire.peer_commits import pack_commit_answer
-from rota.wire.peer_heartbeats import PackedAnswer, pack_answers
+from rota.wire.envelopes import MalformedEnvelope, Packed, pack, pack_answers, unpack_answer, unpack_answers
 
 
-def packed(answers: Sequence[Answer]) -> bytes:
-    """In their order."""
-    return pack_answers([_packed(as_moved(answer)) for answer in answers])
+def packed(answer: Answer) -> bytes:
+    """One answer."""
+    return pack(_packed(answer))
 
 
-def packed_commit(answer: Answer) -> bytes:
-    """The one to a commit."""
-    answer = as_moved(answer)
-    assert isinstance(answer.reply, CommitReply)
-    return pack_commit_answer(answer.reply, answer.revision, answer.epoch, answer.owner)
+def packed_answers(answers: Sequence[Answer]) -> bytes:
+    """Those to heartbeats, in their order."""
+    return pack_answers([_packed(answer) for answer in answers])
 
 
 def read_answer(request: Request, data: bytes) -> Answer:
     """The peer's answer to this request; raises `MalformedEnvelope` for what no replica sends."""
-    reply, beside = unpack(data)
-    shards = beside.get("shards") or []
-    try:
-        checked([beside.get(name) for name in ("revision", "epoch", "owner")], (int, int, str))
-        checked(shards, (int,) * len(shards))
-    except (TypeError, ValueError) as error:
-        raise MalformedEnvelope("not an answer") from error
-    answer = Answer(reply, beside["revision"], beside["epoch"], beside["owner"], tuple(shards))
-    check_kind(request, answer)
-    return answer
+    return _answer(unpack_answer(request, data))
+
+
+def read_answers(data: bytes) -> list[Answer]:
+    """The peer's answers to heartbeats; raises `MalformedEnvelope` for what no replica sends."""
+    return [_answer(each) for each in unpack_answers(data)]
 
 
 def check_kind(request: Request, answer: Answer) -> None:
@@ -44,6 +37,10 @@ def check_kind(request: Request, answer: Answer) -> None:
         raise MalformedEnvelope(f"a {type(answer.reply).__name__} to a {type(request).__name__}")
 
 
-def _packed(answer: Answer) -> PackedAnswer:
-    assert isinstance(answer.reply, HeartbeatReply | HeartbeatManyReply)
-    return answer.reply, answer.revision, answer.epoch, answer.owner
+def _packed(answer: Answer) -> Packed[Any]:
+    moved = as_moved(answer)
+    return Packed(moved.reply, moved.revision, moved.epoch, moved.owner, moved.shards)
+
+
+def _answer(given: Packed[Any]) -> Answer:
+    return Answer(given.reply, given.revision, given.epoch, given.owner, given.shards)

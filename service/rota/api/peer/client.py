@@ -25,9 +25,8 @@ from rota.api.peer.methods import (
     TLS_CHANNEL_OPTIONS,
     TOPICS_CHANGED,
     WATCH,
-    pack_document,
-    unpack_event,
-    unpack_held,
+    Claims,
+    Watch,
     unpack_refusal,
 )
 from rota.api.peer.secret import Metadata, shown
@@ -38,8 +37,7 @@ from rota.protocol.messages import CommitOffsets, Request
 from rota.replica.forwarding import Beats, ForwardedAtOnce, NoAnswer, answer_timeout_ms
 from rota.replica.ports import Answer, JournalEvent, Replica, ShardOwner
 from rota.runtime.forwarding import PeerUnreachable
-from rota.wire.envelopes import MalformedEnvelope, pack
-from rota.wire.peer_commits import pack_commit, unpack_commit_answer
+from rota.wire.envelopes import MalformedEnvelope, pack, pack_request, unpack
 
 NOTIFY_S = 0.5
 HELD_S = 0.3
@@ -90,7 +88,9 @@ class GrpcPeers:
         try:
             metadata = (*self._metadata, *tracing.carried())
             with link.used():
-                data = await link.call(pack(request), timeout=answer_timeout_ms(request) / 1000, metadata=metadata)
+                data = await link.call(
+                    pack_request(request), timeout=answer_timeout_ms(request) / 1000, metadata=metadata
+                )
         except grpc.aio.AioRpcError as error:
             raise PeerUnreachable(error.details() or error.code().name) from error
         try:
@@ -116,7 +116,7 @@ class GrpcPeers:
         if link.unix is None or request.act is not None:
             return False
         limit_s = answer_timeout_ms(request) / 1000
-        return link.unix.send(pack_commit(request), limit_s, lambda outcome: done(_committed(outcome)), Kind.COMMIT)
+        return link.unix.send(pack(request), limit_s, lambda outcome: done(_committed(request, outcome)), Kind.COMMIT)
 
     async def _report(self, peer: Replica, request: ForwardedAtOnce, done: Callable[[Answer | NoAnswer], None]) -> None:
         """As `call`, with its span."""
@@ -130,13 +130,13 @@ class GrpcPeers:
     async def watch(
         self, peer: Replica, namespace: str, group_id: str, after_revision: int | None
     ) -> AsyncIterator[JournalEvent]:
-        asked = {"namespace": namespace, "group_id": group_id, "after_revision": after_revision}
+        asked = Watch(namespace, group_id, after_revision)
         link = self._link(peer)
-        stream = link.watch(pack_document(asked), metadata=self._metadata)
+        stream = link.watch(pack(asked), metadata=self._metadata)
         try:
             with link.used():
                 async for data in stream:
-                    yield unpack_event(data)
+                    yield unpack(JournalEvent, data)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.OUT_OF_RANGE and (refusal := unpack_refusal(error.details() or "")):
                 raise refusal from error
@@ -155,12 +155,12 @@ class GrpcPeers:
         """Of these shards of one replica. One that cannot be asked, or does not answer in time, holds none."""
         peer = Replica(owners[0].replica_id, owners[0].address, owners[0].peer_address)
         epochs = {owner.shard_id: owner.epoch for owner in owners}
-        data = pack_document({"replica_id": peer.replica_id, "epochs": list(epochs.items())})
+        data = pack(Claims(peer.replica_id, epochs))
         try:
             link = self._link(peer)
             with link.used():
                 answer = await link.held(data, timeout=HELD_S, metadata=self._metadata)
-            return epochs.keys() & unpack_held(answer)
+            return epochs.keys() & unpack(list[int], answer)
         except Exception as error:
             _log.info("a former owner does not answer", extra={"peer": peer.replica_id, "error": repr(error)[:200]})
             return set()
@@ -168,10 +168,10 @@ class GrpcPeers:
     async def notify_released(self, peers: Sequence[Replica]) -> None:
         async with asyncio.TaskGroup() as group:
             for peer in peers:
-                group.create_task(self._notify(peer, attrgetter("released"), b"{}"))
+                group.create_task(self._notify(peer, attrgetter("released"), b""))
 
     async def notify_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
-        data = pack_document({"namespaces": list(namespaces)})
+        data = pack(list(namespaces))
         async with asyncio.TaskGroup() as group:
             for peer in peers:
                 group.create_task(self._notify(peer, attrgetter("topics_changed"), data))
@@ -211,11 +211,11 @@ class GrpcPeers:
                 closing.add_done_callback(self._closing.discard)
 
 
-def _committed(outcome: bytes | NoAnswer) -> Answer | NoAnswer:
+def _committed(request: CommitOffsets, outcome: bytes | NoAnswer) -> Answer | NoAnswer:
     if isinstance(outcome, NoAnswer):
         return outcome
     try:
-        return Answer(*unpack_commit_answer(outcome))
+        return read_answer(request, outcome)
     except MalformedEnvelope as error:
         return NoAnswer(str(error))
 

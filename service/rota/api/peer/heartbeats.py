@@ -11,14 +11,13 @@ from typing import Any
 
 import grpc
 
-from rota.api.peer.answers import check_kind
+from rota.api.peer.answers import check_kind, read_answers
 from rota.api.peer.unix import UnixLink
 from rota.observability import tracing
 from rota.protocol.messages import Heartbeat, HeartbeatMany, Request
 from rota.replica.forwarding import HEARTBEAT_MS, Beats, NoAnswer
 from rota.replica.ports import Answer
-from rota.wire.envelopes import MalformedEnvelope
-from rota.wire.peer_heartbeats import pack_heartbeats, unpack_answers
+from rota.wire.envelopes import MalformedEnvelope, pack_heartbeats
 
 MESSAGES_UNDER_WAY = 2
 """While this many messages are unanswered, heartbeats wait. Not one: a commit at the peer would delay all."""
@@ -152,7 +151,7 @@ class CollectedHeartbeats:
                 kind, noted = tracing.Kind.CLIENT, {"rota.calls": len(some)}
                 with tracing.spans.within("forward heartbeats", kind, noted, links):
                     data = await self._send(message, limit_s)
-            outcome = unpack_answers(data, Answer)
+            outcome = read_answers(data)
         except grpc.aio.AioRpcError as error:
             outcome = NoAnswer(error.details() or error.code().name)
         except MalformedEnvelope as error:

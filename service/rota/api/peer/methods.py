@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
-from types import NoneType
-from typing import Any, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Struct
 
 from rota.protocol.errors import LinesPruned, NotInJournal, ReaderIsAhead
-from rota.replica.ports import JournalEvent
-from rota.wire.envelopes import MalformedEnvelope, checked, list_of
+from rota.protocol.values import Int64
 
 SERVICE = "rota.internal.v1.Peer"
 CALL = f"/{SERVICE}/Call"
@@ -55,89 +53,40 @@ PEER_NAME = "rota-peer"
 TLS_CHANNEL_OPTIONS = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", PEER_NAME))
 
 
-def pack_event(event: JournalEvent) -> bytes:
-    return json.dumps(dataclasses.asdict(event)).encode()
+class Watch(Struct, frozen=True):
+    """A watch of a group, after a revision or, with None, from now on."""
+
+    namespace: str
+    group_id: str
+    after_revision: Int64 | None
 
 
-_FIELDS_OF_AN_EVENT = {name: get_origin(kind) or kind for name, kind in get_type_hints(JournalEvent).items()}
+class Claims(Struct, frozen=True):
+    """The epochs of shards that a replica may hold."""
+
+    replica_id: str
+    epochs: dict[int, Int64]
 
 
-def unpack_event(data: bytes) -> JournalEvent:
-    """Fields that this release does not know are of a later one, and left out. Raises `MalformedEnvelope`."""
-    document = _unpack_document(data)
-    try:
-        event = JournalEvent(**{name: value for name, value in document.items() if name in _FIELDS_OF_AN_EVENT})
-        checked([getattr(event, name) for name in _FIELDS_OF_AN_EVENT], tuple(_FIELDS_OF_AN_EVENT.values()))
-    except (TypeError, ValueError) as error:
-        raise MalformedEnvelope("not an event") from error
-    return event
+class _Refusal(Struct, array_like=True):
+    after_revision: Int64
+    first_revision: Int64
+    last_revision: Int64 | None = None
+    incarnation: str = ""
 
 
 def pack_refusal(refusal: NotInJournal) -> str:
     """The message of the status OUT_OF_RANGE, with which a peer ends a watch."""
-    end = [] if refusal.last_revision is None else [refusal.last_revision, refusal.incarnation]
-    return json.dumps([refusal.after_revision, refusal.first_revision, *end])
+    places = refusal.after_revision, refusal.first_revision, refusal.last_revision, refusal.incarnation
+    return msgspec.json.encode(_Refusal(*places)).decode()
 
 
 def unpack_refusal(message: str) -> NotInJournal | None:
     """None for what no replica sends."""
     try:
-        after_revision, first_revision, *end = json.loads(message)
-        if not end:
-            return LinesPruned(*checked([after_revision, first_revision], (int, int)))
-        return ReaderIsAhead(*checked([after_revision, first_revision, *end], (int, int, int, str)))
-    except (TypeError, ValueError, RecursionError):
+        said = msgspec.json.decode(message, type=_Refusal)
+    except (msgspec.MsgspecError, RecursionError):
         return None
-
-
-def pack_document(document: dict[str, Any]) -> bytes:
-    return json.dumps(document).encode()
-
-
-def unpack_watch(data: bytes) -> tuple[str, str, int | None]:
-    """Namespace, group and revision of a watch, None for what happens from now on; or `MalformedEnvelope`."""
-    document = _unpack_document(data)
-    try:
-        named = checked([document.get("namespace"), document.get("group_id")], (str, str))
-        (after,) = checked([document.get("after_revision")], ((int, NoneType),))
-    except (TypeError, ValueError) as error:
-        raise MalformedEnvelope("not a watch") from error
-    return named[0], named[1], after
-
-
-def unpack_namespaces(data: bytes) -> list[str]:
-    """The namespaces with changed topics; raises `MalformedEnvelope`."""
-    namespaces = _unpack_document(data).get("namespaces")
-    if type(namespaces) is not list or not all(type(each) is str for each in namespaces):
-        raise MalformedEnvelope("not a list of namespaces")
-    return namespaces
-
-
-def unpack_claims(data: bytes) -> tuple[str, dict[int, int]]:
-    """A replica's id, and the epochs of shards that it may hold; raises `MalformedEnvelope`."""
-    document = _unpack_document(data)
-    replica_id, pairs = document.get("replica_id"), document.get("epochs")
-    try:
-        (checked_id,) = checked([replica_id], (str,))
-        return checked_id, dict(checked(pair, (int, int)) for pair in list_of(pairs))
-    except (TypeError, ValueError) as error:
-        raise MalformedEnvelope("not claims") from error
-
-
-def unpack_held(data: bytes) -> list[int]:
-    """The shards that a replica holds; raises `MalformedEnvelope`."""
-    shard_ids = _unpack_document(data).get("held")
-    try:
-        return checked(shard_ids, (int,) * len(list_of(shard_ids)))
-    except (TypeError, ValueError) as error:
-        raise MalformedEnvelope("not a list of shards") from error
-
-
-def _unpack_document(data: bytes) -> dict[str, Any]:
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise MalformedEnvelope(f"not a document: {type(error).__name__}") from error
-    if type(document) is not dict:
-        raise MalformedEnvelope("not a document")
-    return document
+    if said.last_revision is None:
+        return LinesPruned(said.after_revision, said.first_revision)
+    return ReaderIsAhead(said.after_revision, said.first_revision, said.last_revision, said.incarnation)

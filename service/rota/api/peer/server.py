@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -16,7 +17,7 @@ from rota.api.grpc.failures import abort, failure_of
 from rota.api.grpc.receiving import Receiver
 from rota.api.heartbeats import answers_to
 from rota.api.known_methods import add_methods, lasting_server
-from rota.api.peer.answers import packed
+from rota.api.peer.answers import packed, packed_answers
 from rota.api.peer.methods import (
     CALL,
     CALLS_OF_A_CONNECTION,
@@ -27,12 +28,9 @@ from rota.api.peer.methods import (
     SERVICE,
     TOPICS_CHANGED,
     WATCH,
-    pack_document,
-    pack_event,
+    Claims,
+    Watch,
     pack_refusal,
-    unpack_claims,
-    unpack_namespaces,
-    unpack_watch,
 )
 from rota.api.peer.secret import demand_secret
 from rota.api.peer.traces import forwarded
@@ -40,10 +38,9 @@ from rota.api.peer.unproven import UnprovenConnections
 from rota.grpc_polling import keep_polling
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import NotInJournal, RejectedRequest
-from rota.replica.forwarding import OWNER_ANSWERS_MS, as_moved
+from rota.replica.forwarding import OWNER_ANSWERS_MS
 from rota.runtime.coordinator import LocalCoordinator
-from rota.wire.envelopes import MalformedEnvelope, pack, unpack_request
-from rota.wire.peer_heartbeats import unpack_heartbeats
+from rota.wire.envelopes import MalformedEnvelope, pack, unpack, unpack_heartbeats, unpack_request
 
 STOP_GRACE_S = 0.2
 KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS = 10_000, 5_000
@@ -140,34 +137,34 @@ class PeerServer:
     async def _call(self, data: bytes, context: Context) -> bytes:
         request = await _read(unpack_request, data, context)
         with forwarded(context, type(request).__name__):
-            answer = as_moved(await self._local.call(request))
-        return pack(
-            answer.reply, revision=answer.revision, epoch=answer.epoch, owner=answer.owner, shards=answer.shards
-        )
+            answer = await self._local.call(request)
+        return packed(answer)
 
     async def _heartbeats(self, data: bytes, context: Context) -> bytes:
         requests = await _read(unpack_heartbeats, data, context)
         with forwarded(context, "heartbeats"):
             answers = await answers_to(self._local, requests, OWNER_ANSWERS_MS / 1000)
-        return packed(answers)
+        return packed_answers(answers)
 
     async def _released(self, _data: bytes, _context: Context) -> bytes:
         self._local.nudge()
-        return b"{}"
+        return b""
 
     async def _held(self, data: bytes, context: Context) -> bytes:
-        return pack_document({"held": self._local.held(*await _read(unpack_claims, data, context))})
+        claims = await _read(partial(unpack, Claims), data, context)
+        return pack(self._local.held(claims.replica_id, claims.epochs))
 
     async def _topics_changed(self, data: bytes, context: Context) -> bytes:
-        self._local.on_topics_changed(await _read(unpack_namespaces, data, context))
-        return b"{}"
+        self._local.on_topics_changed(await _read(partial(unpack, list[str]), data, context))
+        return b""
 
     async def _watch(self, data: bytes, context: Context) -> None:
-        events: Any = self._local.watch(*await _read(unpack_watch, data, context))
+        asked = await _read(partial(unpack, Watch), data, context)
+        events: Any = self._local.watch(asked.namespace, asked.group_id, asked.after_revision)
         try:
             async with aclosing(events):
                 async for event in events:
-                    await context.write(pack_event(event))
+                    await context.write(pack(event))
         except NotInJournal as refusal:
             await context.abort(grpc.StatusCode.OUT_OF_RANGE, pack_refusal(refusal))
 

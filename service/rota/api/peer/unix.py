@@ -1,9 +1,8 @@
 """Heartbeats and commits between the workers of one machine, as messages on a Unix socket: an rpc costs far more.
 
 A message is a head, its length, number and kind, and heartbeats, or one commit. The answer has the same number and
-kind. Answers come in any order: that to a commit once it is durable. Heartbeats, and answers to them, are numbered
-(`rota.wire.numbered`), since a member sends the same one again and again. Workers of one supervisor are of one release,
-and its folder, in which their sockets are, is open to its user alone. So neither secrets nor an older form are needed
+kind. Answers come in any order: that to a commit once it is durable. Workers of one supervisor are of one release, and
+its folder, in which their sockets are, is open to its user alone. So neither secrets nor an older form are needed
 here.
 """
 
@@ -20,14 +19,13 @@ from pathlib import Path
 from typing import cast
 
 from rota.api.heartbeats import answer_all
-from rota.api.peer.answers import packed, packed_commit
+from rota.api.peer.answers import packed, packed_answers, read_answers
 from rota.api.peer.methods import MAX_MESSAGE_BYTES
+from rota.protocol.messages import CommitOffsets
 from rota.replica.forwarding import OWNER_ANSWERS_MS, Beats, NoAnswer
 from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
-from rota.wire.envelopes import MalformedEnvelope
-from rota.wire.peer_commits import unpack_commit
-from rota.wire.peer_heartbeats import pack_heartbeats, unpack_answers, unpack_heartbeats
+from rota.wire.envelopes import MalformedEnvelope, pack_heartbeats, unpack, unpack_heartbeats
 
 RECONNECT_S = 1.0
 """How long a link waits before it connects again."""
@@ -137,7 +135,7 @@ class _Answering(_Messages):
                 answer_all(self._local, beats, done, OWNER_ANSWERS_MS / 1000)
             else:
                 self._local.submit(
-                    unpack_commit(message), lambda answer: self._answer(number, kind, packed_commit(answer))
+                    unpack(CommitOffsets, message), lambda answer: self._answer(number, kind, packed(answer))
                 )
         except Exception as error:
             # The other end gives its calls the answer of a silent owner.
@@ -145,7 +143,7 @@ class _Answering(_Messages):
             self.transport.abort()
 
     def _answer_all(self, number: int, answers: Sequence[Answer]) -> None:
-        self._answer(number, Kind.HEARTBEATS, packed(answers))
+        self._answer(number, Kind.HEARTBEATS, packed_answers(answers))
 
     def _answer(self, number: int, kind: int, message: bytes) -> None:
         if not self.transport.is_closing():
@@ -230,7 +228,7 @@ class _Asking(_Messages):
             done(outcome)
             return
         try:
-            answers = unpack_answers(outcome, Answer)
+            answers = read_answers(outcome)
             if len(answers) != count:
                 raise MalformedEnvelope(f"{len(answers)} replies to {count} heartbeats")
         except Exception as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
+from msgspec import structs
 
 from rota.client.errors import CoordinatorError, CoordinatorUnreachable, error_in
 from rota.client.transports.causes import foreign, foreign_status
@@ -125,4 +126,4 @@ def _refused(request: Request, problem: Problem) -> Reply:
         (member,) = request.members
         return LeaveReply(members=(LeftMember(member.member_id, None, problem.code),))
     reply = refuse(request, problem.code, problem.detail)
-    return replace(reply, member_id=problem.member_id) if isinstance(reply, JoinReply) else reply
+    return structs.replace(reply, member_id=problem.member_id) if isinstance(reply, JoinReply) else reply

@@ -6,12 +6,12 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from urllib.parse import urlsplit
 
 import grpc
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status
+from msgspec.structs import replace
 
 from rota.client.errors import CoordinatorUnreachable
 from rota.client.transports.causes import closed, credentials_failed, unexpected

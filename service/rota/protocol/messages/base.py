@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from rota.protocol.frozen import frozen
+from msgspec import Struct
+
 from rota.protocol.limits import MAX_WAIT_MS
 
 NO_GENERATION = -1
 """Kafka's generation of a caller that is in no generation."""
 
 
-@frozen
-class Act:
+class Act(Struct, frozen=True):
     """An administrator's action for the audit trail: the actor, its note and its origin. The guard sets it."""
 
     actor: str
@@ -20,8 +20,7 @@ class Act:
     origin: str = ""
 
 
-@frozen
-class GroupRequest:
+class GroupRequest(Struct, frozen=True):
     """A request to one group: the shard of its `key` decides it."""
 
     namespace: str
@@ -32,8 +31,7 @@ class GroupRequest:
         return self.group_id
 
 
-@frozen
-class TopicRequest:
+class TopicRequest(Struct, frozen=True):
     """A request about one topic of a namespace: the shard of its `key` decides it."""
 
     namespace: str
@@ -44,8 +42,7 @@ class TopicRequest:
         return self.topic
 
 
-@frozen
-class NamespaceRequest:
+class NamespaceRequest(Struct, frozen=True):
     """A request about a whole namespace: every shard has a part of the answer, so it has no key."""
 
     namespace: str

@@ -2,76 +2,86 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from typing import Annotated
+
+from msgspec import Struct
 
 from rota.protocol.errors import ErrorCode
-from rota.protocol.frozen import frozen
 from rota.protocol.messages.base import Act, Audited, NamespaceRequest, Parkable, TopicRequest
+from rota.protocol.values import INTERNAL, After, AtMost, Int64, PageSize, Pairs, PartitionCount, Wait, doc
+
+_WAIT = doc("How long the call may stay parked. Above 50000 counts as 50000.")
+Version = Annotated[str, AtMost(64)]
 
 
-@frozen
-class PutTopic(TopicRequest, Audited):
+class PutTopic(TopicRequest, Audited, frozen=True):
     """Register a topic or let it grow; a count below today's is refused with `INVALID_PARTITIONS`."""
 
-    partitions: int
-    attributes: tuple[tuple[str, str], ...] = ()
-    act: Act | None = None
-    topic_id: int = 0
+    partitions: Annotated[PartitionCount, doc("May only grow.")]
+    attributes: Annotated[Pairs, doc("Anything worth knowing about the topic.")] = ()
+    act: Annotated[Act | None, INTERNAL] = None
+    topic_id: Annotated[Int64, INTERNAL] = 0
     """Set by the coordinator when every shard has forgotten the deleted topic of this name: see `ForgetTopic`."""
 
 
-@frozen
-class GetTopic(TopicRequest, Parkable):
+class GetTopic(TopicRequest, Parkable, frozen=True):
     """With `wait_ms`, parks while the topic is still the one that `version` says; none is a topic that is not there."""
 
-    version: str = ""
-    wait_ms: int | None = 0
+    version: Annotated[Version, doc("Wait until the topic is another than this; without it, until there is one.")] = ""
+    wait_ms: Annotated[Wait | None, _WAIT] = 0
 
 
-@frozen
-class DeleteTopic(TopicRequest, Audited):
+class DeleteTopic(TopicRequest, Audited, frozen=True):
     """Delete a topic with the progress that groups have in it."""
 
-    act: Act | None = None
+    act: Annotated[Act | None, INTERNAL] = None
 
 
-@frozen
-class ForgetTopic(TopicRequest):
+class ForgetTopic(TopicRequest, frozen=True):
     """Delete the progress of all earlier topics of this name (ADR 107). The coordinator asks every shard."""
 
-    topic_id: int
+    topic_id: Int64
 
 
-@frozen
-class TopicReply:
+class ListedTopic(Struct, frozen=True):
+    """A topic in a list."""
+
+    topic: str
+    partitions: Int64
+    attributes: Pairs = ()
+    version: Annotated[str, doc("Another one for each other content: hand it to `topicsGet` to wait for a change.")] = (
+        ""
+    )
+
+
+class TopicReply(Struct, frozen=True):
     error: ErrorCode = ErrorCode.NONE
     detail: str = ""
     topic: str = ""
-    partitions: int = 0
-    attributes: tuple[tuple[str, str], ...] = ()
-    version: str = ""
-    """Another one for each other content, for `GetTopic` to wait with."""
-    groups: int = 0
-    """The number of groups that had progress in the deleted topic."""
-    forget_id: int = 0
+    partitions: Int64 = 0
+    attributes: Pairs = ()
+    version: Annotated[str, doc("Another one for each other content: hand it to `topicsGet` to wait for a change.")] = (
+        ""
+    )
+    groups: Annotated[Int64, doc("Of a deletion: the number of groups whose progress was deleted with the topic.")] = 0
+    forget_id: Annotated[Int64, INTERNAL] = 0
     """The id of the `ForgetTopic` that all shards have to carry out before the call is answered; 0: none."""
 
 
-@frozen
-class ListTopics(NamespaceRequest, Parkable):
+class ListTopics(NamespaceRequest, Parkable, frozen=True):
     """With `wait_ms`, parks while the namespace's topics, those of other pages included, are as `version` says."""
 
-    after: str = ""
-    limit: int = 1_000
-    version: str = ""
-    wait_ms: int | None = 0
+    after: After = ""
+    limit: PageSize = 1_000
+    version: Annotated[Version, doc("Wait until the namespace's topics are others than these.")] = ""
+    wait_ms: Annotated[Wait | None, _WAIT] = 0
 
 
-@frozen
-class ListTopicsReply:
+class ListTopicsReply(Struct, frozen=True):
     error: ErrorCode = ErrorCode.NONE
     detail: str = ""
-    topics: tuple[TopicReply, ...] = field(default=())
-    more: bool = False
-    version: str = ""
-    """Another one for each other content of the namespace, of which this may be a page."""
+    topics: tuple[ListedTopic, ...] = ()
+    more: Annotated[bool, INTERNAL] = False
+    version: Annotated[
+        str, doc("Of all topics, other pages included: hand it to `topicsList` to wait for a change.")
+    ] = ""

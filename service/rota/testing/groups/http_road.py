@@ -19,8 +19,7 @@ from rota.protocol.messages import Request
 from rota.replica.ports import Answer
 from rota.testing.groups.link import Link
 from rota.testing.groups.trace import Trace
-from rota.wire.documents import parse_document
-from rota.wire.routes import ROUTES, Carrier, Route, decode_request
+from rota.wire.routes import ROUTES, Carrier, Route, read_query, read_request
 
 ADDRESS = "http://rota.test"
 _HTML = {"content-type": "text/html"}
@@ -93,11 +92,10 @@ _PATHS = tuple((route, re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", route.p
 def _decoded(http: httpx.Request, limits: Limits) -> Request:
     route, names = _routed(http)
     if route.carrier is Carrier.QUERY:
-        document = route.shape.from_query(http.url.params.multi_items())
+        asked: Request = read_query(route, names, http.url.params.multi_items(), limits)
     else:
-        document = parse_document(http.content)
-    request: Request = decode_request(route, names, document, limits)
-    return request
+        asked = read_request(route, names, http.content, limits)
+    return asked
 
 
 def _routed(http: httpx.Request) -> tuple[Route, dict[str, str]]:
