@@ -58,19 +58,22 @@ class Received:
 
 def write_reply(reply: Reply, revision: int, epoch: int) -> bytes:
     """The JSON text of a reply without an error. `outcome` says whether a join or sync is done or pending."""
+    kind = type(reply)
+    if kind not in _HEAD:
+        return SHAPES[kind].write(reply, revision, epoch)
     match reply:
         case JoinReply(pending=True) | SyncReply(pending=True):
             member_id = reply.member_id if isinstance(reply, JoinReply) else ""
             return msgspec.json.encode(Pending(outcome="pending", member_id=member_id, revision=revision, epoch=epoch))
         case JoinReply():
-            head: tuple[Any, ...] = ("joined",)
+            head: str | None = "joined"
         case SyncReply():
-            head = ("synced",)
+            head = "synced"
         case ListReply() | ListTopicsReply():
-            head = (next_page_token(reply),)
+            head = next_page_token(reply)
         case _:
-            head = ()
-    return SHAPES[type(reply)].write(reply, revision, epoch, head=head)
+            raise AssertionError(f"a {kind.__name__} has no head")
+    return SHAPES[kind].write(reply, revision, epoch, head=(head,))
 
 
 def encode_reply(reply: Reply) -> dict[str, Any]:

@@ -7,7 +7,7 @@ protobuf, writes JSON, and describes itself as a JSON schema. ADR 112 has the re
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, cached_property
@@ -17,6 +17,7 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import astuple
 
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.ids import NAME_PATTERN
@@ -112,10 +113,11 @@ class _Body(NamedTuple):
 
     read_type: Any
     decoder: msgspec.json.Decoder[Any]
-    values: Callable[[Any], tuple[Any, ...]]
-    reads: tuple[tuple[str, str, Convert], ...]
+    reads: tuple[tuple[int, Convert], ...]
+    """The conversions of fields, by their places."""
     written_type: Any
-    writes: tuple[tuple[str, Convert | None], ...]
+    written: Callable[[Any], Iterable[Any]]
+    """The values of a message on the wire, in the order of its fields."""
 
 
 class Shape:
@@ -201,17 +203,33 @@ class Shape:
         return self.message_of(body, values, given)
 
     def message_of(self, body: _Body, values: Any, given: dict[str, Any]) -> Any:
-        given.update(zip(self._attributes, body.values(values), strict=True))
-        for name, attribute, convert in body.reads:
+        found = astuple(values)
+        if body.reads:
+            found = self._converted(body, [*found])
+        if len(given) == self._is_behind:
+            return self.message(*[given[name] for name in self.message.__struct_fields__[: len(given)]], *found)
+        return self._build(**given, **dict(zip(self._attributes, found, strict=True)))
+
+    def _converted(self, body: _Body, found: list[Any]) -> tuple[Any, ...]:
+        for at, convert in body.reads:
             try:
-                given[attribute] = convert(given[attribute])
+                found[at] = convert(found[at])
             except RejectedRequest as rejected:
-                raise _placed(name, rejected) from None
-        return self._build(**given)
+                raise _placed(self.entries[at].name, rejected) from None
+        return tuple(found)
 
     @cached_property
     def _attributes(self) -> tuple[str, ...]:
         return tuple(entry.attribute for entry in self.entries)
+
+    @cached_property
+    def _is_behind(self) -> int:
+        """How many fields of the message come before those on the wire, if these follow one another; -1 otherwise."""
+        if self._build is not self.message or not self._attributes:
+            return -1
+        first = self.message.__struct_fields__.index(self._attributes[0])
+        is_in_order = self.message.__struct_fields__[first : first + len(self._attributes)] == self._attributes
+        return first if is_in_order else -1
 
     def _without_nulls(self, document: Any) -> Any:
         """The document without the known names that are null."""
@@ -260,7 +278,7 @@ class Shape:
     def write(self, message: Any, *tail: Any, head: tuple[Any, ...] = ()) -> bytes:
         """The JSON text of a message of an open shape, with what comes before and after the fields."""
         body = self.body(_DEFAULT_LIMITS)
-        return _ENCODER.encode(body.written_type(*head, *_written(body, message), *tail))
+        return _ENCODER.encode(body.written_type(*head, *body.written(message), *tail))
 
     def to_query(self, message: Any) -> list[tuple[str, str]]:
         """The reverse of `from_query`; None and empty values are left out."""
@@ -290,7 +308,7 @@ class Shape:
     def _compile(self, limits: Limits) -> _Body:
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
         reads, writes = [], []
-        for entry in self.entries:
+        for at, entry in enumerate(self.entries):
             # Null is absent: only where absent is None, a struct has it.
             as_given = self.closed and entry.default is not None
             found = (_required if as_given else _on_wire)(entry.kind, limits, closed=self.closed)
@@ -303,7 +321,7 @@ class Shape:
                 nullable = described | None if default is None and not entry.kind.is_optional else described
                 fields.append((entry.name, nullable, written))
             if found.read is not None:
-                reads.append((entry.name, entry.attribute, found.read))
+                reads.append((at, found.read))
             writes.append((entry.attribute, found.write))
         made = msgspec.defstruct(
             self.title,
@@ -314,9 +332,7 @@ class Shape:
         )
         whole = [*self._head, *fields, *self._tail]
         written = made if len(whole) == len(fields) else msgspec.defstruct(self.title, whole)
-        getters = [attrgetter(entry.name) for entry in self.entries]
-        values = attrgetter(*self.names) if len(getters) > 1 else lambda body: tuple([get(body) for get in getters])
-        return _Body(made, msgspec.json.Decoder(made), values, tuple(reads), written, tuple(writes))
+        return _Body(made, msgspec.json.Decoder(made), tuple(reads), written, _writing(writes))
 
     def _rule_at(self, path: tuple[str, ...]) -> Rule:
         """The rule of the field there."""
@@ -411,14 +427,19 @@ def _is_plain(entry: Entry) -> bool:
 
 
 def _nested(shape: Shape, body: _Body) -> tuple[Convert, Convert]:
-    return lambda value: shape.message_of(body, value, {}), lambda value: body.written_type(*_written(body, value))
+    def read(value: Any) -> Any:
+        return shape.message_of(body, value, {})
+
+    return read, lambda value: body.written_type(*body.written(value))
 
 
-def _written(body: _Body, message: Any) -> list[Any]:
-    """The values of the fields on the wire, in their order."""
-    return [
+def _writing(writes: Sequence[tuple[str, Convert | None]]) -> Callable[[Any], Iterable[Any]]:
+    """A function that gets the values of a message, and converts them."""
+    if len(writes) > 1 and all(convert is None for _, convert in writes):
+        return attrgetter(*(attribute for attribute, _ in writes))
+    return lambda message: [
         getattr(message, attribute) if convert is None else convert(getattr(message, attribute))
-        for attribute, convert in body.writes
+        for attribute, convert in writes
     ]
 
 
@@ -446,7 +467,7 @@ def _checking(entries: tuple[Entry, ...]) -> Callable[[Any], None]:
     def check_all(values: Any) -> None:
         for name, check in checks:
             value = getattr(values, name)
-            if value is not None and value is not msgspec.UNSET:
+            if value is not None:
                 try:
                     check(value)
                 except RejectedRequest as rejected:
@@ -490,7 +511,13 @@ def _each(convert: Convert | None) -> Convert | None:
         except RejectedRequest as rejected:
             raise _placed(f"[{index}]", rejected) from None
 
-    return lambda values: tuple([convert_one(*each) for each in enumerate(values)])
+    def convert_all(values: Any) -> tuple[Any, ...]:
+        try:
+            return tuple([convert(value) for value in values])
+        except RejectedRequest:
+            return tuple([convert_one(*each) for each in enumerate(values)])  # It raises with the place.
+
+    return convert_all
 
 
 def _placed(place: str, rejected: RejectedRequest) -> RejectedRequest:
