@@ -150,7 +150,7 @@ def test_waits_default_to_none_and_end_at_fifty_seconds() -> None:
     heartbeat = {"member_id": "m", "generation_id": 1}
     assert read(m.Heartbeat, heartbeat).wait_ms == 0
     assert read(m.SyncGroup, heartbeat).wait_ms == 30_000
-    assert read(m.Heartbeat, {**heartbeat, "wait_ms": 3_600_000}).wait_ms == 50_000
+    assert m.parks_for_ms(read(m.Heartbeat, {**heartbeat, "wait_ms": 3_600_000})) == 50_000
 
 
 def test_null_means_absent() -> None:

@@ -16,7 +16,7 @@ from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.fencing_token import MAX_TOKEN
 from rota.protocol.filters import STATES_PATTERN, read_page_token, read_states, write_page_token
 from rota.protocol.ids import NAME_PATTERN, check_client_id, check_instance_id, check_member_id, check_topic
-from rota.protocol.limits import MAX_SAFE_INTEGER, MAX_WAIT_MS
+from rota.protocol.limits import MAX_SAFE_INTEGER
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -130,8 +130,9 @@ Progress = Annotated[Int64, Via(Annotated[int, Meta(ge=0)] | _DIGITS, _read_inte
 only doubles would change the number."""
 KnownProgress = Annotated[Int64, Via(int | _DIGITS, _read_integer_64, _write_integer_64)]
 """The same in an answer, with -1 for none."""
-Wait = Annotated[Int64, Via(Number, lambda wait_ms: min(wait_ms, MAX_WAIT_MS), int)]
-"""How long a call may stay parked, in milliseconds. A longer time than the server allows is cut, not refused."""
+Wait = Number
+"""How long a call may stay parked, in milliseconds. A longer time than the server allows is not refused: the call is
+parked for as long as `parks_for_ms` says."""
 MemberId = Annotated[str, Checked(check_member_id, max_chars=512)]
 InstanceId = Annotated[str, Checked(check_instance_id, NAME_PATTERN)]
 ClientId = Annotated[str, Checked(check_client_id, max_chars=255)]

@@ -179,7 +179,7 @@ class Shape:
 
         An empty text is an empty object.
         """
-        body = self.body(limits)
+        body = self._body if self._body is not None and limits is self._limits else self.body(limits)
         data = data or b"{}"
         try:
             values = body.decoder.decode(data)
@@ -206,8 +206,8 @@ class Shape:
         found = astuple(values)
         if body.reads:
             found = self._converted(body, [*found])
-        if len(given) == self._is_behind:
-            return self.message(*[given[name] for name in self.message.__struct_fields__[: len(given)]], *found)
+        if tuple(given) == self._leading:
+            return self.message(*given.values(), *found)
         return self._build(**given, **dict(zip(self._attributes, found, strict=True)))
 
     def _converted(self, body: _Body, found: list[Any]) -> tuple[Any, ...]:
@@ -223,13 +223,11 @@ class Shape:
         return tuple(entry.attribute for entry in self.entries)
 
     @cached_property
-    def _is_behind(self) -> int:
-        """How many fields of the message come before those on the wire, if these follow one another; -1 otherwise."""
-        if self._build is not self.message or not self._attributes:
-            return -1
-        first = self.message.__struct_fields__.index(self._attributes[0])
-        is_in_order = self.message.__struct_fields__[first : first + len(self._attributes)] == self._attributes
-        return first if is_in_order else -1
+    def _leading(self) -> tuple[str, ...] | None:
+        """The message's fields before those on the wire, if these follow one another and no function builds it."""
+        fields, named = self.message.__struct_fields__, self._attributes
+        first = fields.index(named[0]) if named and self._build is self.message else -1
+        return fields[:first] if first >= 0 and fields[first : first + len(named)] == named else None
 
     def _without_nulls(self, document: Any) -> Any:
         """The document without the known names that are null."""

@@ -119,6 +119,7 @@ class HeartbeatBatch(msgspec.Struct, frozen=True):
     ] = None
 
 
+_HEARTBEAT = ROUTES[Heartbeat].shape
 HEARTBEAT_BATCH = Shape(HeartbeatBatch, closed=True)
 
 
@@ -133,8 +134,8 @@ _PROBE = msgspec.json.Decoder(_Probe)
 
 def read_heartbeat(body: bytes, path: dict[str, Any], limits: Limits) -> Heartbeat | Batch:
     """The request of a body; `path` names its namespace and group. Raises `RejectedRequest`."""
-    if not (b'"members"' in body and _has_members(body)):
-        heartbeat: Heartbeat = ROUTES[Heartbeat].shape.read(body, limits, **path)
+    if b'"members"' not in body or not _has_members(body):
+        heartbeat: Heartbeat = _HEARTBEAT.read(body, limits, **path)
         return heartbeat
     batch: HeartbeatBatch = HEARTBEAT_BATCH.read(body, limits)
     if batch.wait_ms:
