@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from rota.access.actions import ROLES
 from rota.access.proxies import Proxies, parse_networks
+from rota.console import sessions
 from rota.console.app import GROUP_PATH, TOPIC_PATH
 from rota.server.proxies import TrustedProxies
 from tests.access.guarded import bearer
@@ -52,8 +53,10 @@ PASSED = {200, 303, 422}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def doors(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Doors]:
-    async with guarded(tmp_path_factory.mktemp("guarded")) as doors:
-        yield doors
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sessions, "SIGN_INS_PER_S", 1_000)  # These tests sign in more often.
+        async with guarded(tmp_path_factory.mktemp("guarded")) as doors:
+            yield doors
 
 
 def url_of(path: str) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 from typing import Any
+
+from msgspec import Struct, structs
 
 from rota.api.grpc.server import GrpcServer
 from rota.api.http.app import create_app
@@ -59,7 +60,7 @@ async def _spoken(conversation: Conversation, sender: Transport, namespace: str)
 
     async def say(request: Any) -> Reply:
         if request.namespace == "default":
-            request = dataclasses.replace(request, namespace=namespace)
+            request = structs.replace(request, namespace=namespace)
         place = len(answers)
         answers.append(None)
         answers[place] = await sender.send(request, timeout_ms=TIMEOUT_MS)
@@ -78,7 +79,7 @@ def _comparable_answer(answer: Answer, names: dict[str, str]) -> Any:
     """
     reply = answer.reply
     if isinstance(reply, HeartbeatReply):
-        reply = dataclasses.replace(reply, waited_ms=0)
+        reply = structs.replace(reply, waited_ms=0)
     return comparable(reply, names), answer.revision > 0, answer.epoch > 0
 
 
@@ -93,8 +94,8 @@ def namespaces() -> Iterator[str]:
 
 def comparable(value: Any, names: dict[str, str]) -> Any:
     """`names` gives every random id a number, by the order in which they appear."""
-    if dataclasses.is_dataclass(value):
-        fields = {f.name: comparable(getattr(value, f.name), names) for f in dataclasses.fields(value)}
+    if isinstance(value, Struct):
+        fields = {name: comparable(getattr(value, name), names) for name in value.__struct_fields__}
         return type(value).__name__, {k: v and "some time" if is_time(k) else v for k, v in fields.items()}
     if isinstance(value, tuple):
         return [comparable(item, names) for item in value]

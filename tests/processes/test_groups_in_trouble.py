@@ -47,6 +47,8 @@ def test_a_stuck_and_a_flapping_group_are_the_first_of_a_thousand(processes: Pro
             http.post(f"groups/calm-{number:03}/offsets", json={"offsets": [offset]}).raise_for_status()
         crazy = joined(http, "z-flaps", client_id="crazy")
         assigned(http, "z-flaps", crazy, times=13)
+        for kind in ("stuck", "flapping"):
+            wait_for(http, f"{server.url}/metrics", rf'rota_troubles\{{kind="{kind}"\}} 1\.0')
         wait_for(http, f"{server.url}/metrics", r'rota_critical_group_troubles\{group="default/z-stuck"\} 1\.0')
 
         overview = http.get(f"{server.url}/").text

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol, TypeVar
 
+from msgspec import structs
 from sqlalchemy import Connection, Executable, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_sessionmaker
@@ -69,7 +70,7 @@ def assert_current(holder: Holder) -> Executable:
 
 def commit_offsets(holder: Holder, offsets: Iterable[OffsetToCommit]) -> Executable:
     """The statement that commits progress with the transaction in which it is executed, and fences that."""
-    given = [{name: value for name, value in asdict(offset).items() if value is not None} for offset in offsets]
+    given = [{name: value for name, value in structs.asdict(offset).items() if value is not None} for offset in offsets]
     return _COMMIT.bindparams(**asdict(holder), offsets=json.dumps(given))
 
 

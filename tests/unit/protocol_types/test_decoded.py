@@ -94,10 +94,10 @@ def a_described(assignment: bytes, reported: dict[str, Any] | None) -> Described
         ({"topics": {"words": [3], "orders": [1, 0], "none": []}}, "orders/0,1 words/3"),
         ({"topics": {}}, "-"),
         ({"run": {"sink": [-1, 0]}, "revoke": {"source": [2]}, "delay_ms": 0}, 'sink/-1,0 revoke={"source":[2]}'),
-        ({"leader_id": "m-1", "token": 3, "endpoint": ""}, "leader_id=m-1 token=3"),
+        ({"leader_id": "m-1", "token": 3, "endpoint": ""}, "-"),
         ({"arcs": [[0, 43690]]}, "arcs=[[0,43690]]"),
         ({"note": "\x1b[31m"}, "note=\\x1b[31m"),
-        (None, "3 bytes"),
+        (None, "a share of 3 bytes"),
     ],
 )
 def test_the_command_line_shows_a_share_as_its_type_reads_it(reported: dict[str, Any] | None, line: str) -> None:
