@@ -35,6 +35,7 @@ REPLICAS = ("asked", "owner")
 OWNER = REPLICAS[1]
 NAMES = ("g", "t")
 """The group and the topic that the conversations are about."""
+_TIME = re.compile(r"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT")
 _RANDOM_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 TRANSPORTS = ("http", "grpc", "stream", "http forwarded", "grpc forwarded", "stream forwarded")
@@ -100,7 +101,8 @@ def comparable(value: Any, names: dict[str, str]) -> Any:
     if isinstance(value, tuple):
         return [comparable(item, names) for item in value]
     if isinstance(value, str):
-        return _RANDOM_ID.sub(lambda found: names.setdefault(found[0], f"#{len(names)}"), str(value))
+        timeless = _TIME.sub("some time", str(value))
+        return _RANDOM_ID.sub(lambda found: names.setdefault(found[0], f"#{len(names)}"), timeless)
     return value
 
 

@@ -83,6 +83,13 @@ def _leaving_member(**values: Any) -> m.LeavingMember:
     return member
 
 
+def _topic_partitions(**values: Any) -> m.TopicPartitions:
+    selected = m.TopicPartitions(**values)
+    if not selected.partitions:
+        raise invalid("must look like topic/0,1,2")
+    return selected
+
+
 def _verify_fence(*, generation_id: int | None, fencing_token: int | None, **rest: Any) -> m.VerifyFence:
     """A token says its generation."""
     if generation_id is None and fencing_token is None:
@@ -91,7 +98,12 @@ def _verify_fence(*, generation_id: int | None, fencing_token: int | None, **res
     return m.VerifyFence(generation_id=of_generation, fencing_token=fencing_token, **rest)
 
 
-BUILDERS |= {m.JoinGroup: _join_group, m.LeavingMember: _leaving_member, m.VerifyFence: _verify_fence}
+BUILDERS |= {
+    m.JoinGroup: _join_group,
+    m.LeavingMember: _leaving_member,
+    m.TopicPartitions: _topic_partitions,
+    m.VerifyFence: _verify_fence,
+}
 
 
 def _body(request: type[Request], reply: type[Reply], method: str, path: str) -> Route:

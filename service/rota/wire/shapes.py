@@ -20,7 +20,6 @@ from msgspec import Meta, Struct
 from msgspec.structs import astuple
 
 from rota.protocol.errors import ErrorCode, RejectedRequest
-from rota.protocol.ids import NAME_PATTERN
 from rota.protocol.limits import Limits
 from rota.protocol.messages import TopicPartitions
 from rota.protocol.suggestions import unknown
@@ -33,7 +32,7 @@ _NO_JSON = "the body is not valid JSON"
 _INTEGER = re.compile(r"-?[0-9]{1,17}")
 _NO_NUL = r"^[^\x00]*$"
 """Postgres stores no text with NUL."""
-_SELECTOR = re.compile(rf"({NAME_PATTERN})/([0-9]{{1,10}}(?:,[0-9]{{1,10}})*)")
+_SELECTOR = re.compile(r"(?s)(.*)/([0-9]{1,10}(?:,[0-9]{1,10})*)", re.ASCII)
 
 
 def invalid(detail: str) -> RejectedRequest:
@@ -408,6 +407,9 @@ def _required(kind: Kind, limits: Limits, *, closed: bool) -> _OnWire:
         body = shape.body(limits)
         read, write = _nested(shape, body)
         return _OnWire(body.read_type, read, write)
+    if closed and get_origin(kind.core) is dict:
+        key, value = (_on_wire(kind_of(each), limits, closed=True).type for each in get_args(kind.core))
+        return _OnWire(_bounded(dict[key, value], kind, limits))  # type: ignore[valid-type]
     return _OnWire(_bounded(kind.core, kind, limits) if closed else kind.core)
 
 
