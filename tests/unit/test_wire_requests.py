@@ -358,7 +358,12 @@ WRONG: list[tuple[type[m.Request], dict[str, Any], ErrorCode, str]] = [
     (m.FetchOffsets, {"topic": ["documents/"]}, ErrorCode.INVALID_REQUEST, "topic[0] must look like"),
     (m.FetchOffsets, {"topic": ["documents/\u0663"]}, ErrorCode.INVALID_REQUEST, "topic[0] must look like"),
     (m.FetchOffsets, {"topic": ["documents/" + "9" * 5_000]}, ErrorCode.INVALID_REQUEST, "topic[0] must look like"),
-    (m.FetchOffsets, {"topic": ["documents/4294967296"]}, ErrorCode.INVALID_REQUEST, "topic[0] must name partitions"),
+    (
+        m.FetchOffsets,
+        {"topic": ["documents/4294967296"]},
+        ErrorCode.INVALID_REQUEST,
+        "topic[0].partitions[0] must be from 0",
+    ),
     (m.DeleteOffsets, {}, ErrorCode.INVALID_REQUEST, "topic is missing"),
 ]
 

@@ -23,7 +23,7 @@ from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import TopicPartitions
 from rota.protocol.suggestions import unknown
-from rota.protocol.values import INT32_MAX, REQUIRED, AtMost, Bound, Checked, Internal, OnWire, Via, Within
+from rota.protocol.values import REQUIRED, AtMost, Bound, Checked, Internal, OnWire, Via, Within
 from rota.wire.rejections import Rule, reject
 
 Convert = Callable[[Any], Any]
@@ -32,7 +32,7 @@ _NO_JSON = "the body is not valid JSON"
 _INTEGER = re.compile(r"-?[0-9]{1,17}")
 _NO_NUL = r"^[^\x00]*$"
 """Postgres stores no text with NUL."""
-_SELECTOR = re.compile(r"(?s)(.*)/([0-9]{1,10}(?:,[0-9]{1,10})*)", re.ASCII)
+_SELECTOR = re.compile(r"(?s)(.*)/(-?[0-9]{1,10}(?:,-?[0-9]{1,10})*)", re.ASCII)
 
 
 def invalid(detail: str) -> RejectedRequest:
@@ -547,10 +547,7 @@ def _read_selector(text: str, name: str) -> dict[str, Any]:
     matched = _SELECTOR.fullmatch(text)
     if matched is None:
         raise invalid(f"{name} must look like topic/0,1,2")
-    numbers = [int(number) for number in matched[2].split(",")]
-    if max(numbers) > INT32_MAX:
-        raise invalid(f"{name} must name partitions from 0 to {INT32_MAX}")
-    return {"topic": matched[1], "partitions": numbers}
+    return {"topic": matched[1], "partitions": [int(number) for number in matched[2].split(",")]}
 
 
 def _query_text(item: Any) -> str:
