@@ -80,12 +80,13 @@ def test_environment_and_arguments_reach_the_process(processes: Processes) -> No
 def killed_run(tmp_path: Path) -> Iterator[tuple[int, Path]]:
     """A process and a directory left behind by a test run that was killed with SIGKILL."""
     script = """
+import signal
 from pathlib import Path
 from tests.support.directories import make_server_directory
 from tests.support.processes import Process
 directory = make_server_directory("left-behind")
 print(Process(["sleep", "600"], directory / "log").pid, directory, flush=True)
-input()
+signal.pause()
 """
     root = Path(__file__).parents[2]
     with Process([sys.executable, "-c", script], tmp_path / "run.log", cwd=root) as run:
