@@ -342,6 +342,18 @@ WRONG: list[tuple[type[m.Request], dict[str, Any], ErrorCode, str]] = [
     ),
     (
         m.CommitOffsets,
+        {"offsets": [{"topic": "a", "partition": 0, "offset": -1}]},
+        ErrorCode.INVALID_REQUEST,
+        "offsets[0].offset must be at least 0",
+    ),
+    (
+        m.CommitOffsets,
+        {"offsets": [{"topic": "a", "partition": 0, "offset": ""}]},
+        ErrorCode.INVALID_REQUEST,
+        "offsets[0].offset must be an integer, or a string of its digits",
+    ),
+    (
+        m.CommitOffsets,
         {"offsets": [{"topic": "a", "partition": 0, "offset": 1, "metadata": "\x00"}]},
         ErrorCode.INVALID_REQUEST,
         "offsets[0].metadata must be Unicode",
@@ -486,6 +498,7 @@ ODD_OFFSETS = (
     " 1",
     "1_0",
     "\u0663",
+    "1\n",
     str(2**63),
     "9" * 30,
 )

@@ -25,7 +25,7 @@ def is_large(size: int) -> bool:
 async def read_large(size: int, read: Callable[[], Read]) -> Read:
     """What `read` returns or raises, for a message of `size` bytes. A small one is read here and now.
 
-    `read` must be Python code: an extension that does not release the interpreter's lock would stop the loop as well.
+    The loop waits for each part of `read` that is in C and keeps the interpreter's lock (ADR 113).
     It keeps the message's bytes while others are read before it. Its objects may take 40 times as much.
     """
     return await begin_reading(read) if is_large(size) else read()

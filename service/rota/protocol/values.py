@@ -98,6 +98,8 @@ def doc(text: str) -> Meta:
 
 def _read_integer_64(value: int | str) -> int:
     number = int(value)
+    if type(value) is str and not value.isdigit():  # `$` of a pattern admits a line feed behind the digits.
+        raise RejectedRequest(ErrorCode.INVALID_REQUEST, "must be an integer, or a string of its digits")
     if type(value) is int and number > MAX_SAFE_INTEGER:
         raise RejectedRequest(ErrorCode.INVALID_REQUEST, f"must be a string of digits above {MAX_SAFE_INTEGER}")
     if number > INT64_MAX:

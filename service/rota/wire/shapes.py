@@ -24,7 +24,7 @@ from rota.protocol.limits import Limits
 from rota.protocol.messages import TopicPartitions
 from rota.protocol.suggestions import unknown
 from rota.protocol.values import REQUIRED, AtMost, Bound, Checked, Internal, OnWire, Via, Within
-from rota.wire.rejections import Rule, reject
+from rota.wire.rejections import Rule, is_null, reject
 
 Convert = Callable[[Any], Any]
 
@@ -182,8 +182,9 @@ class Shape:
         data = data or b"{}"
         try:
             values = body.decoder.decode(data)
-        except msgspec.ValidationError:
-            # It names the error, or finds that a name was null.
+        except msgspec.ValidationError as error:
+            if not is_null(error):
+                raise reject(error, self._rule_at, limits) from None
             return self.decode(_parsed(data), limits, **given)
         except (msgspec.DecodeError, RecursionError):
             raise invalid(_NO_JSON) from None
@@ -195,7 +196,7 @@ class Shape:
         try:
             values = msgspec.convert(document, body.read_type)
         except msgspec.ValidationError as error:
-            slim = self._without_nulls(document)
+            slim = self._without_nulls(document) if is_null(error) else document
             if slim == document:
                 raise reject(error, self._rule_at, limits) from None
             return self.decode(slim, limits, **given)
