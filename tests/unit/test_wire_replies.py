@@ -130,6 +130,7 @@ def test_the_last_page_has_no_token_for_a_next_one() -> None:
         {},
         {"generation_id": "4", "state": "Stable"},
         {"generation_id": 4, "state": None},
+        {"generation_id": 4, "state": None, "waited_ms": 0},
         {"generation_id": 4, "state": "Stable", "revision": "1"},
     ],
 )

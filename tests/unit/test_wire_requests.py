@@ -436,6 +436,23 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
     assert caught.value.code is ErrorCode.INVALID_REQUEST
 
 
+@pytest.mark.parametrize("start", ["", '"generation_id": null, '], ids=["without-null", "with-null"])
+def test_nothing_is_parsed_behind_a_value_that_is_refused(start: str) -> None:
+    body = f'{{{start}"offsets": [{{"topic": 5}}, …'.encode()
+    with pytest.raises(RejectedRequest, match=r"offsets\[0\].topic must be a string$"):
+        read_request(ROUTES[m.CommitOffsets], GROUP, body, LIMITS)
+
+
+def test_an_unknown_name_as_long_as_a_message_does_not_hide_its_place() -> None:
+    document = {"protocol_type": "worker", "protocols": [{"x` - at `$." * 1_000: 1}]}
+    assert rejection_of(m.JoinGroup, document).detail.startswith("unknown field 'protocols[0].x` - at")
+
+
+def test_servers_and_clients_of_one_process_share_what_is_derived() -> None:
+    shape = ROUTES[m.JoinGroup].shape
+    assert shape.read_type(Limits()) is shape.read_type(Limits())
+
+
 def test_limits_of_the_server_are_the_ones_that_count() -> None:
     document = {"protocol_type": "worker", "protocols": [{"name": "a", "metadata": "QUJD"}]}
     with pytest.raises(RejectedRequest, match="at most 2 bytes"):

@@ -124,7 +124,7 @@ class Shape:
 
     `path` names the fields that the path of the call holds. A `closed` shape is what callers send: it refuses an
     unknown name, because a misspelt name must not count as absent, and it applies all bounds. An open one is what a
-    server sends: a reader ignores the names that a newer server adds. In both, null means absent.
+    server sends: a reader ignores the names that a newer server adds. In a closed one, null means absent.
     """
 
     def __init__(
@@ -136,19 +136,22 @@ class Shape:
         build: Callable[..., Any] | None = None,
         head: Mapping[str, Any] | None = None,
         tail: Mapping[str, Any] | None = None,
+        takes_nulls: bool = False,
     ) -> None:
         """`build` makes the message of its fields; `head` and `tail` have the types of names that no field of it has,
-        which an open shape writes before and after the fields.
+        which an open shape writes before and after the fields. One that `takes_nulls` reads the documents in which the
+        other one finds a null: to look for nulls takes time, and hardly any document has one.
         """
         self.message = message
         self.closed = closed
         self.title = message.__name__
+        self._takes_nulls = takes_nulls
         self._path = frozenset(path)
         self._build = build or message
         self._head = tuple((head or {}).items())
         self._tail = tuple((tail or {}).items())
-        self._limits: Limits | None = None
-        self._body: _Body | None = None
+        self._compiled: tuple[Limits, _Body] | None = None
+        """One value, because a thread reads large messages."""
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
@@ -168,6 +171,11 @@ class Shape:
         return tuple(found)
 
     @cached_property
+    def _with_nulls(self) -> Shape:
+        """The same shape, for documents with nulls."""
+        return Shape(self.message, closed=self.closed, path=self._path, build=self._build, takes_nulls=True)
+
+    @cached_property
     def names(self) -> dict[str, Entry]:
         return {entry.name: entry for entry in self.entries}
 
@@ -178,14 +186,15 @@ class Shape:
 
         An empty text is an empty object.
         """
-        body = self._body if self._body is not None and limits is self._limits else self.body(limits)
+        known = self._compiled
+        body = known[1] if known is not None and limits is known[0] else self.body(limits)
         data = data or b"{}"
         try:
             values = body.decoder.decode(data)
         except msgspec.ValidationError as error:
-            if not is_null(error):
+            if self._takes_nulls or not self.closed or not is_null(error):
                 raise reject(error, self._rule_at, limits) from None
-            return self.decode(_parsed(data), limits, **given)
+            return self._with_nulls.read(data, limits, **given)
         except (msgspec.DecodeError, RecursionError):
             raise invalid(_NO_JSON) from None
         return self.message_of(body, values, given)
@@ -196,16 +205,17 @@ class Shape:
         try:
             values = msgspec.convert(document, body.read_type)
         except msgspec.ValidationError as error:
-            slim = self._without_nulls(document) if is_null(error) else document
-            if slim == document:
+            if self._takes_nulls or not self.closed or not is_null(error):
                 raise reject(error, self._rule_at, limits) from None
-            return self.decode(slim, limits, **given)
+            return self._with_nulls.decode(document, limits, **given)
         return self.message_of(body, values, given)
 
     def message_of(self, body: _Body, values: Any, given: dict[str, Any]) -> Any:
         found = astuple(values)
         if body.reads:
             found = self._converted(body, [*found])
+        if self._takes_nulls:
+            found = tuple(map(_unless_null, found, self.entries))
         if tuple(given) == self._leading:
             return self.message(*given.values(), *found)
         return self._build(**given, **dict(zip(self._attributes, found, strict=True)))
@@ -228,21 +238,6 @@ class Shape:
         fields, named = self.message.__struct_fields__, self._attributes
         first = fields.index(named[0]) if named and self._build is self.message else -1
         return fields[:first] if first >= 0 and fields[first : first + len(named)] == named else None
-
-    def _without_nulls(self, document: Any) -> Any:
-        """The document without the known names that are null."""
-        if not isinstance(document, dict):
-            return document
-        slim = {}
-        for name, value in document.items():
-            entry = self.names.get(name)
-            item = _wire_kind(entry.kind).item if entry is not None else None
-            if item is not None and is_struct(item.core) and isinstance(value, list):
-                nested = nested_shape(item.core, closed=self.closed)
-                slim[name] = [nested._without_nulls(each) for each in value]
-            elif entry is None or value is not None:
-                slim[name] = value
-        return slim
 
     def from_query(self, parameters: Iterable[tuple[str, str]]) -> dict[str, Any]:
         """The document that a query string stands for: lists repeat their name."""
@@ -289,9 +284,10 @@ class Shape:
     # --- the struct ---------------------------------------------------------------------------------
 
     def body(self, limits: Limits) -> _Body:
-        if self._body is None or limits is not self._limits:
-            self._limits, self._body = limits, self._compile(limits)
-        return self._body
+        known = self._compiled
+        if known is None or limits != known[0]:
+            known = self._compiled = limits, self._compile(limits)
+        return known[1]
 
     def read_type(self, limits: Limits) -> type[Struct]:
         """The struct that `read` decodes, for JSON schemas."""
@@ -309,7 +305,11 @@ class Shape:
         for at, entry in enumerate(self.entries):
             # Null is absent: only where absent is None, a struct has it.
             as_given = self.closed and entry.default is not None
-            found = (_required if as_given else _on_wire)(entry.kind, limits, closed=self.closed)
+            found = (_required if as_given else _on_wire)(
+                entry.kind, limits, closed=self.closed, takes_nulls=self._takes_nulls
+            )
+            if self._takes_nulls:
+                found = _OnWire(found.type | None, _unless_none(found.read), found.write)
             described = Annotated[found.type, Meta(description=entry.doc)] if entry.doc else found.type
             default = entry.default
             if default is REQUIRED or not self.closed:
@@ -353,9 +353,9 @@ _ENCODER = msgspec.json.Encoder()
 
 
 @cache
-def nested_shape(message: type[Struct], *, closed: bool) -> Shape:
+def nested_shape(message: type[Struct], *, closed: bool, takes_nulls: bool = False) -> Shape:
     """The shape of a message that is a part of others."""
-    return Shape(message, closed=closed, build=BUILDERS.get(message))
+    return Shape(message, closed=closed, build=BUILDERS.get(message), takes_nulls=takes_nulls)
 
 
 BUILDERS: dict[type, Callable[..., Any]] = {}
@@ -382,34 +382,36 @@ def _wire_kind(kind: Kind) -> Kind:
     return kind if via is None else kind_of(via.wire)
 
 
-def _on_wire(kind: Kind, limits: Limits, *, closed: bool) -> _OnWire:
-    found = _required(kind, limits, closed=closed)
+def _on_wire(kind: Kind, limits: Limits, *, closed: bool, takes_nulls: bool) -> _OnWire:
+    found = _required(kind, limits, closed=closed, takes_nulls=takes_nulls)
     if not kind.is_optional:
         return found
     return _OnWire(found.type | None, _unless_none(found.read), _unless_none(found.write))
 
 
-def _required(kind: Kind, limits: Limits, *, closed: bool) -> _OnWire:
+def _required(kind: Kind, limits: Limits, *, closed: bool, takes_nulls: bool) -> _OnWire:
     via = kind.mark(Via)
     if via is not None:
-        inner = _on_wire(kind_of(via.wire), limits, closed=closed)
+        inner = _on_wire(kind_of(via.wire), limits, closed=closed, takes_nulls=takes_nulls)
         return _OnWire(inner.type, _chain(inner.read, via.read), _chain(via.write, inner.write))
     if kind.item is not None:
-        item = _on_wire(kind.item, limits, closed=closed)
+        item = _on_wire(kind.item, limits, closed=closed, takes_nulls=takes_nulls)
         wire: Any = tuple[item.type, ...]  # type: ignore[name-defined]
         if closed:
             most = (kind.mark(AtMost) or AtMost("max_partitions_per_request")).most
             wire = Annotated[wire, Meta(max_length=resolve(most, limits))]
         return _OnWire(wire, _each(item.read), _each(item.write))
     if is_struct(kind.core):
-        shape = nested_shape(kind.core, closed=closed)
-        if not closed and all(_is_plain(entry) for entry in shape.entries):
+        shape = nested_shape(kind.core, closed=closed, takes_nulls=takes_nulls)
+        if not closed and not takes_nulls and all(_is_plain(entry) for entry in shape.entries):
             return _OnWire(kind.core)
         body = shape.body(limits)
         read, write = _nested(shape, body)
         return _OnWire(body.read_type, read, write)
     if closed and get_origin(kind.core) is dict:
-        key, value = (_on_wire(kind_of(each), limits, closed=True).type for each in get_args(kind.core))
+        key, value = (
+            _on_wire(kind_of(each), limits, closed=True, takes_nulls=takes_nulls).type for each in get_args(kind.core)
+        )
         return _OnWire(_bounded(dict[key, value], kind, limits))  # type: ignore[valid-type]
     return _OnWire(_bounded(kind.core, kind, limits) if closed else kind.core)
 
@@ -491,11 +493,13 @@ def _json(kind: Kind, value: Any, *, closed: bool) -> Any:
     return msgspec.to_builtins(value)
 
 
-def _parsed(data: bytes) -> Any:
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.MsgspecError, RecursionError):
-        raise invalid(_NO_JSON) from None
+def _unless_null(value: Any, entry: Entry) -> Any:
+    """The value of a field; null is absent."""
+    if value is not None or (entry.default is REQUIRED and entry.kind.is_optional):
+        return value
+    if entry.default is REQUIRED:
+        raise invalid(f"{entry.name} is missing")
+    return entry.default
 
 
 def _unless_none(convert: Convert | None) -> Convert | None:
