@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -54,9 +55,9 @@ def mutated_document(random: Random, document: Any) -> Any:
 
 
 def as_json(document: Any) -> bytes:
-    """Also for what no JSON document holds: NaN, lone surrogates, lists that are nested very deeply."""
+    """Also for what no JSON document holds: NaN, bytes, lone surrogates, lists that are nested very deeply."""
     try:
-        return json.dumps(document).encode()
+        return json.dumps(document, default=repr).encode()
     except RecursionError:
         return b"[" * 100_000
 
@@ -81,14 +82,14 @@ def _change_one(random: Random, changed: list[Any]) -> None:
             other, other_key = random.choice(places)
             holder[key] = _copy(other[other_key])
         case 2 if isinstance(holder, dict):
-            holder[random.choice(("", "extra", "__class__", key + " "))] = _value(random)
+            holder[random.choice(("", "extra", "__class__", f"{key} "))] = _value(random)
         case _:
             holder[key] = _value(random)
 
 
 def _copy(value: Any) -> Any:
     try:
-        return json.loads(json.dumps(value))
+        return deepcopy(value)
     except RecursionError:
         return nested(3)
 

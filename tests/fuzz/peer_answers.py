@@ -127,6 +127,8 @@ class PeerAnswerFuzzer:
 
     def _right(self) -> bytes:
         random, request = self._random, self._asked
+        if request is None:
+            return pack(None)
         if request == HELD:
             return pack([random.choice((0, 1, 2))] * random.choice((0, 1, 2)))
         if isinstance(request, Heartbeat | HeartbeatMany):
