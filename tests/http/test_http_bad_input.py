@@ -201,7 +201,7 @@ async def test_refusals_never_quote_what_was_sent(client: httpx.AsyncClient) -> 
     marker = "ThisIsMySecret"
     bodies = [
         f'{{"member_id": "{marker}\\n", "generation_id": 1}}',
-        f'{{"{marker}": {marker}',
+        f'{{"member_id": "{marker}", "generation_id": {marker}',
         f'{{"members": "{marker}"}}',
     ]
     for body in bodies:
