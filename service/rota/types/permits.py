@@ -89,13 +89,13 @@ def decode_share(assignment: bytes) -> PermitShare:
 
 
 def grant(generation: Generation, _topics: Mapping[str, TopicFacts]) -> dict[str, bytes]:
-    """Each member's permit, or its place in the line. No member loses a permit that it had.
+    """Each member's permit, or its place in the line. No process loses a permit that it had.
 
-    Where members disagree on N, the lowest counts. A group with more holders than that grants nothing until enough of
+    If members disagree on N, the lowest counts. A group with more holders than that grants nothing until enough of
     them have left.
     """
     permits = min((decode_wish(member.metadata).permits for member in generation.members), default=0)
-    held = _kept(generation)
+    held = _kept(generation, permits)
     free = _free(permits, {share.permit for share in held.values()})
     line = 0
     shares: dict[str, bytes] = {}
@@ -126,15 +126,19 @@ def describe(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
     return "; ".join((", ".join((*new[:_MOST_NAMED], *more)) or "no permit granted", counts))
 
 
-def _kept(generation: Generation) -> dict[str, PermitShare]:
-    """The permits that members have from before, by member id. A number that two would have is the earlier one's."""
+def _kept(generation: Generation, permits: int) -> dict[str, PermitShare]:
+    """The permits that members have from before, by member id. A number that two would have is the earlier one's.
+
+    A static member's successor holds nothing yet: it gets its predecessor's permit only if fewer than N are held.
+    """
+    formers = [(member.member_id, _former(member, generation.generation_id)) for member in generation.members]
     kept: dict[str, PermitShare] = {}
     taken: set[int] = set()
-    for member in generation.members:
-        share = _former(member, generation.generation_id)
-        if share.permit is not None and share.permit not in taken:
+    for member_id, share in sorted(formers, key=lambda former: former[1].member_id != former[0]):
+        is_held = share.member_id == member_id
+        if share.permit is not None and share.permit not in taken and (is_held or len(kept) < permits):
             taken.add(share.permit)
-            kept[member.member_id] = share
+            kept[member_id] = share
     return kept
 
 

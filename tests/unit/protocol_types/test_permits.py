@@ -86,6 +86,17 @@ def test_a_static_successor_has_the_permit_with_a_higher_token() -> None:
     assert tokens(again) == tokens(after)
 
 
+@pytest.mark.parametrize("order", [("a2", "b"), ("b", "a2")])
+def test_a_static_successor_has_no_permit_above_a_lower_wish(order: tuple[str, str]) -> None:
+    """Seed 20589 of the groups: two ran by one permit, since the successor had what only its predecessor had held."""
+    before = granted(1, {"b": 2, "a": 2})
+    before["a2"] = before.pop("a")
+
+    after = granted(2, dict.fromkeys(order, 1), before)
+
+    assert permits(after) == {"b": 0, "a2": None}
+
+
 def test_after_a_generation_jumps_a_holder_has_a_new_token() -> None:
     before = granted(4, {"a": 1})
 
