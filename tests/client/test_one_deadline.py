@@ -108,7 +108,7 @@ def break_off(cable: Cable, how: str) -> None:
         cable.commits_may_go.clear()
 
 
-def mend(cable: Cable) -> None:
+def repair(cable: Cable) -> None:
     """Have a stop end that has no deadline: the test that found it must end, too."""
     cable.is_silent = False
     cable.plug_in()
@@ -157,7 +157,7 @@ async def test_a_stop_ends_within_its_deadline_in_every_state(make: Any, way: st
                 elif coordinator_s == "answers":
                     assert leaves_of(worker) == 1
             finally:
-                mend(worker.cable)
+                repair(worker.cable)
                 program.released.set()
             await asyncio.wait((running,))
             running.exception()
