@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rota.group.apply import record
 from rota.group.membership_checks import check_generation, is_in_generation, report_fenced, why
-from rota.group.records import IN_USERS_TRANSACTION, CommittedOffset, OffsetsCommitted, OffsetsDeleted, UnitsReleased
+from rota.group.quarantine import release_units
+from rota.group.records import IN_USERS_TRANSACTION, CommittedOffset, OffsetsCommitted, OffsetsDeleted
 from rota.group.result import Result
 from rota.group.rows import OffsetRow, SideCommit
 from rota.group.sessions import renew_session
@@ -89,14 +90,14 @@ def fetch_offsets(group: Group, request: FetchOffsets) -> FetchReply:
     return FetchReply(offsets=tuple(_fetched(group, key) for key in keys))
 
 
-def forget_topic(result: Result, group: Group, topic: str) -> bool:
+def forget_topic(result: Result, group: Group, topic: str, limits: Limits) -> bool:
     """Delete the group's progress in a topic and release its quarantined units. Whether there was any progress."""
     partitions = tuple(key for key in group.offsets if key[0] == topic)
     if partitions:
         record(result, group, OffsetsDeleted(partitions, TOPIC_DELETED))
     units = tuple(unit for unit in group.quarantine.names if unit.rpartition("/")[0] == topic)
     if units:
-        record(result, group, UnitsReleased(units, TOPIC_DELETED))
+        release_units(result, group, units, TOPIC_DELETED, limits)
     return bool(partitions)
 
 

@@ -33,7 +33,7 @@ def quarantine_group(result: Result, group: Group, request: QuarantineGroup, cal
     if (after_falls, max_units, release_after_ms) != former:
         record(result, group, QuarantineChanged(after_falls, max_units, release_after_ms, request.reason))
     if request.release:
-        _release(result, group, tuple(dict.fromkeys(request.release)), request.reason, limits)
+        release_units(result, group, tuple(dict.fromkeys(request.release)), request.reason, limits)
     units = group.quarantine.names
     result.reply(call, QuarantineReply(ErrorCode.NONE, "", after_falls, max_units, release_after_ms, units))
 
@@ -48,7 +48,15 @@ def on_release_timer(result: Result, group: Group, limits: Limits) -> None:
     """The time of some units is over, unless an administrator has released them."""
     due = [unit for unit, until_ms in group.quarantine.units if until_ms and until_ms <= result.now_ms]
     if due:
-        _release(result, group, due, "their time in quarantine is over", limits)
+        release_units(result, group, due, "their time in quarantine is over", limits)
+
+
+def release_units(result: Result, group: Group, units: Collection[str], reason: str, limits: Limits) -> None:
+    """Members may own them again, by a rebalance: nobody else asks for one, if no count of partitions changes."""
+    record(result, group, UnitsReleased(tuple(units), reason))
+    trigger = Trigger(Cause.UNITS_RELEASED, f"{', '.join(units)} released from quarantine")
+    if group.state in (STABLE, COMPLETING_REBALANCE) and not hold_back(result, group, trigger):
+        start_rebalance(result, group, limits, trigger)
 
 
 def _refusal(group: Group, request: QuarantineGroup) -> str:
@@ -58,10 +66,3 @@ def _refusal(group: Group, request: QuarantineGroup) -> str:
         return f"shares of type {group.protocol_type!r} have no units that could be quarantined"
     unknown = [unit for unit in request.release if unit not in group.quarantine.names]
     return f"{unknown[0]} is not quarantined" if unknown else ""
-
-
-def _release(result: Result, group: Group, units: Collection[str], reason: str, limits: Limits) -> None:
-    record(result, group, UnitsReleased(tuple(units), reason))
-    trigger = Trigger(Cause.UNITS_RELEASED, f"{', '.join(units)} released from quarantine")
-    if group.state in (STABLE, COMPLETING_REBALANCE) and not hold_back(result, group, trigger):
-        start_rebalance(result, group, limits, trigger)

@@ -488,7 +488,7 @@ class Shard(ShardState):
         if former is not None and former.topic_id >= topic_id:
             return 0
         of_namespace = [group for group in self.groups.values() if group.namespace == namespace]
-        groups = sum(forget_topic(result, group, request.topic) for group in of_namespace)
+        groups = sum(forget_topic(result, group, request.topic, self.limits) for group in of_namespace)
         self._record_topic(result, namespace, TopicChanged(request.topic, 0, (), reason, topic_id))
         return groups
 

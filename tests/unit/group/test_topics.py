@@ -303,6 +303,7 @@ def test_a_deleted_topic_takes_its_quarantined_units_with_it() -> None:
 
     assert core.group.quarantine.names == ("u/1",)
     assert core.last("units_released").reason == "topic deleted"
+    assert core.group.state == "PreparingRebalance", "a leader that sees the topic again, unchanged, asks for nothing"
 
 
 def test_an_empty_group_forgets_the_topic() -> None:
