@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rota.group.rows import OffsetRow, SideCommit
@@ -40,14 +41,15 @@ class BusyStore(FaultyStore):
 async def test_a_group_that_is_left_during_a_sweep_keeps_its_progress(tables: MemoryTables) -> None:
     store = BusyStore(tables)
     await store.open(2)
-    async with LocalCoordinator(store, shard_count=2, limits=NOW) as coordinator:
+    limits = replace(NOW, empty_group_retention_ms=0)
+    async with LocalCoordinator(store, shard_count=2, limits=limits) as coordinator:
         await until_ready(coordinator)
         store.member_id = (await a_stable_member(coordinator)).member_id
         store.leave = lambda: coordinator.call(LeaveGroup("default", "g", (LeavingMember(store.member_id),)))
         hosts = coordinator._ownership.hosts.values()
         store.leaving = next(host for host in hosts if host.owned.shard.groups)
 
-        await Upkeep(coordinator._ownership, SystemClock(), has_side_door=True).sweep_all()
+        await Upkeep(coordinator._ownership, coordinator._clock, has_side_door=True).sweep_all()
 
         assert store.left is not None
         await store.left

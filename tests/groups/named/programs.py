@@ -111,7 +111,7 @@ def a_command_has_a_session_of_its_own(patch: Patch) -> None:
 @PLANTS.named("ux D5 page", REFERENCES + "test_the_times_that_pages_state_are_the_defaults")
 def a_page_states_another_default(patch: Patch) -> None:
     page = ROOT / "docs/how-to/migrate-from-kafka.md"
-    patch_text(patch, page, "`session_timeout_ms` (10 s", "`session_timeout_ms` (45 s")
+    patch_text(patch, page, "`session_timeout` (15 s", "`session_timeout` (45 s")
 
 
 def _wait_not_long(patch: Patch) -> None:
