@@ -75,7 +75,7 @@ def any_offset_is_stored(patch: Patch) -> None:
 @PLANTS.named(
     "clients D10 B-57a",
     ORDER + "test_one_rejected_offset_does_not_hold_back_the_others",
-    fails_with="OffsetMetadataTooLarge",
+    fails_with="InvalidRequest",
 )
 def one_refused_offset_fails_all_of_its_request(patch: Patch) -> None:
     former = commits.Commits._commit_once
@@ -88,7 +88,7 @@ def one_refused_offset_fails_all_of_its_request(patch: Patch) -> None:
         return await former(self, request, entries)
 
     patch(commits.Commits, "_commit_once", commit_once)
-    patch(commits, "Refused", ZeroDivisionError)
+    patch(commits, "InvalidRequest", ZeroDivisionError)
 
 
 @PLANTS.named(
