@@ -259,7 +259,7 @@ def a_permit_more_is_granted(patch: Patch) -> None:
 
 @plant("the check", "two-holders", 183)
 def permits_are_granted_anew_in_each_generation(patch: Patch) -> None:
-    def grant_last_first(generation: Any) -> dict[str, Any]:
+    def grant_last_first(generation: Any, _permits: int) -> dict[str, Any]:
         last = generation.members[-1]
         return {last.member_id: permits.PermitShare(0, last.fencing_token)}
 

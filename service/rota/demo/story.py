@@ -189,7 +189,8 @@ class _Demo:
         screen.show("\nWhat the journal says (without the commits):")
         for event in self._board.events:
             if event.kind != "offsets_committed":
-                screen.show(f"  {with_names(timeline_line(asdict(event)))}")
+                line = {**asdict(event), "at_ms": round(event.at * 1000)}
+                screen.show(f"  {with_names(timeline_line(line))}")
         screen.show("\nChecks:")
         for check in checks:
             mark, style = ("ok    ", "green") if check.holds else ("FAILED", "bold red")
