@@ -68,7 +68,7 @@ def failure_of(error: BaseException) -> CommandFailed | None:
 
 
 def _failure_below(error: BaseException) -> CommandFailed | None:
-    """The same for layers that a simple command does not load; one that is not loaded has raised nothing."""
+    """The failure of a layer that a simple command does not load; a layer that is not loaded has raised nothing."""
     sdk, ports = (sys.modules.get(name) for name in ("rota.client.errors", "rota.replica.ports"))
     if sdk and isinstance(error, sdk.CoordinatorError):
         return CommandFailed(f"{error} ({error.code})", exit_for(error.code))

@@ -57,7 +57,7 @@ class Caller:
         An answer of another program that will not change, such as a 404, is asked for once more and then raised.
         """
         loop = asyncio.get_running_loop()
-        parks_ms = parks_for_ms(request) if self._retry_timeout else 0  # Without retries, its caller goes on.
+        parks_ms = parks_for_ms(request) if self._retry_timeout else 0  # A caller without retries does not wait.
         give_up_at = loop.time() + self._retry_timeout + parks_ms / 1000
         backoff = Backoff(CALL_BACKOFF_FIRST_MS, CALL_BACKOFF_CAP_MS)
         lasting = 0

@@ -144,7 +144,7 @@ class RebalanceInProgress(CoordinatorError):
 
 class NotFound(CoordinatorError):
     """There is no such group (`GROUP_ID_NOT_FOUND`) or topic (`UNKNOWN_TOPIC`), or the group was deleted
-    (`GROUP_DELETED`). Groups come to be when a member joins or an offset is committed; a topic is registered.
+    (`GROUP_DELETED`). A group exists once a member has joined or an offset is committed, a topic once it is registered.
     """
 
     code = ErrorCode.GROUP_ID_NOT_FOUND

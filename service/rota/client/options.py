@@ -53,7 +53,7 @@ class ConsumerOptions(MemberOptions, total=False):
     which commits it in any case."""
     topics_refresh_interval: float
     """How often to look for new topics and partitions of which no notification comes: the group's leader learns from
-    the coordinator what is registered there, and calls a function."""
+    the coordinator which topics are registered there, and calls a function."""
     topics_debounce: float
     """For how long changes of topics collect, from the first one on, before the group is assigned anew; then all of
     them lead to one generation. With `server:` the longest time counts that a member names, otherwise the leader's.

@@ -37,7 +37,7 @@ DAY: Final = 86_400
 def check_seconds(
     name: str, seconds: float | None, longest: int = DAY, *, shortest: float = 0, optional: bool = False
 ) -> None:
-    """Reject what is no time in seconds, such as a session of 15,000, which is meant in milliseconds.
+    """Reject a value that is no time in seconds, such as a session of 15,000, which is meant in milliseconds.
 
     Raises:
         TypeError: It is not a number, nor None if it is `optional`.
@@ -52,7 +52,7 @@ def check_seconds(
 
 
 def check_interval(name: str, seconds: float | None, longest: int = DAY, *, optional: bool = False) -> None:
-    """As `check_seconds`, for what must be above 0: it would keep the event loop busy."""
+    """Check a time as `check_seconds` does. 0 is refused, since it would keep the event loop busy."""
     check_seconds(name, seconds, longest, shortest=0.001, optional=optional)
 
 

@@ -28,7 +28,7 @@ from rota.types.topic_facts import describe_changes
 AGAIN_S = 1.0
 """After a comparison of topics that could not be made."""
 MISSING_SPREAD_S = 1.0
-"""Over so long members spread their look at what is registered, when they were given nothing of a topic."""
+"""Members that were given nothing of a topic spread their look at the registered topics over so long."""
 NET_ROUNDS = 3
 """After so many refresh intervals the leader compares although no change is known: a watch may miss one, and a static
 member that restarts with other topics is announced by no rebalance."""

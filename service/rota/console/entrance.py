@@ -21,7 +21,7 @@ COOKIE = "rota_session"
 COOKIE_OVER_TLS = f"__Host-{COOKIE}"
 """Browsers take a cookie of this prefix only over TLS, from this host itself, and for all of its paths."""
 COOKIE_BELOW_A_PATH = f"__Secure-{COOKIE}"
-"""The same for a console below a path: other programs of that host do not get the cookie."""
+"""A console below a path gives the cookie that path, so that other programs of its host do not get it."""
 TOKEN_MAX_CHARS = 8_192
 
 

@@ -105,7 +105,7 @@ class ChangeKind(StrEnum):
     REBALANCE = "rebalance"
     """A join phase, a resync or the end of the last member; its name is the cause."""
     TAKEOVER = "takeover"
-    """Of a static member's place; its name is the `group_instance_id`."""
+    """A static member's successor took its place; its name is the `group_instance_id`."""
     DEPARTURE = "departure"
     """A member left, expired or was removed; its name is the client, with its host."""
 

@@ -131,7 +131,7 @@ Progress = Annotated[Int64, Via(Annotated[int, Meta(ge=0)] | _DIGITS, _read_inte
 """An integer of 64 bits. Above 2^53 - 1 JSON has it as a string of digits, and below it may be one: readers that know
 only doubles would change the number."""
 KnownProgress = Annotated[Int64, Via(int | _DIGITS, _read_integer_64, _write_integer_64)]
-"""The same in an answer, with -1 for none."""
+"""`Progress` as answers have it: -1 says that nothing was committed."""
 Wait = Number
 """How long a call may stay parked, in milliseconds. A longer time than the server allows is not refused: the call is
 parked for as long as `parks_for_ms` says."""

@@ -19,7 +19,7 @@ from rota.runtime.planning import list_all_topics
 from rota.types.topic_facts import partition_counts
 
 INTERVAL_SECONDS = 10.0
-"""As often as the coordinator lists topics for groups that it assigns."""
+"""The coordinator lists topics for the groups that it assigns as often."""
 _AT_ONCE = 20
 """Groups that are judged in one turn of the event loop."""
 

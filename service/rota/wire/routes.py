@@ -157,7 +157,7 @@ def read_request(route: Route, path: Mapping[str, str], body: bytes, limits: Lim
 
 
 def read_query(route: Route, path: Mapping[str, str], query: Iterable[tuple[str, str]], limits: Limits) -> Any:
-    """The same of a query string."""
+    """Build the route's request of its path and a query string."""
     return route.shape.decode(route.shape.from_query(query), limits, **decode_path(path))
 
 

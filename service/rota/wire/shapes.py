@@ -172,7 +172,7 @@ class Shape:
 
     @cached_property
     def _with_nulls(self) -> Shape:
-        """The same shape, for documents with nulls."""
+        """This shape for documents in which a null stands for an absent value."""
         return Shape(self.message, closed=self.closed, path=self._path, build=self._build, takes_nulls=True)
 
     @cached_property
@@ -200,7 +200,7 @@ class Shape:
         return self.message_of(body, values, given)
 
     def decode(self, document: Any, limits: Limits, **given: Any) -> Any:
-        """The same of a document, in which bytes may be bytes or base64."""
+        """Build the message of a parsed document, in which bytes may be bytes or base64."""
         body = self.body(limits)
         try:
             values = msgspec.convert(document, body.read_type)

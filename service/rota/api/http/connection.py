@@ -48,7 +48,7 @@ MAX_FRAMING_BYTES = 64 * 1024
 FRAMING_PER_BODY_BYTE = 8
 """Chunk sizes and trailers may take `MAX_FRAMING_BYTES`, and this much more for each byte of the body."""
 MAX_WAITING_REQUESTS = 32
-"""Of one connection, behind the one that is answered. Each is some kilobytes, and one read has room for 10,000."""
+"""So many requests of one connection wait behind the one that is answered: one read has room for 10,000 of them."""
 PIECE_BYTES = 64 * 1024
 """So much is parsed before the bounds are checked again: one read may bring four times as much."""
 UNWRITTEN_BYTES = 64 * 1024
@@ -136,7 +136,7 @@ class HttpConnection(HttpToolsProtocol):
         self._is_silent = True
         """No head of a request has arrived yet."""
         self._extensions: dict[str, Any] = {}
-        """Of each scope."""
+        """What the scope of each request has under `extensions`."""
         self._sender: Sender | None = None
         """The client, if it may make member calls here."""
         self._deadlines: dict[Deadline, asyncio.TimerHandle] = {}
@@ -153,7 +153,7 @@ class HttpConnection(HttpToolsProtocol):
         self._rest_bytes = 0
         """All that followed the head."""
         self._is_full = False
-        """Nothing more is parsed: too many requests wait, the last one asks for another protocol, or bytes are refused.
+        """The parser has paused: too many requests wait, the last one asks for another protocol, or bytes are refused.
 
         The requests until then are the last ones that are answered.
         """

@@ -98,7 +98,7 @@ class MemberCalls:
         self.operations = {type(each.request): each.operation_id for each in OPERATIONS}
         """The names under which metrics count requests."""
         self.proxies = Proxies()
-        """Those whose word on a client's address counts. Set before the first connection."""
+        """The proxies that may name a client's address. The server sets them before the first connection."""
         self.max_body_bytes = min(MAX_BODY_BYTES, limits.request_max_bytes)
 
     def sender(self, host: str, certificate: Caller | None) -> Sender:
@@ -249,7 +249,7 @@ class PendingAnswer:
             waiters.number += 1
 
     def hang_up(self) -> None:
-        """The connection has ended. A call that does not park goes on, since it may have changed something."""
+        """The connection has ended. A call that does not park is still answered: it may have changed something."""
         if self._waiters is None or self.rendered is not None:
             return
         cancel, self.rendered = self._cancel, CALLER_GONE

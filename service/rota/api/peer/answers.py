@@ -12,12 +12,12 @@ from rota.wire.envelopes import MalformedEnvelope, Packed, pack, pack_answers, u
 
 
 def packed(answer: Answer) -> bytes:
-    """One answer."""
+    """The bytes of one answer."""
     return pack(_packed(answer))
 
 
 def packed_answers(answers: Sequence[Answer]) -> bytes:
-    """Those to heartbeats, in their order."""
+    """The answers to heartbeats, in the order of the heartbeats."""
     return pack_answers([_packed(answer) for answer in answers])
 
 

@@ -1,8 +1,8 @@
 """Heartbeats and commits between the workers of one machine, as messages on a Unix socket: an rpc costs far more.
 
 A message is a head, its length, number and kind, and heartbeats, or one commit. The answer has the same number and
-kind. Answers come in any order: that to a commit once it is durable. Workers of one supervisor are of one release, and
-its folder, in which their sockets are, is open to its user alone. So neither secrets nor an older form are needed
+kind. Answers come in any order: a commit is answered once it is durable. Workers of one supervisor are of one release,
+and its folder, in which their sockets are, is open to its user alone. So neither secrets nor an older form are needed
 here.
 """
 
