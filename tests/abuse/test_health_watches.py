@@ -49,9 +49,12 @@ async def test_watches_of_strangers_harm_no_member(target: Target) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("path", LARGE_REQUESTS)
 async def test_no_stream_of_strangers_keeps_a_large_message(path: str, target: Target) -> None:
-    """No name of a service has 8 MiB. Each stream stays open behind its message."""
+    """No name of a service has 8 MiB. Each stream stays open behind its message.
+
+    Together the messages have 800 MiB. A starved server holds several of them while it refuses one after the other.
+    """
     request = LARGE_REQUESTS[path]
-    async with target.unharmed(60, f"100 streams of 8 MiB to {path}"), RawHttp2(HOST, target.grpc_port) as raw:
+    async with target.unharmed(12 * 8, f"100 streams of 8 MiB to {path}"), RawHttp2(HOST, target.grpc_port) as raw:
         for _ in range(100):
             raw.begin(path, len(request), request)
         await raw.until_ended(100)
