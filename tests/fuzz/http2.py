@@ -156,6 +156,8 @@ def _frames(random: Random) -> Iterator[bytes]:
 def _rpc(random: Random, stream: int) -> Iterator[bytes]:
     method = random.choice(METHODS)
     path = f"/{method.containing_service.full_name}/{method.name}".encode()
+    if random.random() < 0.1:
+        path = random.choice((path + b"\xff", b"/\xc3/Call", path[1:], b"/", path + b"/more"))
     head = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"localhost")]
     block = b"".join(_literal(*pair) for pair in [*head, *_METADATA[:2], *random.sample(_METADATA, k=2)])
     body = a_message(random, GetMessageClass(method.input_type)()).SerializeToString()

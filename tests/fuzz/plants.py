@@ -16,10 +16,11 @@ from rota.access import certificates
 from rota.api.grpc import server as grpc_server
 from rota.api.http import connection
 from rota.api.peer import client, heartbeats
-from rota.group import join
+from rota.group import join, shard
 from rota.group.journal import decode_entry
 from rota.liveness import redis as redis_store
-from rota.protocol.messages import REPLY_OF
+from rota.protocol.limits import Limits
+from rota.protocol.messages import REPLY_OF, JoinGroup, JoinReply
 from rota.replica.ports import JournalEvent
 from rota.server.access import bearers, reviews
 from rota.storage import verify
@@ -171,4 +172,10 @@ def a_review_whose_answer_is_trusted(patch: Patch) -> None:
 
 @plant("core", "StopIteration")
 def a_protocol_that_counts_as_two_members(patch: Patch) -> None:
-    patch(join, "listed_twice", lambda names: "")
+    genuine = join.check_join
+
+    def check_join(group: Any, request: JoinGroup, limits: Limits) -> JoinReply | None:
+        refusal = genuine(group, request, limits)
+        return None if refusal is not None and refusal.detail.endswith("more than once") else refusal
+
+    patch(shard, "check_join", check_join)
