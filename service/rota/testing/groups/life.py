@@ -125,7 +125,9 @@ class Life(ABC):
         self.world.books.close(self.ledger)
         if self.ledger.is_dead:
             return
-        self.wire.check_left(self.group_id)
+        # The deadline of a stop may pass while the process stands still. Then it is over at once, without a LeaveGroup.
+        if self.world.loop.time() > self.world.stalled_until:
+            self.wire.check_left(self.group_id)
         for problem in self.problems_at_end() if self.error is None else ():
             self.world.books.violation("stored-not-committed", f"{self.name} {problem}")
         if self.error is not None and not self._may_end_with(self.error):

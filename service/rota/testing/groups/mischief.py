@@ -147,6 +147,7 @@ class Mischief:
 
     def _stall(self) -> None:
         pause(self._rng.choice((0.3, 1.0, 4.0)))
+        self._world.stalled_until = self._world.loop.time()
 
     # --- programs -----------------------------------------------------------------------------
 

@@ -94,6 +94,8 @@ class World:
         self.plan: Plan = draw_plan(seed, self.rng)
         self.is_calm = False
         self.calm_since = float("inf")
+        self.stalled_until = -float("inf")
+        """When the process went on after it had stood still."""
         self.slots: list[Slot] = []
         self.numbers = self.rng.randint(1, 7)
         self.work_items = self.draw_work()
