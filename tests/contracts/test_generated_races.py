@@ -215,6 +215,9 @@ class Race:
                 task = asyncio.create_task(self.committed(commit, is_held=True))
                 while not task.done() and not await connection.scalar(WAITING):
                     continue  # each look waits for the server
+                if task.done():  # It was refused before the others are sent.
+                    await self.both(task, commit.on_tables)
+                    return []
                 return [Operation(other, commit.on_tables, task)]
         return []
 
