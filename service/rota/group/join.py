@@ -177,7 +177,7 @@ def _add_member(result: Result, group: Group, request: JoinGroup, member_id: str
     group.pending.pop(member_id, None)
     image = _image(group, request, member_id, request.group_instance_id)
     record(result, group, MemberJoined(image, request.protocol_type, request.reason))
-    _park(result, group, group.members[member_id], call)
+    _park(result, group, group.members[member_id], request, call)
     if group.state is PREPARING_REBALANCE and group.initial:
         group.newcomer_arrived = True
     trigger = _trigger(Cause.MEMBER_JOINED, f"member {member_id} joined", request, member_id)
@@ -203,7 +203,7 @@ def _rejoin(result: Result, group: Group, member: Member, request: JoinGroup, ca
             cause = Cause.TOPICS_CHANGED if is_of_topics(request.reason) else Cause.LEADER_REJOINED
             reason = f"leader {member.member_id} joined again"
             said = next((each.metadata for each in request.protocols if each.name == group.protocol_name), b"")
-            if successor_id := successor_of(group, said):
+            if successor_id := successor_of(group, said, request.last_generation_id):
                 cause, reason = Cause.LEADER_HANDED_OVER, f"leader {member.member_id} hands over to {successor_id}"
         case GroupState.STABLE if changed:
             cause, reason = Cause.METADATA_CHANGED, f"member {member.member_id} changed its metadata"
@@ -217,7 +217,7 @@ def _rejoin(result: Result, group: Group, member: Member, request: JoinGroup, ca
         _answer_from_memory(result, group, member, call)
         return
     _update(result, group, member, request, settle=False)
-    _park(result, group, member, call)
+    _park(result, group, member, request, call)
     rebalance_or_complete(result, group, limits, trigger)
 
 
@@ -273,7 +273,7 @@ def _replace_static_member(
             ask_for_assignment(result, group)
         watch_candidates(result, group)
         return
-    _park(result, group, member, call)
+    _park(result, group, member, request, call)
     reason = f"static member {request.group_instance_id} came back as {member.member_id}"
     if group.state is PREPARING_REBALANCE:
         maybe_complete_join(result, group)
@@ -324,7 +324,7 @@ def _says_the_same(request: JoinGroup, image: MemberImage) -> bool:
     )
 
 
-def _park(result: Result, group: Group, member: Member, call: int) -> None:
+def _park(result: Result, group: Group, member: Member, request: JoinGroup, call: int) -> None:
     """Hold the answer until the join phase is over. Being parked proves life, so the session timer stops.
 
     A call that was parked before is answered now: its client has moved on, but must not hang (§9).
@@ -332,7 +332,7 @@ def _park(result: Result, group: Group, member: Member, call: int) -> None:
     if member.join_call is not None:
         superseded = JoinReply(ErrorCode.REBALANCE_IN_PROGRESS, detail="a later join took its place")
         result.reply(member.join_call, superseded)
-    member.join_call = call
+    member.join_call, member.known_generation_id = call, request.last_generation_id
     member.taken_along_from = None
     stop_session(result, group, member)
     if not member.joined:

@@ -36,6 +36,7 @@ from rota.group.records import MemberGone
 from rota.group.rows import NO_QUARANTINE, GroupRow, MemberImage, MemberRow, OffsetRow, TopicRow
 from rota.group.trigger import Trigger
 from rota.protocol.fencing_token import LAST_TAKEOVER, fencing_token
+from rota.protocol.messages import NO_GENERATION
 from rota.types import Departed
 
 
@@ -142,6 +143,7 @@ class Member:
         "image",
         "join_call",
         "joined",
+        "known_generation_id",
         "longest_gap_ms",
         "member_id",
         "missed_phase",
@@ -166,6 +168,8 @@ class Member:
         # Soft from here on.
         self.joined = False
         """It joined in this phase. It stays true between two polls of a pending join."""
+        self.known_generation_id = NO_GENERATION
+        """The highest generation that its last join named."""
         self.join_call: int | None = None
         self.sync_call: int | None = None
         self.heartbeat_call: int | None = None

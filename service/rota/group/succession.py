@@ -40,7 +40,7 @@ def choose_leader(group: Group, protocol_name: str) -> str | None:
     passed_over = group.passed_over
     if group.steps_down is not None and succession is not None:
         leader = group.members.get(group.steps_down.member_id)
-        if leader is not None and _holding(succession, leader.image.metadata_for(protocol_name)) is False:
+        if leader is not None and _says_no_work(succession, leader, protocol_name) and _knows_its_term(group, leader):
             passed_over = leader.member_id
     eligible = [member for member in joined if member.member_id != passed_over] or joined
     if not eligible:
@@ -49,8 +49,23 @@ def choose_leader(group: Group, protocol_name: str) -> str | None:
     leader_id = next(present, "")
     if succession is None:
         return leader_id or eligible[0].member_id
+    former = group.members.get(leader_id)
+    if former is not None and _says_no_work(succession, former, protocol_name) and not _knows_its_term(group, former):
+        return leader_id
     candidates = [_joined_with(member, protocol_name) for member in eligible]
     return _elected(succession, candidates, leader_id) or leader_id or eligible[0].member_id
+
+
+def _says_no_work(succession: Succession, leader: Member, protocol_name: str) -> bool:
+    return _holding(succession, leader.image.metadata_for(protocol_name)) is False
+
+
+def _knows_its_term(group: Group, leader: Member) -> bool:
+    """Whether the leader's last join was sent after it had learnt that it leads this generation.
+
+    An earlier join may arrive late, when the leader is at work: what it says of its work is no longer true.
+    """
+    return leader.known_generation_id >= group.generation_id
 
 
 def lacks_only_a_leader(group: Group) -> bool:
@@ -130,12 +145,12 @@ def due_preemption(group: Group, now_ms: int | None = None) -> Preemption | None
     return min(found, key=lambda each: each.at_ms, default=None)
 
 
-def successor_of(group: Group, metadata: bytes) -> str:
+def successor_of(group: Group, metadata: bytes, known_generation_id: int) -> str:
     """The member that follows the leader of a Stable group, which joins again with this metadata, because it was asked
-    to hand over; empty where it was not, or goes on.
+    to hand over; empty if it was not, if it goes on, or if it does not know this generation yet.
     """
     succession, leader = succession_of(group), group.members.get(group.leader_id or "")
-    if succession is None or leader is None:
+    if succession is None or leader is None or known_generation_id < group.generation_id:
         return ""
     members = [
         replace(each, metadata=metadata) if each.member_id == leader.member_id else each

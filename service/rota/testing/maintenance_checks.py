@@ -22,6 +22,8 @@ _GOES_ON = (r.MemberLeft, r.MemberExpired, r.MemberRemoved, r.RebalanceStarted, 
 def check_succession(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
     """S22: a leader whose work may be under way leads on. Else the candidate that it was asked to hand over to leads,
     or one of the highest priority. Only dynamic members are known to have joined.
+
+    A leader that says it has no work may lead on, too: the journal does not show whether it knew that it leads.
     """
     record = line.entry.record
     if not isinstance(record, r.GenerationCompleted) or record.protocol_type != PROTOCOL_TYPE:
@@ -35,7 +37,7 @@ def check_succession(scan: Scan, account: GroupAccount, line: Landed) -> Iterato
     is_stepped_down = (line.entry.namespace, line.entry.group_id) in scan.stepped_down
     if former in here and chosen != former and said[former].holding is not False:
         yield f"S22 {line.entry.group_id}: {chosen} leads, and {former} may still be at work"
-    if chosen == former and said[former].holding is not False:
+    if chosen == former:
         return
     asked = successor_of(account.assignments.get(former, b"")) if former in said else ""
     if asked in here and former in here and chosen != asked and not is_stepped_down:

@@ -136,6 +136,10 @@ class Core:
     def generation_id(self) -> int:
         return self.group.generation_id
 
+    def known_generation_id(self, member_id: str) -> int:
+        """The generation that a member knows of; none before its first one."""
+        return self.generation_id if member_id in self.group.members else m.NO_GENERATION
+
     @property
     def leader_id(self) -> str:
         assert self.group.leader_id is not None

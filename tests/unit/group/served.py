@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from rota.group.assignment import AssignmentJob
 from rota.group.result import TimerKind
 from rota.types import TopicFacts
@@ -43,7 +45,8 @@ def join(core: Core, member_id: str, protocols: Listed = SERVER_STICKY, protocol
     if member_id not in core.ids:
         core.ids.append(member_id)
         core.ask(a_join(new=member_id, protocols=protocols, protocol_type=protocol_type))
-    return core.send(a_join(member_id, protocols=protocols, protocol_type=protocol_type))
+    request = a_join(member_id, protocols=protocols, protocol_type=protocol_type)
+    return core.send(replace(request, last_generation_id=core.known_generation_id(member_id)))
 
 
 def end_join_phase(core: Core) -> None:

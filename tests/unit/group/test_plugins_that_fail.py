@@ -15,7 +15,7 @@ from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
 from rota.types import JoinedWith, ProtocolType, ServerSide, Succession, TopicFacts, Units, registry, subscribed_topics
 from tests.unit.group.driver import KEY, Core, a_join, a_sync, an_empty_shard
-from tests.unit.group.served import a_served_group, end_join_phase, finish, hand_in
+from tests.unit.group.served import a_served_group, end_join_phase, finish, hand_in, join
 
 NAME = "server:luck"
 
@@ -191,7 +191,7 @@ def test_a_leader_that_gives_its_protocol_up_says_nothing(plug_in: Callable[...,
     plug_in(succession=Succession(elect, lambda *_: {}, lambda _: 0, lambda _: "", lambda _: None))
     core = a_served_group(((NAME, b"luck"), ("other", b"")), 1, "gamble")
 
-    core.send(a_join("m0", protocols=(("other", b""),), protocol_type="gamble"))
+    join(core, "m0", (("other", b""),), "gamble")
 
     assert said == [b"luck", b""]
     assert core.group.protocol_name == "other"

@@ -104,6 +104,16 @@ def test_the_candidate_leads_once_the_leaders_work_has_ended() -> None:
     assert core.last("rebalance_started").by == "m0"
 
 
+def test_a_join_of_before_the_election_ends_no_work() -> None:
+    core = a_race(1, 5)
+
+    core.send(a_join("m0", protocols=saying(1), protocol_type="leader"))
+    join(core, "m1", saying(5), "leader")
+    end_join_phase(core)
+
+    assert core.leader_id == "m0"
+
+
 def test_a_parked_heartbeat_notifies_the_leader_at_once() -> None:
     core = a_race(1, 5)
     parked = core.send(a_heartbeat("m0", core.generation_id, wait_ms=30_000))
