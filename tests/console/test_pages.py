@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import httpx
 import pytest
@@ -13,6 +16,8 @@ from rota.console import desk, group
 from rota.console.browsing import PAGE_HEADERS
 from rota.console.rendering import MOST_NAMED, STATES, static_file
 from rota.group import health
+from rota.server.bootstrap import open_services
+from rota.server.settings import Address, Settings
 from tests.console.conftest import HOST, Site
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -225,6 +230,20 @@ async def test_shards_are_shown_by_replica(site: Site) -> None:
 
     assert "All 4 shards are owned by 1 replica." in text
     assert HOST in text
+
+
+async def test_an_embedded_stores_shards_are_owned_without_leases(tmp_path: Path) -> None:
+    store = tmp_path / "rota.db"
+    settings = Settings(store=f"sqlite:///{store}", http=Address("127.0.0.1", 0), shard_count=4)
+    async with open_services(settings, HOST) as services:
+        await services.coordinator.wait_until_ready()
+        with closing(sqlite3.connect(store, timeout=30)) as connection, connection:
+            connection.execute("UPDATE shards SET lease_until_ms = 1")
+        transport = httpx.ASGITransport(services.api)
+        async with httpx.AsyncClient(transport=transport, base_url=HOST, trust_env=False) as http:
+            text = await Site(http, "default").page("/shards")
+
+    assert "All 4 shards are owned by 1 replica." in text
 
 
 async def test_what_a_client_says_of_itself_is_text_and_never_markup(site: Site) -> None:

@@ -118,6 +118,9 @@ class ScriptedCoordinator:
     def locate(self, namespace: str, group_id: str) -> ShardOwner:
         return ShardOwner(2, "replica-1", "http://10.0.0.7:8080", EPOCH, 4_200, REVISION, "replica-0")
 
+    def owners(self) -> list[ShardOwner]:
+        return [self.locate("", "")]
+
     def ready(self) -> tuple[bool, str]:
         return self.is_ready
 

@@ -156,7 +156,8 @@ async def test_a_leader_is_asked_to_hand_over_and_does(real_client: httpx.AsyncC
     asked = await permit(real_client, "ranked", {**kept, "generation_id": reported["generation_id"]})
     assert (asked["leader_id"], asked["successor_id"]) == (low["member_id"], high["member_id"])
 
-    handing = {**candidate("low", 1, holding=False), "member_id": low["member_id"]}
+    knows = {"member_id": low["member_id"], "last_generation_id": reported["generation_id"]}
+    handing = {**candidate("low", 1, holding=False), **knows}
     gives = asyncio.create_task(posted(real_client, "ranked/join", handing))
     follows = {**candidate("high", 9, holding=False), "member_id": high["member_id"]}
     beat = {"member_id": high["member_id"], "generation_id": reported["generation_id"], "wait_ms": 10_000}

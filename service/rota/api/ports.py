@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from rota.protocol.messages import GetLeader, Heartbeat, HeartbeatMany, Request, VerifyFence
@@ -46,6 +46,9 @@ class ServedCoordinator(Protocol):
 
     def locate(self, namespace: str, group_id: str) -> ShardOwner:
         """The owner of the group's shard."""
+
+    def owners(self) -> Sequence[ShardOwner]:
+        """Every shard that this replica serves."""
 
     def ready(self) -> tuple[bool, str]:
         """Whether this replica can take part, and why not."""

@@ -157,7 +157,9 @@ class Desk:
         return events, began_after + 1 if began_after > after else 0
 
     async def owners(self) -> Sequence[ShardOwner]:
-        return await self._store.owners()
+        """Every shard that was ever claimed. Leases of an embedded store are not renewed: its replica knows better."""
+        in_store = {owner.shard_id: owner for owner in await self._store.owners()}
+        return list((in_store | {owner.shard_id: owner for owner in self._coordinator.owners()}).values())
 
     def owner_of(self, namespace: str, group_id: str) -> ShardOwner:
         return self._coordinator.locate(namespace, group_id)

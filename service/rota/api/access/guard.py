@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
 from typing import Any, Protocol
@@ -310,6 +310,9 @@ class GuardedCoordinator:
         self._guard.admit_to(LOCATE, namespace, group_id)
         self._guard.charge(namespace)
         return self._inner.locate(namespace, group_id)
+
+    def owners(self) -> Sequence[ShardOwner]:
+        return self._inner.owners()
 
     def ready(self) -> tuple[bool, str]:
         return self._inner.ready()
