@@ -46,9 +46,7 @@ class WireRules(Observer):
         self.committed: dict[Partition, int] = {}
         """The highest offsets that were answered. A call that it has given up may land later, and take one back."""
         self._highest: dict[Partition, int] = {}
-        """The highest offsets that were sent, without those of rejected commits."""
-        self._before: dict[int, dict[Partition, int]] = {}
-        """Of each commit under way: the highest offsets before it."""
+        """The highest offsets that were sent; after a rejected commit, those that were answered."""
         self._under_way: dict[int, tuple[CommitOffsets, set[Partition]]] = {}
         self._unanswered: set[tuple[Partition, int]] = set()
         """Commits with a try that got no answer."""
@@ -79,17 +77,12 @@ class WireRules(Observer):
                         place = (request.group_id, item.topic, item.partition)
                         self.committed[place] = max(self.committed.get(place, -1), item.offset)
             case CommitOffsets(), CommitReply(error=error) if error in FENCED:
-                for place, offset in self._before.get(id(request), {}).items():
-                    if self._highest[place] in self._offsets_of(request, place):
-                        self._highest[place] = offset
-
-    def _offsets_of(self, request: CommitOffsets, place: Partition) -> set[int]:
-        return {item.offset for item in request.offsets if (request.group_id, item.topic, item.partition) == place}
+                for place, _ in _commits_of(request):
+                    self._highest[place] = self.committed.get(place, -1)
 
     def concluded(self, request: Request) -> None:
         if self._under_way.pop(id(request), None) is not None and isinstance(request, CommitOffsets):
             self._unanswered |= _commits_of(request)
-        self._before.pop(id(request), None)
         self._overtaken.discard(id(request))
 
     def arrives(self, request: Request) -> None:
@@ -130,12 +123,10 @@ class WireRules(Observer):
 
     def _note_commit(self, request: CommitOffsets) -> None:
         about = set()
-        before = self._before[id(request)] = {}
         for item in request.offsets:
             place = (request.group_id, item.topic, item.partition)
             about.add(place)
             highest = self._highest.get(place, -1)
-            before.setdefault(place, highest)
             if 0 <= item.offset < highest and not self._ledger.is_dead:
                 text = f"{self._ledger.name} sends {item.offset} for {place} after it sent {highest}"
                 self._books.violation("offset-back", text)
