@@ -11,8 +11,8 @@ from typing import Any
 
 import grpc
 
+from rota.protocol.calls import COORDINATOR
 from rota.v1 import coordinator_pb2 as pb
-from rota.wire.rpcs import COORDINATOR
 from tests.access.issuers import Signer
 from tests.support.raw_http2 import RawHttp2
 

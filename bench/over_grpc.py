@@ -18,8 +18,8 @@ from bench.figures import Effort, Figure, transposed
 from bench.members import Crowd
 from bench.servers import Server, bare_grpc_server, rota_server
 from bench.setting import HOST, NAMESPACE
+from rota.protocol.calls import COORDINATOR
 from rota.v1 import coordinator_pb2 as pb
-from rota.wire.rpcs import COORDINATOR
 
 GROUPS = 20
 MEMBERS_OF_A_GROUP = 50

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rota.protocol.messages import Request
+
 PROTO = Path(__file__).parents[1] / "proto" / "rota" / "v1"
 _SERVICE = re.compile(r"^service (\w+) \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 _RPC = re.compile(r"((?:  //[^\n]*\n)*)  rpc (\w+)\((stream )?(\w+)\) returns \((stream )?(\w+)\)")
@@ -29,17 +31,11 @@ def http_rows() -> dict[str, list[Row]]:
     return rows
 
 
-def example_of(operation_id: str) -> str:
-    """A request's body, as the document shows it."""
-    from rota.api.http.openapi import dump_openapi
+def body_of(request: Request) -> str:
+    """A request's body."""
+    from rota.wire.routes import encode_request
 
-    for methods in json.loads(dump_openapi())["paths"].values():
-        for operation in methods.values():
-            if operation.get("operationId") == operation_id:
-                content = operation["requestBody"]["content"]["application/json"]
-                first: dict[str, Any] = next(iter(content["examples"].values()))
-                return json.dumps(first["value"], indent=2)
-    raise LookupError(operation_id)
+    return json.dumps(encode_request(request).body, indent=2)
 
 
 def grpc_rows() -> Iterator[tuple[str, list[Row]]]:

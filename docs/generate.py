@@ -15,7 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from docs import mutants_reference
-from docs.api_reference import example_of, grpc_rows, http_rows
+from docs.api_reference import body_of, grpc_rows, http_rows
 from docs.sdk_reference import sdk_parts
 from docs.sync_stub import STUB, sync_stub
 
@@ -289,6 +289,8 @@ def openapi() -> str:
 
 def http() -> str:
     """Every route, by what it is for."""
+    from rota.protocol.messages import JoinGroup, Protocol
+
     tables = (
         part
         for tag, rows in http_rows().items()
@@ -301,7 +303,10 @@ def http() -> str:
         "Where a server has [rules](../how-to/security.md), a caller shows a token or a certificate, as the document's "
         "security schemes say; what is for anybody asks for neither."
     )
-    joining = "## A request\n\nThe body of a join, for one:\n\n```json\n" + example_of("groupsJoin") + "\n```"
+    join = JoinGroup(
+        "default", "indexers", "worker", (Protocol("range", b"documents"),), 10_000, 60_000, wait_ms=30_000
+    )
+    joining = "## A request\n\nThe body of a join, for one:\n\n```json\n" + body_of(join) + "\n```"
     return page("HTTP", opening, *tables, joining)
 
 

@@ -16,18 +16,19 @@ from msgspec import structs
 
 from rota.access.actions import ROLES, Action
 from rota.api.grpc.inquiries import ACCESS
-from rota.api.http.operations import OPERATIONS
 from rota.api.http.probes import PROBES, ProbesOnly
 from rota.protocol import messages as m
+from rota.protocol.calls import ADMIN, CALLS, COORDINATOR, MEMBER_PATH, NAMESPACE_PATH
 from rota.v1 import access_pb2, admin_pb2, coordinator_pb2
 from rota.v1 import coordinator_pb2 as pb
-from rota.wire.routes import MEMBER_PATH, PREFIX, ROUTES, encode_request
-from rota.wire.rpcs import ADMIN, COORDINATOR, REMOVE_MEMBERS, RPCS
+from rota.wire.routes import encode_request
+from rota.wire.rpcs import REMOVE_MEMBERS, RPCS
 from tests.access.guarded import GROUP, NAMESPACE, TOPIC, Secrets, Service, a_guarded_service, bearer, in_the_past_ms
 from tests.access.issuers import service_account
 from tests.grpc.clients import SessionClient
+from tests.support.examples import EXAMPLES
 
-_GROUP, _TOPIC = PREFIX + "/groups/{group_id}", PREFIX + "/topics/{topic}"
+_GROUP, _TOPIC = NAMESPACE_PATH + "/groups/{group_id}", NAMESPACE_PATH + "/topics/{topic}"
 PROTO = Path(__file__).parents[2] / "proto" / "rota" / "v1"
 MODULES = (coordinator_pb2, admin_pb2, access_pb2)
 OPEN = None
@@ -53,14 +54,14 @@ OF_ROUTES: dict[tuple[str, str], str | None] = {
     ("POST", _GROUP + "/plan"): Action.DESCRIBE,
     ("GET", _GROUP): Action.DESCRIBE,
     ("DELETE", _GROUP): Action.ADMINISTER,
-    ("GET", PREFIX + "/groups"): Action.DESCRIBE,
+    ("GET", NAMESPACE_PATH + "/groups"): Action.DESCRIBE,
     ("DELETE", _GROUP + "/members/{member_id:path}"): Action.ADMINISTER,
     ("GET", _GROUP + "/coordinator"): Action.DESCRIBE,
     ("GET", _GROUP + "/events"): Action.DESCRIBE,
     ("PUT", _TOPIC): Action.ADMINISTER,
     ("GET", _TOPIC): Action.DESCRIBE,
     ("DELETE", _TOPIC): Action.ADMINISTER,
-    ("GET", PREFIX + "/topics"): Action.DESCRIBE,
+    ("GET", NAMESPACE_PATH + "/topics"): Action.DESCRIBE,
     ("GET", "/v1/events"): Action.JOURNAL,
     ("GET", "/metrics"): Action.METRICS,
     ("GET", "/v1/whoami"): WHOEVER,
@@ -373,17 +374,15 @@ def _verdict_of(code: str) -> str:
 def _examples() -> Iterator[m.Request]:
     """The documentation's examples, where the rules are about, and without waiting for anything."""
     here: dict[str, Any] = {"namespace": NAMESPACE, "group_id": GROUP, "topic": TOPIC, "wait_ms": 0}
-    for operation in OPERATIONS:
-        yield structs.replace(
-            operation.request, **{name: here[name] for name in here if hasattr(operation.request, name)}
-        )
+    for request, _ in EXAMPLES:
+        yield structs.replace(request, **{name: here[name] for name in here if hasattr(request, name)})
 
 
 def targets_by_route() -> dict[tuple[str, str], tuple[str, str, Any, Any]]:
     targets: dict[tuple[str, str], tuple[str, str, Any, Any]] = {}
     for request in _examples():
-        route, target = ROUTES[type(request)], encode_request(request)
-        targets[(route.method, route.path)] = (target.method, target.path, target.query, target.body)
+        call, target = CALLS[type(request)], encode_request(request)
+        targets[(call.method, call.path)] = (target.method, target.path, target.query, target.body)
     here = {"namespace": NAMESPACE, "group_id": GROUP}
     queries: dict[str, dict[str, Any]] = {
         "/v1/events": {"shard": 0},

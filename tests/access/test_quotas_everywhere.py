@@ -12,8 +12,8 @@ import pytest_asyncio
 
 from rota.access.buckets import BURST_S
 from rota.api.grpc.inquiries import ACCESS
+from rota.protocol.calls import NAMESPACE_PATH
 from rota.v1 import coordinator_pb2 as pb
-from rota.wire.routes import PREFIX
 from tests.access.guarded import GROUP, NAMESPACE, Secrets, Service, a_guarded_service, bearer
 from tests.access.test_access_matrix import OF_ROUTES, OF_RPCS, OPEN, messages_by_rpc, targets_by_route
 from tests.grpc.clients import SessionClient
@@ -80,7 +80,7 @@ def is_metered(operation: Any, scope: str) -> bool:
     if scope == "caller":
         return True
     if isinstance(operation, tuple):
-        return bool(operation[1].startswith(PREFIX))
+        return bool(operation[1].startswith(NAMESPACE_PATH))
     return not operation.startswith(f"/{ACCESS}/") and not operation.endswith("/Session")
 
 

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rota.access.actions import NEEDS
 from rota.access.budgets import BUDGETS, Budgets, Share
 from rota.access.claims import Issuer
 from rota.api.access.identity import Credentials, Identity
+from rota.protocol.calls import CALLS
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import Heartbeat
 from rota.server.access import authenticator
@@ -23,7 +23,7 @@ from tests.access.issuers import Reviewer, Signer
 from tests.access.test_issuers_keys import Named
 
 INVENTED = 300
-HEARTBEAT = NEEDS[Heartbeat]
+HEARTBEAT = CALLS[Heartbeat].need
 
 
 class Cluster:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import pytest
 
-from rota.access.actions import NEEDS, POSSIBLE_NEEDS, ROLES, Action, Kind, Resource, is_administrative, need_of
+from rota.access.actions import ROLES, Action, Kind, Resource, is_administrative, need_of
 from rota.access.caller import ANONYMOUS, Caller
 from rota.access.document import InvalidAccess, read_document, read_rule, write_rule
 from rota.access.rules import Effect, Rule, decide, may_ever
-from rota.api.http.operations import OPERATIONS
 from rota.protocol import messages as m
+from tests.support.examples import EXAMPLES
 
 WORKER = Caller("sa:team-a/worker", "kubernetes", groups=("workers",))
 BILLING = Resource(Kind.GROUP, "team-a", "billing")
@@ -20,10 +18,6 @@ BILLING = Resource(Kind.GROUP, "team-a", "billing")
 def a_rule(name: str = "r", subjects: tuple[str, ...] = ("sa:team-a/worker",), **fields: object) -> Rule:
     given: dict[str, object] = {"actions": frozenset({Action.JOIN}), **fields}
     return Rule(name, subjects, **given)  # type: ignore[arg-type]
-
-
-def test_every_request_of_the_protocol_has_its_need() -> None:
-    assert set(NEEDS) == set(get_args(m.Request))
 
 
 def test_what_no_rule_allows_is_refused_and_says_so() -> None:
@@ -180,9 +174,8 @@ def test_a_file_of_another_kind_is_rejected_with_its_reason(document: dict[str, 
 
 
 def test_what_a_request_needs_is_among_what_its_type_may_need() -> None:
-    assert set(POSSIBLE_NEEDS) == set(NEEDS)
-    for operation in OPERATIONS:
-        assert need_of(operation.request) in POSSIBLE_NEEDS[type(operation.request)]
+    for example in EXAMPLES:
+        assert need_of(example.request) in example.call.needs
 
 
 def test_no_rule_but_one_that_allows_lets_a_caller_in() -> None:

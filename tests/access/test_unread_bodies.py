@@ -12,16 +12,16 @@ import pytest_asyncio
 
 from rota.access.actions import Action
 from rota.access.rules import Rule
-from rota.api.http.operations import OPERATIONS, Operation
 from rota.server.access.token_files import write_tokens
 from rota.v1 import coordinator_pb2 as pb
-from rota.wire.routes import ROUTES, Carrier, encode_request
+from rota.wire.routes import encode_request
 from rota.wire.rpcs import RPCS
 from tests.access.guarded import GROUP, NAMESPACE, Secrets, Service, a_guarded_service, bearer
 from tests.grpc.clients import SessionClient, refused, stub
+from tests.support.examples import EXAMPLES, Example, name_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-WITH_BODY = [operation for operation in OPERATIONS if ROUTES[type(operation.request)].carrier is Carrier.BODY]
+WITH_BODY = [example for example in EXAMPLES if example.call.has_body]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -44,9 +44,9 @@ async def answer_to_a_head(service: Service, method: str, path: str, headers: di
         writer.close()
 
 
-@pytest.mark.parametrize("operation", WITH_BODY, ids=lambda o: o.operation_id)
-async def test_no_body_is_awaited_of_an_anonymous_caller(service: Service, operation: Operation) -> None:
-    target = encode_request(operation.request)
+@pytest.mark.parametrize("example", WITH_BODY, ids=name_of)
+async def test_no_body_is_awaited_of_an_anonymous_caller(service: Service, example: Example) -> None:
+    target = encode_request(example.request)
 
     assert (await answer_to_a_head(service, target.method, target.path, {})).startswith(b"HTTP/1.1 401")
 

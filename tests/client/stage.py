@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 from rota.client import Client, Consumer, CoordinatorUnreachable, Member, TopicPartition
 from rota.client.transports import Answer, GroupEvent
+from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import CommitOffsets, JoinReply, Request, refuse
+from rota.protocol.messages import CommitOffsets, JoinReply, Request
 from rota.runtime.coordinator import LocalCoordinator
 from rota.testing.in_memory import InMemoryTransport
 from rota.testing.memory import MemoryStore

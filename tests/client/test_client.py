@@ -28,8 +28,9 @@ from rota.client import (
 from rota.client.calls import Caller
 from rota.client.errors import error_for
 from rota.client.transports import Answer
+from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import DescribeGroup, DescribeReply, ListGroups, Request, refuse
+from rota.protocol.messages import DescribeGroup, DescribeReply, ListGroups, Request
 from rota.wire.replies import Received
 from rota.wire.status import STATUS
 from tests.client.stage import GROUP, Cable, a_coordinator, a_worker

@@ -17,8 +17,9 @@ from rota.client import (
     OffsetToCommit,
 )
 from rota.membership import State
+from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import CommitOffsets, LeaveGroup, Request, refuse
+from rota.protocol.messages import CommitOffsets, LeaveGroup, Request
 from rota.wire.replies import Received
 from tests.client.stage import GROUP, SESSION_S, Cable, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time

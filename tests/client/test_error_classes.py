@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, get_args
+from typing import Any
 
 import httpx
 import pytest
@@ -16,9 +16,10 @@ from rota.client import errors as sdk
 from rota.client.errors import UnreachableKind
 from rota.client.transports import Answer
 from rota.client.transports.http import HttpTransport
+from rota.protocol.calls import CALLS, refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import CommitOffsets, FetchOffsets, LeaveGroup, Request, VerifyFence, refuse
+from rota.protocol.messages import CommitOffsets, FetchOffsets, LeaveGroup, Request, VerifyFence
 from rota.replica import ports
 from rota.runtime.coordinator import LocalCoordinator
 from rota.testing.groups.http_road import ADDRESS, _decoded, _response
@@ -66,7 +67,7 @@ COMMITTED_LATER = {
 }
 """Answers after which a commit is repeated for as long as the share is held."""
 
-ALL_REQUESTS: tuple[type[Request], ...] = get_args(Request)
+ALL_REQUESTS: tuple[type[Request], ...] = tuple(CALLS)
 OFFSET = OffsetToCommit("docs", 0, 5)
 DOCS = [TopicPartitions("docs", (0,))]
 

@@ -12,6 +12,7 @@ from rota.client.errors import CoordinatorUnreachable
 from rota.client.transports.rpc import Channels
 from rota.client.transports.session_stream import SessionStream
 from rota.client.transports.stream import StreamTransport
+from rota.protocol.calls import COORDINATOR
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat
 from rota.v1.coordinator_pb2 import (
@@ -24,7 +25,6 @@ from rota.v1.coordinator_pb2 import (
 )
 from rota.v1.coordinator_pb2 import SessionRequest as Request
 from rota.wire.batching import split_batch
-from rota.wire.rpcs import COORDINATOR
 
 
 class Recorder:

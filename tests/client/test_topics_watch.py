@@ -11,9 +11,10 @@ import pytest
 
 from rota.client import Client, Consumer, CoordinatorUnreachable
 from rota.client.transports import Answer
+from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
-from rota.protocol.messages import ListTopics, ListTopicsReply, Request, SyncGroup, refuse
+from rota.protocol.messages import ListTopics, ListTopicsReply, Request, SyncGroup
 from rota.replica.ports import JournalEvent
 from rota.runtime.coordinator import LocalCoordinator
 from rota.wire.replies import Received

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import DescribeGroup, JoinGroup, JoinReply, Protocol
+from rota.protocol.messages import DescribeGroup, DescribeReply, JoinGroup, JoinReply, Protocol
 from rota.types.leader import Candidate, encode_candidate
 from tests.client.stage import a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
@@ -29,9 +29,11 @@ async def test_a_pending_id_does_not_delay_the_first_generation() -> None:
         joined = (await cable.send(a_join(used.member_id), timeout_ms=30_000)).reply
         group = (await cable.send(DescribeGroup("default", "g"), timeout_ms=1_000)).reply
 
+    assert isinstance(joined, JoinReply)
+    assert isinstance(group, DescribeReply)
     assert [reply.error for reply in asked] == [ErrorCode.MEMBER_ID_REQUIRED] * 2
-    assert (joined.generation_id, joined.pending) == (1, False)  # type: ignore[union-attr]
-    assert (len(group.members), group.pending_members) == (1, 1)  # type: ignore[union-attr]
+    assert (joined.generation_id, joined.pending) == (1, False)
+    assert (len(group.members), group.pending_members) == (1, 1)
     assert "but not the first phase of an empty group: that one ends with its initial delay" in PAGE
 
 

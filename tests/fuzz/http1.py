@@ -13,10 +13,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from rota.wire.routes import encode_request
 from tests.fuzz.campaign import Broken, Target
 from tests.fuzz.mutations import as_json, mutated, mutated_document
 from tests.fuzz.served import HOST, Served
 from tests.http.odd_requests import HIDDEN
+from tests.support.examples import EXAMPLES
 
 BUSY_S = 30.0
 """To connect, on a machine that is busy."""
@@ -102,8 +104,8 @@ def _queries(operation: dict[str, Any]) -> Iterator[str]:
 
 
 def _example(operation: dict[str, Any]) -> Any:
-    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
-    return next((each["value"] for each in content.get("examples", {}).values()), None)
+    named = (each for each in EXAMPLES if each.call.operation == operation["operationId"])
+    return next((encode_request(each.request).body for each in named), None)
 
 
 class HttpFuzzer:

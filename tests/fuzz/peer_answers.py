@@ -15,9 +15,9 @@ import msgspec
 
 from rota.api.peer.client import GrpcPeers
 from rota.api.peer.methods import CALL, HEARTBEATS, HELD, RELEASED, SERVICE, TOPICS_CHANGED, WATCH
+from rota.protocol.calls import REPLY_OF
 from rota.protocol.errors import NotInJournal
 from rota.protocol.messages import (
-    REPLY_OF,
     CommitOffsets,
     Heartbeat,
     HeartbeatMany,

@@ -14,7 +14,8 @@ import msgspec
 
 from rota.api.peer.methods import CALL, HEARTBEATS, HELD, RELEASED, TOPICS_CHANGED, WATCH, Claims, Watch
 from rota.api.peer.secret import shown
-from rota.protocol.messages import REPLY_OF, Heartbeat
+from rota.protocol.calls import REPLY_OF
+from rota.protocol.messages import Heartbeat
 from rota.wire.envelopes import pack, pack_heartbeats
 from tests.fuzz.campaign import Broken, Target
 from tests.fuzz.mutations import as_messages, mutated, mutated_document

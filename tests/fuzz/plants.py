@@ -19,8 +19,9 @@ from rota.api.peer import client, heartbeats
 from rota.group import join, shard
 from rota.group.journal import decode_entry
 from rota.liveness import redis as redis_store
+from rota.protocol.calls import REPLY_OF
 from rota.protocol.limits import Limits
-from rota.protocol.messages import REPLY_OF, JoinGroup, JoinReply
+from rota.protocol.messages import JoinGroup, JoinReply
 from rota.replica.ports import JournalEvent
 from rota.server.access import bearers, reviews
 from rota.storage import verify

@@ -13,11 +13,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from rota.api.grpc.server import CannotBind, GrpcServer
-from rota.api.http.operations import OPERATIONS
+from rota.protocol.calls import ADMIN, COORDINATOR
 from rota.runtime.coordinator import LocalCoordinator
 from rota.v1 import coordinator_pb2 as pb
-from rota.wire.rpcs import ADMIN, COORDINATOR, REMOVE_MEMBERS, rpc_of
+from rota.wire.rpcs import REMOVE_MEMBERS, rpc_of
 from tests.grpc.clients import Channel, G, a_join, a_stable_member, stub
+from tests.support.examples import EXAMPLES
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -103,7 +104,7 @@ async def test_a_client_may_ping_often(server: GrpcServer) -> None:
 
 def samples() -> list[tuple[str, bytes]]:
     """A well-formed message for each unary rpc."""
-    each = [(rpc_of(op.request).path, dump(rpc_of(op.request).write_request(op.request))) for op in OPERATIONS]
+    each = [(rpc_of(asked).path, dump(rpc_of(asked).write_request(asked))) for asked, _ in EXAMPLES]
     many = pb.HeartbeatManyRequest(
         groups=[pb.GroupHeartbeat(**G, members=[pb.MemberHeartbeat(member_id="m", generation_id=1)])]
     )

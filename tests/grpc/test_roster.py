@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from rota.api.grpc.bound_calls import Bound, begin_bound
 from rota.api.grpc.roster import BYTES_OF_A_LEAVE, RETRY_LEAVE_S, Loss, Roster, Stream
 from rota.api.grpc.turns import BYTES_OF_A_TURN, Turns
+from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     DescribeGroup,
@@ -25,7 +26,6 @@ from rota.protocol.messages import (
     LeavingMember,
     MemberHeartbeat,
     SyncGroup,
-    refuse,
 )
 from rota.replica.forwarding import UNANSWERED
 from rota.replica.ports import Answer

@@ -14,9 +14,9 @@ from rota.api.grpc import unfinished
 from rota.api.grpc.bounds import UNRECEIVED_BYTES
 from rota.api.grpc.server import GrpcServer
 from rota.api.grpc.unfinished import Unfinished
+from rota.protocol.calls import COORDINATOR
 from rota.protocol.errors import RejectedRequest
 from rota.v1 import coordinator_pb2 as pb
-from rota.wire.rpcs import COORDINATOR
 from tests.access.guarded import Secrets, a_guarded_service
 from tests.client.virtual_time import in_virtual_time
 from tests.grpc.clients import Channel, G, refused, stub

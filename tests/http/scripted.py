@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
+from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode, check_not_pruned
 from rota.protocol.messages import (
     GetLeader,
@@ -16,7 +17,6 @@ from rota.protocol.messages import (
     Reply,
     Request,
     VerifyFence,
-    refuse,
 )
 from rota.replica.forwarding import Submitted
 from rota.replica.ports import Answer, Cancel, JournalEvent, ShardOwner

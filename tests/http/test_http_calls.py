@@ -6,7 +6,6 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from rota.api.http.operations import OPERATIONS, Operation
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     GetLeader,
@@ -30,6 +29,7 @@ from rota.wire.replies import decode_reply
 from rota.wire.routes import encode_request
 from rota.wire.status import STATUS
 from tests.http.scripted import EPOCH, REVISION, ScriptedCoordinator
+from tests.support.examples import EXAMPLES, Example, name_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -54,18 +54,18 @@ def as_received(request: Request) -> Request:
     return request
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.operation_id)
+@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
 async def test_a_call_goes_there_and_back(
-    operation: Operation, scripted: ScriptedCoordinator, client: httpx.AsyncClient
+    example: Example, scripted: ScriptedCoordinator, client: httpx.AsyncClient
 ) -> None:
-    scripted.reply = operation.reply
-    response = await send(client, operation.request)
+    scripted.reply = example.reply
+    response = await send(client, example.request)
 
     assert response.status_code == 200
     assert response.headers["content-type"] == "application/json"
-    assert scripted.requests == [as_received(operation.request)]
-    received = decode_reply(type(operation.reply), response.json())
-    assert (received.reply, received.revision, received.epoch) == (operation.reply, REVISION, EPOCH)
+    assert scripted.requests == [as_received(example.request)]
+    received = decode_reply(type(example.reply), response.json())
+    assert (received.reply, received.revision, received.epoch) == (example.reply, REVISION, EPOCH)
 
 
 @pytest.mark.parametrize("code", [code for code in ErrorCode if code is not ErrorCode.NONE])

@@ -18,7 +18,7 @@ from rota.api.http.rendered import HttpRefusal
 from rota.api.large import ON_THE_LOOP_BYTES, read_large
 from rota.protocol.limits import Limits
 from rota.protocol.messages import CommitOffsets
-from rota.wire.routes import ROUTES
+from rota.wire.routes import REQUESTS
 from tests.http.both_ways import a_request, listening
 from tests.http.scripted import ScriptedCoordinator
 
@@ -39,7 +39,7 @@ async def test_the_event_loop_runs_on_while_a_large_body_is_parsed(
 ) -> None:
     offsets = b",".join(b'{"topic":"t","partition":%d,"offset":1}' % n for n in range(60_000))
     turns, body = 0, b'{"offsets":[' + offsets + b"]}"
-    read = ROUTES[CommitOffsets].shape.read
+    read = REQUESTS[CommitOffsets].read
     parsing = asyncio.create_task(read_large(len(body), lambda: read(body, Limits(), namespace="n", group_id="g")))
 
     while not parsing.done():

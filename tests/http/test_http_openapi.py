@@ -15,13 +15,14 @@ from rota.api.http.app import HttpApi
 from rota.api.http.openapi import dump_openapi
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.limits import Limits
-from rota.wire.routes import ROUTES, Carrier, Route, read_request
+from rota.wire.replies import write_reply
+from rota.wire.routes import encode_request, read_request
+from tests.support.examples import EXAMPLES, Example, name_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "reference" / "openapi.json"
 METHODS = {"get", "put", "post", "delete"}
-BODY_ROUTES = [route for route in ROUTES.values() if route.carrier is Carrier.BODY]
 
 
 @pytest.fixture
@@ -96,37 +97,31 @@ async def test_a_field_status_is_a_number_in_answers_and_errors(document: dict[s
     assert {each.get("type") for each in found} == {"integer"}
 
 
-async def test_every_example_fits_its_schema(document: dict[str, Any]) -> None:
-    checked = 0
-    for _, _, described in operations(document):
-        bodies = [described["requestBody"]["content"]] if "requestBody" in described else []
-        bodies += [response.get("content", {}) for response in described["responses"].values()]
-        for media in [media for body in bodies for media in body.values()]:
-            examples = [each["value"] for each in media.get("examples", {}).values()]
-            examples += [media["example"]] if "example" in media else []
-            for example in examples:
-                schema = {**media["schema"], "components": document["components"]}
-                jsonschema.validate(example, schema, cls=jsonschema.Draft202012Validator)
-                checked += 1
-    assert checked > 100
+@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+async def test_every_call_fits_its_schema(example: Example, document: dict[str, Any]) -> None:
+    call = example.call
+    described = document["paths"][call.path][call.method.lower()]
+    answer = json.loads(write_reply(example.reply, 42, 3))
+    documents = [(answer, described["responses"]["200"]["content"])]
+    if call.has_body:
+        documents.append((encode_request(example.request).body, described["requestBody"]["content"]))
+
+    for written, content in documents:
+        schema = {**content["application/json"]["schema"], "components": document["components"]}
+        jsonschema.validate(written, schema, cls=jsonschema.Draft202012Validator)
 
 
-@pytest.mark.parametrize("route", BODY_ROUTES, ids=lambda route: route.shape.title)
-async def test_a_field_is_required_exactly_where_the_schema_says_so(route: Route, document: dict[str, Any]) -> None:
-    example = _whole_example(route, document)
-    path = dict.fromkeys(route.path_parameters, "name")
-    required = document["components"]["schemas"][route.shape.title].get("required", [])
-    read_request(route, path, json.dumps(example).encode(), Limits())
-    for name in example:
-        without = {key: value for key, value in example.items() if key != name}
+@pytest.mark.parametrize("example", [each for each in EXAMPLES if each.call.has_body], ids=name_of)
+async def test_a_field_is_required_exactly_where_the_schema_says_so(example: Example, document: dict[str, Any]) -> None:
+    body = encode_request(example.request).body
+    assert body is not None
+    kind, path = example.call.request, dict.fromkeys(example.call.path_names, "name")
+    required = document["components"]["schemas"].get(kind.__name__, {}).get("required", [])
+    read_request(kind, path, json.dumps(body).encode(), Limits())
+    for name in body:
+        without = {key: value for key, value in body.items() if key != name}
         if name in required:
             with pytest.raises(RejectedRequest, match=f"{name} is missing"):
-                read_request(route, path, json.dumps(without).encode(), Limits())
+                read_request(kind, path, json.dumps(without).encode(), Limits())
         else:
-            read_request(route, path, json.dumps(without).encode(), Limits())
-
-
-def _whole_example(route: Route, document: dict[str, Any]) -> dict[str, Any]:
-    content = document["paths"][route.path][route.method.lower()]["requestBody"]["content"]["application/json"]
-    example: dict[str, Any] = content["examples"]["one"]["value"]
-    return example
+            read_request(kind, path, json.dumps(without).encode(), Limits())

@@ -12,7 +12,9 @@ import pytest
 
 from rota.api.http.openapi import build_openapi
 from rota.protocol.limits import Limits
+from rota.wire.routes import encode_request
 from tests.http.scripted import ScriptedCoordinator
+from tests.support.examples import EXAMPLES
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -36,8 +38,11 @@ def url_of(path: str) -> str:
 
 
 def bodies_of(described: dict[str, Any]) -> list[Any]:
-    examples = described.get("requestBody", {}).get("content", {}).get("application/json", {}).get("examples", {})
-    return [example["value"] for example in examples.values()]
+    examples = [each for each in EXAMPLES if each.call.operation == described["operationId"] and each.call.has_body]
+    bodies: list[Any] = [encode_request(each.request).body for each in examples]
+    if described["operationId"] == "groupsHeartbeat":
+        bodies.append({"members": [{"member_id": "m", "generation_id": 1}]})
+    return bodies
 
 
 def misspelt(value: Any) -> Iterator[Any]:

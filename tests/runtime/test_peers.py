@@ -22,6 +22,7 @@ from rota.api.peer.heartbeats import CollectedHeartbeats, may_be_collected
 from rota.api.peer.methods import CALL, CALLS_OF_A_CONNECTION, HEARTBEATS, MAX_MESSAGE_BYTES, TOPICS_CHANGED, WATCH
 from rota.api.peer.secret import shown
 from rota.api.peer.server import PeerServer
+from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     Heartbeat,
@@ -31,7 +32,6 @@ from rota.protocol.messages import (
     ListTopics,
     ListTopicsReply,
     MemberHeartbeat,
-    refuse,
 )
 from rota.replica.forwarding import NoAnswer
 from rota.replica.ports import Answer, JournalEvent, Replica

@@ -21,6 +21,7 @@ from rota.protocol.ids import shard_of
 from rota.protocol.messages import (
     CommitOffsets,
     DescribeGroup,
+    DescribeReply,
     FetchOffsets,
     FetchReply,
     Heartbeat,
@@ -439,7 +440,8 @@ async def test_a_stopped_replica_costs_no_generation_and_no_error(
         described = (await staying.routed.call(DescribeGroup("default", group))).reply
 
     assert set(answers) == {ErrorCode.NONE}
-    assert described.generation_id == leader.generation_id  # type: ignore[union-attr]
+    assert isinstance(described, DescribeReply)
+    assert described.generation_id == leader.generation_id
 
 
 async def test_a_dead_replicas_shards_are_claimed_after_its_leases(tables: MemoryTables) -> None:

@@ -13,11 +13,13 @@ from urllib.parse import unquote
 import pytest
 
 from rota.protocol import messages as m
+from rota.protocol.calls import CALLS
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.filters import STATE_NAMES, STATES_PATTERN
 from rota.protocol.limits import Limits
 from rota.wire.documents import dump_document, parse_document
-from rota.wire.routes import ROUTES, Carrier, encode_request, read_query, read_request
+from rota.wire.routes import REQUESTS as SHAPES
+from rota.wire.routes import encode_request, read_query, read_request
 
 LIMITS = Limits()
 GROUP = {"namespace": "default", "group_id": "indexers:v1"}
@@ -88,13 +90,12 @@ REQUESTS: list[m.Request] = [
 def sent_and_read(request: m.Request) -> m.Request:
     """The way of a request from the SDK to the server, with everything that HTTP does to it."""
     target = encode_request(request)
-    route = ROUTES[type(request)]
-    path = dict(zip(route.path_parameters, _path_values(route.path, target.path), strict=True))
-    if route.carrier is Carrier.QUERY:
-        decoded: m.Request = read_query(route, path, target.query, LIMITS)
+    call = CALLS[type(request)]
+    path = dict(zip(call.path_names, _path_values(call.path, target.path), strict=True))
+    if target.body is None:
+        decoded: m.Request = read_query(call.request, path, target.query, LIMITS)
     else:
-        assert target.body is not None
-        decoded = read_request(route, path, dump_document(target.body), LIMITS)
+        decoded = read_request(call.request, path, dump_document(target.body), LIMITS)
     return decoded
 
 
@@ -104,14 +105,15 @@ def _path_values(template: str, path: str) -> list[str]:
 
 
 def read(request_type: type[m.Request], document: dict[str, Any], limits: Limits = LIMITS) -> Any:
-    route, path = ROUTES[request_type], TOPIC if request_type is m.PutTopic else GROUP
-    if route.carrier is Carrier.QUERY:
-        return read_query(route, path, [(name, text) for name, texts in document.items() for text in texts], limits)
-    return read_request(route, path, json.dumps(document).encode(), limits)
+    path = TOPIC if request_type is m.PutTopic else GROUP
+    if CALLS[request_type].has_body:
+        return read_request(request_type, path, json.dumps(document).encode(), limits)
+    query = [(name, text) for name, texts in document.items() for text in texts]
+    return read_query(request_type, path, query, limits)
 
 
 def listed(*query: tuple[str, str]) -> Any:
-    return read_query(ROUTES[m.ListGroups], {"namespace": "n"}, query, LIMITS)
+    return read_query(m.ListGroups, {"namespace": "n"}, query, LIMITS)
 
 
 def rejection_of(request_type: type[m.Request], document: dict[str, Any]) -> RejectedRequest:
@@ -127,8 +129,8 @@ def test_what_the_client_sends_the_server_reads(request_: m.Request) -> None:
 
 def test_every_request_of_the_protocol_has_a_route_and_a_sample() -> None:
     # Over HTTP, several heartbeats share the route of a single one. No caller has a topic forgotten.
-    every_request = set(m.Request.__args__) - {m.HeartbeatMany, m.ForgetTopic}
-    assert set(ROUTES) == every_request
+    every_request = set(CALLS) - {m.HeartbeatMany, m.ForgetTopic}
+    assert {call.request for call in CALLS.values() if call.path} == every_request
     assert {type(request) for request in REQUESTS} == every_request
 
 
@@ -392,9 +394,8 @@ def test_a_wrong_document_is_refused_with_its_place(
     "token", ["ü", "%%%", "bm90IGEgbmFtZQ==", "AA==", "A"], ids=["not-ascii", "bad", "space", "nul", "cut"]
 )
 def test_a_page_token_that_no_page_gave_is_refused(token: str) -> None:
-    route = ROUTES[m.ListTopics]
     with pytest.raises(RejectedRequest, match="page_token must be a token"):
-        read_query(route, {"namespace": "default"}, [("page_token", token)], LIMITS)
+        read_query(m.ListTopics, {"namespace": "default"}, [("page_token", token)], LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -408,7 +409,7 @@ def test_a_page_token_that_no_page_gave_is_refused(token: str) -> None:
 )
 def test_a_path_that_names_no_group_is_refused(path: dict[str, str], code: ErrorCode) -> None:
     with pytest.raises(RejectedRequest) as caught:
-        read_query(ROUTES[m.DescribeGroup], path, (), LIMITS)
+        read_query(m.DescribeGroup, path, (), LIMITS)
     assert caught.value.code is code
 
 
@@ -440,7 +441,7 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
 def test_nothing_is_parsed_behind_a_value_that_is_refused(start: str) -> None:
     body = f'{{{start}"offsets": [{{"topic": 5}}, …'.encode()
     with pytest.raises(RejectedRequest, match=r"offsets\[0\].topic must be a string$"):
-        read_request(ROUTES[m.CommitOffsets], GROUP, body, LIMITS)
+        read_request(m.CommitOffsets, GROUP, body, LIMITS)
 
 
 def test_an_unknown_name_as_long_as_a_message_does_not_hide_its_place() -> None:
@@ -449,7 +450,7 @@ def test_an_unknown_name_as_long_as_a_message_does_not_hide_its_place() -> None:
 
 
 def test_servers_and_clients_of_one_process_share_what_is_derived() -> None:
-    shape = ROUTES[m.JoinGroup].shape
+    shape = SHAPES[m.JoinGroup]
     assert shape.read_type(Limits()) is shape.read_type(Limits())
 
 

@@ -14,7 +14,9 @@ from rota.protocol.errors import ErrorCode
 
 def in_name_of(request: m.Request, subject: str) -> m.Request:
     """The request with its caller; as it is where it is in no member's name, or an administrator's by itself."""
-    if not isinstance(request, m.InMembersName) or (isinstance(request, m.LeaveGroup) and request.by_admin):
+    if isinstance(request, m.LeaveGroup) and request.by_admin:
+        return request
+    if not isinstance(request, m.InMembersName):
         return request
     signed: m.Request = replace(request, subject=subject)
     return signed

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
+from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import Heartbeat, HeartbeatMany, refuse
+from rota.protocol.messages import Heartbeat, HeartbeatMany
 from rota.replica.ports import Answer
 
 NOT_DURABLE = "the store is slow: the heartbeat was received, and its answer is not durable yet"

@@ -13,6 +13,7 @@ import httpx
 
 from rota.cli.exits import CommandFailed, Exit, exit_for
 from rota.cli.options import Shared, check_connection, usage
+from rota.protocol.calls import NAMESPACE_PATH, REPLY_OF
 from rota.protocol.defaults import COMMAND_LINE_TIMEOUT_MS, STREAM_SILENCE_MS
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.ids import check_group_id, check_topic
@@ -32,7 +33,7 @@ from rota.wire.addresses import HTTP, IS_THIS_ROTA, split_address
 from rota.wire.documents import parse_document
 from rota.wire.problems import Problem, decode_problem, detail_at
 from rota.wire.replies import MalformedReply, decode_reply
-from rota.wire.routes import PREFIX, ROUTES, encode_request
+from rota.wire.routes import encode_request
 
 AnyReply = TypeVar("AnyReply", bound=Reply)
 
@@ -91,7 +92,7 @@ class Server:
         timeout_s = _TIMEOUT_S + parks_for_ms(request) / 1000
         document = self.exchange(target.method, target.path, target.query, target.body, timeout_s=timeout_s)
         try:
-            reply = decode_reply(ROUTES[type(request)].reply, document).reply
+            reply = decode_reply(REPLY_OF[type(request)], document).reply
         except MalformedReply as error:
             raise CommandFailed(f"{self.url} does not answer like a Rota server: {error}") from error
         assert isinstance(reply, reply_type)
@@ -141,7 +142,7 @@ class Server:
         """The path of a group, or of a resource below it."""
         check_group_id(group_id)
         below = (quote(part, safe="") for part in ("groups", group_id, *more))
-        return "/".join((PREFIX.format(namespace=self.namespace), *below))
+        return "/".join((NAMESPACE_PATH.format(namespace=self.namespace), *below))
 
     @contextmanager
     def stream(self, path: str, query: tuple[tuple[str, str], ...]) -> Iterator[Iterator[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from shlex import quote
@@ -49,7 +48,6 @@ def manual_page(document: Document, base_url: str) -> dict[str, Any]:
 def _route(method: str, path: str, operation: Document, schemas: Document, base_url: str) -> Route:
     parameters = operation.get("parameters", ())
     content = operation.get("requestBody", {}).get("content", {}).get(_JSON, {})
-    example = _example(content)
     return Route(
         operation["operationId"],
         method,
@@ -57,7 +55,7 @@ def _route(method: str, path: str, operation: Document, schemas: Document, base_
         operation["summary"],
         (*map(_parameter, parameters), *_body_fields(content.get("schema", {}), schemas)),
         tuple((status, answer["description"]) for status, answer in sorted(operation["responses"].items())),
-        _command(method, base_url + _filled(path, parameters), example),
+        _command(method, base_url + _filled(path, parameters), bool(content)),
     )
 
 
@@ -77,11 +75,6 @@ def _body_fields(schema: Document, schemas: Document) -> Iterator[Field]:
                 yield Field(name, "body", name in found.get("required", ()), field.get("description", ""))
 
 
-def _example(content: Document) -> Any:
-    several = content.get("examples", {})
-    return content.get("example") or next((each["value"] for each in several.values()), None)
-
-
 def _filled(path: str, parameters: Any) -> str:
     """The path with examples in place of names."""
     for parameter in parameters:
@@ -90,6 +83,6 @@ def _filled(path: str, parameters: Any) -> str:
     return path
 
 
-def _command(method: str, url: str, example: Any) -> str:
-    body = f" -H 'content-type: application/json' -d {quote(json.dumps(example))}" if example else ""
+def _command(method: str, url: str, has_body: bool) -> str:
+    body = " -H 'content-type: application/json' -d @body.json" if has_body else ""
     return f"curl -s{'' if method == 'GET' else f' -X {method}'} {quote(url)}{body}"

@@ -61,6 +61,7 @@ from rota.group.state import (
 from rota.group.succession import watch_candidates
 from rota.group.sync import finish_job, sync_group, unpark_sync
 from rota.group.topics import check_put, list_topics, no_topic, topic_reply
+from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
@@ -103,7 +104,6 @@ from rota.protocol.messages import (
     TopicReply,
     TopicRequest,
     VerifyFence,
-    refuse,
 )
 from rota.protocol.troubles import LATELY_MS
 

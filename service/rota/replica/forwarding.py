@@ -34,6 +34,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
+from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import (
@@ -46,7 +47,6 @@ from rota.protocol.messages import (
     Request,
     SyncGroup,
     parks_for_ms,
-    refuse,
 )
 from rota.replica.known_owners import KnownOwners
 from rota.replica.listing import Listed, page_of_all

@@ -6,17 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from rota.group.topics import version_of_all
+from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import (
-    ForgetTopic,
-    ListGroups,
-    ListReply,
-    ListTopics,
-    ListTopicsReply,
-    Reply,
-    TopicReply,
-    refuse,
-)
+from rota.protocol.messages import ForgetTopic, ListGroups, ListReply, ListTopics, ListTopicsReply, Reply, TopicReply
 from rota.replica.ports import Answer
 
 NOT_ALL = "not every shard is loaded"

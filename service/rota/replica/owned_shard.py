@@ -36,6 +36,7 @@ from rota.group.result import Result, Timer, TimerKind
 from rota.group.rows import RowChanges, ShardImage, SideCommit
 from rota.group.sessions import MemberName
 from rota.group.shard import Lost, Shard
+from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_WAIT_MS, Limits
 from rota.protocol.messages import (
@@ -50,7 +51,6 @@ from rota.protocol.messages import (
     SyncGroup,
     VerifyFence,
     parks_for_ms,
-    refuse,
 )
 from rota.replica.ports import Answer, SeenMembers, ShardClaim
 

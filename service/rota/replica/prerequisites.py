@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
 
+from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import DeleteGroup, DeleteOffsets, FetchOffsets, Request, VerifyFence, refuse
+from rota.protocol.messages import DeleteGroup, DeleteOffsets, FetchOffsets, Request, VerifyFence
 from rota.replica.owned_shard import OwnedShard
 from rota.replica.ports import Answer, ShardClaim
 

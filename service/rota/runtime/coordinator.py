@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from rota.group.records import TopicChanged
 from rota.group.state import Group
+from rota.protocol.calls import refuse
 from rota.protocol.defaults import LEASE_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
@@ -33,7 +34,6 @@ from rota.protocol.messages import (
     Request,
     TopicReply,
     VerifyFence,
-    refuse,
 )
 from rota.replica.forwarding import Forwarding, Submitted, shard_of_request
 from rota.replica.listing import not_all, page_of_shards

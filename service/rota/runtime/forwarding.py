@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from functools import partial
 from typing import Protocol
 
+from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import Heartbeat, HeartbeatMany, Request, parks_for_ms, refuse
+from rota.protocol.messages import Heartbeat, HeartbeatMany, Request, parks_for_ms
 from rota.replica import forwarding as step
 from rota.replica.forwarding import (
     DRAINING,

@@ -19,17 +19,10 @@ from rota.group.rows import ShardImage, SideCommit
 from rota.group.sessions import MemberName
 from rota.group.shard import Lost, Shard
 from rota.observability import tracing
+from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import (
-    GetLeader,
-    GroupRequest,
-    Heartbeat,
-    HeartbeatMany,
-    Request,
-    VerifyFence,
-    refuse,
-)
+from rota.protocol.messages import GetLeader, GroupRequest, Heartbeat, HeartbeatMany, Request, VerifyFence
 from rota.replica.owned_shard import NOT_AVAILABLE, NOTHING, Now, OwnedShard, Ready
 from rota.replica.ports import Answer, JournalEvent, SeenMembers, ShardBatch, ShardClaim
 from rota.runtime.clock import Clock

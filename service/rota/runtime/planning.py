@@ -8,18 +8,10 @@ from collections.abc import Awaitable, Callable
 from msgspec.structs import replace
 
 from rota.group.plan import make_plan
+from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import (
-    GroupSnapshot,
-    ListTopics,
-    ListTopicsReply,
-    PlanGroup,
-    PlanReply,
-    Reply,
-    Request,
-    refuse,
-)
+from rota.protocol.messages import GroupSnapshot, ListTopics, ListTopicsReply, PlanGroup, PlanReply, Reply, Request
 from rota.replica.ports import Answer
 from rota.types import TopicFacts
 

@@ -10,8 +10,9 @@ from rota.client import Client, CoordinatorUnreachable
 from rota.client.errors import error_in
 from rota.client.transports.causes import cannot_connect, no_answer, unexpected
 from rota.client.transports.port import Answer, GroupEvent
+from rota.protocol.calls import refuse
 from rota.protocol.errors import RejectedRequest
-from rota.protocol.messages import Request, refuse
+from rota.protocol.messages import Request
 from rota.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore
 from rota.testing.virtual_time import LoopClock

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rota.protocol import messages
+from rota.protocol.calls import REPLY_OF
 from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatManyReply, HeartbeatReply, Reply, Request
 from rota.protocol.values import Int64
 
@@ -55,7 +55,7 @@ class _BeatReply(Struct, array_like=True, frozen=True):
     many: HeartbeatManyReply | None
 
 
-_REQUESTS: dict[str, type] = {kind.__name__: kind for kind in messages.REPLY_OF}
+_REQUESTS: dict[str, type] = {kind.__name__: kind for kind in REPLY_OF}
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -92,7 +92,7 @@ def unpack_request(data: bytes) -> Any:
 
 def unpack_answer(request: Request, data: bytes) -> Packed[Reply]:
     """The answer to this request; raises `MalformedEnvelope`."""
-    kind: Any = Packed[messages.REPLY_OF[type(request)]]  # type: ignore[misc]
+    kind: Any = Packed[REPLY_OF[type(request)]]  # type: ignore[misc]
     answer: Packed[Reply] = unpack(kind, data)
     return answer
 

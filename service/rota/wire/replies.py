@@ -7,11 +7,12 @@ come here. Every document also carries `revision` and `epoch`, which belong to t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
 
+from rota.protocol.calls import REPLY_OF
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.filters import write_page_token
 from rota.protocol.limits import Limits
@@ -28,7 +29,7 @@ _HEAD: dict[type, dict[str, Any]] = {
 """What documents have beside the fields of the reply and its place."""
 SHAPES: dict[type, Shape] = {
     reply: Shape(reply, closed=False, path=("error", "detail"), head=_HEAD.get(reply), tail=_PLACE)
-    for reply in get_args(Reply)
+    for reply in sorted(set(REPLY_OF.values()), key=str)
 }
 
 

@@ -1,26 +1,19 @@
-"""Which request goes where over HTTP: the server serves this table, the SDK calls it."""
+"""Requests over HTTP: the server reads them, the SDK writes them. `rota.protocol.calls` has their paths."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
 from rota.protocol import messages as m
+from rota.protocol.calls import CALLS, MEMBER_PATH
 from rota.protocol.ids import check_group_id, check_member_id, check_namespace, check_topic
 from rota.protocol.limits import CONSUMER_REBALANCE_TIMEOUT_MS, REBALANCE_TIMEOUT_MS, Limits
-from rota.protocol.messages import Reply, Request
+from rota.protocol.messages import Request
 from rota.wire.shapes import BUILDERS, Shape, invalid
-
-PREFIX = "/v1/namespaces/{namespace}"
-_GROUP = PREFIX + "/groups/{group_id}"
-_TOPIC = PREFIX + "/topics/{topic}"
-MEMBER_PATH = _GROUP + "/members/{member_id}"
-_PARAMETER = re.compile(r"\{(\w+)\}")
 
 PATH_CHECKS = MappingProxyType(
     {
@@ -30,29 +23,6 @@ PATH_CHECKS = MappingProxyType(
         "member_id": check_member_id,
     }
 )
-
-
-class Carrier(Enum):
-    """Where a request's fields travel."""
-
-    BODY = "body"
-    QUERY = "query"
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One call: its method and path, how its request and reply look, and how long it parks by itself."""
-
-    request: type[Request]
-    reply: type[Reply]
-    method: str
-    path: str
-    carrier: Carrier
-    shape: Shape
-
-    @property
-    def path_parameters(self) -> list[str]:
-        return _PARAMETER.findall(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,42 +76,14 @@ BUILDERS |= {
 }
 
 
-def _body(request: type[Request], reply: type[Reply], method: str, path: str) -> Route:
-    return Route(request, reply, method, path, Carrier.BODY, _shape(request, path))
-
-
-def _query(request: type[Request], reply: type[Reply], method: str, path: str) -> Route:
-    return Route(request, reply, method, path, Carrier.QUERY, _shape(request, path))
-
-
-def _shape(request: type[Request], path: str) -> Shape:
-    return Shape(request, closed=True, path=_PARAMETER.findall(path), build=BUILDERS.get(request))
-
-
-_ALL = (
-    _body(m.JoinGroup, m.JoinReply, "POST", _GROUP + "/join"),
-    _body(m.SyncGroup, m.SyncReply, "POST", _GROUP + "/sync"),
-    _body(m.Heartbeat, m.HeartbeatReply, "POST", _GROUP + "/heartbeat"),
-    _body(m.LeaveGroup, m.LeaveReply, "POST", _GROUP + "/leave"),
-    _body(m.CommitOffsets, m.CommitReply, "POST", _GROUP + "/offsets"),
-    _query(m.FetchOffsets, m.FetchReply, "GET", _GROUP + "/offsets"),
-    _query(m.DeleteOffsets, m.DeleteOffsetsReply, "DELETE", _GROUP + "/offsets"),
-    _body(m.VerifyFence, m.FenceReply, "POST", _GROUP + "/fence"),
-    _query(m.GetLeader, m.LeaderReply, "GET", _GROUP + "/leader"),
-    _query(m.DescribeGroup, m.DescribeReply, "GET", _GROUP),
-    _query(m.DeleteGroup, m.DeleteGroupReply, "DELETE", _GROUP),
-    _body(m.RebalanceGroup, m.RebalanceReply, "POST", _GROUP + "/rebalance"),
-    _body(m.FreezeGroup, m.FreezeReply, "POST", _GROUP + "/freeze"),
-    _body(m.QuarantineGroup, m.QuarantineReply, "POST", _GROUP + "/quarantine"),
-    _body(m.DrainMember, m.DrainReply, "POST", _GROUP + "/drain"),
-    _body(m.PlanGroup, m.PlanReply, "POST", _GROUP + "/plan"),
-    _query(m.ListGroups, m.ListReply, "GET", PREFIX + "/groups"),
-    _body(m.PutTopic, m.TopicReply, "PUT", _TOPIC),
-    _query(m.GetTopic, m.TopicReply, "GET", _TOPIC),
-    _query(m.DeleteTopic, m.TopicReply, "DELETE", _TOPIC),
-    _query(m.ListTopics, m.ListTopicsReply, "GET", PREFIX + "/topics"),
+REQUESTS: Mapping[type[Request], Shape] = MappingProxyType(
+    {
+        call.request: Shape(call.request, closed=True, path=call.path_names, build=BUILDERS.get(call.request))
+        for call in CALLS.values()
+        if call.path
+    }
 )
-ROUTES: Mapping[type[Request], Route] = MappingProxyType({route.request: route for route in _ALL})
+"""The fields of requests that are not in the path."""
 
 
 def decode_path(parameters: Mapping[str, str]) -> dict[str, str]:
@@ -151,25 +93,25 @@ def decode_path(parameters: Mapping[str, str]) -> dict[str, str]:
     return dict(parameters)
 
 
-def read_request(route: Route, path: Mapping[str, str], body: bytes, limits: Limits, **given: Any) -> Any:
-    """Build the route's request of its path, its body and what neither says."""
-    return route.shape.read(body, limits, **decode_path(path), **given)
+def read_request(kind: type[Request], path: Mapping[str, str], body: bytes, limits: Limits, **given: Any) -> Any:
+    """Build a request of this kind of its path, its body and what neither says."""
+    return REQUESTS[kind].read(body, limits, **decode_path(path), **given)
 
 
-def read_query(route: Route, path: Mapping[str, str], query: Iterable[tuple[str, str]], limits: Limits) -> Any:
-    """Build the route's request of its path and a query string."""
-    return route.shape.decode(route.shape.from_query(query), limits, **decode_path(path))
+def read_query(kind: type[Request], path: Mapping[str, str], query: Iterable[tuple[str, str]], limits: Limits) -> Any:
+    """Build a request of this kind of its path and a query string."""
+    return REQUESTS[kind].decode(REQUESTS[kind].from_query(query), limits, **decode_path(path))
 
 
 def encode_request(request: Request) -> Target:
-    """Where to send a request, and what with."""
+    """The method, path, query and body of a request."""
     if isinstance(request, m.LeaveGroup) and request.by_admin:
         return _removal(request)
-    route = ROUTES[type(request)]
-    path = route.path.format(**{name: quote(getattr(request, name), safe="") for name in route.path_parameters})
-    if route.carrier is Carrier.QUERY:
-        return Target(route.method, path, tuple(route.shape.to_query(request)), None)
-    return Target(route.method, path, (), route.shape.encode(request))
+    call, shape = CALLS[type(request)], REQUESTS[type(request)]
+    path = call.path.format(**{name: quote(getattr(request, name), safe="") for name in call.path_names})
+    if call.has_body:
+        return Target(call.method, path, (), shape.encode(request))
+    return Target(call.method, path, tuple(shape.to_query(request)), None)
 
 
 def _removal(request: m.LeaveGroup) -> Target:

@@ -3,39 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from google.protobuf.message import Message
-from msgspec.structs import replace
+from msgspec import structs
 
 from rota.protocol import messages as m
+from rota.protocol.calls import ADMIN, CALLS, COORDINATOR, Call
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request
 from rota.v1 import admin_pb2, coordinator_pb2
 from rota.wire.protobuf import Twin, parse
 from rota.wire.replies import SHAPES, MalformedReply, Received, next_page_token
-from rota.wire.routes import ROUTES, Carrier, decode_path
-
-COORDINATOR = "rota.v1.GroupCoordinator"
-ADMIN = "rota.v1.Admin"
+from rota.wire.routes import REQUESTS, decode_path
 
 
 class Rpc:
     """One unary call. Requests are checked by the shape that checks them over HTTP."""
 
-    def __init__(self, service: str, name: str, request: type[Request], request_message: Any, response_message: Any):
-        self.service = service
+    def __init__(self, call: Call, name: str, request_message: Any, response_message: Any):
+        self.service = call.service
         self.name = name
-        self.request = request
+        self.request = call.request
         self.request_message: type[Message] = request_message
         self.response_message: type[Message] = response_message
-        self._route = ROUTES[request]
-        in_query = self._route.carrier is Carrier.QUERY
-        self._path = self._route.path_parameters
-        self._request_twin = Twin(self._route.shape, request_message.DESCRIPTOR, lists_may_be_absent=in_query)
-        self._reply_shape = SHAPES[self._route.reply]
+        self._path = call.path_names
+        self._shape = REQUESTS[call.request]
+        self._request_twin = Twin(self._shape, request_message.DESCRIPTOR, lists_may_be_absent=not call.has_body)
+        self._reply_shape = SHAPES[call.reply]
         self._reply_twin = Twin(self._reply_shape, response_message.DESCRIPTOR)
 
     @property
@@ -48,9 +46,8 @@ class Rpc:
 
     def read_request(self, message: Any, limits: Limits, **given: Any) -> Any:
         """The checked request, with what the message does not say; `RejectedRequest` as over HTTP."""
-        return self._route.shape.decode(
-            self._request_twin.document(message, limits), limits, **self.names_in(message), **given
-        )
+        document = self._request_twin.document(message, limits)
+        return self._shape.decode(document, limits, **self.names_in(message), **given)
 
     def parse_request(self, data: bytes, limits: Limits, **given: Any) -> Any:
         return self.read_request(parse(self.request_message, data), limits, **given)
@@ -99,48 +96,24 @@ class Rpc:
         except RejectedRequest as rejected:
             raise MalformedReply(rejected.detail) from None
         if isinstance(reply, (m.ListReply, m.ListTopicsReply)):
-            return replace(reply, more=bool(message.next_page_token))
+            return structs.replace(reply, more=bool(message.next_page_token))
         return reply
 
 
 _LIMITS = Limits()
+_MODULES = {COORDINATOR: coordinator_pb2, ADMIN: admin_pb2}
 
 
-def _rpc(service: str, module: Any, name: str, request: type[Request]) -> Rpc:
-    return Rpc(service, name, request, getattr(module, f"{name}Request"), getattr(module, f"{name}Response"))
+def _rpc(call: Call, name: str = "") -> Rpc:
+    name, module = name or call.request.__name__, _MODULES[call.service]
+    return Rpc(call, name, getattr(module, f"{name}Request"), getattr(module, f"{name}Response"))
 
 
-_COORDINATOR_RPCS: dict[str, type[Request]] = {
-    "JoinGroup": m.JoinGroup,
-    "SyncGroup": m.SyncGroup,
-    "Heartbeat": m.Heartbeat,
-    "LeaveGroup": m.LeaveGroup,
-    "CommitOffsets": m.CommitOffsets,
-    "FetchOffsets": m.FetchOffsets,
-    "VerifyFence": m.VerifyFence,
-    "GetLeader": m.GetLeader,
-}
-_ADMIN_RPCS: dict[str, type[Request]] = {
-    "ListGroups": m.ListGroups,
-    "DescribeGroup": m.DescribeGroup,
-    "DeleteGroup": m.DeleteGroup,
-    "RebalanceGroup": m.RebalanceGroup,
-    "FreezeGroup": m.FreezeGroup,
-    "QuarantineGroup": m.QuarantineGroup,
-    "DrainMember": m.DrainMember,
-    "PlanGroup": m.PlanGroup,
-    "DeleteOffsets": m.DeleteOffsets,
-    "PutTopic": m.PutTopic,
-    "GetTopic": m.GetTopic,
-    "DeleteTopic": m.DeleteTopic,
-    "ListTopics": m.ListTopics,
-}
-REMOVE_MEMBERS = _rpc(ADMIN, admin_pb2, "RemoveMembers", m.LeaveGroup)
+REMOVE_MEMBERS = _rpc(replace(CALLS[m.LeaveGroup], service=ADMIN), "RemoveMembers")
 """The same request as `LeaveGroup`, but `by_admin`."""
 
 RPCS: Mapping[type[Request], Rpc] = MappingProxyType(
-    {request: _rpc(COORDINATOR, coordinator_pb2, name, request) for name, request in _COORDINATOR_RPCS.items()}
-    | {request: _rpc(ADMIN, admin_pb2, name, request) for name, request in _ADMIN_RPCS.items()}
+    {call.request: _rpc(call) for call in CALLS.values() if call.service}
 )
 
 

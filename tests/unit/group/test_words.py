@@ -454,8 +454,8 @@ NOT_FOUND, INVALID, UNKNOWN = ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INVALID_GR
 def test_an_unknown_group_and_a_missing_name_differ(
     request_: m.GroupRequest, unknown: ErrorCode, unnamed: ErrorCode
 ) -> None:
-    assert an_empty_shard().ask(request_).error is unknown  # type: ignore[arg-type]
-    assert an_empty_shard().ask(replace(request_, group_id="")).error is unnamed  # type: ignore[arg-type]
+    assert an_empty_shard().ask(request_).error is unknown
+    assert an_empty_shard().ask(replace(request_, group_id="")).error is unnamed
 
 
 def test_heartbeats_of_many_are_refused_one_by_one() -> None:

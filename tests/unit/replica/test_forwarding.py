@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import (
@@ -26,7 +27,6 @@ from rota.protocol.messages import (
     MemberHeartbeat,
     Protocol,
     Request,
-    refuse,
 )
 from rota.replica.forwarding import (
     ANSWER_MS,

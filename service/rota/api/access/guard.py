@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from rota.access.actions import (
     LOCATE,
-    POSSIBLE_NEEDS,
     READ_JOURNAL,
     SCRAPE,
     WATCH,
@@ -31,6 +30,7 @@ from rota.api.access.meters import PARKED, STREAM, Meters
 from rota.api.access.meters import WATCH as A_WATCH
 from rota.api.access.open_work import Check, End, Ending, OpenWork, ParkedCall
 from rota.api.ports import ServedCoordinator
+from rota.protocol.calls import CALLS, refuse
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
@@ -47,7 +47,6 @@ from rota.protocol.messages import (
     Request,
     VerifyFence,
     parks_for_ms,
-    refuse,
 )
 from rota.replica.forwarding import Submitted
 from rota.replica.ports import Answer, Cancel, JournalEvent, ShardOwner, unpark
@@ -168,11 +167,11 @@ class Guard:
 
         So that the bodies of callers that have no business here are neither awaited nor parsed.
         """
-        self.current().check_any(POSSIBLE_NEEDS[request], namespace, name)
+        self.current().check_any(CALLS[request].needs, namespace, name)
 
     def admit_undecoded(self, request: type[Request]) -> None:
         """The same where even the namespace is in the message: raise where the caller may do this nowhere."""
-        self.current().check_ever(POSSIBLE_NEEDS[request])
+        self.current().check_ever(CALLS[request].needs)
 
     def hold(self, check: Check, end: End) -> AbstractContextManager[None]:
         """Check this caller's work for as long as it is open, and end it where the check raises."""

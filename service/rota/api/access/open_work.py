@@ -15,8 +15,8 @@ from contextvars import copy_context
 from typing import Protocol, TypeVar
 
 from rota.api.ports import ServedCoordinator
+from rota.protocol.calls import refuse
 from rota.protocol.errors import RejectedRequest
-from rota.protocol.messages import refuse
 from rota.replica.forwarding import Submitted
 from rota.replica.ports import Answer, Cancel, unpark
 

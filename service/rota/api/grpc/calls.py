@@ -21,6 +21,7 @@ from rota.api.large import begin_reading, is_large
 from rota.api.ports import ServedCoordinator
 from rota.observability import tracing
 from rota.observability.metrics import Metrics
+from rota.protocol.calls import COORDINATOR
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
@@ -50,7 +51,7 @@ from rota.wire.heartbeats import (
 from rota.wire.protobuf import parse
 from rota.wire.repeated import RepeatedAnswers
 from rota.wire.routes import decode_path
-from rota.wire.rpcs import COORDINATOR, REMOVE_MEMBERS, RPCS, Rpc
+from rota.wire.rpcs import REMOVE_MEMBERS, RPCS, Rpc
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 MARGIN_MS = 100

@@ -31,10 +31,10 @@ from rota.api.grpc.watching import Watching
 from rota.api.known_methods import add_methods, lasting_server
 from rota.grpc_polling import keep_polling
 from rota.observability.metrics import Metrics
+from rota.protocol.calls import ADMIN, COORDINATOR
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.limits import Limits
 from rota.v1 import access_pb2, admin_pb2, coordinator_pb2
-from rota.wire.rpcs import ADMIN, COORDINATOR
 
 READINESS_INTERVAL_S = 0.1
 SLACK_BYTES = 1024 * 1024

@@ -22,7 +22,6 @@ from rota.api.http.handlers import FenceKeys, Handlers, no_fence_keys, no_namesp
 from rota.api.http.heartbeats import HeartbeatEndpoint
 from rota.api.http.member_calls import MemberCalls
 from rota.api.http.openapi import build_openapi
-from rota.api.http.operations import OPERATIONS
 from rota.api.http.origins import UNPROVEN, OriginCheck, explain
 from rota.api.http.rendered import (
     CALLER_GONE,
@@ -38,16 +37,15 @@ from rota.api.ports import ServedCoordinator
 from rota.observability import tracing
 from rota.observability.metrics import Metrics
 from rota.observability.printable import printable
+from rota.protocol.calls import CALLS, GROUP_PATH
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat
-from rota.wire.routes import PREFIX, ROUTES
 
 Handler = Callable[[HttpRequest], Awaitable[ASGIApp]]
 
 JWKS_PATH = "/.well-known/jwks.json"
 DOCUMENT_PATH = "/openapi.json"
-_GROUP = PREFIX + "/groups/{group_id}"
 _MOST_QUOTED = 200
 """Characters of an unknown path that its rejection repeats."""
 
@@ -134,15 +132,16 @@ class HttpApi:
 
     def _routes(self) -> dict[str, dict[str, Handler]]:
         routes: dict[str, dict[str, Handler]] = defaultdict(dict)
-        for operation in OPERATIONS:
-            route = ROUTES[type(operation.request)]
-            call = partial(self._handlers.call, route=route, operation=operation.operation_id)
-            handle = self._heartbeats.answer if route.request is Heartbeat else call
-            routes[route.path][route.method] = self._answering(handle, operation.operation_id)
+        for call in CALLS.values():
+            if call.path:
+                handle = (
+                    self._heartbeats.answer if call.request is Heartbeat else partial(self._handlers.call, call=call)
+                )
+                routes[call.path][call.method] = self._answering(handle, call.operation)
         removal = self._answering(self._handlers.remove_member, "membersRemove")
-        routes[_GROUP + "/members/{member_id:path}"]["DELETE"] = removal
-        routes[_GROUP + "/coordinator"]["GET"] = self._answering(self._handlers.locate, "coordinatorFind")
-        routes[_GROUP + "/events"]["GET"] = self._open_stream
+        routes[GROUP_PATH + "/members/{member_id:path}"]["DELETE"] = removal
+        routes[GROUP_PATH + "/coordinator"]["GET"] = self._answering(self._handlers.locate, "coordinatorFind")
+        routes[GROUP_PATH + "/events"]["GET"] = self._open_stream
         routes["/v1/events"]["GET"] = self._answering(self._handlers.read_journal, "journalRead")
         routes["/v1/whoami"]["GET"] = self._answering(self._handlers.who_am_i, "whoAmI")
         routes["/v1/namespaces"]["GET"] = self._answering(self._handlers.list_namespaces, "namespacesList")

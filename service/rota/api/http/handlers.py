@@ -28,11 +28,12 @@ from rota.api.http.shapes import JOURNAL_QUERY, REMOVE_MEMBER_QUERY, Coordinator
 from rota.api.http.waiting import call_while_there
 from rota.api.ports import ServedCoordinator
 from rota.observability.metrics import METRICS_MEDIA_TYPE, Metrics
+from rota.protocol.calls import Call
 from rota.protocol.errors import ErrorCode, no_member
 from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinGroup, LeaveGroup, LeaveReply, LeavingMember, Request
 from rota.replica.ports import JournalEvent
-from rota.wire.routes import Carrier, Route, decode_path, read_query
+from rota.wire.routes import REQUESTS, decode_path, read_query
 from rota.wire.shapes import invalid
 from rota.wire.status import Remedy
 
@@ -64,23 +65,24 @@ class Handlers:
     admission: Admission
     needs_restart: Callable[[], bool]
 
-    async def call(self, http: HttpRequest, route: Route, operation: str) -> Rendered:
-        """Any request of the protocol: decode it as its route says, call, encode."""
-        if route.carrier is Carrier.BODY:
-            request = await self._read_body(http, route)
+    async def call(self, http: HttpRequest, call: Call) -> Rendered:
+        """Any request of the protocol: decode it as its row says, call, encode."""
+        if call.has_body:
+            request = await self._read_body(http, call.request)
         else:
-            request = read_query(route, http.path_params, http.query_params.multi_items(), self.limits)
-        return render_answer(await call_while_there(self.coordinator, request, http.receive, self.metrics, operation))
+            request = read_query(call.request, http.path_params, http.query_params.multi_items(), self.limits)
+        answer = await call_while_there(self.coordinator, request, http.receive, self.metrics, call.operation)
+        return render_answer(answer)
 
-    async def _read_body(self, http: HttpRequest, route: Route) -> Request:
+    async def _read_body(self, http: HttpRequest, kind: type[Request]) -> Request:
         check_no_query(http.scope)
         names = decode_path(http.path_params)
-        self.admission.admit_unread(route.request, names["namespace"], names.get("group_id") or names.get("topic", ""))
+        self.admission.admit_unread(kind, names["namespace"], names.get("group_id") or names.get("topic", ""))
         request: Request = await receive_document(
             http.scope,
             http.receive,
             self.limits.request_max_bytes,
-            lambda body: route.shape.read(body, self.limits, **names),
+            lambda body: REQUESTS[kind].read(body, self.limits, **names),
         )
         if isinstance(request, JoinGroup):
             return replace(request, host=http.client.host if http.client else "")

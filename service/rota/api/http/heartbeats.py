@@ -23,7 +23,7 @@ from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatManyReply, MemberHeartbeat
 from rota.protocol.values import AtMost, Wait, doc
 from rota.replica.ports import Answer
-from rota.wire.routes import ROUTES, decode_path
+from rota.wire.routes import REQUESTS, decode_path
 from rota.wire.shapes import Shape, invalid
 
 OPERATION = "heartbeat"
@@ -119,7 +119,7 @@ class HeartbeatBatch(msgspec.Struct, frozen=True):
     ] = None
 
 
-_HEARTBEAT = ROUTES[Heartbeat].shape
+_HEARTBEAT = REQUESTS[Heartbeat]
 HEARTBEAT_BATCH = Shape(HeartbeatBatch, closed=True)
 
 

@@ -22,12 +22,12 @@ from rota.api.access.guard import ADMIT_ALL, Guard
 from rota.api.access.identity import CURRENT, NO_CREDENTIALS, ORIGIN, Credentials, Identity
 from rota.api.http.credentials import NOTE_HEADER
 from rota.api.http.heartbeats import OPERATION, Batch, read_heartbeat, render_heartbeats
-from rota.api.http.operations import OPERATIONS
 from rota.api.http.origins import OriginCheck
 from rota.api.http.rendered import CALLER_GONE, Header, Rendered, render_answer, render_failure
 from rota.api.ports import ServedCoordinator
 from rota.observability import tracing
 from rota.observability.metrics import Count, Metrics
+from rota.protocol.calls import CALLS
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
 from rota.protocol.limits import Limits
@@ -44,7 +44,7 @@ from rota.protocol.messages import (
 )
 from rota.replica.forwarding import Submitted
 from rota.replica.ports import Answer, Cancel, unpark
-from rota.wire.routes import ROUTES
+from rota.wire.routes import REQUESTS
 
 MAX_BODY_BYTES = 64 * 1024
 
@@ -95,8 +95,6 @@ class MemberCalls:
         self.guard = guard
         self.admission = guard or ADMIT_ALL
         self.origins = origins
-        self.operations = {type(each.request): each.operation_id for each in OPERATIONS}
-        """The names under which metrics count requests."""
         self.proxies = Proxies()
         """The proxies that may name a client's address. The server sets them before the first connection."""
         self.max_body_bytes = min(MAX_BODY_BYTES, limits.request_max_bytes)
@@ -167,7 +165,7 @@ class Sender:
 
     def _answer(self, head: Head, body: bytes) -> Rendered | PendingAnswer | None:
         calls = self._calls
-        operation, coordinator = calls.operations[head.call], calls.coordinator
+        operation, coordinator = CALLS[head.call].operation, calls.coordinator
         try:
             calls.admission.admit_unread(head.call, head.namespace, head.group_id)
             request: Any = read_body(head, body, calls.limits)
@@ -203,7 +201,7 @@ def read_body(head: Head, body: bytes, limits: Limits) -> MemberCall | None:
     if head.call is not Heartbeat:
         if head.call is JoinGroup:
             path["host"] = head.origin
-        request: MemberCall = ROUTES[head.call].shape.read(body, limits, **path)
+        request: MemberCall = REQUESTS[head.call].read(body, limits, **path)
         return request
     beats = read_heartbeat(body, path, limits)
     if not isinstance(beats, Batch):

@@ -11,14 +11,26 @@ from typing import Any
 from rota.api.http import openapi_parts as parts
 from rota.api.http.heartbeats import HEARTBEAT_BATCH
 from rota.api.http.openapi_special import special_paths
-from rota.api.http.operations import OPERATIONS, TAGS, Operation
+from rota.protocol.calls import CALLS, Call, Tag
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, JoinReply, SyncReply
 from rota.protocol.values import REQUIRED
-from rota.wire.replies import SHAPES, encode_reply
-from rota.wire.routes import ROUTES, Carrier, Route, encode_request
+from rota.wire.replies import SHAPES
+from rota.wire.routes import REQUESTS
+from rota.wire.shapes import Shape
 
 Json = dict[str, Any]
+
+TAGS = {
+    Tag.MEMBERSHIP: "Join a group, agree on a generation, fetch your share, stay alive, leave.",
+    Tag.OFFSETS: "Progress per topic and partition, fenced by the generation.",
+    Tag.FENCES: "The leader, and whether a fencing token is still current.",
+    Tag.GROUPS: "Look at groups and administer them.",
+    Tag.TOPICS: "Named things with a number of partitions.",
+    Tag.EVENTS: "The journal: each change of a group, its reason, and its cause.",
+    Tag.ACCESS: "The caller's identity and permissions.",
+    Tag.SERVER: "Is the process up, can it take part, how is it doing.",
+}
 
 _DESCRIPTION = """\
 Kafka's classic group protocol over HTTP: join a group, agree on a generation, get your share, keep heartbeating.
@@ -32,9 +44,9 @@ Bytes are standard base64, times are integers that end in `_ms`. Calls with `wai
 def build_openapi(limits: Limits, *, guarded: bool = True) -> Json:
     """The whole document for a server with these limits. `guarded`: callers must authenticate."""
     paths: dict[str, Json] = defaultdict(dict)
-    for operation in OPERATIONS:
-        route = ROUTES[type(operation.request)]
-        paths[route.path][route.method.lower()] = _operation(operation, route, limits)
+    for call in CALLS.values():
+        if call.path:
+            paths[call.path][call.method.lower()] = _operation(call, limits)
     for path, methods in special_paths(limits).items():
         paths[path] |= methods
     for described in (described for methods in paths.values() for described in methods.values()):
@@ -58,48 +70,41 @@ def build_openapi(limits: Limits, *, guarded: bool = True) -> Json:
     }
 
 
-def _operation(operation: Operation, route: Route, limits: Limits) -> Json:
-    reads_body = route.carrier is Carrier.BODY
+def _operation(call: Call, limits: Limits) -> Json:
+    shape = REQUESTS[call.request]
     described: Json = {
-        "operationId": operation.operation_id,
-        "tags": [operation.tag],
-        "summary": operation.summary,
-        "parameters": parts.path_parameters(route.path_parameters),
+        "operationId": call.operation,
+        "tags": [call.tag],
+        "summary": call.summary,
+        "parameters": parts.path_parameters(call.path_names),
     }
-    if reads_body:
-        described["requestBody"] = _request_body(operation, route)
+    if call.has_body:
+        described["requestBody"] = _request_body(call, shape)
     else:
-        described["parameters"] += parts.query_parameters(route.shape, limits)
-    codes = (*operation.errors, *parts.COORDINATOR_ERRORS)
-    described["responses"] = _successes(operation) | parts.error_responses(
-        codes, reads_body=reads_body, bounded=bool(route.shape.entries)
+        described["parameters"] += parts.query_parameters(shape, limits)
+    codes = (*call.errors, *parts.COORDINATOR_ERRORS)
+    described["responses"] = _successes(call) | parts.error_responses(
+        codes, reads_body=call.has_body, bounded=bool(shape.entries)
     )
     return described
 
 
-def _request_body(operation: Operation, route: Route) -> Json:
-    schema: Json = _ref(route.shape.title)
-    examples: Json = {"one": {"value": encode_request(operation.request).body}}
-    if isinstance(operation.request, Heartbeat):
+def _request_body(call: Call, shape: Shape) -> Json:
+    schema: Json = _ref(shape.title)
+    if call.request is Heartbeat:
         schema = {"anyOf": [schema, _ref(HEARTBEAT_BATCH.title)]}
-        one = {"member_id": operation.request.member_id, "generation_id": operation.request.generation_id}
-        examples["several"] = {"value": {"members": [one]}}
     # Where nothing has to be said, nothing need be sent.
-    required = any(entry.default is REQUIRED for entry in route.shape.entries)
-    return {"required": required, "content": {"application/json": {"schema": schema, "examples": examples}}}
+    required = any(entry.default is REQUIRED for entry in shape.entries)
+    return {"required": required, "content": {"application/json": {"schema": schema}}}
 
 
-def _successes(operation: Operation) -> Json:
-    reply = operation.reply
-    schema: Json = _ref(SHAPES[type(reply)].title)
-    example = {**encode_reply(reply), "revision": 42, "epoch": 3}
-    if isinstance(operation.request, Heartbeat):
+def _successes(call: Call) -> Json:
+    schema: Json = _ref(SHAPES[call.reply].title)
+    if call.request is Heartbeat:
         schema = {"anyOf": [schema, _ref("HeartbeatBatchReply")]}
-    described: Json = {
-        "200": {"description": "Done.", "content": {"application/json": {"schema": schema, "example": example}}}
-    }
-    if isinstance(reply, (JoinReply, SyncReply)):
-        described["202"] = parts.pending_response(isinstance(reply, JoinReply))
+    described: Json = {"200": {"description": "Done.", "content": {"application/json": {"schema": schema}}}}
+    if call.reply in (JoinReply, SyncReply):
+        described["202"] = parts.pending_response(call.reply is JoinReply)
     return described
 
 

@@ -11,12 +11,13 @@ import msgspec
 from rota.api.access.inquiry import CanIReply, NamespacesReply, WhoAmIReply
 from rota.api.http.heartbeats import HEARTBEAT_BATCH
 from rota.api.http.shapes import Coordinator, Event, HeartbeatBatchReply, JournalReply
+from rota.protocol.calls import CALLS
 from rota.protocol.errors import ErrorCode, LinesPruned
 from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
 from rota.protocol.limits import MAX_SAFE_INTEGER, Limits
 from rota.wire.problems import PROBLEM_MEDIA_TYPE, problem_document
 from rota.wire.replies import SHAPES
-from rota.wire.routes import ROUTES, Carrier
+from rota.wire.routes import REQUESTS
 from rota.wire.shapes import Shape
 from rota.wire.status import STATUS, Remedy
 
@@ -116,7 +117,7 @@ def _selector_or(schema: Json) -> Json:
 
 def component_schemas(limits: Limits) -> Json:
     """Every named schema: requests, replies, problems, error codes."""
-    requests = [route.shape for route in ROUTES.values() if route.carrier is Carrier.BODY and route.shape.entries]
+    requests = [shape for kind, shape in REQUESTS.items() if CALLS[kind].has_body and shape.entries]
     closed = _schemas([shape.read_type(limits) for shape in (*requests, HEARTBEAT_BATCH)])
     for schema in closed.values():
         _admit_null(schema)

@@ -6,17 +6,15 @@ from typing import Any
 
 from rota.api.access.inquiry import CAN_I_QUERY
 from rota.api.http import openapi_parts as parts
-from rota.api.http.operations import ACCESS, EVENTS, FENCES, GROUPS, SERVER
 from rota.api.http.shapes import JOURNAL_QUERY, REMOVE_MEMBER_QUERY, WATCH_QUERY
 from rota.observability.metrics import METRICS_MEDIA_TYPE
+from rota.protocol.calls import GROUP_PATH, Tag
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.wire.problems import PRUNED_EVENT
-from rota.wire.routes import PREFIX
 
 Json = dict[str, Any]
 
-_GROUP = PREFIX + "/groups/{group_id}"
 _GROUP_PARAMETERS = ("namespace", "group_id")
 _REFUSALS = (ErrorCode.UNAUTHENTICATED, ErrorCode.GROUP_AUTHORIZATION_FAILED)
 _UNAVAILABLE = (ErrorCode.COORDINATOR_NOT_AVAILABLE,)
@@ -48,9 +46,9 @@ _LAST_EVENT_ID = {
 
 def special_paths(limits: Limits) -> dict[str, Json]:
     return {
-        _GROUP + "/members/{member_id}": {"delete": _remove_member(limits)},
-        _GROUP + "/coordinator": {"get": _find_coordinator()},
-        _GROUP + "/events": {"get": _watch(limits)},
+        GROUP_PATH + "/members/{member_id}": {"delete": _remove_member(limits)},
+        GROUP_PATH + "/coordinator": {"get": _find_coordinator()},
+        GROUP_PATH + "/events": {"get": _watch(limits)},
         "/v1/events": {"get": _read_journal(limits)},
         "/v1/whoami": {"get": _who_am_i()},
         "/v1/namespaces": {"get": _list_namespaces()},
@@ -86,7 +84,7 @@ def _remove_member(limits: Limits) -> Json:
     codes = (ErrorCode.INVALID_GROUP_ID, ErrorCode.UNKNOWN_MEMBER_ID, *parts.COORDINATOR_ERRORS)
     return _described(
         "membersRemove",
-        GROUPS,
+        Tag.GROUPS,
         "Remove a member, as an administrator. The group rebalances at once.",
         [
             *parts.path_parameters((*_GROUP_PARAMETERS, "member_id")),
@@ -112,7 +110,7 @@ def _find_coordinator() -> Json:
     codes = (ErrorCode.INVALID_GROUP_ID, *parts.COORDINATOR_ERRORS)
     return _described(
         "coordinatorFind",
-        GROUPS,
+        Tag.GROUPS,
         "Which replica coordinates this group.",
         parts.path_parameters(_GROUP_PARAMETERS),
         _json("Coordinator", example) | parts.error_responses(codes, reads_body=False),
@@ -131,7 +129,7 @@ def _watch(limits: Limits) -> Json:
     codes = (ErrorCode.INVALID_GROUP_ID, ErrorCode.REVISION_OUT_OF_RANGE, *parts.COORDINATOR_ERRORS)
     return _described(
         "groupsWatch",
-        EVENTS,
+        Tag.EVENTS,
         "Follow a group's journal, live.",
         [*parts.path_parameters(_GROUP_PARAMETERS), *parts.query_parameters(WATCH_QUERY, limits), _LAST_EVENT_ID],
         {
@@ -144,7 +142,7 @@ def _watch(limits: Limits) -> Json:
 def _read_journal(limits: Limits) -> Json:
     return _described(
         "journalRead",
-        EVENTS,
+        Tag.EVENTS,
         "Read a shard's journal, in order and without gaps.",
         parts.query_parameters(JOURNAL_QUERY, limits),
         _json("JournalReply", {"events": [_EVENT_EXAMPLE], "revision": 42, "epoch": 3})
@@ -171,14 +169,14 @@ def _who_am_i() -> Json:
     }
     errors = _kept(parts.error_responses(_REFUSALS, reads_body=False), "401", "500")
     summary = "The caller's identity, its proof, and the rules that apply to it."
-    return _described("whoAmI", ACCESS, summary, [], _json("WhoAmIReply", example) | errors) | _WHOEVER
+    return _described("whoAmI", Tag.ACCESS, summary, [], _json("WhoAmIReply", example) | errors) | _WHOEVER
 
 
 def _list_namespaces() -> Json:
     errors = _kept(parts.error_responses(parts.COORDINATOR_ERRORS, reads_body=False), "400", "401", "500", "503")
     summary = "The namespaces that the caller may read."
     example = {"namespaces": ["default", "staging"]}
-    return _described("namespacesList", GROUPS, summary, [], _json("NamespacesReply", example) | errors) | _WHOEVER
+    return _described("namespacesList", Tag.GROUPS, summary, [], _json("NamespacesReply", example) | errors) | _WHOEVER
 
 
 def _can_i(limits: Limits) -> Json:
@@ -187,7 +185,7 @@ def _can_i(limits: Limits) -> Json:
     errors = parts.error_responses((*_REFUSALS, ErrorCode.INVALID_GROUP_ID), reads_body=False)
     responses = _json("CanIReply", example) | _kept(errors, "400", "401", "500")
     summary = "Whether the rules let the caller do this, and which one decides."
-    return _described("canI", ACCESS, summary, parts.query_parameters(CAN_I_QUERY, limits), responses) | _WHOEVER
+    return _described("canI", Tag.ACCESS, summary, parts.query_parameters(CAN_I_QUERY, limits), responses) | _WHOEVER
 
 
 def _kept(responses: Json, *statuses: str) -> Json:
@@ -200,7 +198,7 @@ def _probe(operation_id: str, summary: str, outcome: str) -> Json:
     errors = parts.error_responses(_UNAVAILABLE, reads_body=False)
     kept = _kept(errors, "500", "503")
     responses = {"200": {"description": "Yes.", "content": content}, **kept}
-    return _described(operation_id, SERVER, summary, [], responses) | _OPEN
+    return _described(operation_id, Tag.SERVER, summary, [], responses) | _OPEN
 
 
 def _fence_keys() -> Json:
@@ -214,7 +212,7 @@ def _fence_keys() -> Json:
     errors = parts.error_responses((), reads_body=False)
     responses = {"200": {"description": "A JWK set; empty without keys.", "content": content}, "500": errors["500"]}
     summary = "The public keys that fencing tokens are checked with."
-    return _described("fenceKeys", FENCES, summary, [], responses) | _OPEN
+    return _described("fenceKeys", Tag.FENCES, summary, [], responses) | _OPEN
 
 
 def _metrics() -> Json:
@@ -222,4 +220,4 @@ def _metrics() -> Json:
     errors = parts.error_responses(_REFUSALS, reads_body=False)
     kept = _kept(errors, "401", "403", "500")
     responses = {"200": {"description": "Prometheus' text format.", "content": content}, **kept}
-    return _described("metrics", SERVER, "Metrics for Prometheus.", [], responses)
+    return _described("metrics", Tag.SERVER, "Metrics for Prometheus.", [], responses)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rota.protocol.messages import REPLY_OF, Request
+from rota.protocol.calls import REPLY_OF
+from rota.protocol.messages import Request
 from rota.replica.forwarding import as_moved
 from rota.replica.ports import Answer
 from rota.wire.envelopes import MalformedEnvelope, Packed, pack, pack_answers, unpack_answer, unpack_answers

@@ -18,11 +18,12 @@ from rota.client.transports.owners import Owners
 from rota.client.transports.port import GroupEvent
 from rota.client.transports.rpc import ELSEWHERE, Channels, problem_in, refusal
 from rota.credentials import Credentials
+from rota.protocol.calls import ADMIN, refuse
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import Request, refuse
+from rota.protocol.messages import Request
 from rota.v1.admin_pb2 import WatchGroupRequest, WatchGroupResponse
 from rota.wire.replies import MalformedReply, Received
-from rota.wire.rpcs import ADMIN, rpc_of
+from rota.wire.rpcs import rpc_of
 
 _WATCH = f"/{ADMIN}/WatchGroup"
 _ENDS = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})

@@ -7,9 +7,9 @@ import grpc
 from rota.client.transports.owner_search import Ask, OwnerReport
 from rota.client.transports.owners import Group, OwnerOutOfReach
 from rota.client.transports.rpc import Channels
+from rota.protocol.calls import COORDINATOR
 from rota.protocol.defaults import CONNECT_TIMEOUT_MS
 from rota.v1.coordinator_pb2 import FindCoordinatorRequest, FindCoordinatorResponse
-from rota.wire.rpcs import COORDINATOR
 
 _TIMEOUT_S = CONNECT_TIMEOUT_MS / 1000
 _PATH = f"/{COORDINATOR}/FindCoordinator"

@@ -27,13 +27,14 @@ from rota.client.transports.port import GroupEvent
 from rota.client.transports.sse import events_of
 from rota.credentials import Credentials, CredentialsError
 from rota.observability.tracing import carried
+from rota.protocol.calls import NAMESPACE_PATH, refuse
 from rota.protocol.defaults import CONNECT_TIMEOUT_MS, STREAM_SILENCE_MS
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import Request, refuse
+from rota.protocol.messages import Request
 from rota.wire.documents import dump_document
 from rota.wire.problems import PRUNED_EVENT
 from rota.wire.replies import Received
-from rota.wire.routes import PREFIX, Target, encode_request
+from rota.wire.routes import Target, encode_request
 
 _CONNECT_TIMEOUT_S = CONNECT_TIMEOUT_MS / 1000
 _ELSEWHERE = frozenset(
@@ -100,7 +101,7 @@ class HttpTransport:
 
     async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
         """As `Transport.watch`."""
-        path = f"{PREFIX.format(namespace=namespace)}/groups/{group_id}/events"
+        path = f"{NAMESPACE_PATH.format(namespace=namespace)}/groups/{group_id}/events"
         query = {} if after_revision is None else {"after": str(after_revision)}
         no_end = httpx.Timeout(STREAM_SILENCE_MS / 1000, connect=_CONNECT_TIMEOUT_S)
         address = self._base_urls[self._current]

@@ -12,12 +12,12 @@ from rota.client.errors import CoordinatorError, CoordinatorUnreachable, error_i
 from rota.client.transports.causes import foreign, foreign_status
 from rota.client.transports.port import GroupEvent
 from rota.client.transports.sse import ServerSentEvent
+from rota.protocol.calls import REPLY_OF, refuse
 from rota.protocol.errors import ErrorCode, RejectedRequest
-from rota.protocol.messages import JoinReply, LeaveGroup, LeaveReply, LeftMember, Reply, Request, refuse
+from rota.protocol.messages import JoinReply, LeaveGroup, LeaveReply, LeftMember, Reply, Request
 from rota.wire.documents import parse_document
 from rota.wire.problems import Problem, decode_problem, detail_at, retry_after_ms, unknown_code
 from rota.wire.replies import MalformedReply, Received, decode_reply
-from rota.wire.routes import ROUTES
 
 MAX_REPLY_BYTES = 256 * 1024 * 1024
 """Far above the members of the largest group, with the metadata of each."""
@@ -67,7 +67,7 @@ def received_of(request: Request, answer: HttpAnswer, address: str) -> Received:
     if document is None:
         raise foreign(f"the answer from {address} is no JSON object")
     try:
-        return decode_reply(ROUTES[type(request)].reply, document)
+        return decode_reply(REPLY_OF[type(request)], document)
     except MalformedReply as error:
         raise foreign(f"the answer from {address} is no reply of Rota's ({error})") from error
 

@@ -10,7 +10,7 @@ import msgspec
 
 from rota.client.transports.owner_search import Ask, OwnerReport
 from rota.client.transports.owners import Group, OwnerOutOfReach
-from rota.wire.routes import PREFIX
+from rota.protocol.calls import NAMESPACE_PATH
 
 
 class _Coordinator(msgspec.Struct):
@@ -28,7 +28,7 @@ def asking_over_http(http: httpx.AsyncClient) -> Ask:
     async def ask(group: Group, at: str) -> OwnerReport:
         namespace, group_id = (quote(name, safe="") for name in group)
         try:
-            response = await http.get(f"{at}{PREFIX.format(namespace=namespace)}/groups/{group_id}/coordinator")
+            response = await http.get(f"{at}{NAMESPACE_PATH.format(namespace=namespace)}/groups/{group_id}/coordinator")
             found = msgspec.json.decode(response.raise_for_status().content, type=_Coordinator)
         except Exception as error:
             # Nothing depends on this call: whatever it fails with, requests go to the listed addresses.

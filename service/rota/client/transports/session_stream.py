@@ -14,9 +14,9 @@ from google.protobuf.message import DecodeError
 from rota.client.errors import CoordinatorUnreachable
 from rota.client.transports.causes import broken, closed, foreign
 from rota.client.transports.rpc import Channels, problem_in
+from rota.protocol.calls import COORDINATOR
 from rota.v1.coordinator_pb2 import SessionEvent, SessionOptions, SessionRequest
 from rota.wire.batching import dump_next, split_batch
-from rota.wire.rpcs import COORDINATOR
 
 _PATH = f"/{COORDINATOR}/Session"
 _log = logging.getLogger(__name__)

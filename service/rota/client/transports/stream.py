@@ -14,17 +14,10 @@ from rota.client.transports.rpc import ELSEWHERE, Channels, refusal
 from rota.client.transports.session_stream import SessionStream
 from rota.client.transports.waiting_beats import Beat, WaitingBeats, by_group
 from rota.credentials import Credentials
+from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
-from rota.protocol.messages import (
-    CommitOffsets,
-    Heartbeat,
-    JoinGroup,
-    LeaveGroup,
-    Request,
-    SyncGroup,
-    refuse,
-)
+from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup, Request, SyncGroup
 from rota.v1.coordinator_pb2 import SessionEvent
 from rota.wire.heartbeats import read_results, write_many
 from rota.wire.problems import Problem, bounded_retry_after_ms, error_code

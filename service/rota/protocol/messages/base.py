@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_WAIT_MS
 
 NO_GENERATION = -1
@@ -20,10 +21,27 @@ class Act(Struct, frozen=True):
     origin: str = ""
 
 
-class GroupRequest(Struct, frozen=True):
-    """A request to one group: the shard of its `key` decides it."""
+class Request(Struct, frozen=True):
+    """A request of the protocol. `rota.protocol.calls` has its reply and how it travels."""
 
     namespace: str
+
+    @property
+    def key(self) -> str:
+        """The name whose shard decides the request; empty if every shard has a part of the answer."""
+        return ""
+
+
+class Reply(Struct, frozen=True):
+    """The outcome is in `error`; the other fields hold their empty values when it is not `NONE`."""
+
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+
+
+class GroupRequest(Request, frozen=True):
+    """A request to one group: the shard of its `key` decides it."""
+
     group_id: str
 
     @property
@@ -31,10 +49,9 @@ class GroupRequest(Struct, frozen=True):
         return self.group_id
 
 
-class TopicRequest(Struct, frozen=True):
+class TopicRequest(Request, frozen=True):
     """A request about one topic of a namespace: the shard of its `key` decides it."""
 
-    namespace: str
     topic: str
 
     @property
@@ -42,14 +59,8 @@ class TopicRequest(Struct, frozen=True):
         return self.topic
 
 
-class NamespaceRequest(Struct, frozen=True):
+class NamespaceRequest(Request, frozen=True):
     """A request about a whole namespace: every shard has a part of the answer, so it has no key."""
-
-    namespace: str
-
-    @property
-    def key(self) -> str:
-        return ""
 
 
 class Parkable:

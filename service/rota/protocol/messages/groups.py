@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from msgspec import Struct
 
 from rota.protocol.defaults import DRAIN_GRANT_MS
-from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import NO_TOKEN
 from rota.protocol.limits import MAX_FALLS, MAX_FREEZE_MS, MAX_QUARANTINED
 from rota.protocol.messages.base import (
@@ -18,6 +17,7 @@ from rota.protocol.messages.base import (
     InMembersName,
     NamespaceRequest,
     Parkable,
+    Reply,
 )
 from rota.protocol.values import (
     INTERNAL,
@@ -66,15 +66,13 @@ class VerifyFence(GroupRequest, InMembersName, frozen=True):
     """Only with `sign`: a caller that may describe the group may check a fence, as resources do."""
 
 
-class FenceReply(Struct, frozen=True):
+class FenceReply(Reply, frozen=True):
     """`error` is `ILLEGAL_GENERATION` or `UNKNOWN_MEMBER_ID` where the fence does not hold.
 
     `MEMBER_ID_REQUIRED`: a member of this generation was taken over, so the request must name the member of the
     generation.
     """
 
-    error: ErrorCode = ErrorCode.NONE
-    detail: str = ""
     generation_id: Int64 = NO_GENERATION
     is_leader: bool = False
     is_member: bool = False
@@ -123,11 +121,9 @@ class Trouble(Struct, frozen=True):
 _TROUBLES = doc("What is wrong with the group, the worst first.")
 
 
-class DescribeReply(Struct, frozen=True):
+class DescribeReply(Reply, frozen=True):
     """A group as it stands; an unknown one is `Dead` with `GROUP_ID_NOT_FOUND`."""
 
-    error: ErrorCode = ErrorCode.NONE
-    detail: str = ""
     group_id: str = ""
     state: Annotated[str, _STATE] = "Dead"
     generation_id: Int64 = NO_GENERATION
@@ -194,9 +190,7 @@ class ListedGroup(Struct, frozen=True):
     troubles: Annotated[tuple[Trouble, ...], _TROUBLES] = ()
 
 
-class ListReply(Struct, frozen=True):
-    error: ErrorCode = ErrorCode.NONE
-    detail: str = ""
+class ListReply(Reply, frozen=True):
     groups: tuple[ListedGroup, ...] = ()
     more: Annotated[bool, INTERNAL] = False
     topic: Annotated[str, doc("The request's; empty from a release that does not list by topic.")] = ""
@@ -207,9 +201,8 @@ class DeleteGroup(GroupRequest, Audited, frozen=True):
     act: Annotated[Act | None, INTERNAL] = None
 
 
-class DeleteGroupReply(Struct, frozen=True):
-    error: ErrorCode = ErrorCode.NONE
-    detail: str = ""
+class DeleteGroupReply(Reply, frozen=True):
+    """The group is deleted."""
 
 
 class RebalanceGroup(GroupRequest, Audited, frozen=True):
@@ -220,11 +213,9 @@ class RebalanceGroup(GroupRequest, Audited, frozen=True):
     act: Annotated[Act | None, INTERNAL] = None
 
 
-class RebalanceReply(Struct, frozen=True):
+class RebalanceReply(Reply, frozen=True):
     """The rebalance is under way; `generation_id` is the one that ends with it."""
 
-    error: ErrorCode = ErrorCode.NONE
-    detail: str = ""
     generation_id: Annotated[Int64, doc("The one that the rebalance ends.")] = NO_GENERATION
 
 
@@ -236,11 +227,9 @@ class FreezeGroup(GroupRequest, Audited, frozen=True):
     act: Annotated[Act | None, INTERNAL] = None
 
 
-class FreezeReply(Struct, frozen=True):
+class FreezeReply(Reply, frozen=True):
     """None: the group is not frozen."""
 
-    error: ErrorCode = ErrorCode.NONE
-    detail: str = ""
     frozen_until_ms: Annotated[Int64 | None, doc("Since 1970 at the owner; null: the group is not frozen.")] = None
 
 
@@ -266,11 +255,9 @@ class QuarantineGroup(GroupRequest, Audited, frozen=True):
     act: Annotated[Act | None, INTERNAL] = None
 
 
-class QuarantineReply(Struct, frozen=True):
+class QuarantineReply(Reply, frozen=True):
     """The rule as it stands, and the units that are quarantined."""
 
-    error: ErrorCode = ErrorCode.NONE
-    detail: str = ""
     after_falls: Annotated[Int64, doc("0: no unit is quarantined any more.")] = 0
     max_units: Int64 = 1
     release_after_ms: Annotated[Int64, doc("0: until they are released.")] = 0
@@ -291,11 +278,9 @@ class DrainMember(GroupRequest, InMembersName, frozen=True):
     subject: Annotated[str, INTERNAL] = ""
 
 
-class DrainReply(Struct, frozen=True):
+class DrainReply(Reply, frozen=True):
     """`granted`, until `until_ms`; or `why_not`, for people. `leaving`: the members that have a permission."""
 
-    error: ErrorCode = ErrorCode.NONE
-    detail: str = ""
     granted: Annotated[bool, doc("Whether the member may leave now.")] = False
     until_ms: Annotated[Int64 | None, doc("When the permission is void.")] = None
     leaving: Annotated[tuple[str, ...], doc("The members that have a permission.")] = ()
@@ -311,11 +296,9 @@ class GetLeader(GroupRequest, Parkable, frozen=True):
     ] = None
 
 
-class LeaderReply(Struct, frozen=True):
+class LeaderReply(Reply, frozen=True):
     """The leader of the current generation, with its fencing token. Empty id: none now."""
 
-    error: ErrorCode = ErrorCode.NONE
-    detail: str = ""
     generation_id: Int64 = NO_GENERATION
     leader_id: Annotated[str, doc("Empty: there is no leader now.")] = ""
     group_instance_id: str | None = None

@@ -9,7 +9,7 @@ from msgspec import Struct
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import NO_TOKEN
 from rota.protocol.limits import SESSION_TIMEOUT_MS
-from rota.protocol.messages.base import NO_GENERATION, Act, Audited, GroupRequest, InMembersName, Parkable
+from rota.protocol.messages.base import NO_GENERATION, Act, Audited, GroupRequest, InMembersName, Parkable, Reply
 from rota.protocol.values import (
     INTERNAL,
     Assignment,
@@ -105,11 +105,9 @@ class JoinedMember(Struct, frozen=True):
     metadata: bytes
 
 
-class JoinReply(Struct, frozen=True):
+class JoinReply(Reply, frozen=True):
     """The generation a member is in. `pending`: the join phase goes on, call again with `member_id`."""
 
-    error: ErrorCode = ErrorCode.NONE
-    detail: str = ""
     pending: Annotated[bool, INTERNAL] = False
     member_id: str = ""
     generation_id: Int64 = NO_GENERATION
@@ -144,11 +142,9 @@ class SyncGroup(GroupRequest, Parkable, InMembersName, frozen=True):
     subject: Annotated[str, INTERNAL] = ""
 
 
-class SyncReply(Struct, frozen=True):
+class SyncReply(Reply, frozen=True):
     """A member's assignment in a generation. `pending`: the leader has not synced yet, call again."""
 
-    error: ErrorCode = ErrorCode.NONE
-    detail: str = ""
     pending: Annotated[bool, INTERNAL] = False
     generation_id: Int64 = NO_GENERATION
     protocol_type: str | None = None
@@ -172,11 +168,9 @@ class Heartbeat(GroupRequest, Parkable, InMembersName, frozen=True):
     subject: Annotated[str, INTERNAL] = ""
 
 
-class HeartbeatReply(Struct, frozen=True):
+class HeartbeatReply(Reply, frozen=True):
     """The group's state. A `generation_id` above the member's own means: sync again (resync)."""
 
-    error: ErrorCode = ErrorCode.NONE
-    detail: str = ""
     generation_id: Int64 = NO_GENERATION
     state: str = ""
     entered: Annotated[JoinReply | None, INTERNAL] = None
@@ -215,11 +209,9 @@ class HeartbeatError(Struct, frozen=True):
     detail: str = ""
 
 
-class HeartbeatManyReply(Struct, frozen=True):
+class HeartbeatManyReply(Reply, frozen=True):
     """The group's state. Members that are not in `errors` live."""
 
-    error: ErrorCode = ErrorCode.NONE
-    detail: str = ""
     generation_id: Int64 = NO_GENERATION
     state: str = ""
     errors: tuple[HeartbeatError, ...] = ()
@@ -255,7 +247,5 @@ class LeftMember(Struct, frozen=True):
     error: ErrorCode
 
 
-class LeaveReply(Struct, frozen=True):
-    error: ErrorCode = ErrorCode.NONE
-    detail: str = ""
+class LeaveReply(Reply, frozen=True):
     members: tuple[LeftMember, ...] = ()

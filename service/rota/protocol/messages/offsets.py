@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_RETENTION_TIME_MS
-from rota.protocol.messages.base import NO_GENERATION, Act, Audited, GroupRequest, InMembersName
+from rota.protocol.messages.base import NO_GENERATION, Act, Audited, GroupRequest, InMembersName, Reply
 from rota.protocol.values import (
     INT32_MAX,
     INTERNAL,
@@ -83,9 +83,7 @@ class PartitionResult(Struct, frozen=True):
     error: ErrorCode = ErrorCode.NONE
 
 
-class CommitReply(Struct, frozen=True):
-    error: ErrorCode = ErrorCode.NONE
-    detail: str = ""
+class CommitReply(Reply, frozen=True):
     partitions: tuple[PartitionResult, ...] = ()
 
 
@@ -119,9 +117,7 @@ class FetchedOffset(Struct, frozen=True):
     topic_id: Annotated[Int64 | None, doc("Another one after the topic was deleted: commits may repeat it.")] = None
 
 
-class FetchReply(Struct, frozen=True):
-    error: ErrorCode = ErrorCode.NONE
-    detail: str = ""
+class FetchReply(Reply, frozen=True):
     offsets: tuple[FetchedOffset, ...] = ()
 
 
@@ -130,7 +126,5 @@ class DeleteOffsets(GroupRequest, Audited, frozen=True):
     act: Annotated[Act | None, INTERNAL] = None
 
 
-class DeleteOffsetsReply(Struct, frozen=True):
-    error: ErrorCode = ErrorCode.NONE
-    detail: str = ""
+class DeleteOffsetsReply(Reply, frozen=True):
     partitions: tuple[PartitionResult, ...] = ()

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from rota.protocol.errors import ErrorCode
-from rota.protocol.messages.base import NO_GENERATION, GroupRequest
+from rota.protocol.messages.base import NO_GENERATION, GroupRequest, Reply
 from rota.protocol.messages.offsets import TopicPartitions
 from rota.protocol.values import INTERNAL, AtMost, Int64, LongText, PartitionCount, Text, Topic, Within, doc
 
@@ -83,7 +82,7 @@ class GroupSnapshot(Struct, frozen=True):
     """Units that the coordinator leaves out of each assignment, as `orders/3`."""
 
 
-class PlanReply(Struct, frozen=True):
+class PlanReply(Reply, frozen=True):
     """The group before and after.
 
     `moves` counts the partitions that go from one member to another, `moved` lists them. `least_moves` is the fewest
@@ -93,8 +92,6 @@ class PlanReply(Struct, frozen=True):
     those of the emptiest.
     """
 
-    error: ErrorCode = ErrorCode.NONE
-    detail: str = ""
     generation_id: Annotated[Int64, doc("The one that the plan begins with.")] = NO_GENERATION
     protocol_name: Annotated[str, doc("The strategy now.")] = ""
     planned_protocol_name: Annotated[str, doc("The strategy of the plan.")] = ""

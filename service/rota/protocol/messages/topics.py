@@ -6,8 +6,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from rota.protocol.errors import ErrorCode
-from rota.protocol.messages.base import Act, Audited, NamespaceRequest, Parkable, TopicRequest
+from rota.protocol.messages.base import Act, Audited, NamespaceRequest, Parkable, Reply, TopicRequest
 from rota.protocol.values import INTERNAL, After, AtMost, Int64, PageSize, Pairs, PartitionCount, Wait, doc
 
 _WAIT = doc("How long the call may stay parked. Above 50000 counts as 50000.")
@@ -54,9 +53,7 @@ class ListedTopic(Struct, frozen=True):
     )
 
 
-class TopicReply(Struct, frozen=True):
-    error: ErrorCode = ErrorCode.NONE
-    detail: str = ""
+class TopicReply(Reply, frozen=True):
     topic: str = ""
     partitions: Int64 = 0
     attributes: Pairs = ()
@@ -77,9 +74,7 @@ class ListTopics(NamespaceRequest, Parkable, frozen=True):
     wait_ms: Annotated[Wait | None, _WAIT] = 0
 
 
-class ListTopicsReply(Struct, frozen=True):
-    error: ErrorCode = ErrorCode.NONE
-    detail: str = ""
+class ListTopicsReply(Reply, frozen=True):
     topics: tuple[ListedTopic, ...] = ()
     more: Annotated[bool, INTERNAL] = False
     version: Annotated[

@@ -17,6 +17,7 @@ from rota.group.result import Result, Timer, TimerKind
 from rota.group.rows import ShardImage, TopicsRevisionRow
 from rota.group.shard import Shard
 from rota.group.state import Group
+from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
@@ -30,7 +31,6 @@ from rota.protocol.messages import (
     Request,
     TopicReply,
     parks_for_ms,
-    refuse,
 )
 from rota.replica.owned_shard import wait_ms
 from rota.types import TopicFacts

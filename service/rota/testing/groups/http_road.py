@@ -13,13 +13,14 @@ import httpx
 
 from rota.api.http.rendered import Rendered, render_answer, render_rejection
 from rota.client.errors import CoordinatorUnreachable
+from rota.protocol.calls import CALLS, Call
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Request
 from rota.replica.ports import Answer
 from rota.testing.groups.link import Link
 from rota.testing.groups.trace import Trace
-from rota.wire.routes import ROUTES, Carrier, Route, read_query, read_request
+from rota.wire.routes import read_query, read_request
 
 ADDRESS = "http://rota.test"
 _HTML = {"content-type": "text/html"}
@@ -86,21 +87,21 @@ def _response(rendered: Rendered) -> httpx.Response:
     return httpx.Response(rendered.status, headers=list(rendered.headers), stream=httpx.ByteStream(rendered.body))
 
 
-_PATHS = tuple((route, re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", route.path))) for route in ROUTES.values())
+_PATHS = tuple((call, re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", call.path))) for call in CALLS.values())
 
 
 def _decoded(http: httpx.Request, limits: Limits) -> Request:
-    route, names = _routed(http)
-    if route.carrier is Carrier.QUERY:
-        asked: Request = read_query(route, names, http.url.params.multi_items(), limits)
+    call, names = _routed(http)
+    if call.has_body:
+        asked: Request = read_request(call.request, names, http.content, limits)
     else:
-        asked = read_request(route, names, http.content, limits)
+        asked = read_query(call.request, names, http.url.params.multi_items(), limits)
     return asked
 
 
-def _routed(http: httpx.Request) -> tuple[Route, dict[str, str]]:
-    for route, path in _PATHS:
-        found = path.fullmatch(http.url.path) if route.method == http.method else None
+def _routed(http: httpx.Request) -> tuple[Call, dict[str, str]]:
+    for call, path in _PATHS:
+        found = path.fullmatch(http.url.path) if call.method == http.method else None
         if found is not None:
-            return route, found.groupdict()
+            return call, found.groupdict()
     raise LookupError(f"no route for {http.method} {http.url.path}")

@@ -9,13 +9,14 @@ from random import Random
 
 from rota.client.errors import CoordinatorUnreachable
 from rota.client.transports.port import GroupEvent
+from rota.protocol.calls import CALLS, refuse
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
-from rota.protocol.messages import CommitOffsets, JoinGroup, LeaveGroup, Reply, Request, SyncGroup, SyncReply, refuse
+from rota.protocol.messages import CommitOffsets, JoinGroup, LeaveGroup, Reply, Request, SyncGroup, SyncReply
 from rota.testing.groups.coordinator import GroupCoordinator
 from rota.testing.groups.trace import Trace
 from rota.wire.replies import Received
-from rota.wire.routes import ROUTES
+from rota.wire.routes import REQUESTS
 
 UNAVAILABLE = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -257,10 +258,9 @@ def _rejection(request: Request) -> Reply | None:
     """What the server's decoder rejects before the core sees it; only looked at where that is likely."""
     if not _is_odd(request):
         return None
-    route = ROUTES[type(request)]
-    names = {name: getattr(request, name) for name in route.path_parameters}
+    shape, names = REQUESTS[type(request)], CALLS[type(request)].path_names
     try:
-        route.shape.decode(route.shape.encode(request), Limits(), **names)
+        shape.decode(shape.encode(request), Limits(), **{name: getattr(request, name) for name in names})
     except RejectedRequest as rejected:
         return refuse(request, rejected.code, rejected.detail)
     return None
