@@ -17,10 +17,16 @@ _RPC = re.compile(r"((?:  //[^\n]*\n)*)  rpc (\w+)\((stream )?(\w+)\) returns \(
 Row = tuple[str, ...]
 
 
+def dump_openapi() -> str:
+    """The OpenAPI document of a server with the default limits and with rules."""
+    from rota.api.http.app import build_fastapi
+    from rota.protocol.limits import Limits
+
+    return json.dumps(build_fastapi(Limits(), guarded=True).openapi(), indent=2, ensure_ascii=False) + "\n"
+
+
 def http_rows() -> dict[str, list[Row]]:
     """Method and path, summary, whether a caller is asked who it is, and what may be refused, by tag."""
-    from rota.api.http.openapi import dump_openapi
-
     document = json.loads(dump_openapi())
     rows: dict[str, list[Row]] = {}
     for path, methods in document["paths"].items():

@@ -15,7 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from docs import mutants_reference
-from docs.api_reference import body_of, grpc_rows, http_rows
+from docs.api_reference import body_of, dump_openapi, grpc_rows, http_rows
 from docs.sdk_reference import sdk_parts
 from docs.sync_stub import STUB, sync_stub
 
@@ -282,8 +282,6 @@ def line_rows() -> Iterator[tuple[str, str]]:
 
 def openapi() -> str:
     """The OpenAPI document, as `/openapi.json` serves it with the default limits."""
-    from rota.api.http.openapi import dump_openapi
-
     return dump_openapi()
 
 

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 import pytest_asyncio
-from starlette.routing import Route
 
 from rota.access.actions import ROLES
 from rota.access.proxies import Proxies, parse_networks
@@ -17,6 +16,7 @@ from rota.server.proxies import TrustedProxies
 from tests.access.guarded import bearer
 from tests.console.conftest import HOST
 from tests.console.doors import GROUP, NAMESPACE, ROLES_HERE, SAME_ORIGIN, TOPIC, Doors, guarded
+from tests.http.routes import routes_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -65,7 +65,7 @@ def url_of(path: str) -> str:
 
 
 async def test_every_route_of_the_console_is_in_the_table(doors: Doors) -> None:
-    routes = [route for route in doors.services.api.fastapi.routes if isinstance(route, Route)]
+    routes = list(routes_of(doors.services.api.fastapi))
     of_console = [route for route in routes if route.endpoint.__module__ == "rota.console.app"]
 
     assert {(method, route.path) for route in of_console for method in (route.methods or set()) - {"HEAD"}} == set(

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import yaml
-from starlette.routing import Route
 from typer.testing import CliRunner
 
 from rota.access.proxies import Proxies
@@ -27,6 +26,7 @@ from rota.console.app import Console
 from rota.observability.metrics import Metrics
 from rota.server.settings import Settings
 from rota.storage import SqlStore
+from tests.http.routes import routes_of
 from tests.http.scripted import ScriptedCoordinator
 from tests.support.pgbouncer import PgBouncer
 from tests.support.ports import free_port
@@ -171,7 +171,7 @@ def test_haproxy_lets_in_what_is_for_clients(tmp_path: Path) -> None:
     names = {path for how, paths in lists if how == "str" for path in paths.split()}
     api = create_app(ScriptedCoordinator())
     console = Console(ScriptedCoordinator(), SqlStore(f"sqlite:///{tmp_path}/rota.db"), Metrics(), Draining(), dict)
-    routes = {route.path for route in (*api.fastapi.routes, *console.routes()) if isinstance(route, Route)}
+    routes = {route.path for route in (*routes_of(api.fastapi), *console.routes())}
 
     inside = {path for path in routes if path not in names and not path.startswith(beginnings)}
 

@@ -92,7 +92,7 @@ async def test_the_application_without_memory_answers_503(
     path: str, servers: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also outside of the handlers, where the libraries would answer 500."""
-    monkeypatch.setattr("starlette.routing.Route.matches", raises(MemoryError()))
+    monkeypatch.setattr("starlette.routing.Router.__call__", raises(MemoryError()))
 
     answer = await servers.plain.exchange(a_request(b"", "Host: localhost", path=path, method="GET"))
 

@@ -11,12 +11,13 @@ import jsonschema
 import pytest
 from openapi_spec_validator import validate
 
+from docs.api_reference import dump_openapi
 from rota.api.http.app import HttpApi
-from rota.api.http.openapi import dump_openapi
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.limits import Limits
 from rota.wire.replies import write_reply
 from rota.wire.routes import encode_request, read_request
+from tests.http.routes import routes_of
 from tests.support.examples import EXAMPLES, Example, name_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -46,7 +47,6 @@ async def test_the_document_is_valid_and_served(document: dict[str, Any], client
 
 
 async def test_the_committed_document_is_current() -> None:
-    """Otherwise: `python -m rota.api.http.openapi > docs/reference/openapi.json`."""
     assert COMMITTED.read_text() == dump_openapi()
 
 
@@ -54,9 +54,9 @@ async def test_every_route_is_documented_and_exists(
     api: HttpApi, document: dict[str, Any], client: httpx.AsyncClient
 ) -> None:
     served = {
-        (getattr(route, "path", "").replace(":path", ""), method.lower())
-        for route in api.fastapi.routes
-        for method in getattr(route, "methods", None) or ()
+        (route.path.replace(":path", ""), method.lower())
+        for route in routes_of(api.fastapi)
+        for method in route.methods or ()
         if method.lower() in METHODS
     }
     documented = {(path, method) for path, method, _ in operations(document)}

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rota.api.http.openapi import build_openapi
+from rota.api.http.app import build_fastapi
 from rota.protocol.limits import Limits
 from rota.wire.routes import encode_request
 from tests.http.scripted import ScriptedCoordinator
@@ -18,7 +18,7 @@ from tests.support.examples import EXAMPLES
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-DOCUMENT = build_openapi(Limits())
+DOCUMENT = build_fastapi(Limits(), guarded=True).openapi()
 MISSPELT = "misspelt_feild"
 NAMES = {"namespace": "default", "group_id": "indexers", "topic": "words", "member_id": "m-1"}
 FREE_FORM = {"attributes"}

@@ -11,8 +11,9 @@ import pytest
 from starlette.types import Message
 
 from rota.api.http.app import HttpApi, create_app
+from rota.api.http.dependencies import PING_SECONDS
 from rota.api.http.draining import Draining
-from rota.api.http.streams import PING_SECONDS, EventStream
+from rota.api.http.streams import EventStream
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, HeartbeatReply, JoinReply

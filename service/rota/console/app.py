@@ -12,8 +12,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from rota.api.access.guard import Guard, behind
+from rota.api.http.dependencies import PING_SECONDS
 from rota.api.http.draining import Draining
-from rota.api.http.streams import PING_SECONDS, EventStream
+from rota.api.http.streams import EventStream
 from rota.api.ports import ServedCoordinator
 from rota.console.access import access_page
 from rota.console.across import leaders_page, members_page, search_page, topics_page

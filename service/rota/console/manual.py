@@ -79,7 +79,9 @@ def _filled(path: str, parameters: Any) -> str:
     """The path with examples in place of names."""
     for parameter in parameters:
         if parameter["in"] == "path":
-            path = path.replace("{" + parameter["name"] + "}", str(parameter.get("example", parameter["name"])))
+            path = path.replace(
+                "{" + parameter["name"] + "}", parameter["schema"].get("examples", [parameter["name"]])[0]
+            )
     return path
 
 

@@ -165,3 +165,5 @@ States = Annotated[
 Filter = Annotated[tuple[Text, ...], AtMost(64)]
 PageSize = Annotated[int, Meta(ge=1, le=MAX_PAGE_SIZE), OnWire("page_size"), doc("Most entries to answer.")]
 After = Annotated[PageToken, OnWire("page_token"), doc("`next_page_token` of the page before.")]
+Revision = Annotated[Number, doc("The shard's last journal entry that this answer reflects.")]
+Epoch = Annotated[Number, doc("The epoch of the shard's owner.")]

@@ -15,7 +15,7 @@ from rota.access.budgets import Budgets
 from rota.api.connections import room_for_peers
 from rota.api.http.app import HttpApi, create_app
 from rota.api.http.bodies import bound_bodies
-from rota.api.http.handlers import no_fence_keys
+from rota.api.http.dependencies import no_fence_keys
 from rota.console.app import Console
 from rota.observability.metrics import Metrics
 from rota.observability.refusals import bound_refusals

@@ -198,8 +198,8 @@ async def _watch_health(services: Services) -> None:
     while True:
         await asyncio.sleep(_HEALTH_INTERVAL_SECONDS)
         is_failing = services.coordinator.store_failing_ms() >= _FAILING_MS
-        services.api.needs_restart = is_failing and await services.store.needs_restart()
-        if services.api.needs_restart:
+        services.api.backend.needs_restart = is_failing and await services.store.needs_restart()
+        if services.api.backend.needs_restart:
             _log.error("only a restart can help: the store takes no write of this process; /healthz says so")
 
 

@@ -1,102 +1,86 @@
-"""The HTTP application: routes, and one way to fail."""
+"""The HTTP application: FastAPI with our routers, and in front of it the caller's origin and identity."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Awaitable, Callable
-from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
 
 from rota.access.browsers import REFUSED, Site, Verdict, site_of
-from rota.api.access.guard import ADMIT_ALL, Guard, behind
-from rota.api.access.inquiry import Namespaces
+from rota.api.access.guard import Guard, behind
+from rota.api.access.inquiry import CanIReply, Namespaces, NamespacesReply, WhoAmIReply
+from rota.api.http import routers
+from rota.api.http.calls import Coordinator, calls_router
 from rota.api.http.credentials import credentials_of
+from rota.api.http.dependencies import PING_SECONDS, Backend, FenceKeys, no_fence_keys, no_namespaces
 from rota.api.http.draining import Draining
-from rota.api.http.handlers import FenceKeys, Handlers, no_fence_keys, no_namespaces
-from rota.api.http.heartbeats import HeartbeatEndpoint
+from rota.api.http.heartbeats import HeartbeatBatchReply
 from rota.api.http.member_calls import MemberCalls
-from rota.api.http.openapi import build_openapi
+from rota.api.http.openapi import complete
 from rota.api.http.origins import UNPROVEN, OriginCheck, explain
-from rota.api.http.rendered import (
-    CALLER_GONE,
-    HttpRefusal,
-    Rendered,
-    render_document,
-    render_failure,
-    render_problem,
-    render_rejection,
-)
-from rota.api.http.streams import PING_SECONDS, EventStreams
+from rota.api.http.rendered import HttpRefusal, Rendered, render_failure, render_problem, render_rejection
+from rota.api.http.streams import HEAD_ALONE, Event, JournalReply
 from rota.api.ports import ServedCoordinator
 from rota.observability import tracing
 from rota.observability.metrics import Metrics
 from rota.observability.printable import printable
-from rota.protocol.calls import CALLS, GROUP_PATH
+from rota.protocol.calls import Tag
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import Heartbeat
 
-Handler = Callable[[HttpRequest], Awaitable[ASGIApp]]
-
-JWKS_PATH = "/.well-known/jwks.json"
-DOCUMENT_PATH = "/openapi.json"
 _MOST_QUOTED = 200
 """Characters of an unknown path that its rejection repeats."""
+_METHODS = ("GET", "POST", "PUT", "DELETE")
+_STRUCTS = (Coordinator, Event, HeartbeatBatchReply, JournalReply, NamespacesReply, WhoAmIReply, CanIReply)
+"""The structs of answers outside of the protocol."""
+_TAGS = {
+    Tag.MEMBERSHIP: "Join a group, agree on a generation, fetch your share, stay alive, leave.",
+    Tag.OFFSETS: "Progress per topic and partition, fenced by the generation.",
+    Tag.FENCES: "The leader, and whether a fencing token is still current.",
+    Tag.GROUPS: "Look at groups and administer them.",
+    Tag.TOPICS: "Named things with a number of partitions.",
+    Tag.EVENTS: "The journal: each change of a group, its reason, and its cause.",
+    Tag.ACCESS: "The caller's identity and permissions.",
+    Tag.SERVER: "Is the process up, can it take part, how is it doing.",
+}
+_DESCRIPTION = """\
+Kafka's classic group protocol over HTTP: join a group, agree on a generation, get your share, keep heartbeating.
+
+Each grant has a `fencing_token`: what you write to refuses lower ones.
+
+Errors are RFC 9457 problem documents whose `code` is a name of the protocol.
+Bytes are standard base64, times are integers that end in `_ms`. Calls with `wait_ms` may park for that long."""
 
 
 class HttpApi:
     """The ASGI application. Connections answer plain member calls before it."""
 
-    def __init__(
-        self,
-        coordinator: ServedCoordinator,
-        limits: Limits,
-        metrics: Metrics,
-        ping_seconds: float,
-        fence_keys: FenceKeys,
-        namespaces: Namespaces,
-        guard: Guard | None,
-        site: Site,
-    ) -> None:
-        coordinator = behind(guard, coordinator)
-        self.metrics = metrics
-        self._guard = guard
-        self._origins = OriginCheck(site, metrics.browser_refused)
-        self.draining = Draining()
-        self.needs_restart = False
-        """The process cannot help itself: `/healthz` says no, so that it is restarted."""
-        admission = guard or ADMIT_ALL
-        self._heartbeats = HeartbeatEndpoint(coordinator, limits, metrics, admission)
-        self._handlers = Handlers(
-            coordinator,
-            limits,
-            metrics,
-            self.draining,
-            fence_keys,
-            namespaces,
-            guard,
-            admission,
-            lambda: self.needs_restart,
-        )
-        self.member_calls = MemberCalls(coordinator, limits, metrics, guard, self._origins)
+    def __init__(self, backend: Backend, site: Site) -> None:
+        self.backend = backend
+        self.metrics = backend.metrics
+        self._guard = backend.guard
+        self._origins = OriginCheck(site, backend.metrics.browser_refused)
+        self.member_calls = MemberCalls(backend, self._origins)
         """For the connections of a server that has this application alone."""
-        self._streams = EventStreams(coordinator, limits, metrics, self.draining, ping_seconds)
-        self._document: Rendered | None = None
-        self.fastapi = _fastapi(limits, guarded=guard is not None)
-        for path, by_method in self._routes().items():
-            self.fastapi.router.add_route(path, _dispatch(by_method), methods=list(by_method), include_in_schema=False)
+        self.fastapi = build_fastapi(backend.limits, guarded=self._guard is not None)
+        self.fastapi.state.backend = backend
+
+    @property
+    def draining(self) -> Draining:
+        return self.backend.draining
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._serve(scope, receive, send)
         except MemoryError as error:
-            # Raised outside of a handler. uvicorn would answer 500.
+            # Raised outside of a path operation. uvicorn would answer 500.
             await render_failure(error, "httpReceive").send(send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -109,8 +93,10 @@ class HttpApi:
                 await self._guard.enter(credentials_of(scope))
                 if verdict is Verdict.UNPROVEN:
                     self._guard.demand_proof(UNPROVEN)
-        if tracing.spans is not None and scope["type"] == "http":
-            tracing.adopt(tracing.spans, scope["headers"])
+            if tracing.spans is not None:
+                tracing.adopt(tracing.spans, scope["headers"])
+            if scope["method"] == "HEAD":  # It is answered as GET is. uvicorn leaves out the body.
+                scope = {**scope, "method": "GET", HEAD_ALONE: True}
         if root := scope.get("root_path"):  # The proxy took it off the path, of which it is a part for the router.
             scope = {**scope, "path": root + scope["path"]}
         await self.fastapi(scope, receive, send)
@@ -130,49 +116,6 @@ class HttpApi:
         self.draining.begin()
         self.metrics.draining()
 
-    def _routes(self) -> dict[str, dict[str, Handler]]:
-        routes: dict[str, dict[str, Handler]] = defaultdict(dict)
-        for call in CALLS.values():
-            if call.path:
-                handle = (
-                    self._heartbeats.answer if call.request is Heartbeat else partial(self._handlers.call, call=call)
-                )
-                routes[call.path][call.method] = self._answering(handle, call.operation)
-        removal = self._answering(self._handlers.remove_member, "membersRemove")
-        routes[GROUP_PATH + "/members/{member_id:path}"]["DELETE"] = removal
-        routes[GROUP_PATH + "/coordinator"]["GET"] = self._answering(self._handlers.locate, "coordinatorFind")
-        routes[GROUP_PATH + "/events"]["GET"] = self._open_stream
-        routes["/v1/events"]["GET"] = self._answering(self._handlers.read_journal, "journalRead")
-        routes["/v1/whoami"]["GET"] = self._answering(self._handlers.who_am_i, "whoAmI")
-        routes["/v1/namespaces"]["GET"] = self._answering(self._handlers.list_namespaces, "namespacesList")
-        routes["/v1/can-i"]["GET"] = self._answering(self._handlers.can_i, "canI")
-        routes["/healthz"]["GET"] = self._answering(self._handlers.healthz, "healthz")
-        routes["/readyz"]["GET"] = self._answering(self._handlers.readyz, "readyz")
-        routes[DOCUMENT_PATH]["GET"] = self._answering(self._publish_document, "openapi")
-        routes[JWKS_PATH]["GET"] = self._answering(self._handlers.publish_keys, "fenceKeys")
-        routes["/metrics"]["GET"] = self._answering(self._handlers.scrape, "metrics")
-        return routes
-
-    def _answering(self, handle: Callable[[HttpRequest], Awaitable[Rendered]], operation: str) -> Handler:
-        async def answer(http: HttpRequest) -> Response:
-            return (await _outcome_of(handle(http), operation, self.metrics)).as_response()
-
-        return answer
-
-    async def _publish_document(self, _http: HttpRequest) -> Rendered:
-        """The OpenAPI document, written once: writing it takes many times what an answer may hold the loop up for."""
-        if self._document is None:
-            self._document = render_document(self.openapi())
-        return self._document
-
-    async def _open_stream(self, http: HttpRequest) -> ASGIApp:
-        try:
-            return await self._streams.open(http)
-        except Exception as error:
-            rendered = render_failure(error, "groupsWatch")
-            self.metrics.request_answered("groupsWatch", rendered.code)
-            return rendered.as_response()
-
 
 def create_app(
     coordinator: ServedCoordinator,
@@ -191,35 +134,34 @@ def create_app(
     coordinator's `drain()`, in this order (`rota.server.lifecycle` does). Without a `guard` every caller may do
     everything. Without a `site` it answers to names of loopback, and to any name where a guard demands proof.
     """
-    site = site or site_of((), demands_proof=guard is not None)
-    return HttpApi(
-        coordinator, limits or Limits(), metrics or Metrics(), ping_seconds, fence_keys, namespaces, guard, site
-    )
+    served = behind(guard, coordinator)
+    backend = Backend(served, limits or Limits(), metrics or Metrics(), guard, fence_keys, namespaces, ping_seconds)
+    return HttpApi(backend, site or site_of((), demands_proof=guard is not None))
 
 
-def _dispatch(by_method: dict[str, Handler]) -> Callable[[HttpRequest], Awaitable[Any]]:
-    """One route per path, so that 405 can name all methods. HEAD is GET without the body."""
-
-    async def dispatch(http: HttpRequest) -> ASGIApp:
-        return await by_method["GET" if http.method == "HEAD" else http.method](http)
-
-    return dispatch
-
-
-def _fastapi(limits: Limits, *, guarded: bool) -> FastAPI:
-    app = FastAPI(title="Rota", docs_url=None, redoc_url=None, redirect_slashes=False, openapi_url=DOCUMENT_PATH)
-    # FastAPI's own would write the document anew for each caller.
-    app.router.routes = [route for route in app.router.routes if getattr(route, "path", "") != DOCUMENT_PATH]
-    document: dict[str, Any] = {}
-
-    def openapi() -> dict[str, Any]:
-        if not document:
-            document.update(build_openapi(limits, guarded=guarded))
-        return document
-
-    app.openapi = openapi  # type: ignore[method-assign]
+def build_fastapi(limits: Limits, *, guarded: bool) -> FastAPI:
+    """FastAPI with all path operations. Before it serves, its `state.backend` is set."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    for router in (calls_router(limits), routers.events, routers.access, routers.server):
+        app.include_router(router)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(MemoryError, _on_failure)
+
+    def openapi() -> dict[str, Any]:
+        if not app.openapi_schema:
+            document = get_openapi(
+                title="Rota",
+                version=version("rota"),
+                description=_DESCRIPTION,
+                routes=app.routes,
+                license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+                servers=[{"url": ".", "description": "This server, also below a path."}],
+                tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
+            )
+            app.openapi_schema = complete(document, limits, _STRUCTS, guarded=guarded)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's manual: "Extending OpenAPI"
     return app
 
 
@@ -231,7 +173,7 @@ async def _on_failure(_http: HttpRequest, error: Exception) -> Response:
 async def _on_http_exception(http: HttpRequest, error: Exception) -> Response:
     """What the router itself refuses: unknown paths and methods."""
     assert isinstance(error, HTTPException)
-    headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
+    headers = [(b"allow", ", ".join(_methods_at(http)).encode())] if error.status_code == 405 else []
     path = printable(http.scope["path"][:_MOST_QUOTED])
     no_route = f"no such route: {printable(http.method)} {path}"
     detail = {404: no_route, 405: "this route has other methods; see Allow"}.get(error.status_code, "refused")
@@ -239,28 +181,9 @@ async def _on_http_exception(http: HttpRequest, error: Exception) -> Response:
     return render_rejection(refusal).as_response()
 
 
-# --- every request has an answer, also one that fails ------------------------------------------------
-
-
-async def _outcome_of(work: Awaitable[Rendered], operation: str, metrics: Metrics) -> Rendered:
-    """Await the answer, or make one of the exception that was raised instead. Counts it."""
-    rendered = await (_rendered(work, operation) if tracing.spans is None else _traced(tracing.spans, work, operation))
-    metrics.request_answered(operation, "GONE" if rendered is CALLER_GONE else rendered.code)
-    return rendered
-
-
-async def _rendered(work: Awaitable[Rendered], operation: str) -> Rendered:
-    try:
-        return await work
-    except Exception as error:
-        return render_failure(error, operation)
-
-
-async def _traced(spans: tracing.Spans, work: Awaitable[Rendered], operation: str) -> Rendered:
-    with spans.within(operation, tracing.Kind.SERVER) as span:
-        rendered = await _rendered(work, operation)
-        span.note("http.response.status_code", rendered.status)
-        span.note("rota.code", rendered.code.name)
-        if rendered.status >= 500:
-            span.failed(rendered.code.name)
-        return rendered
+def _methods_at(http: HttpRequest) -> list[str]:
+    """The methods that this path has."""
+    asked = {method: {**http.scope, "method": method} for method in _METHODS}
+    routes = http.app.routes
+    found = [name for name, scope in asked.items() if any(each.matches(scope)[0] is Match.FULL for each in routes)]
+    return [*found, "HEAD"] if "GET" in found else found

@@ -8,17 +8,24 @@ from collections.abc import Callable
 from typing import TypeVar
 from urllib.parse import parse_qsl
 
+from msgspec import Struct
 from starlette.types import Message, Receive, Scope
 
 from rota.access.budgets import BUDGETS, Share
 from rota.access.sources import source_of
 from rota.api.http.rendered import CallerGone, Header, HttpRefusal
-from rota.api.http.shapes import NO_QUERY
 from rota.api.large import read_large
 from rota.protocol.errors import ErrorCode
+from rota.wire.shapes import Shape
 
 Decoded = TypeVar("Decoded")
 
+
+class _NoQuery(Struct, frozen=True):
+    """The query string of a call that has no parameters."""
+
+
+_NO_QUERY = Shape(_NoQuery, closed=True)
 BODY_DEADLINE_SECONDS = 30.0
 _DISCARD_DEADLINE_SECONDS = 1.0
 _CLOSE: tuple[Header, ...] = ((b"connection", b"close"),)
@@ -51,7 +58,7 @@ async def receive_document(
 def check_no_query(scope: Scope) -> None:
     """Reject query parameters of a call that has its fields in the body, or has none."""
     if query := scope.get("query_string"):
-        NO_QUERY.from_query(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+        _NO_QUERY.from_query(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
 
 
 def _check_head(scope: Scope) -> int:

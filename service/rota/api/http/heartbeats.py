@@ -10,20 +10,16 @@ from typing import Annotated, Any
 
 import msgspec
 from starlette.requests import Request as HttpRequest
-from starlette.types import Receive
 
-from rota.api.access.guard import ADMIT_ALL, Admission
-from rota.api.http.bodies import check_no_query, receive_document
+from rota.api.http.dependencies import Backend, call_while_there, until_disconnect
 from rota.api.http.rendered import CallerGone, Rendered, render_answer, render_json
-from rota.api.http.waiting import call_while_there, until_disconnect
-from rota.api.ports import ServedCoordinator
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatManyReply, MemberHeartbeat
-from rota.protocol.values import AtMost, Wait, doc
+from rota.protocol.values import AtMost, Epoch, Revision, Wait, doc
 from rota.replica.ports import Answer
-from rota.wire.routes import REQUESTS, decode_path
+from rota.wire.routes import REQUESTS
 from rota.wire.shapes import Shape, invalid
 
 OPERATION = "heartbeat"
@@ -40,67 +36,69 @@ class Batch:
     wait_ms: int
 
 
-class HeartbeatEndpoint:
-    """Answers `POST …/heartbeat`. Errors are raised, for `outcome_of` to render."""
+class BatchedHeartbeat(msgspec.Struct, frozen=True):
+    """The answer to one member's heartbeat among several."""
 
-    def __init__(
-        self, coordinator: ServedCoordinator, limits: Limits, metrics: Metrics, admission: Admission = ADMIT_ALL
-    ) -> None:
-        self._coordinator = coordinator
-        self._admission = admission
-        self._limits = limits
-        self._metrics = metrics
+    member_id: str
+    error: ErrorCode
+    generation_id: int
+    state: str
+    revision: Revision
+    epoch: Epoch
 
-    async def answer(self, http: HttpRequest) -> Rendered:
-        check_no_query(http.scope)
-        path: dict[str, Any] = dict(decode_path(http.path_params))
-        self._admission.admit_unread(Heartbeat, path["namespace"], path["group_id"])
-        limits = self._limits
-        request = await receive_document(
-            http.scope, http.receive, limits.request_max_bytes, lambda body: read_heartbeat(body, path, limits)
-        )
-        if isinstance(request, Batch):
-            answer = await self._answer_batch(request, http.receive)
-            return render_heartbeats(request.request, answer, self._metrics)
-        answer = self._coordinator.try_heartbeat(request) or await call_while_there(
-            self._coordinator, request, http.receive, self._metrics, OPERATION
-        )
-        return render_heartbeats(request, answer, self._metrics)
 
-    async def _answer_batch(self, batch: Batch, receive: Receive) -> Answer:
-        request = batch.request
-        answer = await self._now(request)
-        if batch.wait_ms and request.members and _are_current(request, answer):
-            answer = await self._at_first_news(request, batch.wait_ms, receive)
-        return answer
+class HeartbeatBatchReply(msgspec.Struct, frozen=True):
+    """The answers to the heartbeats of several members."""
 
-    async def _now(self, request: HeartbeatMany) -> Answer:
-        """The answer without parking any member."""
-        if not request.members:
-            return _NO_MEMBERS
-        return self._coordinator.try_heartbeat(request) or await self._coordinator.call(request)
+    members: Annotated[tuple[BatchedHeartbeat, ...], doc("One line per member of the request, in its order.")]
+    revision: Revision
+    epoch: Epoch
 
-    async def _at_first_news(self, request: HeartbeatMany, wait_ms: int, receive: Receive) -> Answer:
-        """Park all; as soon as one is answered, read the state of all members again.
 
-        Each member is parked for its own time (a third of its session), so the shortest one ends the wait.
-        """
-        place = request.namespace, request.group_id
-        parked = [
-            Heartbeat(*place, b.member_id, b.generation_id, b.group_instance_id, wait_ms) for b in request.members
-        ]
-        calls = [asyncio.ensure_future(self._coordinator.call(each)) for each in parked]
-        gone = asyncio.ensure_future(until_disconnect(receive))
-        try:
-            with self._metrics.parked(OPERATION):
-                await asyncio.wait((*calls, gone), return_when=asyncio.FIRST_COMPLETED)
-            if gone.done():
-                raise CallerGone
-        finally:
-            for task in (*calls, gone):
-                task.cancel()
-            await asyncio.gather(*calls, gone, return_exceptions=True)
-        return await self._now(request)
+async def answer_heartbeats(http: HttpRequest, backend: Backend, request: Heartbeat | Batch) -> Rendered:
+    """Answer the heartbeat of one member, or those of several."""
+    if isinstance(request, Batch):
+        return render_heartbeats(request.request, await _answer_batch(http, backend, request), backend.metrics)
+    answer = backend.coordinator.try_heartbeat(request)
+    if answer is None:
+        answer = await call_while_there(http, backend, request, OPERATION)
+    return render_heartbeats(request, answer, backend.metrics)
+
+
+async def _answer_batch(http: HttpRequest, backend: Backend, batch: Batch) -> Answer:
+    request = batch.request
+    answer = await _now(backend, request)
+    if batch.wait_ms and request.members and _are_current(request, answer):
+        answer = await _at_first_change(http, backend, request, batch.wait_ms)
+    return answer
+
+
+async def _now(backend: Backend, request: HeartbeatMany) -> Answer:
+    """The answer without parking any member."""
+    if not request.members:
+        return _NO_MEMBERS
+    return backend.coordinator.try_heartbeat(request) or await backend.coordinator.call(request)
+
+
+async def _at_first_change(http: HttpRequest, backend: Backend, request: HeartbeatMany, wait_ms: int) -> Answer:
+    """Park all; as soon as one is answered, read the state of all members again.
+
+    Each member is parked for its own time (a third of its session), so the shortest one ends the wait.
+    """
+    place = request.namespace, request.group_id
+    parked = [Heartbeat(*place, b.member_id, b.generation_id, b.group_instance_id, wait_ms) for b in request.members]
+    calls = [asyncio.ensure_future(backend.coordinator.call(each)) for each in parked]
+    gone = asyncio.ensure_future(until_disconnect(http.receive))
+    try:
+        with backend.metrics.parked(OPERATION):
+            await asyncio.wait((*calls, gone), return_when=asyncio.FIRST_COMPLETED)
+        if gone.done():
+            raise CallerGone
+    finally:
+        for task in (*calls, gone):
+            task.cancel()
+        await asyncio.gather(*calls, gone, return_exceptions=True)
+    return await _now(backend, request)
 
 
 def _has_members(body: bytes) -> bool:

@@ -18,9 +18,9 @@ import httptools
 
 from rota.access.caller import Caller
 from rota.access.proxies import FORWARDED_FOR, Proxies
-from rota.api.access.guard import ADMIT_ALL, Guard
 from rota.api.access.identity import CURRENT, NO_CREDENTIALS, ORIGIN, Credentials, Identity
 from rota.api.http.credentials import NOTE_HEADER
+from rota.api.http.dependencies import Backend
 from rota.api.http.heartbeats import OPERATION, Batch, read_heartbeat, render_heartbeats
 from rota.api.http.origins import OriginCheck
 from rota.api.http.rendered import CALLER_GONE, Header, Rendered, render_answer, render_failure
@@ -81,23 +81,16 @@ class Head(NamedTuple):
 class MemberCalls:
     """What the connections of a server have in common."""
 
-    def __init__(
-        self,
-        coordinator: ServedCoordinator,
-        limits: Limits,
-        metrics: Metrics,
-        guard: Guard | None,
-        origins: OriginCheck,
-    ) -> None:
-        self.coordinator = coordinator
-        self.limits = limits
-        self.metrics = metrics
-        self.guard = guard
-        self.admission = guard or ADMIT_ALL
+    def __init__(self, backend: Backend, origins: OriginCheck) -> None:
+        self.coordinator = backend.coordinator
+        self.limits = backend.limits
+        self.metrics = backend.metrics
+        self.guard = backend.guard
+        self.admission = backend.admission
         self.origins = origins
         self.proxies = Proxies()
         """The proxies that may name a client's address. The server sets them before the first connection."""
-        self.max_body_bytes = min(MAX_BODY_BYTES, limits.request_max_bytes)
+        self.max_body_bytes = min(MAX_BODY_BYTES, self.limits.request_max_bytes)
 
     def sender(self, host: str, certificate: Caller | None) -> Sender:
         """The other end of a connection, at this address, with the caller that its certificate names."""

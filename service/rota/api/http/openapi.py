@@ -1,121 +1,214 @@
-"""The OpenAPI document, made of the operations, the routes and the shapes that the server itself uses."""
+"""The parts of the OpenAPI document that FastAPI cannot know: schemas of structs, and errors of the protocol.
+
+FastAPI writes the document itself (`fastapi.openapi.utils.get_openapi`). Path operations bring their part of it along
+as `responses` and `openapi_extra`, made by the functions here; `complete` adds what all of them refer to.
+"""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections import defaultdict
-from importlib.metadata import version
-from typing import Any
+from collections.abc import Iterable
+from typing import Annotated, Any
 
-from rota.api.http import openapi_parts as parts
-from rota.api.http.heartbeats import HEARTBEAT_BATCH
-from rota.api.http.openapi_special import special_paths
-from rota.protocol.calls import CALLS, Call, Tag
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from rota.api.http.heartbeats import HEARTBEAT_BATCH, HeartbeatBatchReply
+from rota.protocol.calls import CALLS, Call
+from rota.protocol.errors import ErrorCode
+from rota.protocol.ids import NAME_PATTERN
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, JoinReply, SyncReply
-from rota.protocol.values import REQUIRED
-from rota.wire.replies import SHAPES
+from rota.protocol.values import REQUIRED, Epoch, Revision, doc
+from rota.wire.problems import PROBLEM_MEDIA_TYPE
+from rota.wire.replies import SHAPES, Pending
 from rota.wire.routes import REQUESTS
 from rota.wire.shapes import Shape
+from rota.wire.status import STATUS, Remedy
 
 Json = dict[str, Any]
+Responses = dict[int | str, dict[str, Any]]
 
-TAGS = {
-    Tag.MEMBERSHIP: "Join a group, agree on a generation, fetch your share, stay alive, leave.",
-    Tag.OFFSETS: "Progress per topic and partition, fenced by the generation.",
-    Tag.FENCES: "The leader, and whether a fencing token is still current.",
-    Tag.GROUPS: "Look at groups and administer them.",
-    Tag.TOPICS: "Named things with a number of partitions.",
-    Tag.EVENTS: "The journal: each change of a group, its reason, and its cause.",
-    Tag.ACCESS: "The caller's identity and permissions.",
-    Tag.SERVER: "Is the process up, can it take part, how is it doing.",
+_COORDINATOR_ERRORS = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.THROTTLED,
+    ErrorCode.UNAUTHENTICATED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.INVALID_REQUEST,
+)
+"""Every call to a coordinator may have these."""
+_SECURITY_SCHEMES: Json = {
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "rota_… or JWT",
+        "description": "What `rota token create` prints, or a JWT of an issuer that the server believes.",
+    },
+    "certificate": {
+        "type": "mutualTLS",
+        "description": "A client's certificate that the server's authority signed. Its SPIFFE id or common name calls.",
+    },
 }
-
-_DESCRIPTION = """\
-Kafka's classic group protocol over HTTP: join a group, agree on a generation, get your share, keep heartbeating.
-
-Each grant has a `fencing_token`: what you write to refuses lower ones.
-
-Errors are RFC 9457 problem documents whose `code` is a name of the protocol.
-Bytes are standard base64, times are integers that end in `_ms`. Calls with `wait_ms` may park for that long."""
+_PROOFS: list[Json] = [{name: []} for name in _SECURITY_SCHEMES]
+OPEN: Json = {"security": []}
+"""Open to all callers: it reveals nothing about groups."""
+OPTIONAL: Json = {"security": [*_PROOFS, {}]}
+"""Open to all callers, but the answer is about the credentials that they show."""
+_AHEAD = "With REVISION_OUT_OF_RANGE, if the journal ends before the line that the reader has read:"
 
 
-def build_openapi(limits: Limits, *, guarded: bool = True) -> Json:
-    """The whole document for a server with these limits. `guarded`: callers must authenticate."""
-    paths: dict[str, Json] = defaultdict(dict)
-    for call in CALLS.values():
-        if call.path:
-            paths[call.path][call.method.lower()] = _operation(call, limits)
-    for path, methods in special_paths(limits).items():
-        paths[path] |= methods
-    for described in (described for methods in paths.values() for described in methods.values()):
-        # A new route that is open to all callers must be listed there.
-        described.setdefault("security", parts.security(guarded=guarded))
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "Rota",
-            "version": version("rota"),
-            "description": _DESCRIPTION,
-            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
-        },
-        "servers": [{"url": ".", "description": "This server, also below a path."}],
-        "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
-        "paths": dict(paths),
-        "components": {
-            "securitySchemes": parts.SECURITY_SCHEMES,
-            "schemas": parts.component_schemas(limits),
-        },
-    }
+class Problem(Struct):
+    """An error (RFC 9457)."""
+
+    type: Annotated[str, Meta(extra_json_schema={"format": "uri"})]
+    title: str
+    status: Annotated[int, Meta(ge=400, le=599)]
+    detail: str
+    code: ErrorCode
+    retriable: Annotated[bool, doc("The same request, unchanged, may succeed later.")]
+    remedy: Annotated[Remedy, doc("What to do next.")]
+    revision: Revision
+    epoch: Epoch
+    member_id: Annotated[str | UnsetType, doc("With MEMBER_ID_REQUIRED: the id to join with.")] = UNSET
+    owner: Annotated[str | UnsetType, doc("With NOT_COORDINATOR: where the owner of the group is.")] = UNSET
+    first_revision: Annotated[
+        int | UnsetType,
+        doc("With REVISION_OUT_OF_RANGE: the first line that the journal still has; read on after the one before it."),
+    ] = UNSET
+    last_revision: Annotated[int | UnsetType, doc(f"{_AHEAD} its last line; read on after it.")] = UNSET
+    incarnation: Annotated[str | UnsetType, doc(f"{_AHEAD} its random id, a new one after `rota db restore`.")] = UNSET
 
 
-def _operation(call: Call, limits: Limits) -> Json:
-    shape = REQUESTS[call.request]
-    described: Json = {
-        "operationId": call.operation,
-        "tags": [call.tag],
-        "summary": call.summary,
-        "parameters": parts.path_parameters(call.path_names),
-    }
-    if call.has_body:
-        described["requestBody"] = _request_body(call, shape)
-    else:
-        described["parameters"] += parts.query_parameters(shape, limits)
-    codes = (*call.errors, *parts.COORDINATOR_ERRORS)
-    described["responses"] = _successes(call) | parts.error_responses(
-        codes, reads_body=call.has_body, bounded=bool(shape.entries)
-    )
-    return described
+# --- of one path operation ----------------------------------------------------------------------------
 
 
-def _request_body(call: Call, shape: Shape) -> Json:
-    schema: Json = _ref(shape.title)
+def content(*names: str, media_type: str = "application/json") -> Json:
+    """The content of a body that has one of these schemas."""
+    refs = [{"$ref": f"#/components/schemas/{name}"} for name in names]
+    return {"content": {media_type: {"schema": refs[0] if len(refs) == 1 else {"anyOf": refs}}}}
+
+
+def done(*names: str) -> Responses:
+    """The response of an operation that has succeeded."""
+    return {200: {"description": "Done.", **content(*names)}}
+
+
+def done_as(media_type: str, description: str, schema: Json | None = None) -> Responses:
+    """The response of an operation that answers with something other than a struct's JSON."""
+    return {200: {"description": description, "content": {media_type: {"schema": schema or {"type": "string"}}}}}
+
+
+def answers(call: Call) -> Responses:
+    """The responses of a call that has succeeded, or that waits for other members."""
     if call.request is Heartbeat:
-        schema = {"anyOf": [schema, _ref(HEARTBEAT_BATCH.title)]}
-    # Where nothing has to be said, nothing need be sent.
+        return done(call.reply.__name__, HeartbeatBatchReply.__name__)
+    if call.reply not in (JoinReply, SyncReply):
+        return done(call.reply.__name__)
+    pending = {"description": "Not over yet: call again, with the same member_id.", **content(Pending.__name__)}
+    return done(call.reply.__name__) | {202: pending}
+
+
+def problems(*codes: ErrorCode, reads_body: bool = False, bounded: bool = False) -> Responses:
+    """One response for each status, with the codes that it may have beside those of every operation.
+
+    `bounded`: the query has texts or lists that may be too long.
+    """
+    by_status: dict[int, list[str]] = defaultdict(list)
+    for code in dict.fromkeys((*codes, *_COORDINATOR_ERRORS)):
+        by_status[STATUS[code].http].append(f"`{code}`: {STATUS[code].title}")
+    by_status[500].append("The outcome is unknown; see the server's log.")
+    if reads_body:
+        by_status[408].append("The body did not arrive in time.")
+        by_status[415].append("The body is not plain JSON.")
+    if reads_body or bounded:
+        by_status[413] = by_status[413] or [f"`{ErrorCode.PAYLOAD_TOO_LARGE}`"]
+    responses: Responses = {
+        status: {"description": "; ".join(said), **content("Problem", media_type=PROBLEM_MEDIA_TYPE)}
+        for status, said in sorted(by_status.items())
+    }
+    for status in (429, 503):
+        schema = {"type": "integer", "minimum": 1}
+        responses[status]["headers"] = {"Retry-After": {"description": "Seconds.", "schema": schema, "required": True}}
+    return responses
+
+
+def only(responses: Responses, *statuses: int) -> Responses:
+    return {status: responses[status] for status in statuses}
+
+
+def body(shape: Shape) -> Json:
+    """The body of a request. If no field is required, none need be sent."""
+    names = (shape.title, HEARTBEAT_BATCH.title) if shape.message is Heartbeat else (shape.title,)
     required = any(entry.default is REQUIRED for entry in shape.entries)
-    return {"required": required, "content": {"application/json": {"schema": schema}}}
+    return {"requestBody": {"required": required, **content(*names)}}
 
 
-def _successes(call: Call) -> Json:
-    schema: Json = _ref(SHAPES[call.reply].title)
-    if call.request is Heartbeat:
-        schema = {"anyOf": [schema, _ref("HeartbeatBatchReply")]}
-    described: Json = {"200": {"description": "Done.", "content": {"application/json": {"schema": schema}}}}
-    if call.reply in (JoinReply, SyncReply):
-        described["202"] = parts.pending_response(call.reply is JoinReply)
-    return described
+def query(shape: Shape, limits: Limits) -> Json:
+    """The fields of a shape as query parameters; lists repeat their name. Absent is absent: no null here."""
+    schemas = _schemas([shape.read_type(limits)])
+    schema = schemas[shape.title]
+    parameters = []
+    for entry in shape.entries:
+        described = {name: value for name, value in schema["properties"][entry.name].items() if name != "description"}
+        kinds = [kind for kind in described.pop("anyOf", []) if kind != {"type": "null"}]
+        if "$ref" in described:
+            described = schemas[described["$ref"].rpartition("/")[2]]
+        if described.get("default", ...) is None:
+            del described["default"]
+        parameters.append(
+            {
+                "name": entry.name,
+                "in": "query",
+                "required": entry.name in schema.get("required", ()),
+                "description": entry.doc,
+                "schema": _selector_or(described | kinds[0] if len(kinds) == 1 else described),
+            }
+        )
+    return {"parameters": parameters}
 
 
-def _ref(title: str) -> Json:
-    return {"$ref": f"#/components/schemas/{title}"}
+def _selector_or(schema: Json) -> Json:
+    """In a query string the partitions of a topic are one text."""
+    if "$ref" not in schema.get("items", ()):
+        return schema
+    return {**schema, "items": {"type": "string", "pattern": f"^{NAME_PATTERN}/[0-9]{{1,9}}(?:,[0-9]{{1,9}})*$"}}
 
 
-def dump_openapi() -> str:
-    """The document of a server with the default limits, as `docs/reference/openapi.json` holds it."""
-    return json.dumps(build_openapi(Limits()), indent=2, ensure_ascii=False) + "\n"
+# --- of all path operations ---------------------------------------------------------------------------
 
 
-if __name__ == "__main__":
-    sys.stdout.write(dump_openapi())
+def complete(document: Json, limits: Limits, structs: Iterable[type[Struct]], *, guarded: bool) -> Json:
+    """Add what path operations refer to, and how callers authenticate. `guarded`: they must."""
+    proofs = _PROOFS if guarded else OPTIONAL["security"]
+    for described in (described for methods in document["paths"].values() for described in methods.values()):
+        described.setdefault("security", proofs)
+        # FastAPI's own response to a request that pydantic rejects: the protocol's checks reject it with 400.
+        described["responses"].pop("422", None)
+    requests = [shape for kind, shape in REQUESTS.items() if CALLS[kind].has_body and shape.entries]
+    closed = _schemas(shape.read_type(limits) for shape in (*requests, HEARTBEAT_BATCH))
+    for schema in closed.values():
+        _admit_null(schema)
+    replies = _schemas([*(shape.written_type(limits) for shape in SHAPES.values()), Problem, Pending, *structs])
+    document["components"] = {"securitySchemes": _SECURITY_SCHEMES, "schemas": closed | replies}
+    return document
+
+
+def _schemas(types: Iterable[type]) -> Json:
+    """By name."""
+    _, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    for schema in components.values():
+        for described in schema.get("properties", {}).values():
+            if described.get("default") == ():
+                described["default"] = []
+    return components
+
+
+def _admit_null(schema: Json) -> None:
+    """Null is absent, in each field that may be absent."""
+    required = schema.get("required", ())
+    for name, described in schema.get("properties", {}).items():
+        if name not in required and "anyOf" not in described:
+            apart = {key: described.pop(key) for key in ("description", "default") if key in described}
+            schema["properties"][name] = {"anyOf": [described, {"type": "null"}], **apart}

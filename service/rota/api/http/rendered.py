@@ -66,9 +66,18 @@ class Rendered(NamedTuple):
         lines = _JSON_LINES if self.headers is JSON_HEADERS else _lines_of(self.headers)
         return b"%b%bcontent-length: %d\r\n%b\r\n%b" % (head, lines, len(self.body), end, self.body)
 
-    def as_response(self) -> Response:
-        headers = {name.decode(): value.decode() for name, value in self.headers}
-        return Response(self.body, self.status, headers)
+    def as_response(self) -> ApiResponse:
+        return ApiResponse(self)
+
+
+class ApiResponse(Response):
+    """An answer as FastAPI sends it. `outcome` is the name under which metrics count it."""
+
+    def __init__(self, rendered: Rendered) -> None:
+        headers = {name.decode(): value.decode() for name, value in rendered.headers}
+        super().__init__(rendered.body, rendered.status, headers)
+        self.code = rendered.code
+        self.outcome: ErrorCode | str = "GONE" if rendered is CALLER_GONE else rendered.code
 
 
 def _lines_of(headers: Iterable[Header]) -> bytes:

@@ -5,33 +5,34 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from starlette.requests import Request
+from msgspec import Meta, Struct
+from starlette.requests import Request as HttpRequest
+from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from rota.api.beginning import beginning_of_watch
+from rota.api.beginning import EARLIEST, After, beginning_of_watch
+from rota.api.http.dependencies import Backend, until_disconnect
 from rota.api.http.draining import Draining
 from rota.api.http.rendered import members_of
-from rota.api.http.shapes import WATCH_QUERY, Event
-from rota.api.http.waiting import until_disconnect
-from rota.api.ports import ServedCoordinator
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import NotInJournal, RejectedRequest
-from rota.protocol.limits import Limits
+from rota.protocol.ids import NO_SHARD
+from rota.protocol.limits import MAX_SAFE_INTEGER
+from rota.protocol.values import Epoch, Revision, Via, Within, doc
 from rota.replica.ports import JournalEvent, StoreUnavailable
 from rota.wire.documents import dump_document
 from rota.wire.problems import PRUNED_EVENT, problem_document
-from rota.wire.routes import decode_path
+from rota.wire.shapes import Shape, invalid
 
-PING_SECONDS = 15.0
-_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
-]
+MAX_EVENTS = 1_000
+HEAD_ALONE = "rota.head"
+"""The name in the scope of a request with the method HEAD, which is answered as GET is."""
+_MAX_DIGITS = 15
+_EARLIEST = f"`{EARLIEST}`: from the first line on that is not pruned."
+_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _PING = b": ping\n\n"
 _DRAINED = b"event: server-drain\nretry: 100\ndata: {}\n\n"
 _INTERRUPTED = b"event: interrupted\nretry: 1000\ndata: %b\n\n"
@@ -39,33 +40,80 @@ _INTERRUPTED = b"event: interrupted\nretry: 1000\ndata: %b\n\n"
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class EventStreams:
-    """Opens streams of one group's events."""
+class Event(Struct, frozen=True):
+    """A line of the journal."""
 
-    coordinator: ServedCoordinator
-    limits: Limits
-    metrics: Metrics
-    draining: Draining
-    ping_seconds: float = PING_SECONDS
+    revision: Annotated[int, doc("The shard's sequence number: dense, without gaps.")]
+    epoch: Annotated[int, doc("The epoch of the owner that wrote it.")]
+    at_ms: Annotated[int, doc("Milliseconds since 1970 at the owner.")]
+    namespace: str
+    group_id: str
+    generation_id: int
+    kind: Annotated[str, doc("`rebalance_started`, `generation_completed`, `member_expired` …")]
+    reason: Annotated[str, doc("Why, for people.")]
+    payload: Annotated[
+        dict[str, Any], doc("What else belongs to this kind of event; `cause` is the code beside the reason.")
+    ]
 
-    async def open(self, request: Request) -> EventStream:
-        """`Last-Event-ID` wins over `?after=`, because a browser that reconnects keeps the URL.
-
-        Raises `RejectedRequest`, also where the journal does not have the lines that the caller asks for.
-        """
-        path = decode_path(request.path_params)
-        parameters = list(request.query_params.multi_items())
-        if last_event_id := request.headers.get("last-event-id"):
-            parameters.append(("after", last_event_id))
-        asked = WATCH_QUERY.decode(WATCH_QUERY.from_query(parameters), self.limits).after
-        after = await beginning_of_watch(self.coordinator, path["namespace"], path["group_id"], asked)
-        events = self.coordinator.watch(path["namespace"], path["group_id"], after)
-        return EventStream(events, self.metrics, self.draining, self.ping_seconds)
+    @classmethod
+    def of(cls, line: JournalEvent) -> Event:
+        place = line.namespace, line.group_id, line.generation_id
+        return cls(line.seq, line.epoch, line.at_ms, *place, line.kind, line.reason, line.payload)
 
 
-class EventStream:
-    """One stream, as an ASGI response.
+class JournalReply(Struct, frozen=True):
+    """Lines of a shard's journal."""
+
+    events: tuple[Event, ...]
+    revision: Revision
+    epoch: Epoch
+
+
+def _read_after(text: str) -> After:
+    if text == EARLIEST:
+        return EARLIEST
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        raise invalid(f"must be an integer from 0 to {MAX_SAFE_INTEGER}, or {EARLIEST}")
+    return int(text)
+
+
+_AfterText = Annotated[
+    Any, Via(Annotated[str, Meta(extra_json_schema={"pattern": "^([0-9]{1,15}|earliest)$"})], _read_after, str)
+]
+
+
+class WatchQuery(Struct, frozen=True):
+    after: Annotated[
+        _AfterText | None,
+        doc(f"Events with a higher revision, first the past ones; {_EARLIEST} Without it: from now on."),
+    ] = None
+
+
+class JournalQuery(Struct, frozen=True):
+    shard: Annotated[int, Within(NO_SHARD, 2**31 - 1), doc("The shard of the journal; -1: changes of API tokens.")]
+    after: Annotated[_AfterText, doc(f"Lines with a higher revision; {_EARLIEST}")] = 0
+    limit: Annotated[int, Within(1, MAX_EVENTS), doc("Most lines to answer.")] = 100
+
+
+WATCH_QUERY, JOURNAL_QUERY = Shape(WatchQuery, closed=True), Shape(JournalQuery, closed=True)
+
+
+async def open_stream(http: HttpRequest, backend: Backend, namespace: str, group_id: str) -> EventStream:
+    """`Last-Event-ID` wins over `?after=`, because a browser that reconnects keeps the URL.
+
+    Raises `RejectedRequest`, also if the journal does not have the lines that the caller asks for.
+    """
+    parameters = list(http.query_params.multi_items())
+    if last_event_id := http.headers.get("last-event-id"):
+        parameters.append(("after", last_event_id))
+    asked = WATCH_QUERY.decode(WATCH_QUERY.from_query(parameters), backend.limits).after
+    after = await beginning_of_watch(backend.coordinator, namespace, group_id, asked)
+    events = backend.coordinator.watch(namespace, group_id, after)
+    return EventStream(events, backend.metrics, backend.draining, backend.ping_seconds)
+
+
+class EventStream(StreamingResponse):
+    """One stream of a group's events.
 
     Ends when the client hangs up; with `server-drain` when the server goes away, so that the client goes on elsewhere;
     with `interrupted` when the journal cannot be followed any more, or not by this caller, as the problem document in
@@ -75,6 +123,7 @@ class EventStream:
     def __init__(
         self, events: AsyncIterator[JournalEvent], metrics: Metrics, draining: Draining, ping_seconds: float
     ) -> None:
+        super().__init__((), headers=_HEADERS, media_type="text/event-stream")
         self._events = events
         self._metrics = metrics
         self._draining = draining
@@ -88,9 +137,9 @@ class EventStream:
         self._following = asyncio.ensure_future(self._follow())
         try:
             with self._metrics.streaming():
-                await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 # A client that asks with HEAD sends its next request after the head.
-                if scope["method"] != "HEAD":
+                if not scope.get(HEAD_ALONE):
                     await _send_frame(send, _PING)
                     await self._pump(send, gone, drained)
                 await send({"type": "http.response.body", "body": b""})
