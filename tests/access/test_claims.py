@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from rota.access.binding import check_binding
-from rota.access.caller import Pod
 from rota.access.claims import (
     Issuer,
     UnusableClaims,
     caller_of_claims,
     caller_of_review,
 )
+from rota.access.rules import Pod
 from rota.protocol import messages as m
 
 OIDC = Issuer("https://login", ("rota",))

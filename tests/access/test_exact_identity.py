@@ -14,9 +14,9 @@ import pytest_asyncio
 from cryptography import x509
 
 from rota.access.binding import check_binding, wrong_with_pod
-from rota.access.caller import Caller, Pod
 from rota.access.certificates import PeerCertificate, caller_of_certificate, read_certificate
 from rota.access.claims import Issuer, caller_of_claims, caller_of_review
+from rota.access.rules import Caller, Pod
 from rota.api.grpc.inquiries import ACCESS
 from rota.protocol import messages as m
 from rota.v1.access_pb2 import WhoAmIResponse

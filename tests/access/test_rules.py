@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rota.access.actions import ROLES, Action, Kind, Resource, is_administrative, need_of
-from rota.access.caller import ANONYMOUS, Caller
 from rota.access.document import InvalidAccess, read_document, read_rule, write_rule
-from rota.access.rules import Effect, Rule, decide, may_ever
+from rota.access.rules import ANONYMOUS, Caller, Effect, Rule, decide, may_ever
 from rota.protocol import messages as m
 from tests.support.examples import EXAMPLES
 

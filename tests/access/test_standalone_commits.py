@@ -8,9 +8,9 @@ import pytest
 
 from rota.access.actions import Action, is_administrative, need_of
 from rota.access.binding import check_binding
-from rota.access.caller import Pod
 from rota.access.meter import Meter
 from rota.access.quotas import Quota, Stored
+from rota.access.rules import Pod
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
 from tests.access.guarded import NAMESPACE, Secrets, a_guarded_service, bearer

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-from rota.access.caller import Caller, Pod
+from rota.access.rules import Caller, Pod
 from rota.protocol import messages as m
 
 _UUID_CHARS = 36

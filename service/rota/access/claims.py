@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rota.access.caller import KUBERNETES, Caller, Pod, name_by
+from rota.access.rules import KUBERNETES, Caller, Pod, name_by
 
 IssuerKind = Literal["oidc", "kubernetes"]
 USER, GROUP, SERVICE_ACCOUNT = "user", "group", "sa"

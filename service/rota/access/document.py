@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from rota.access.actions import ROLES, Action
-from rota.access.caller import ANONYMOUS_SUBJECT, RESERVED, name_by
 from rota.access.claims import ALGORITHMS, Issuer
 from rota.access.quotas import OF_CALLERS_ALONE, Quota
-from rota.access.rules import ANY, Effect, Rule
+from rota.access.rules import ANONYMOUS_SUBJECT, ANY, RESERVED, Effect, Rule, name_by
 from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
 
 _RULE_KEYS = ("name", "subjects", "actions", "namespaces", "groups", "topics", "effect")

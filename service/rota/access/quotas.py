@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rota.access.caller import ANONYMOUS_SUBJECT
-from rota.access.rules import ANY
+from rota.access.rules import ANONYMOUS_SUBJECT, ANY
 from rota.access.sources import source_of
 from rota.protocol import messages as m
 

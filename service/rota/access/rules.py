@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from rota.access.actions import Action, Kind, Resource
 
@@ -60,17 +59,67 @@ class Rule:
         return ANY in patterns if self.effect is Effect.DENY else bool(patterns)
 
 
-class Subject(Protocol):
-    """What rules look at of a caller."""
+ANONYMOUS_SUBJECT = "anonymous"
+RESERVED = frozenset({"user", "group", "sa", "token", "cn", "spiffe", "shell", ANONYMOUS_SUBJECT})
+"""Beginnings of callers' names without an issuer's prefix: so none of these is a prefix."""
+KUBERNETES, CERTIFICATE = "kubernetes", "certificate"
+"""The `method` of service accounts, and of callers that a certificate names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """The Kubernetes pod that a token was issued to; `cluster` is the prefix of the issuer."""
+
+    namespace: str
+    name: str
+    uid: str = ""
+    cluster: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """One subject, such as `token:ci`, `sa:team-a/worker`, `spiffe://…`, `cn:worker`, `user:alice`, `corp:user:alice`.
+
+    `issuer` is the prefix of the issuer that named it, if it has one. `grants` are rules that the credential itself
+    carries (a token's scope). `method` says how the subject was proven.
+    """
+
+    subject: str
+    method: str
+    groups: tuple[str, ...] = ()
+    grants: tuple[Rule, ...] = ()
+    pod: Pod | None = None
+    expires_at_ms: int | None = None
+    issuer: str = ""
 
     @property
-    def subject(self) -> str: ...
-    @property
-    def grants(self) -> tuple[Rule, ...]: ...
-    @property
-    def is_anonymous(self) -> bool: ...
+    def is_service_account(self) -> bool:
+        return self.method == KUBERNETES
 
-    def names(self) -> tuple[str, ...]: ...
+    @property
+    def is_anonymous(self) -> bool:
+        return self.subject == ANONYMOUS_SUBJECT
+
+    def names(self) -> tuple[str, ...]:
+        """All that a rule's `subjects` can mean it by."""
+        return (self.subject, *(name_by(self.issuer, "group", group) for group in self.groups))
+
+
+def name_by(issuer: str, kind: str, name: str) -> str:
+    """The name that rules have for what an issuer names: `user:alice`, or `corp:user:alice` with the prefix `corp`.
+
+    Kinds and prefixes have no colon, and no prefix is a kind, so two issuers with different prefixes share no name.
+    """
+    return f"{issuer}:{kind}:{name}" if issuer else f"{kind}:{name}"
+
+
+def issuer_in(subject: str) -> str:
+    """The issuer's prefix in a subject; empty where it has none."""
+    first, colon, _ = subject.partition(":")
+    return first if colon and first not in RESERVED else ""
+
+
+ANONYMOUS = Caller(ANONYMOUS_SUBJECT, "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +131,7 @@ class Decision:
     detail: str
 
 
-def decide(rules: Sequence[Rule], caller: Subject, action: Action, resource: Resource) -> Decision:
+def decide(rules: Sequence[Rule], caller: Caller, action: Action, resource: Resource) -> Decision:
     """May the caller do this? The detail names the rule, or says that there is none."""
     asked = f"{caller.subject} may {{}}{action} {resource}"
     about = [rule for rule in rules_for(rules, caller) if rule.is_about(action, resource)]
@@ -94,20 +143,20 @@ def decide(rules: Sequence[Rule], caller: Subject, action: Action, resource: Res
     return Decision(False, "", f"{asked.format('not ')}: no rule allows it")
 
 
-def may_ever(rules: Iterable[Rule], caller: Subject, actions: Collection[Action]) -> bool:
+def may_ever(rules: Iterable[Rule], caller: Caller, actions: Collection[Action]) -> bool:
     """Whether some rule allows the caller one of these actions anywhere. Where none does, no request can succeed."""
     return any(
         rule.effect is Effect.ALLOW and not rule.actions.isdisjoint(actions) for rule in rules_for(rules, caller)
     )
 
 
-def rules_for(rules: Iterable[Rule], caller: Subject) -> list[Rule]:
+def rules_for(rules: Iterable[Rule], caller: Caller) -> list[Rule]:
     """Those that speak of the caller, and what its credential itself allows."""
     names = caller.names()
     return [*(rule for rule in rules if _is_for(rule, caller, names)), *caller.grants]
 
 
-def _is_for(rule: Rule, caller: Subject, names: tuple[str, ...]) -> bool:
+def _is_for(rule: Rule, caller: Caller, names: tuple[str, ...]) -> bool:
     if caller.is_anonymous:
         # A pattern that matches all callers was meant for authenticated ones.
         return caller.subject in rule.subjects

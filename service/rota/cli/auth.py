@@ -117,8 +117,7 @@ def _ask(options: Shared, question: dict[str, str]) -> dict[str, Any]:
 
 def _look_up(path: Path, subject: str, groups: list[str], action: Action, place: dict[str, str]) -> dict[str, Any]:
     from rota.access.actions import Kind, Resource
-    from rota.access.caller import Caller, issuer_in
-    from rota.access.rules import decide
+    from rota.access.rules import Caller, decide, issuer_in
 
     kind = Kind.TOPIC if "topic" in place else Kind.GROUP if place else Kind.SERVER
     resource = Resource(kind, place.get("namespace", ""), place.get("topic") or place.get("group_id", ""))

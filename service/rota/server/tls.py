@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cryptography import x509
+
 from rota.credentials import NewestContext
 from rota.observability.certificates import Validity
 from rota.server.access.files import LOOK_EVERY_S, Reread
-from rota.server.certificates import validity_of
 
 if TYPE_CHECKING:
     import grpc
@@ -107,6 +108,14 @@ def _load(files: TlsFiles) -> _Loaded:
         reason = error.strerror if isinstance(error, OSError) else "it is unusable"
         names = ", ".join(map(str, files.paths))
         raise UnusableCertificate(f"no certificate chain with its key in {names}: {reason}") from error
+
+
+def validity_of(chain: bytes) -> Validity:
+    """When all certificates of a chain in PEM are good; ValueError if it holds none that can be read."""
+    found = x509.load_pem_x509_certificates(chain)
+    begin = max(each.not_valid_before_utc for each in found)
+    end = min(each.not_valid_after_utc for each in found)
+    return Validity(begin.timestamp(), end.timestamp())
 
 
 def _grpc_configuration(loaded: _Loaded) -> Any:

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rota.access.actions import Action, Need, Resource
-from rota.access.caller import ANONYMOUS, Caller
-from rota.access.certificates import CERTIFICATE
 from rota.access.document import AccessDocument
-from rota.access.rules import Decision, decide, may_ever
+from rota.access.rules import ANONYMOUS, CERTIFICATE, Caller, Decision, decide, may_ever
 from rota.access.sources import source_of
 from rota.observability.refusals import log_refusal
 from rota.protocol.errors import ErrorCode, RejectedRequest

@@ -9,8 +9,8 @@ from urllib.parse import unquote
 
 import grpc
 
-from rota.access.caller import Caller
 from rota.access.certificates import caller_of_certificate, read_certificate
+from rota.access.rules import Caller
 from rota.api.access.identity import NO_CREDENTIALS, NOTE, NOTE_MAX_CHARS, SEVERAL_CREDENTIALS, Credentials
 
 _NOTE_KEY = "rota-note"

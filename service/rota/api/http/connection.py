@@ -21,8 +21,8 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from rota.access.browsers import parse_host
-from rota.access.caller import Caller
 from rota.access.certificates import PeerCertificate, caller_of_certificate, read_certificate
+from rota.access.rules import Caller
 from rota.api.access.identity import RENEWAL_S
 from rota.api.connections import Connection, Connections
 from rota.api.http.credentials import CERTIFICATE

@@ -10,8 +10,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from rota.access.caller import Caller
 from rota.access.claims import Issuer
+from rota.access.rules import Caller
 from rota.access.sources import source_of
 from rota.access.tokens import MalformedToken, Presented, TokenRecord, is_ours, parse, refusal_of
 from rota.api.access.identity import NO_CREDENTIALS, ORIGIN, Credentials, Identity, Policy, unauthenticated

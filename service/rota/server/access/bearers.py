@@ -8,8 +8,8 @@ from typing import Any
 import jwt
 from jwt import PyJWK
 
-from rota.access.caller import Caller
 from rota.access.claims import Issuer, UnusableClaims, caller_of_claims, caller_of_review, end_of_claims
+from rota.access.rules import Caller
 from rota.api.access.identity import Policy
 from rota.server.access.authenticator import Refused, Unanswered
 from rota.server.access.key_sets import KeySet, KeysUnavailable

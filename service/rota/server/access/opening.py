@@ -7,8 +7,8 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from rota.access.caller import Caller
 from rota.access.document import InvalidAccess
+from rota.access.rules import Caller
 from rota.api.access.guard import Guard
 from rota.observability.metrics import Metrics
 from rota.replica.ports import StoreUnavailable
