@@ -23,7 +23,7 @@ from bench.setting import HOST
 from rota.access.actions import ROLES
 from rota.access.rules import Rule
 from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
-from rota.server.access.token_files import write_tokens
+from rota.server.access.tokens import write_tokens
 from tests.support.ports import free_port
 from tests.support.processes import Process
 

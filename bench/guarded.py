@@ -21,7 +21,7 @@ from bench.setting import NAMESPACE
 from rota.access.actions import ROLES
 from rota.access.rules import Rule
 from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
-from rota.server.access.token_files import write_tokens
+from rota.server.access.tokens import write_tokens
 
 CONNECTIONS = 64
 SECONDS = 3.0

@@ -26,10 +26,9 @@ from rota.protocol.limits import Limits
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.server.access.authenticator import ServerAuthenticator
-from rota.server.access.bearers import IssuedTokens
-from rota.server.access.policy import AccessFile
-from rota.server.access.reviews import ReviewBudget
-from rota.server.access.token_files import TokenFile, write_tokens
+from rota.server.access.files import AccessFile
+from rota.server.access.issuers import IssuedTokens, ReviewBudget
+from rota.server.access.tokens import Tokens, write_tokens
 from rota.server.http_server import HttpServer, listen, url_of
 from rota.server.settings import Address
 from rota.server.tls import ServerTls, TlsFiles
@@ -167,8 +166,8 @@ async def a_guarded_service(secrets: Secrets, more: str = "", **options: Any) ->
     async with reviewing(secrets.reviewer) as review_url:
         secrets.write(review_url, more)
         policy = AccessFile(secrets.access_file, look_every_s=0)
-        tokens = TokenFile(secrets.tokens_file, look_every_s=0)
-        authenticator = ServerAuthenticator(policy, [tokens], IssuedTokens(policy, ReviewBudget(MANY_REVIEWS)))
+        tokens = Tokens(file=secrets.tokens_file, look_every_s=0)
+        authenticator = ServerAuthenticator(policy, tokens, IssuedTokens(policy, ReviewBudget(MANY_REVIEWS)))
         guard = Guard(authenticator, LIMITS)
         clock = SystemClock()
         store = MemoryStore(clock.monotonic_ms)

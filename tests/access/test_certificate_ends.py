@@ -58,7 +58,7 @@ def test_a_chain_is_good_for_as_long_as_the_first_of_it_to_end(authority: Author
 
 @pytest.mark.parametrize("der", [b"", b"\x30", b"\x30\x03\x30\x01\x02", b"\x02\x01\x05"])
 def test_what_is_no_certificate_is_said_to_be_none(der: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011
+    with pytest.raises(ValueError):
         validity_of(ssl.DER_cert_to_PEM_cert(der).encode())
 
 

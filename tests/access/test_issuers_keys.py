@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from rota.access.claims import Issuer
-from rota.access.document import AccessDocument
-from rota.server.access import key_sets
+from rota.access.document import AccessDocument, Issuer
+from rota.server.access import issuers
 from rota.server.access.authenticator import Refused
-from rota.server.access.bearers import IssuedTokens
+from rota.server.access.issuers import IssuedTokens
 from tests.access.guarded import reviewing
 from tests.access.issuers import Signer, service_account
 
@@ -67,7 +66,7 @@ async def test_an_issuer_is_asked_where_its_keys_are_and_they_are_kept(provider:
 async def test_a_new_key_is_fetched_for_the_first_token_that_has_it(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_sets, "LEAST_PAUSE_S", 0.0)
+    monkeypatch.setattr(issuers, "LEAST_PAUSE_S", 0.0)
     old, new = Signer(provider.url, "k1"), Signer(provider.url, "k2")
     provider.jwks = old.jwks()
     tokens = IssuedTokens(Named(Issuer(provider.url, ("rota",), jwks=f"{provider.url}/keys")))
@@ -101,8 +100,8 @@ async def test_while_the_issuer_is_away_known_keys_stay_good(
     tokens = IssuedTokens(Named(Issuer(provider.url, ("rota",), jwks=f"{provider.url}/keys")))
     await tokens.caller_of(signer.token(sub="alice"))
     provider.is_away = True
-    monkeypatch.setattr(key_sets, "MAX_AGE_S", 0.0)
-    monkeypatch.setattr(key_sets, "LEAST_PAUSE_S", 0.0)
+    monkeypatch.setattr(issuers, "MAX_AGE_S", 0.0)
+    monkeypatch.setattr(issuers, "LEAST_PAUSE_S", 0.0)
 
     assert (await tokens.caller_of(signer.token(sub="alice"))).subject == "user:alice"
     assert len(provider.asked) > 1

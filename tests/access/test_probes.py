@@ -15,7 +15,7 @@ import pytest
 from rota.access.actions import ROLES
 from rota.access.rules import Rule
 from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
-from rota.server.access.token_files import write_tokens
+from rota.server.access.tokens import write_tokens
 from rota.server.lifecycle import ServerFailed, serve
 from rota.server.settings import Address, Settings
 from tests.access.certificates import Authority

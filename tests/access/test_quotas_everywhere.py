@@ -10,7 +10,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from rota.access.buckets import BURST_S
+from rota.access.quotas import BURST_S
 from rota.api.grpc.inquiries import ACCESS
 from rota.protocol.calls import NAMESPACE_PATH
 from rota.v1 import coordinator_pb2 as pb

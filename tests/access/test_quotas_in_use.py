@@ -12,8 +12,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from rota.access.buckets import BURST_S
-from rota.access.quotas import Stored
+from rota.access.quotas import BURST_S, Stored
 from rota.v1.admin_pb2 import WatchGroupRequest
 from tests.access.guarded import Secrets, Service, a_guarded_service, a_join_body, bearer
 from tests.grpc.clients import Refused, admin, stub
@@ -129,7 +128,7 @@ async def test_over_grpc_the_quota_is_a_status_of_its_own(service: Service, head
 
 async def test_groups_and_members_are_bounded_by_what_the_store_has(service: Service, headers: dict[str, str]) -> None:
     service.guard.meters.refusal_of("token:everywhere", _describe("small"))
-    service.guard.meters.look("small", Stored(frozenset({"one"}), 1, frozenset({("one", "back")})))
+    service.guard.meters.look("small", Stored({"one"}, 1, frozenset({("one", "back")})))
 
     second_group = await join(service, headers, "small", "two")
     second_member = await join(service, headers, "small", "one")

@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rota.access.budgets import BUDGETS, Budgets, Share
-from rota.access.claims import Issuer
+from rota.access.document import Issuer
 from rota.api.access.identity import Credentials, Identity
 from rota.protocol.calls import CALLS
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import Heartbeat
 from rota.server.access import authenticator
 from rota.server.access.authenticator import Overloaded, ServerAuthenticator
-from rota.server.access.bearers import IssuedTokens
-from rota.server.access.reviews import ReviewBudget
+from rota.server.access.issuers import IssuedTokens, ReviewBudget
+from rota.server.access.tokens import Tokens
 from tests.access.guarded import REVIEWED, reviewing
 from tests.access.issuers import Reviewer, Signer
 from tests.access.test_issuers_keys import Named
@@ -35,7 +35,7 @@ class Cluster:
         self.over_budget = Counter[str]()
         policy = Named(Issuer(REVIEWED, ("rota",), "kubernetes", review=url))
         budget = ReviewBudget(over_budget=lambda name: self.over_budget.update([name]), clock=lambda: 1.0)
-        self.authenticator = ServerAuthenticator(policy, [], IssuedTokens(policy, budget))
+        self.authenticator = ServerAuthenticator(policy, Tokens(), IssuedTokens(policy, budget))
 
     def a_token(self) -> str:
         """A genuine one."""

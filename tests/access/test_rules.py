@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from rota.access.actions import ROLES, Action, Kind, Resource, is_administrative, need_of
-from rota.access.document import InvalidAccess, read_document, read_rule, write_rule
+from rota.access.document import InvalidAccess, read_document, read_rule
 from rota.access.rules import ANONYMOUS, Caller, Effect, Rule, decide, may_ever
 from rota.protocol import messages as m
 from tests.support.examples import EXAMPLES
@@ -119,7 +120,7 @@ def test_some_requests_ask_for_more_when_a_field_says_so(request_: m.Request, ac
 
 def test_a_rule_survives_being_written_and_read() -> None:
     for rule in (a_rule(), a_rule(groups=("a*",), topics=()), a_rule(effect=Effect.DENY, namespaces=("x", "y*"))):
-        assert read_rule(write_rule(rule)) == rule
+        assert msgspec.json.decode(msgspec.json.encode(rule), type=Rule) == rule
 
 
 def test_a_rule_that_names_groups_says_nothing_of_topics() -> None:
@@ -148,27 +149,27 @@ def test_issuers_that_would_give_the_same_names_are_refused(first: str, second: 
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({"rule": []}, "the file has no 'rule'"),
-        ({"rules": [{"subjects": ["*"], "actions": ["join"]}]}, "name must be given"),
-        ({"rules": [{"name": "r", "subjects": ["*"], "actions": ["fly"]}]}, "'fly' is no action or role"),
-        ({"rules": [{"name": "r", "subjects": [], "actions": ["join"]}]}, "subjects must be a list of names"),
-        ({"rules": [{"name": "r", "subjects": ["*"], "actions": ["join"], "effect": "no"}]}, "effect must be"),
-        ({"rules": [{"name": "r", "subjects": ["*"], "actions": ["join"], "groups": ["a*b"]}]}, "'a*b' in groups"),
+        ({"rule": []}, "unknown field `rule`"),
+        ({"rules": [{"subjects": ["*"], "actions": ["join"]}]}, "field `name`"),
+        ({"rules": [{"name": "r", "subjects": ["*"], "actions": ["fly"]}]}, "'fly' .*actions"),
+        ({"rules": [{"name": "r", "subjects": [], "actions": ["join"]}]}, "rule 'r'.*subjects"),
+        ({"rules": [{"name": "r", "subjects": ["*"], "actions": ["join"], "effect": "no"}]}, "effect"),
+        ({"rules": [{"name": "r", "subjects": ["*"], "actions": ["join"], "groups": ["a*b"]}]}, "rule 'r'.*groups"),
         ({"rules": [{"name": "r", "subjects": ["*"], "actions": ["join"]}] * 2}, "'r' is there twice"),
-        ({"issuers": [{"issuer": "https://i"}]}, "audiences must be a list"),
-        ({"issuers": [{"issuer": "https://i", "audiences": ["rota"], "algorithms": ["HS256"]}]}, "algorithms must be"),
+        ({"issuers": [{"issuer": "https://i"}]}, "audiences"),
+        ({"issuers": [{"issuer": "https://i", "audiences": ["rota"], "algorithms": ["HS256"]}]}, "algorithms"),
         ({"issuers": [{"issuer": "i", "audiences": ["rota"], "review": "https://k"}]}, "review is for kind kubernetes"),
         ({"issuers": [an_issuer(prefix="group")]}, "prefix must be"),
         ({"issuers": [an_issuer(prefix="a:b")]}, "prefix must be"),
-        ({"issuers": [an_issuer(subject_prefix="corp:")]}, "an issuer has no 'subject_prefix'"),
+        ({"issuers": [an_issuer(subject_prefix="corp:")]}, "subject_prefix"),
         ({"require_pods": True}, "require_pods needs bind_members_to_pods"),
-        ({"quotas": [{"namespace": "a", "max_groups": 0}]}, "max_groups must be a positive number"),
-        ({"bind_members_to_pods": "yes"}, "must be true or false"),
-        ({"bind_members_to_callers": 1}, "bind_members_to_callers must be true or false"),
+        ({"quotas": [{"namespace": "a", "max_groups": 0}]}, "max_groups"),
+        ({"bind_members_to_pods": "yes"}, "bind_members_to_pods"),
+        ({"bind_members_to_callers": 1}, "bind_members_to_callers"),
     ],
 )
 def test_a_file_of_another_kind_is_rejected_with_its_reason(document: dict[str, object], message: str) -> None:
-    with pytest.raises(InvalidAccess, match=message.replace("*", r"\*")):
+    with pytest.raises(InvalidAccess, match=message):
         read_document(document)
 
 

@@ -18,8 +18,8 @@ from rota.access.tokens import RANDOM_BYTES, mint
 from rota.observability import refusals
 from rota.observability.logs import JsonFormatter
 from rota.observability.refusals import PER_SOURCE, RefusalLog
-from rota.server.access.policy import read_access_file
-from rota.server.access.token_files import read_tokens
+from rota.server.access.files import read_access_file
+from rota.server.access.tokens import read_tokens
 from rota.server.settings import Settings
 from tests.access.guarded import Secrets, Service, a_guarded_service, bearer
 from tests.access.test_access_matrix import CALLERS, OF_ROUTES, OF_RPCS, headers_of, messages_by_rpc, targets_by_route

@@ -8,8 +8,7 @@ import pytest
 
 from rota.access.actions import Action, is_administrative, need_of
 from rota.access.binding import check_binding
-from rota.access.meter import Meter
-from rota.access.quotas import Quota, Stored
+from rota.access.quotas import Meter, Quota, Stored
 from rota.access.rules import Pod
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
@@ -32,8 +31,8 @@ def lands(core: Core, commit: m.CommitOffsets) -> bool:
 def makes_a_group(commit: m.CommitOffsets) -> bool:
     """Whether the quota counts the commit's group as a new one."""
     meter = Meter(Quota(max_groups=1), 0)
-    meter.look("default", Stored(frozenset({"another"})))
-    return meter.refusal_of("c", commit, 0) == "max_groups"
+    meter.look("default", Stored({"another"}))
+    return meter.refusal_of("c", 0, commit) == "max_groups"
 
 
 @pytest.mark.parametrize("commit", COMMITS, ids=lambda c: f"{c.member_id}/{c.group_instance_id}/{c.generation_id}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from rota.access.actions import ROLES
 from rota.access.rules import Rule
@@ -21,7 +21,7 @@ from rota.protocol.limits import Limits
 from rota.protocol.messages import Act, CommitOffsets, JoinGroup, OffsetToCommit, Protocol, PutTopic
 from rota.replica.ports import StoreRefused, StoreUnavailable
 from rota.runtime.coordinator import LocalCoordinator
-from rota.server.access.stored_tokens import StoredTokens
+from rota.server.access.tokens import Tokens
 from rota.storage import SqlStore, upgrade
 from rota.storage.token_table import TokenTable
 from rota.storage.verify import verify
@@ -206,10 +206,10 @@ class Table:
 
 async def test_an_unknown_token_refreshes_at_once_but_not_repeatedly() -> None:
     table = Table(RECORD)
-    tokens = StoredTokens(table)
+    tokens = Tokens(table)
 
-    await tokens.look_again("id1")
-    await asyncio.gather(*(tokens.look_again(f"made-up-{made_up}") for made_up in range(50)))
+    await tokens.read_again("id1")
+    await asyncio.gather(*(tokens.read_again(f"made-up-{made_up}") for made_up in range(50)))
 
     assert tokens.record("id1") == RECORD
     assert table.looks == 2
@@ -217,57 +217,56 @@ async def test_an_unknown_token_refreshes_at_once_but_not_repeatedly() -> None:
 
 async def test_a_token_made_after_a_refresh_is_known_at_its_first_call() -> None:
     table = Table()
-    tokens = StoredTokens(table)
-    await tokens.look_again("id1")
+    tokens = Tokens(table)
+    await tokens.read_again("id1")
     table.records.append(RECORD)
 
-    await tokens.look_again("id1")
+    await tokens.read_again("id1")
 
     assert tokens.record("id1") == RECORD
 
 
 async def test_while_the_store_is_away_known_tokens_stay() -> None:
     table = Table(RECORD)
-    tokens = StoredTokens(table)
-    await tokens.look_again("id1")
+    tokens = Tokens(table)
+    await tokens.read_again("id1")
     table.is_away = True
 
-    await tokens._look()
+    await tokens._read(table)
 
     assert tokens.record("id1") == RECORD
 
 
 async def test_a_token_in_use_is_noted_once_in_five_minutes() -> None:
     table = Table(RECORD)
-    tokens = StoredTokens(table)
+    tokens = Tokens(table)
 
     for second in range(0, 600, 2):
-        tokens.used("id1", 1_000 * second)
-        await tokens._look()
-        await tokens._note_uses()
+        tokens._used_at_ms["id1"] = 1_000 * second
+        await tokens._read(table)
+        await tokens._note_uses(table)
 
     assert [uses["id1"] for uses in table.noted] == [0, 300_000]
 
 
 async def test_what_another_replica_has_noted_is_not_noted_again() -> None:
     table = Table(replace(RECORD, last_used_at_ms=1_000))
-    tokens = StoredTokens(table)
-    await tokens.look_again("id1")
+    tokens = Tokens(table)
+    await tokens.read_again("id1")
 
-    tokens.used("id1", 60_000)
-    tokens.used("forgotten", 60_000)
-    await tokens._note_uses()
+    tokens._used_at_ms |= {"id1": 60_000, "forgotten": 60_000}
+    await tokens._note_uses(table)
 
     assert table.noted == []
 
 
 async def test_a_use_that_cannot_be_noted_hurts_nobody() -> None:
     table = Table(RECORD)
-    tokens = StoredTokens(table)
-    await tokens.look_again("id1")
-    tokens.used("id1", 1_000)
+    tokens = Tokens(table)
+    await tokens.read_again("id1")
+    tokens._used_at_ms["id1"] = 1_000
     table.is_away = True
 
-    await tokens._note_uses()
+    await tokens._note_uses(table)
 
     assert tokens.record("id1") == RECORD

@@ -233,7 +233,7 @@ def test_a_token_is_written_for_its_owner_alone(rota: Rota, tmp_path: Path) -> N
     ("arguments", "exit_code", "message"),
     [
         (("create", "a b"), 2, "a token's name is"),
-        (("create", "ci", "--allow", "fly"), 2, "'fly' is no action or role"),
+        (("create", "ci", "--allow", "fly"), 2, "Invalid enum value 'fly'"),
         (("create", "ci", "--expires-in", "soon"), 2, "--expires-in must be"),
         (("create", "ci", "--expires-in", "1d", "--never-expires"), 2, "either --expires-in or --never-expires"),
         (("create", "ci", "--out", "/no/such/folder/token"), 1, "/no/such/folder/token cannot be written"),
@@ -306,8 +306,8 @@ def test_a_wrong_access_file_is_found_before_a_server_uses_it(rota: Rota, tmp_pa
 
     assert checked.exit_code == 1
     assert served.exit_code == 2
-    assert "'fly' is no action or role" in checked.err
-    assert "'fly' is no action or role" in served.err
+    assert "rule 'r': Invalid enum value 'fly' - at `$.actions[0]`; there are describe" in checked.err
+    assert "rule 'r': Invalid enum value 'fly' - at `$.actions[0]`; there are describe" in served.err
 
 
 def test_beyond_loopback_a_server_without_rules_must_be_meant(rota: Rota) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 from rota.access.actions import Action
 from rota.access.rules import Rule
-from rota.server.access.token_files import write_tokens
+from rota.server.access.tokens import write_tokens
 from rota.v1 import coordinator_pb2 as pb
 from rota.wire.routes import encode_request
 from rota.wire.rpcs import RPCS

@@ -13,7 +13,7 @@ from rota.access.rules import Rule
 from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Act
-from rota.server.access.token_files import write_tokens
+from rota.server.access.tokens import write_tokens
 from rota.server.bootstrap import Services, open_services
 from rota.server.settings import Address, Settings
 from rota.storage.token_table import TokenTable

@@ -16,7 +16,7 @@ import pytest
 from rota.access.actions import ROLES
 from rota.access.rules import Rule
 from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
-from rota.server.access.token_files import write_tokens
+from rota.server.access.tokens import write_tokens
 from tests.access.certificates import Authority
 from tests.deploy.attacks import a_forged_join, a_look, attempts, exchange, status_of
 from tests.deploy.proxies import Proxy

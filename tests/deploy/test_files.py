@@ -112,7 +112,7 @@ def test_what_the_image_installs_serves_by_itself(processes: Processes, tmp_path
     server.wait_for_url(f"http://127.0.0.1:{port}/readyz")
     server.wait_for_url(f"http://127.0.0.1:{port}/")
     # Modules that are imported only where they are used: issuers' tokens, signed fencing tokens, Postgres, Redis.
-    modules = ("rota.server.access.bearers", "rota.fencing.tokens", "asyncpg", "rota.liveness.redis")
+    modules = ("rota.server.access.issuers", "rota.fencing.tokens", "asyncpg", "rota.liveness.redis")
     for module in modules:
         assert processes.start(base, "-c", f"import {module}", env=environment).wait_for_exit() == 0, module
     _, _, *healthcheck = replicas()["rota-1"]["healthcheck"]["test"]

@@ -14,12 +14,9 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from rota.access.budgets import Budgets, Share
-from rota.access.claims import Issuer
-from rota.access.document import AccessDocument
+from rota.access.document import AccessDocument, Issuer
 from rota.server.access.authenticator import Refused
-from rota.server.access.bearers import IssuedTokens
-from rota.server.access.key_sets import KeySet, KeysUnavailable
-from rota.server.access.reviews import ReviewBudget
+from rota.server.access.issuers import Authority, IssuedTokens, ReviewBudget
 from tests.fuzz.campaign import Broken, Target
 from tests.fuzz.mutations import as_json, mutated, mutated_document
 
@@ -67,10 +64,10 @@ class IssuerFuzzer:
 
     async def _fetch(self) -> None:
         try:
-            key = await KeySet(Issuer(self._url, (AUDIENCE,))).key("k1")
-        except KeysUnavailable:
+            key = await Authority(Issuer(self._url, (AUDIENCE,)), ReviewBudget()).key("k1")
+        except Refused:
             return
-        if key is not None and not isinstance(key, jwt.PyJWK):
+        if not isinstance(key, jwt.PyJWK):
             raise Broken(f"{key!r}")
 
     async def _review(self) -> None:

@@ -22,8 +22,9 @@ from rota.api.access.identity import Credentials
 from rota.fencing.errors import InvalidToken
 from rota.fencing.tokens import TOKEN_TYPE, verify
 from rota.server.access.authenticator import ServerAuthenticator
-from rota.server.access.bearers import IssuedTokens
-from rota.server.access.policy import AccessFile
+from rota.server.access.files import AccessFile
+from rota.server.access.issuers import IssuedTokens
+from rota.server.access.tokens import Tokens
 from tests.fuzz.campaign import Broken, Target
 from tests.fuzz.mutations import as_json, mutated, mutated_document
 
@@ -69,7 +70,7 @@ class TokenFuzzer:
         (folder / "keys.json").write_text(json.dumps(keys))
         (folder / "access.toml").write_text(_ACCESS.format(issuer=ISSUER, jwks=folder / "keys.json"))
         policy = AccessFile(folder / "access.toml")
-        self._authenticator = ServerAuthenticator(policy, [], IssuedTokens(policy))
+        self._authenticator = ServerAuthenticator(policy, Tokens(), IssuedTokens(policy))
 
     def play(self, random: Random) -> None:
         case: Callable[[Random], None] = random.choice((self._forged, self._forged, self._genuine, self._fence))

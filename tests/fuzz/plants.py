@@ -11,6 +11,7 @@ import grpc
 import httptools
 import jwt
 import msgspec
+from cryptography import x509
 
 from rota.access import certificates
 from rota.api.grpc import server as grpc_server
@@ -23,7 +24,7 @@ from rota.protocol.calls import REPLY_OF
 from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinGroup, JoinReply
 from rota.replica.ports import JournalEvent
-from rota.server.access import bearers, reviews
+from rota.server.access import issuers
 from rota.storage import verify
 from rota.wire import envelopes, rejections
 from tests.fuzz.watch import MOST_CPU_S, MOST_GROWTH_MIB
@@ -104,12 +105,20 @@ def a_signature_that_is_not_checked(patch: Patch) -> None:
         def decode(self, token: str, *_: Any, **__: Any) -> Any:
             return library.decode(token, options={"verify_signature": False})
 
-    patch(bearers, "jwt", Careless())
+    patch(issuers, "jwt", Careless())
 
 
 @plant("certificates", "by a certificate with")
 def a_name_of_any_kind_that_is_an_id(patch: Patch) -> None:
-    patch(certificates, "_URI", 0x82)  # the tag of a DNS name
+    class Careless:
+        """The library, by a caller that reads the names of hosts."""
+
+        UniformResourceIdentifier = x509.DNSName
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(x509, name)
+
+    patch(certificates, "x509", Careless())
 
 
 @plant("journal", "IndexError")
@@ -166,9 +175,13 @@ def an_event_without_checked_types(patch: Patch) -> None:
     patch(client, "unpack", unpack)
 
 
-@plant("issuers", "reviews.py")
+@plant("issuers", "issuers.py")
 def a_review_whose_answer_is_trusted(patch: Patch) -> None:
-    patch(reviews.Reviews, "_ask", lambda self, token: self._review(token))
+    async def status(self: Any, token: str) -> Any:
+        answer = await self._ask("POST", f"{self._issuer.review}/tokenreviews", json={"spec": {"token": token}})
+        return answer["status"]
+
+    patch(issuers.Authority, "_status", status)
 
 
 @plant("core", "StopIteration")

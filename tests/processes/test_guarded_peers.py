@@ -17,7 +17,7 @@ from rota.access.rules import Rule
 from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
 from rota.api.peer.methods import CALL, HEARTBEATS, RELEASED, TOPICS_CHANGED, WATCH
 from rota.protocol.messages import ListGroups
-from rota.server.access.token_files import write_tokens
+from rota.server.access.tokens import write_tokens
 from rota.wire.envelopes import pack
 from tests.support.ports import free_port
 from tests.support.processes import Process, Processes

@@ -1,12 +1,16 @@
 """Quotas: how much of the service one namespace, and one caller, may take, so that the others keep theirs.
 
-Each operation asks the meters (`rota.access.meter`) of its caller and, where it is about one, of its namespace.
+Each operation asks the meters of its caller and, if it is about one, of its namespace (`rota.api.access.meters`).
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from rota.access.rules import ANONYMOUS_SUBJECT, ANY
 from rota.access.sources import source_of
@@ -14,30 +18,42 @@ from rota.protocol import messages as m
 
 REPLACED_BYTES = 1_024
 """A member of a full namespace may still rejoin and sync with so much, as that replaces its former bytes."""
+BURST_S = 2
+"""A bucket holds so many seconds' worth."""
+ACTIVE_MS = 2_000
+"""A caller has a share of a bucket until it has asked nothing for so long."""
+MOST_SHARES = 10_000
+"""Beyond so many callers, the others get the rest."""
+_READS = 2
+"""A new group or topic is forgotten if the second read of the store does not show it."""
+_KEPT = 10
+"""One of so many places of a namespace is kept for callers that have less than an equal share of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """What a namespace or a caller may take; None for as much as there is.
+_Most = Annotated[int, Meta(ge=1)] | None
+
+
+class Quota(Struct, frozen=True, forbid_unknown_fields=True):
+    """The most that a namespace or a caller may take; None is unlimited.
 
     Stored groups, topics and bytes count in the whole store. Open calls, and both rates, count at each replica.
     """
 
-    max_groups: int | None = None
-    max_members: int | None = None
-    max_topics: int | None = None
-    max_stored_bytes: int | None = None
-    max_parked: int | None = None
-    max_watches: int | None = None
-    max_streams: int | None = None
-    requests_per_s: int | None = None
-    bytes_per_s: int | None = None
+    max_groups: _Most = None
+    max_members: _Most = None
+    max_topics: _Most = None
+    max_stored_bytes: _Most = None
+    max_parked: _Most = None
+    max_watches: _Most = None
+    max_streams: _Most = None
+    """For callers alone: a stream belongs to no namespace."""
+    requests_per_s: _Most = None
+    bytes_per_s: _Most = None
 
     @property
     def counts_stored(self) -> bool:
         """Whether the store must be read for it."""
-        stored = (self.max_groups, self.max_members, self.max_topics, self.max_stored_bytes)
-        return any(most is not None for most in stored)
+        return (self.max_groups, self.max_members, self.max_topics, self.max_stored_bytes) != (None,) * 4
 
     def explain(self, name: str) -> str:
         """The text of a refusal by the limit of this name."""
@@ -55,8 +71,6 @@ _COUNTED = {
     "requests_per_s": "requests a second",
     "bytes_per_s": "bytes a second",
 }
-OF_CALLERS_ALONE = ("max_streams",)
-"""A stream belongs to no namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,27 +82,27 @@ class Held:
     bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stored:
-    """What a namespace has in the store, or what of it is one caller's.
+    """The content of a namespace in the store, or one caller's part of it. A meter adds what it lets in meanwhile.
 
     `instances` are its static members, as (group id, instance id); `bytes` are those of metadata and assignments of
     members, of topics and of offsets; `offset_bytes` are those of offsets, by group; `by_caller` is by subject.
     """
 
-    groups: frozenset[str] = frozenset()
+    groups: set[str] = field(default_factory=set)
     members: int = 0
     instances: frozenset[tuple[str, str]] = frozenset()
-    topics: frozenset[str] = frozenset()
+    topics: set[str] = field(default_factory=set)
     bytes: int = 0
     offset_bytes: Mapping[str, int] = field(default_factory=dict)
     by_caller: Mapping[str, Held] = field(default_factory=dict)
 
-    def of_caller(self, subject: str, groups: frozenset[str], topics: frozenset[str]) -> Stored:
+    def of_caller(self, subject: str, made: Mapping[str, int]) -> Stored:
         """The caller's part: the bytes of its members, and the groups and topics that it made."""
-        held, made = self.by_caller.get(subject, Held()), groups & self.groups
-        octets = held.bytes + sum(self.offset_bytes.get(group, 0) for group in made)
-        return Stored(held.groups | made, held.members, self.instances, topics & self.topics, octets)
+        held, groups = self.by_caller.get(subject, Held()), self.groups & made.keys()
+        octets = held.bytes + sum(self.offset_bytes.get(group, 0) for group in groups)
+        return Stored({*held.groups, *groups}, held.members, self.instances, self.topics & made.keys(), octets)
 
 
 def quota_of(quotas: Mapping[str, Quota], name: str) -> Quota | None:
@@ -107,12 +121,212 @@ def payer_of(subject: str, origin: str) -> str:
     return f"{ANONYMOUS_SUBJECT} {source_of(origin)}"
 
 
+# --- rates and places --------------------------------------------------------------------------------
+
+
+class Bucket:
+    """A token bucket: fills by `per_s`, holds `BURST_S` seconds' worth, and may be overdrawn by one request."""
+
+    __slots__ = ("at_ms", "level", "per_s")
+
+    def __init__(self, per_s: float, now_ms: int) -> None:
+        self.per_s = per_s
+        self.level = per_s * BURST_S
+        self.at_ms = now_ms
+        """The time of its last filling."""
+
+    def fill(self, now_ms: int) -> None:
+        if now_ms != self.at_ms:
+            self.level = min(self.per_s * BURST_S, self.level + max(0, now_ms - self.at_ms) * self.per_s / 1000)
+            self.at_ms = now_ms
+
+
+class Turns:
+    """A bucket that callers share: each has an equal share of the rate for certain, and whatever the others leave.
+
+    Shares take from the whole as well, so all callers together get no more than the rate. What a caller takes beyond
+    its share is not held against it later.
+    """
+
+    __slots__ = ("_shares", "_swept_ms", "_whole")
+
+    def __init__(self, per_s: int, now_ms: int) -> None:
+        self._whole = Bucket(per_s, now_ms)
+        self._shares: dict[str, Bucket] = {}
+        self._swept_ms = now_ms
+
+    def take(self, caller: str, amount: float, now_ms: int, *, is_due: bool = False) -> bool:
+        """Take so much for the caller, unless its share and the whole are empty; what is due is taken all the same.
+
+        Overdrawing lets a large request through at all, and the next ones wait.
+        """
+        whole, share = self._whole, self._share(caller, now_ms)
+        whole.fill(now_ms)
+        has_share = share is not None and share.level > 0
+        is_left = has_share or whole.level > 0
+        if is_left or is_due:
+            whole.level -= amount
+            if share is not None and has_share:
+                share.level -= amount
+        return is_left
+
+    def _share(self, caller: str, now_ms: int) -> Bucket | None:
+        share = self._shares.get(caller)
+        if share is not None and share.at_ms == now_ms:
+            return share
+        if now_ms - self._swept_ms > ACTIVE_MS:
+            self._swept_ms = now_ms
+            self._shares = {name: each for name, each in self._shares.items() if now_ms - each.at_ms <= ACTIVE_MS}
+            share = self._shares.get(caller)
+        if share is None and len(self._shares) < MOST_SHARES:
+            share = self._shares[caller] = Bucket(self._whole.per_s / (len(self._shares) + 1), now_ms)
+        if share is not None:
+            share.per_s = self._whole.per_s / len(self._shares)
+            share.fill(now_ms)
+        return share
+
+
+class Places:
+    """The open calls of one kind, by caller."""
+
+    __slots__ = ("_by_caller", "total")
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._by_caller: Counter[str] = Counter()
+
+    def have_room(self, caller: str, most: int) -> bool:
+        """Whether the caller may have one more of so many."""
+        if self.total < most - most // _KEPT:
+            return True
+        return self.total < most and self._by_caller[caller] < most / (len(self._by_caller) + 1)
+
+    def take(self, caller: str, places: int = 1) -> None:
+        """Count one more; with -1 one less."""
+        self.total += places
+        self._by_caller[caller] += places
+        if not self._by_caller[caller]:
+            del self._by_caller[caller]
+
+
+# --- one meter ---------------------------------------------------------------------------------------
+
+
+class Meter:
+    """The use of one namespace, or of one caller, at this replica, against its quota.
+
+    Refusals are the names of the quota's limits; empty if the request is let through and counted. `payer` is the caller
+    that the meter belongs to; empty for a namespace's.
+    """
+
+    def __init__(self, quota: Quota, now_ms: int, payer: str = "", opened: dict[str, Places] | None = None) -> None:
+        self.quota = quota
+        self.payer = payer
+        self.open = defaultdict[str, Places](Places) if opened is None else opened
+        """By the name of the limit; a watch is parked as well. They outlive a changed quota."""
+        self._stored: defaultdict[str, Stored] = defaultdict(Stored)
+        """By namespace; a namespace's own meter has one. As the last read showed it, and what was let in since."""
+        self._made: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        """For a caller's meter: groups and topics that were made here, by namespace, with the number of reads since
+        then that did not show them."""
+        requests, octets = quota.requests_per_s, quota.bytes_per_s
+        self._requests = Turns(requests, now_ms) if requests is not None else None
+        self._unconfirmed = Turns(requests, now_ms) if requests is not None else None
+        """A second bucket, for heartbeats that no member has sent."""
+        self._bytes = Turns(octets, now_ms) if octets is not None else None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it can be forgotten."""
+        return not self._made and not any(places.total for places in self.open.values())
+
+    def look(self, namespace: str, stored: Stored) -> bool:
+        """Replace the counts of a namespace by those of the store. Returns whether there is anything to count."""
+        if self.payer:
+            present, made = stored.groups | stored.topics, self._made.pop(namespace, {})
+            made = {name: 0 if name in present else reads + 1 for name, reads in made.items()}
+            if made := {name: reads for name, reads in made.items() if reads < _READS}:
+                self._made[namespace] = made
+            stored = stored.of_caller(self.payer, made)
+        self._stored[namespace] = stored
+        if stored.groups or stored.topics or namespace in self._made:
+            return True
+        del self._stored[namespace]
+        return False
+
+    def refusal_of(
+        self, caller: str, now_ms: int, request: m.Request | None = None, opening: tuple[str, ...] = ()
+    ) -> str:
+        """The limit that refuses an operation: a request that is no heartbeat, or another one. `opening` are the limits
+        of open calls that it takes a place of.
+        """
+        if self._requests is not None and not self._requests.take(caller, 1, now_ms):
+            return "requests_per_s"
+        octets = payload_bytes(request)
+        if self._bytes is not None and request is not None and not self._bytes.take(caller, octets, now_ms):
+            return "bytes_per_s"
+        for name in ("max_parked",) if request is not None and may_park(request) else opening:
+            most = getattr(self.quota, name)
+            if most is not None:
+                places = self.open[name]
+                # All places of a caller's own meter are the caller's.
+                if not (places.total < most if self.payer else places.have_room(caller, most)):
+                    return name
+        return "" if request is None or not self.quota.counts_stored else self._refusal_of_room(request, octets)
+
+    def refusal_of_unconfirmed(self, caller: str, now_ms: int) -> str:
+        """The limit that refuses heartbeats of unknown members, before they are answered."""
+        is_left = self._unconfirmed is None or self._unconfirmed.take(caller, 0, now_ms)
+        return "" if is_left else "requests_per_s"
+
+    def count_unconfirmed(self, caller: str, heartbeats: int, now_ms: int) -> None:
+        """Count heartbeats that no member has sent, of one message: it costs no more than a burst.
+
+        A process sends many when its members have expired all at once, and must not wait for long.
+        """
+        most = self.quota.requests_per_s
+        if self._requests is not None and self._unconfirmed is not None and most is not None:
+            self._unconfirmed.take(caller, min(heartbeats, most * BURST_S), now_ms, is_due=True)
+            self._requests.take(caller, 1, now_ms, is_due=True)
+
+    def _refusal_of_room(self, request: m.Request, octets: int) -> str:
+        """The limit on stored things that refuses the request; otherwise its things are added."""
+        quota, all_stored, namespace = self.quota, self._stored.values(), request.namespace
+        stored = self._stored[namespace]
+        most, joins = quota.max_stored_bytes, 0
+        if most is not None and needs_room(request) and sum(each.bytes for each in all_stored) >= most:
+            return "max_stored_bytes"
+        match request:
+            case m.JoinGroup(member_id=""):
+                joins = (request.group_id, request.group_instance_id) not in stored.instances
+                most = quota.max_members
+                if joins and most is not None and sum(each.members for each in all_stored) >= most:
+                    return "max_members"
+                limit, names, name = "max_groups", "groups", request.group_id if joins else ""
+            case m.CommitOffsets(is_standalone=True):  # It makes the group.
+                limit, names, name = "max_groups", "groups", request.group_id
+            case m.PutTopic():
+                limit, names, name = "max_topics", "topics", request.topic
+            case _:
+                limit, names, name = "", "", ""
+        if name and name not in getattr(stored, names):
+            most = getattr(quota, limit)
+            if most is not None and sum(len(getattr(each, names)) for each in all_stored) >= most:
+                return limit
+            getattr(stored, names).add(name)
+            if self.payer:
+                self._made[namespace][name] = 0
+        stored.members += joins
+        stored.bytes += octets
+        return ""
+
+
 def may_park(request: m.Request) -> bool:
     """Whether it may hold memory here while it waits. A heartbeat holds less than its member does anyway."""
     return not isinstance(request, m.Heartbeat) and m.parks_for_ms(request) > 0
 
 
-def payload_bytes(request: m.Request) -> int:
+def payload_bytes(request: m.Request | None) -> int:
     """The bytes that a request brings to be kept or handed on."""
     match request:
         case m.JoinGroup():

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from rota.access.actions import Action, Kind, Resource
+from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
 
 ANY = "*"
 
@@ -16,20 +20,25 @@ class Effect(StrEnum):
     DENY = "deny"
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+Text = Annotated[str, Meta(min_length=1)]
+Texts = Annotated[tuple[Text, ...], Meta(min_length=1)]
+_Namespaces = tuple[Annotated[str, Meta(pattern=rf"^(\*|{NAMESPACE_PATTERN}\*?)\Z")], ...]
+_Names = tuple[Annotated[str, Meta(pattern=rf"^(\*|{NAME_PATTERN}\*?)\Z")], ...]
+
+
+class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     """One rule: it allows or denies.
 
     Patterns are exact, or end with `*`, which stands for any rest: no name can contain one. The subject `*` is
     every authenticated caller; `anonymous` is any other.
     """
 
-    name: str
-    subjects: tuple[str, ...]
-    actions: frozenset[Action]
-    namespaces: tuple[str, ...] = (ANY,)
-    groups: tuple[str, ...] = (ANY,)
-    topics: tuple[str, ...] = (ANY,)
+    name: Text
+    subjects: Texts
+    actions: Annotated[frozenset[Action], Meta(min_length=1)]
+    namespaces: _Namespaces = (ANY,)
+    groups: _Names = (ANY,)
+    topics: _Names = (ANY,)
     effect: Effect = Effect.ALLOW
 
     def is_about(self, action: Action, resource: Resource) -> bool:

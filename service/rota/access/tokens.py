@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass
 from zlib import crc32
 
+from msgspec import Struct
+
 from rota.access.rules import Rule
 from rota.protocol.messages import Act
 
@@ -44,8 +46,7 @@ class Presented:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRecord:
+class TokenRecord(Struct, frozen=True):
     """The stored record of a token. `grants` is its scope; rules may allow its subject more. Times are since 1970."""
 
     token_id: str

@@ -128,7 +128,7 @@ def _look_up(path: Path, subject: str, groups: list[str], action: Action, place:
 
 def _read(path: Path) -> AccessDocument:
     from rota.access.document import InvalidAccess
-    from rota.server.access.policy import read_access_file
+    from rota.server.access.files import read_access_file
 
     try:
         return read_access_file(path)

@@ -23,7 +23,7 @@ from rota.cli.times import ago, span_ms, until
 if TYPE_CHECKING:
     from rota.access.tokens import TokenAct
     from rota.protocol.messages import Act
-    from rota.server.access.token_vault import TokenVault
+    from rota.server.access.tokens import TokenVault
 
 _LONGEST_LIFE_MS = 36_500 * 86_400 * 1_000
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")
@@ -237,7 +237,7 @@ def _act(note: str) -> Act:
 
 
 def _vault(store: str | None, file: Path | None) -> TokenVault:
-    from rota.server.access.token_vault import FileVault
+    from rota.server.access.tokens import FileVault
     from rota.storage.token_table import TokenTable
 
     return FileVault(file) if file is not None else TokenTable(store_url(store))

@@ -8,7 +8,7 @@ import os
 import time
 from collections import OrderedDict
 
-from rota.access.buckets import Turns
+from rota.access.quotas import Turns
 from rota.access.sessions import (
     SECRET_BYTES,
     SessionRecord,

@@ -19,8 +19,8 @@ from rota.observability.logs import LogFormat
 from rota.protocol.defaults import LEASE_MS
 from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
 from rota.protocol.limits import Limits
-from rota.server.access.policy import read_access_file
-from rota.server.access.token_files import read_tokens
+from rota.server.access.files import read_access_file
+from rota.server.access.tokens import read_tokens
 from rota.server.peer_secrets import read_peer_secrets
 from rota.storage import default_store_url
 

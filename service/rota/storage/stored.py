@@ -27,7 +27,7 @@ async def read_stored(connection: AsyncConnection, namespace: str, *, counts_byt
     of_topics = await _topic_bytes(connection, namespace)
     octets = sum(held.bytes for held in by_caller.values()) + sum(of_offsets.values()) + sum(of_topics.values())
     count = sum(held.members for held in by_caller.values())
-    return Stored(frozenset(found), count, instances, frozenset(of_topics), octets, of_offsets, by_caller)
+    return Stored(set(found), count, instances, set(of_topics), octets, of_offsets, by_caller)
 
 
 async def _held(connection: AsyncConnection, namespace: str, counts_bytes: bool) -> dict[str, Held]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from sqlalchemy import Row, bindparam, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rota.access.rules import Rule
 from rota.access.tokens import TokenRecord
 from rota.protocol.messages import Act
 from rota.storage.schema import tokens
 from rota.storage.token_trail import note_act
-from rota.wire.token_records import decode_record, encode_record
 
 _ALL = select(tokens).order_by(tokens.c.created_at_ms, tokens.c.token_id)
 
@@ -25,8 +25,8 @@ async def read_tokens(connection: AsyncConnection) -> list[TokenRecord]:
 
 async def add_token(connection: AsyncConnection, record: TokenRecord, act: Act) -> None:
     """Keep it; the journal records the author, as in the methods below."""
-    document = encode_record(record)
-    await connection.execute(tokens.insert().values(**{**document, "grants": json.dumps(document["grants"])}))
+    grants = msgspec.json.encode(record.grants).decode()
+    await connection.execute(tokens.insert().values(**{**msgspec.structs.asdict(record), "grants": grants}))
     await note_act(connection, "Create", record.name, record.token_id, act)
 
 
@@ -60,4 +60,4 @@ async def _note_if_done(connection: AsyncConnection, done: str, name: str | None
 
 def _record(row: Row[Any]) -> TokenRecord:
     columns = dict(row._mapping)
-    return decode_record({**columns, "grants": json.loads(columns["grants"])})
+    return TokenRecord(**{**columns, "grants": msgspec.json.decode(columns["grants"], type=tuple[Rule, ...])})

@@ -201,7 +201,7 @@ class Guard:
     def streaming(self) -> Iterator[None]:
         """Count a stream of the caller for as long as it is open. Raises `RejectedRequest` where it is too much."""
         payer = self.payer()
-        _raise_throttled(self.meters.refusal_of_opening(payer, STREAM))
+        _raise_throttled(self.meters.refusal_of_call(payer, opening=STREAM))
         with self.meters.holding(payer, STREAM):
             yield
 
@@ -291,7 +291,7 @@ class GuardedCoordinator:
         """Raises `RejectedRequest` before there is anything to follow, and as soon as it would be rejected anew."""
         identity = self._guard.current()
         identity.check(WATCH, namespace, group_id)
-        _raise_throttled(self._guard.meters.refusal_of_opening(self._guard.payer(), A_WATCH, namespace))
+        _raise_throttled(self._guard.meters.refusal_of_call(self._guard.payer(), namespace, A_WATCH))
         events = self._inner.watch(namespace, group_id, after_revision)
         return self._while_allowed(identity, namespace, group_id, events)
 

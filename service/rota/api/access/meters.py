@@ -1,4 +1,4 @@
-"""What each namespace and each caller takes at this replica, where it has a quota. Every operation asks here."""
+"""The use of each namespace and each caller with a quota at this replica. Every operation asks here."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
-from rota.access.known_members import Beats, KnownMembers
-from rota.access.meter import Meter
-from rota.access.quotas import Quota, Stored, quota_of
+from rota.access.quotas import Meter, Quota, Stored, quota_of
 from rota.api.access.identity import Policy
 from rota.observability.refusals import log_refusal
+from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import Heartbeat, HeartbeatMany, Reply, Request
+from rota.protocol.messages import (
+    Heartbeat,
+    HeartbeatMany,
+    HeartbeatManyReply,
+    JoinGroup,
+    JoinReply,
+    Reply,
+    Request,
+    SyncGroup,
+    SyncReply,
+)
 
 LOOK_EVERY_MS = 250
 """How often a changed quota is looked for."""
@@ -25,23 +33,24 @@ PARKED = ("max_parked",)
 WATCH = ("max_watches", "max_parked")
 """A watch is parked for as long as it lasts."""
 STREAM = ("max_streams",)
+HEARTBEATS_PER_SESSION = 3
+"""A client heartbeats three times in its session, or more often if that is long."""
+KEPT_MS = 60_000
+"""A member that has sent nothing for so long is forgotten, at the latest after twice that."""
+OF_MEMBERS = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION})
+"""Answers to heartbeats that only a member gets."""
+NEVER = -1_000_000
 
+Beats = Heartbeat | HeartbeatMany
+_EMPTY: dict[str, int] = {}
 _log = logging.getLogger(__name__)
-
-
-class Asked(NamedTuple):
-    """A meter that an operation asks, with its namespace or caller."""
-
-    scope: str
-    name: str
-    meter: Meter
 
 
 class Meters:
     """One meter for each namespace and each caller with a quota, made anew when the quota changes.
 
     A caller is named by `rota.access.quotas.payer_of`. The caller's own meter is asked first, so that calls that it
-    rejects take nothing of the namespace. Refusals are texts; empty where the operation is let through.
+    rejects take nothing of the namespace. Refusals are texts; empty if the operation is let through.
     """
 
     def __init__(self, policy: Policy, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,8 +61,8 @@ class Meters:
         self._meters: dict[str, dict[str, Meter]] = {NAMESPACE: {}, CALLER: {}}
         self._namespaces: dict[str, None] = {}
         """Those in which callers with a storage quota have made requests."""
-        self._kept: dict[tuple[str, str], list[Asked]] = {}
-        """The meters of a caller and a namespace, until any of them is made anew or forgotten."""
+        self._kept: dict[tuple[str, str], list[tuple[str, str, Meter]]] = {}
+        """The meters of a caller and a namespace, with what they are of, until one is made anew or forgotten."""
         self._look_at_ms = 0
         self.refused: Callable[[str, str], object] = lambda _scope, _quota: None
         """Called for each refusal, with `namespace` or `caller` and the name of the limit."""
@@ -62,51 +71,49 @@ class Meters:
         """Why the request is too much, asked before it is carried out."""
         now_ms = self._now_ms()
         asked = self._asked(caller, request.namespace, now_ms)
-        if not asked:
-            return ""
-        if isinstance(request, Heartbeat | HeartbeatMany):
-            return self._refusal_of_heartbeats(asked, caller, request, now_ms)
-        return self._first(asked, caller, lambda meter: meter.refusal_of(caller, request, now_ms))
+        if not asked or not isinstance(request, Heartbeat | HeartbeatMany):
+            return self._first(asked, caller, lambda meter: meter.refusal_of(caller, now_ms, request))
+        unknown, is_in_time = self._known.note(caller, request, now_ms)
+        if unknown:
+            return self._first(asked, caller, lambda meter: meter.refusal_of_unconfirmed(caller, now_ms))
+        return "" if is_in_time else self._first(asked, caller, lambda meter: meter.refusal_of(caller, now_ms))
 
     def refusal_of_answered(self, caller: str, request: Beats, reply: Reply) -> str:
-        """The same for heartbeats that were answered from memory."""
+        """Why heartbeats that were answered from memory are too much."""
         now_ms = self._now_ms()
         if not self._has_quotas(now_ms):
             return ""
-        strangers, in_time = self._known.judge(caller, request, reply, now_ms)
-        if in_time:
+        unconfirmed = self._known.settle(caller, request, reply) if _unconfirmed(request, reply) else 0
+        if not unconfirmed and self._known.note(caller, request, now_ms, are_confirmed=True)[1]:
             return ""
         asked = self._asked(caller, request.namespace, now_ms)
-        if not strangers:
-            return self._first(asked, caller, lambda meter: meter.refusal_of_call(caller, now_ms))
-        refusal = self._first(asked, caller, lambda meter: meter.refusal_of_strangers(caller, now_ms))
-        self._count_strangers(asked, caller, 0 if refusal else strangers, now_ms)
+        if not unconfirmed:
+            return self._first(asked, caller, lambda meter: meter.refusal_of(caller, now_ms))
+        refusal = self._first(asked, caller, lambda meter: meter.refusal_of_unconfirmed(caller, now_ms))
+        for _, _, meter in () if refusal else asked:
+            meter.count_unconfirmed(caller, unconfirmed, now_ms)
         return refusal
 
     def settle(self, caller: str, request: Request, reply: Reply) -> None:
         """Count heartbeats that no member has sent, which the answer to a request shows."""
         now_ms = self._now_ms()
-        if self._has_quotas(now_ms) and (strangers := self._known.settle(caller, request, reply)):
-            self._count_strangers(self._asked(caller, request.namespace, now_ms), caller, strangers, now_ms)
+        if self._has_quotas(now_ms) and (unconfirmed := self._known.settle(caller, request, reply)):
+            for _, _, meter in self._asked(caller, request.namespace, now_ms):
+                meter.count_unconfirmed(caller, unconfirmed, now_ms)
 
-    def refusal_of_call(self, caller: str, namespace: str = "") -> str:
-        """The same for an operation that is no request of the protocol; without a namespace where it is about none."""
+    def refusal_of_call(self, caller: str, namespace: str = "", opening: tuple[str, ...] = ()) -> str:
+        """Why an operation that is no request of the protocol is too much. One that stays open takes places of the
+        limits in `opening`.
+        """
         now_ms = self._now_ms()
         asked = self._asked(caller, namespace, now_ms)
-        return self._first(asked, caller, lambda meter: meter.refusal_of_call(caller, now_ms))
-
-    def refusal_of_opening(self, caller: str, kind: tuple[str, ...], namespace: str = "") -> str:
-        """The same for something that stays open, and is a request as well."""
-        now_ms = self._now_ms()
-        asked = self._asked(caller, namespace, now_ms)
-        return self._first(
-            asked, caller, lambda m: m.refusal_of_call(caller, now_ms) or m.refusal_of_opening(caller, *kind)
-        )
+        return self._first(asked, caller, lambda meter: meter.refusal_of(caller, now_ms, opening=opening))
 
     @contextmanager
     def holding(self, caller: str, kind: tuple[str, ...], namespace: str = "") -> Iterator[None]:
         """Count one more as open for as long as the block runs."""
-        places = [each.meter.open[name] for each in self._asked(caller, namespace, self._now_ms()) for name in kind]
+        asked = self._asked(caller, namespace, self._now_ms())
+        places = [meter.open[name] for _, _, meter in asked for name in kind]
         for each in places:
             each.take(caller)
         try:
@@ -116,54 +123,39 @@ class Meters:
                 each.take(caller, -1)
 
     def parked(self, namespace: str) -> int:
-        """How many calls of a namespace are parked here, as far as they are counted."""
+        """How many calls of a namespace with a quota are parked here."""
         meter = self._meters[NAMESPACE].get(namespace)
         return meter.open["max_parked"].total if meter is not None else 0
 
     def to_look_at(self) -> dict[str, bool]:
         """Namespaces that the store must be read for, and whether their bytes count, which takes longer."""
-        counted = {name: meter.quota for name, meter in self._meters[NAMESPACE].items() if meter.quota.counts_stored}
-        counts_bytes = any(each.quota.max_stored_bytes is not None for each in self._counting_callers())
-        of_callers = dict.fromkeys(self._namespaces, counts_bytes)
-        return of_callers | {
-            name: of_callers.get(name, False) or quota.max_stored_bytes is not None for name, quota in counted.items()
-        }
+        counts_bytes = any(meter.quota.max_stored_bytes is not None for meter in self._counting(CALLER).values())
+        found = dict.fromkeys(self._namespaces, counts_bytes)
+        for name, meter in self._counting(NAMESPACE).items():
+            found[name] = found.get(name, False) or meter.quota.max_stored_bytes is not None
+        return found
 
     def look(self, namespace: str, stored: Stored) -> None:
-        """Take in what a namespace has in the store."""
+        """Replace the counts of a namespace by those of the store."""
+        have_some = [meter.look(namespace, stored) for meter in self._counting(CALLER).values()]
         if (own := self._meters[NAMESPACE].get(namespace)) is not None:
             own.look(namespace, stored)
-        have_some = [meter.look(namespace, stored) for meter in self._counting_callers()]
-        if not any(have_some):  # it is read again once a caller asks for it
+        if not any(have_some):  # It is read again once a caller asks for it.
             self._namespaces.pop(namespace, None)
 
     # --- inside ------------------------------------------------------------------------------------
 
-    def _counting_callers(self) -> list[Meter]:
-        return [meter for meter in self._meters[CALLER].values() if meter.quota.counts_stored]
+    def _counting(self, scope: str) -> dict[str, Meter]:
+        return {name: meter for name, meter in self._meters[scope].items() if meter.quota.counts_stored}
 
-    def _refusal_of_heartbeats(self, asked: Sequence[Asked], caller: str, request: Beats, now_ms: int) -> str:
-        in_time = self._known.note(caller, request, now_ms)
-        if not self._known.knows_all(caller, request):
-            return self._first(asked, caller, lambda meter: meter.refusal_of_strangers(caller, now_ms))
-        return "" if in_time else self._first(asked, caller, lambda meter: meter.refusal_of_call(caller, now_ms))
-
-    @staticmethod
-    def _count_strangers(asked: Sequence[Asked], caller: str, heartbeats: int, now_ms: int) -> None:
-        for each in asked if heartbeats else ():
-            each.meter.count_strangers(caller, heartbeats, now_ms)
-
-    def _first(self, asked: Sequence[Asked], caller: str, refusal_of: Callable[[Meter], str]) -> str:
+    def _first(self, asked: Sequence[tuple[str, str, Meter]], caller: str, refusal_of: Callable[[Meter], str]) -> str:
         for scope, name, meter in asked:
             limit = refusal_of(meter)
             if limit:
-                return self._refuse(scope, name, meter, limit, caller)
+                self.refused(scope, limit)
+                log_refusal(_log, "over quota", f"{scope} {name}", scope=scope, of=name, quota=limit, caller=caller)
+                return f"the quota of {scope} {name}: {meter.quota.explain(limit)}"
         return ""
-
-    def _refuse(self, scope: str, name: str, meter: Meter, limit: str, caller: str) -> str:
-        self.refused(scope, limit)
-        log_refusal(_log, "over quota", f"{scope} {name}", scope=scope, of=name, quota=limit, caller=caller)
-        return f"the quota of {scope} {name}: {meter.quota.explain(limit)}"
 
     def _has_quotas(self, now_ms: int) -> bool:
         if now_ms >= self._look_at_ms:
@@ -173,22 +165,21 @@ class Meters:
                 self._kept.clear()
         return bool(self._document.quotas or self._document.caller_quotas)
 
-    def _asked(self, caller: str, namespace: str, now_ms: int) -> Sequence[Asked]:
+    def _asked(self, caller: str, namespace: str, now_ms: int) -> Sequence[tuple[str, str, Meter]]:
         if not self._has_quotas(now_ms):
             return ()
         known = self._kept.get((caller, namespace))
-        return known if known is not None else self._look_up(caller, namespace, now_ms)
-
-    def _look_up(self, caller: str, namespace: str, now_ms: int) -> list[Asked]:
-        asked, keeps = list[Asked](), True
-        if self._document.caller_quotas and (quota := quota_of(self._document.caller_quotas, caller)) is not None:
-            asked.append(Asked(CALLER, caller, self._meter(CALLER, caller, quota, now_ms)))
+        if known is not None:
+            return known
+        asked, keeps, document = list[tuple[str, str, Meter]](), True, self._document
+        if (quota := quota_of(document.caller_quotas, caller)) is not None:
+            asked.append((CALLER, caller, self._meter(CALLER, caller, quota, now_ms)))
             if quota.counts_stored and namespace:
-                keeps = False  # each call has the store read for the namespace
+                keeps = False  # Each call has the store read for the namespace.
                 if len(self._namespaces) < MOST_METERS:
                     self._namespaces[namespace] = None
-        if namespace and self._document.quotas and (quota := quota_of(self._document.quotas, namespace)) is not None:
-            asked.append(Asked(NAMESPACE, namespace, self._meter(NAMESPACE, namespace, quota, now_ms)))
+        if namespace and (quota := quota_of(document.quotas, namespace)) is not None:
+            asked.append((NAMESPACE, namespace, self._meter(NAMESPACE, namespace, quota, now_ms)))
         if keeps:
             if len(self._kept) >= MOST_METERS:
                 self._kept.clear()
@@ -197,14 +188,95 @@ class Meters:
 
     def _meter(self, scope: str, name: str, quota: Quota, now_ms: int) -> Meter:
         meters = self._meters[scope]
-        meter = meters.get(name)
-        if meter is None or meter.quota != quota:
-            if len(meters) >= MOST_METERS:
-                self._kept.clear()
-                meters = self._meters[scope] = {name: each for name, each in meters.items() if not each.is_idle}
-            former, payer = meter, name if scope == CALLER else ""
-            meter = meters[name] = Meter(quota, now_ms, payer, former.open if former is not None else None)
-        return meter
+        former = meters.get(name)
+        if former is not None and former.quota == quota:
+            return former
+        if len(meters) >= MOST_METERS:
+            self._kept.clear()
+            meters = self._meters[scope] = {name: each for name, each in meters.items() if not each.is_idle}
+        payer, opened = name if scope == CALLER else "", former.open if former is not None else None
+        made = meters[name] = Meter(quota, now_ms, payer, opened)
+        return made
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
+
+
+class KnownMembers:
+    """Members that are known to live here, so that their heartbeats, at their own pace, are free (ADR 57).
+
+    A heartbeat is never refused for coming at its member's own pace: that would expire members because of their
+    neighbours. Only one that comes again sooner than any client's interval, or that no member has sent, takes part in
+    the rate. A member is known once the coordinator has accepted a call in its name.
+
+    Each has the time of its last heartbeat in time, by caller, namespace and group: by caller, so that one that uses
+    the ids of another's members does not change their pace. The older half of them is dropped whole.
+    """
+
+    __slots__ = ("_before", "_now", "_pace_ms", "_since_ms")
+
+    def __init__(self, limits: Limits, now_ms: int) -> None:
+        # The shortest interval of any client: no member is refused for keeping to its own.
+        self._pace_ms = limits.min_session_timeout_ms // HEARTBEATS_PER_SESSION
+        self._since_ms = now_ms
+        self._now: dict[tuple[str, str, str], dict[str, int]] = {}
+        self._before: dict[tuple[str, str, str], dict[str, int]] = {}
+
+    def note(self, caller: str, request: Beats, now_ms: int, *, are_confirmed: bool = False) -> tuple[int, bool]:
+        """Note heartbeats of members that are known, or confirmed by now; returns the number of unknown members, and
+        whether a heartbeat of a known one is in time. One that is too soon after the last one in time is not noted.
+        """
+        if now_ms - self._since_ms >= KEPT_MS:
+            is_fresh = now_ms - self._since_ms < 2 * KEPT_MS
+            self._before, self._now, self._since_ms = self._now if is_fresh else {}, {}, now_ms
+        place = (caller, request.namespace, request.group_id)
+        recent, before = self._now.get(place, {}), self._before.get(place, _EMPTY)
+        default_ms = NEVER if are_confirmed else None
+        unknown, is_in_time = 0, False
+        for member_id in _ids(request):
+            last_ms = recent.get(member_id)
+            if last_ms is None:
+                last_ms = before.get(member_id, default_ms)
+            if last_ms is None:
+                unknown += 1
+            elif now_ms - last_ms >= self._pace_ms:
+                recent[member_id] = now_ms
+                is_in_time = True
+        if is_in_time:
+            self._now[place] = recent
+        return unknown, is_in_time
+
+    def settle(self, caller: str, request: Request, reply: Reply) -> int:
+        """Learn from an answer which members there are; returns how many heartbeats no member has sent."""
+        place = (caller, request.namespace, request.key)
+        match request, reply:
+            case ((Heartbeat() | HeartbeatMany()), _):
+                unconfirmed = _unconfirmed(request, reply)
+                members = [each for each in _ids(request) if each not in unconfirmed]
+            case JoinGroup(), JoinReply(error=ErrorCode.NONE | ErrorCode.MEMBER_ID_REQUIRED):
+                unconfirmed, members = (), [reply.member_id]
+            case SyncGroup(), SyncReply(error=ErrorCode.NONE):
+                unconfirmed, members = (), [request.member_id]
+            case _:
+                return 0
+        before = self._before.get(place, _EMPTY)
+        for member_id in unconfirmed:
+            self._now.get(place, _EMPTY).pop(member_id, None)
+            before.pop(member_id, None)
+        for member_id in members:
+            if member_id not in before:
+                self._now.setdefault(place, {}).setdefault(member_id, NEVER)
+        return len(unconfirmed)
+
+
+def _ids(request: Beats) -> Sequence[str]:
+    """The ids of the members that a message of heartbeats names."""
+    return (request.member_id,) if isinstance(request, Heartbeat) else [beat.member_id for beat in request.members]
+
+
+def _unconfirmed(request: Beats, reply: Reply) -> Sequence[str]:
+    """The ids that the answer does not confirm as those of members."""
+    if reply.error not in OF_MEMBERS:
+        return _ids(request)
+    errors = reply.errors if isinstance(reply, HeartbeatManyReply) else ()
+    return [error.member_id for error in errors if error.error not in OF_MEMBERS]

@@ -1,12 +1,15 @@
-"""Files that are read again by themselves, as Kubernetes changes those of a mounted secret."""
+"""Files that are read again when they change, as Kubernetes changes those of a mounted secret; the access file."""
 
 from __future__ import annotations
 
 import logging
 import time
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
+
+from rota.access.document import AccessDocument, InvalidAccess, read_document
 
 LOOK_EVERY_S = 1.0
 
@@ -69,3 +72,25 @@ def _version(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+class AccessFile:
+    """The access file: `document` is its current content, another object each time that the file has changed."""
+
+    def __init__(self, path: Path, *, look_every_s: float = LOOK_EVERY_S) -> None:
+        """Raises `InvalidAccess`."""
+        self._file = Reread([path], lambda: read_access_file(path), look_every_s=look_every_s)
+
+    @property
+    def document(self) -> AccessDocument:
+        return self._file.content
+
+
+def read_access_file(path: Path) -> AccessDocument:
+    """Raises `InvalidAccess`, which says where and why."""
+    try:
+        return read_document(tomllib.loads(path.read_text("utf-8")))
+    except OSError as error:
+        raise InvalidAccess(f"cannot be read: {error.strerror}") from error
+    except (UnicodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidAccess(f"is not TOML: {error}") from error

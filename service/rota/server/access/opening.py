@@ -8,14 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from rota.access.document import InvalidAccess
-from rota.access.rules import Caller
 from rota.api.access.guard import Guard
 from rota.observability.metrics import Metrics
 from rota.replica.ports import StoreUnavailable
-from rota.server.access.authenticator import Bearers, Refused, ServerAuthenticator, Tokens
-from rota.server.access.policy import AccessFile
-from rota.server.access.stored_tokens import StoredTokens
-from rota.server.access.token_files import TokenFile
+from rota.server.access.authenticator import Bearers, ServerAuthenticator
+from rota.server.access.files import AccessFile
+from rota.server.access.tokens import Tokens
 from rota.server.http_server import CannotListen
 from rota.server.settings import Settings
 from rota.storage import SqlStore
@@ -35,15 +33,13 @@ async def open_guard(settings: Settings, store: SqlStore, metrics: Metrics) -> A
         return
     try:
         policy = AccessFile(settings.access_file)
-        stored, files = StoredTokens(store), list[Tokens]()
-        if settings.access_tokens_file is not None:
-            files.append(TokenFile(settings.access_tokens_file))
+        tokens = Tokens(store, settings.access_tokens_file)
     except InvalidAccess as error:
         raise CannotListen(f"access: {error}") from error
-    authenticator = ServerAuthenticator(policy, [*files, stored], _bearers(policy, settings, metrics))
+    authenticator = ServerAuthenticator(policy, tokens, _bearers(policy, settings, metrics))
     guard = Guard(authenticator, settings.limits)
     guard.meters.refused = metrics.over_quota
-    works = (stored.keep_looking(), _keep_counting(guard, store), guard.open_work.keep_sweeping())
+    works = (tokens.keep_reading(), _keep_counting(guard, store), guard.open_work.keep_sweeping())
     running = [asyncio.create_task(work) for work in works]
     try:
         yield guard
@@ -54,25 +50,14 @@ async def open_guard(settings: Settings, store: SqlStore, metrics: Metrics) -> A
         await authenticator.close()
 
 
-def _bearers(policy: AccessFile, settings: Settings, metrics: Metrics) -> Bearers:
+def _bearers(policy: AccessFile, settings: Settings, metrics: Metrics) -> Bearers | None:
     try:
-        from rota.server.access.bearers import IssuedTokens
-        from rota.server.access.reviews import ReviewBudget
+        from rota.server.access.issuers import IssuedTokens, ReviewBudget
     except ImportError as error:
         if policy.document.issuers:
             raise CannotListen(f"issuers need `pip install 'rota[auth]'` ({error})") from error
-        return _NoIssuers()
+        return None
     return IssuedTokens(policy, ReviewBudget(settings.budgets, metrics.over_budget))
-
-
-class _NoIssuers:
-    """What checks JWTs is not installed."""
-
-    async def caller_of(self, _token: str) -> Caller:
-        raise Refused("this server knows no issuers of tokens")
-
-    async def close(self) -> None:
-        return
 
 
 async def _keep_counting(guard: Guard, store: SqlStore) -> None:
