@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from base64 import urlsafe_b64encode
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rota.fencing.errors import InvalidToken
-from rota.fencing.keys import KeyRing, base64url, new_key, read_keys
+from rota.fencing.keys import KeyRing, new_key, read_keys
 from rota.fencing.tokens import Fence, FencingToken, sign, verify
 from rota.protocol.fencing_token import fencing_token
 
@@ -30,6 +31,11 @@ LARGE = (
     b'{"kid":' + b"9" * 5_000 + b"}",
     b" " * 2**22,
 )
+
+
+def base64url(data: bytes) -> str:
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
+
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from jwt.utils import base64url_decode
 
 from rota.fencing.errors import InvalidToken
-from rota.fencing.keys import InvalidKeys, KeyRing, from_base64url, new_key, public_keys, read_keys
+from rota.fencing.keys import InvalidKeys, KeyRing, new_key, public_keys, read_keys
 from rota.fencing.published import PublishedKeys
 from rota.fencing.signer import Signer
 from rota.fencing.tokens import FencingToken, sign, verify
@@ -50,12 +51,6 @@ def test_a_published_key_says_what_it_is_for(key_pairs: KeyRing) -> None:
     assert list(public_keys(key_pairs.jwks())) == [key_pairs.signing_id]
 
 
-@pytest.mark.parametrize("text", ["YWI=", "YWJ", "YWJjA", "Y+/A"])
-def test_what_is_no_base64url_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"base64url|padded|data"):
-        from_base64url(text)
-
-
 def test_the_server_signs_what_it_has_confirmed(key_pairs: KeyRing) -> None:
     request = VerifyFence("default", "billing", 7, "writer-1", sign=True)
     reply = FenceReply(generation_id=7, is_leader=True, fencing_token=fencing_token(7) + 2, group_instance_id="writer")
@@ -65,7 +60,7 @@ def test_the_server_signs_what_it_has_confirmed(key_pairs: KeyRing) -> None:
 
     expected = FencingToken("default", "billing", 7, "writer-1", True, NOW, NOW + 60, reply.fencing_token, "writer")
     assert verify(signed.token, key_pairs.public, now=NOW) == expected
-    assert b" " not in from_base64url(signed.token.split(".")[1])
+    assert b" " not in base64url_decode(signed.token.split(".")[1])
     assert signed.generation_id == reply.generation_id
     assert signer.jwks() == key_pairs.jwks()
 
@@ -87,7 +82,7 @@ def test_a_token_is_good_up_to_its_last_second_and_a_leeway(key_pairs: KeyRing) 
 def test_claims_of_another_kind_are_refused(key_pairs: KeyRing, changes: dict[str, object]) -> None:
     token = FencingToken("default", "billing", 7, "writer-1", True, NOW, NOW + 60, fencing_token(7))
     header, claims, _ = sign(token, key_pairs).split(".")
-    changed = {**json.loads(from_base64url(claims)), **changes}
+    changed = {**json.loads(base64url_decode(claims)), **changes}
     text = f"{header}.{_encoded(changed)}"
 
     with pytest.raises(InvalidToken):

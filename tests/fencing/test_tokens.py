@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64encode
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from msgspec.structs import replace
 
 from rota.fencing.errors import InvalidToken, StaleToken
 from rota.fencing.keys import InvalidKeys, KeyRing, new_key, public_keys, read_keys

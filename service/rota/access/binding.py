@@ -1,5 +1,10 @@
-"""Member identities that are tied to the calling pod by its token: no pod joins or heartbeats for another.
+"""Members are tied to their callers: to the caller that joined, and to the calling pod by its token.
 
+A member belongs to the caller that joined. The shard's owner compares (`group/membership_checks.py: check_caller`),
+because it knows each member's caller. The guard of the replica that was called names the caller, and knows whether it
+is an administrator of the group (ADR 43).
+
+No pod joins or heartbeats for another one.
 A member identity is a `group_instance_id`, or a `client_id` where there is none. It is a pod's where it is one of the
 names below, or begins with one of them and a colon, so that one pod can hold several members (ADR 48):
 
@@ -13,8 +18,11 @@ from __future__ import annotations
 
 import re
 
+from msgspec.structs import replace
+
 from rota.access.rules import Caller, Pod
 from rota.protocol import messages as m
+from rota.protocol.errors import ErrorCode
 
 _UUID_CHARS = 36
 _PLAIN = re.compile(r"(?![0-9a-f-]{32,36}\Z)[a-z0-9-]+")
@@ -85,3 +93,26 @@ def _names(pod: Pod, namespace: str) -> set[str]:
         return {f"{pod.cluster}_{full}"}
     is_at_home = namespace == pod.namespace and _PLAIN.fullmatch(pod.name)
     return {full, *([pod.name] if is_at_home else []), *([pod.uid] if pod.uid else [])}
+
+
+def in_name_of(request: m.Request, subject: str) -> m.Request:
+    """The request with its caller; as it is where it is in no member's name, or an administrator's by itself."""
+    if isinstance(request, m.LeaveGroup) and request.by_admin:
+        return request
+    if not isinstance(request, m.InMembersName):
+        return request
+    signed: m.Request = replace(request, subject=subject)
+    return signed
+
+
+def is_anothers(reply: m.Reply) -> bool:
+    """Whether the owner rejected the request, or a part of it, because another caller joined as the member."""
+    if reply.error is ErrorCode.GROUP_AUTHORIZATION_FAILED:
+        return True
+    match reply:
+        case m.LeaveReply(members=parts):
+            return any(part.error is ErrorCode.GROUP_AUTHORIZATION_FAILED for part in parts)
+        case m.HeartbeatManyReply(errors=errors):
+            return any(error.error is ErrorCode.GROUP_AUTHORIZATION_FAILED for error in errors)
+        case _:
+            return False

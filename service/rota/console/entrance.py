@@ -99,7 +99,7 @@ class Entrance:
     def check_server(self) -> None:
         """Raises `RejectedRequest`."""
         if self.guard is not None:
-            self.guard.admit_to_server(SCRAPE)
+            self.guard.current().check(SCRAPE, "", "")
 
 
 def place_to_go(http: Request, wanted: str) -> str:

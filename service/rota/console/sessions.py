@@ -20,7 +20,7 @@ from rota.access.sessions import (
     token_of,
 )
 from rota.api.access.guard import Guard
-from rota.api.access.identity import Credentials, Identity
+from rota.api.access.identity import CURRENT, Credentials, Identity
 from rota.console.ports import ConsoleStore
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.replica.ports import StoreUnavailable
@@ -84,7 +84,7 @@ class Sessions:
         if token is None:
             return
         identity = await self._guard.enter(bearer(token))
-        self._guard.assume(self._bound(identity, session))
+        CURRENT.set(self._bound(identity, session))
 
     async def close(self, cookie: str) -> None:
         """End the session at all replicas; raises `StoreUnavailable`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,8 @@ from typing import Any
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from jwt.algorithms import OKPAlgorithm
+from jwt.exceptions import PyJWTError
 
 PublicKeys = Mapping[str, Ed25519PublicKey]
 """By key id."""
@@ -35,7 +37,8 @@ class KeyRing:
 
     def jwks(self) -> dict[str, Any]:
         """What services that check tokens need to know; nothing secret."""
-        return {"keys": [_jwk(key) for key in self.public.values()]}
+        of_all = {"alg": "EdDSA", "use": "sig"}
+        return {"keys": [{**_jwk(key), "kid": name, **of_all} for name, key in self.public.items()]}
 
 
 def read_keys(paths: Sequence[Path]) -> KeyRing:
@@ -55,17 +58,17 @@ def public_keys(jwks: Mapping[str, Any]) -> dict[str, Ed25519PublicKey]:
     """The Ed25519 keys of a JWK set, by id; keys of other kinds are left out. Raises `InvalidKeys`."""
     try:
         ours = [jwk for jwk in jwks["keys"] if jwk.get("kty") == "OKP" and jwk.get("crv") == "Ed25519"]
-        keys = [Ed25519PublicKey.from_public_bytes(from_base64url(jwk["x"])) for jwk in ours]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        keys = [OKPAlgorithm.from_jwk(jwk) for jwk in ours]
+    except (AttributeError, KeyError, TypeError, ValueError, PyJWTError) as error:
         raise InvalidKeys(f"not a JWK set: {error!r}") from error
     # By thumbprint, whatever the set calls them: then an id cannot stand for another key.
-    return {key_id(key): key for key in keys}
+    return {key_id(key): key for key in keys if isinstance(key, Ed25519PublicKey)}
 
 
 def key_id(key: Ed25519PublicKey) -> str:
     """The key's thumbprint (RFC 7638) over members sorted by name, so that the same key has the same id everywhere."""
-    members = {"crv": "Ed25519", "kty": "OKP", "x": base64url(_raw(key))}
-    return base64url(hashlib.sha256(json.dumps(members, separators=(",", ":")).encode()).digest())
+    members = json.dumps(_jwk(key), sort_keys=True, separators=(",", ":"))
+    return urlsafe_b64encode(hashlib.sha256(members.encode()).digest()).rstrip(b"=").decode()
 
 
 def new_key() -> bytes:
@@ -74,24 +77,8 @@ def new_key() -> bytes:
     return Ed25519PrivateKey.generate().private_bytes(*pem, serialization.NoEncryption())
 
 
-def base64url(data: bytes) -> str:
-    return urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def from_base64url(text: str) -> bytes:
-    """Strictly: ValueError for what `base64url` would not have written."""
-    data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    if base64url(data) != text:
-        raise ValueError("not base64url")
-    return data
-
-
-def _jwk(key: Ed25519PublicKey) -> dict[str, str]:
-    return {"kty": "OKP", "crv": "Ed25519", "x": base64url(_raw(key)), "kid": key_id(key), "alg": "EdDSA", "use": "sig"}
-
-
-def _raw(key: Ed25519PublicKey) -> bytes:
-    return key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+def _jwk(key: Ed25519PublicKey) -> dict[str, Any]:
+    return OKPAlgorithm.to_jwk(key, as_dict=True)
 
 
 def _read_key(path: Path) -> Ed25519PrivateKey | Ed25519PublicKey:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
 from rota.access.actions import (
     LOCATE,
     READ_JOURNAL,
-    SCRAPE,
     WATCH,
     Action,
     Kind,
@@ -21,9 +20,8 @@ from rota.access.actions import (
     is_administrative,
     need_of,
 )
-from rota.access.binding import wrong_with_pod
+from rota.access.binding import in_name_of, is_anothers, wrong_with_pod
 from rota.access.document import AccessDocument
-from rota.access.own_name import in_name_of, is_anothers
 from rota.access.quotas import may_park, payer_of
 from rota.api.access.identity import CURRENT, NOTE, ORIGIN, Authenticator, Credentials, Identity, unauthenticated
 from rota.api.access.meters import PARKED, STREAM, Meters
@@ -39,10 +37,7 @@ from rota.protocol.messages import (
     Heartbeat,
     HeartbeatMany,
     LeaveGroup,
-    ListedGroup,
-    ListedTopic,
     ListGroups,
-    ListReply,
     ListTopics,
     Request,
     VerifyFence,
@@ -51,57 +46,24 @@ from rota.protocol.messages import (
 from rota.replica.forwarding import Submitted
 from rota.replica.ports import Answer, Cancel, JournalEvent, ShardOwner, unpark
 
-
-class Admission(Protocol):
-    """What a transport asks before it reads a request, and once it has: `admit*` raise `RejectedRequest`.
-
-    `rules` are those of now, another object each time that they have changed. Only they and the caller decide.
-
-    `hold` has open work checked again and again: see `rota.api.access.open_work`. `in_name_of_caller` is for requests
-    that a transport makes for a caller that is gone.
-    """
-
-    @property
-    def rules(self) -> object: ...
-
-    def admit_undecoded(self, request: type[Request], /) -> None: ...
-
-    def admit_needing(self, need: Need, /) -> None: ...
-
-    def admit_unread(self, request: type[Request], namespace: str, name: str, /) -> None: ...
-
-    def admit(self, request: Request, /) -> None: ...
-
-    def in_name_of_caller(self, request: Request, /) -> Request: ...
-
-    def hold(self, check: Check, end: End, /) -> AbstractContextManager[None]: ...
-
-
 _NOTHING_HELD = nullcontext()
 """One for all open work, as there are tens of thousands of streams."""
 
 
 class AdmitAll:
-    """Without a guard every caller may do everything."""
+    """The guard of a server without rules: every caller may do everything."""
 
     rules = None
 
-    def admit_undecoded(self, _request: type[Request], /) -> None:
+    def _admit(self, *_: object) -> None:
         return
 
-    def admit_needing(self, _need: Need, /) -> None:
-        return
+    admit = admit_undecoded = admit_needing = admit_unread = _admit
 
-    def admit_unread(self, _request: type[Request], _namespace: str, _name: str, /) -> None:
-        return
-
-    def admit(self, _request: Request, /) -> None:
-        return
-
-    def in_name_of_caller(self, request: Request, /) -> Request:
+    def in_name_of_caller(self, request: Request) -> Request:
         return request
 
-    def hold(self, _check: Check, _end: End, /) -> AbstractContextManager[None]:
+    def hold(self, *_: object) -> AbstractContextManager[None]:
         return _NOTHING_HELD
 
 
@@ -126,10 +88,6 @@ class Guard:
         CURRENT.set(identity)
         return identity
 
-    def assume(self, identity: Identity) -> None:
-        """Set the identity of this call."""
-        CURRENT.set(identity)
-
     def demand_proof(self, why: str) -> None:
         """Deny a caller without proof whatever rules allow `anonymous`: another site's page may have sent the call."""
         if self.current().caller.is_anonymous and not self.current().refusal:
@@ -139,79 +97,78 @@ class Guard:
         """Identity of the current call; anonymous if none was set."""
         return CURRENT.get(None) or unauthenticated(self.authenticator.policy)
 
-    def admit(self, request: Request) -> None:
-        """Raise `RejectedRequest` unless the caller may ask this, in the name that the request gives."""
-        identity, need = self.current(), need_of(request)
-        identity.check(need, request.namespace, request.key)
-        document = self.authenticator.policy.document
-        if not document.bind_members_to_pods:
-            return
-        wrong = wrong_with_pod(request, identity.caller, requires_pods=document.require_pods)
-        if wrong:
-            raise RejectedRequest(ErrorCode.GROUP_AUTHORIZATION_FAILED, f"{identity.caller.subject}: {wrong}")
+    # --- before a request is read, and once it is: all raise `RejectedRequest` ---
 
-    def in_name_of_caller(self, request: Request) -> Request:
-        """With its caller, which only acts for members that it joined as; an administrator may act for all."""
-        if not self.authenticator.policy.document.bind_members_to_callers:
-            return request
-        if isinstance(request, LeaveGroup) and self.may_administer(request):
-            return request  # Asked before, for it is carried out member by member.
-        return in_name_of(request, self.current().caller.subject)
+    def admit_undecoded(self, request: type[Request]) -> None:
+        """Raise unless the caller may do this anywhere: even the namespace is in the message."""
+        self.current().check_ever(CALLS[request].needs)
 
-    def may_administer(self, request: Request) -> bool:
-        """Whether the caller is an administrator of the request's group."""
-        return _may_administer(self.current(), request)
+    def admit_needing(self, need: Need) -> None:
+        """As `admit_undecoded`, for an operation that is no request of the protocol."""
+        self.current().check_ever((need,))
 
     def admit_unread(self, request: type[Request], namespace: str, name: str) -> None:
-        """Raise `RejectedRequest` where the caller may ask nothing of this kind there, whatever the request says.
+        """Raise if the caller may ask nothing of this kind there, whatever the request says.
 
-        So that the bodies of callers that have no business here are neither awaited nor parsed.
+        So that the bodies of callers without rights are neither awaited nor parsed.
         """
         self.current().check_any(CALLS[request].needs, namespace, name)
 
-    def admit_undecoded(self, request: type[Request]) -> None:
-        """The same where even the namespace is in the message: raise where the caller may do this nowhere."""
-        self.current().check_ever(CALLS[request].needs)
+    def admit(self, request: Request) -> None:
+        """Raise unless the caller may ask this, in the name that the request gives."""
+        identity, document = self.current(), self.rules
+        identity.check(need_of(request), request.namespace, request.key)
+        if document.bind_members_to_pods:
+            wrong = wrong_with_pod(request, identity.caller, requires_pods=document.require_pods)
+            if wrong:
+                raise RejectedRequest(ErrorCode.GROUP_AUTHORIZATION_FAILED, f"{identity.caller.subject}: {wrong}")
+
+    def admit_call(self, need: Need, namespace: str = "", group_id: str = "") -> None:
+        """Admit and charge an operation that is no request of the protocol; without a namespace it is the server's."""
+        self.current().check(need, namespace, group_id)
+        self.charge(namespace)
+
+    def charge(self, namespace: str = "", opening: tuple[str, ...] = ()) -> None:
+        """Count an operation that is no request of the protocol, and raise if it is too much."""
+        why = self.meters.refusal_of_call(self.payer(), namespace, opening)
+        if why:
+            raise RejectedRequest(ErrorCode.THROTTLED, why)
+
+    @contextmanager
+    def streaming(self) -> Iterator[None]:
+        """Count a stream of the caller for as long as it is open; raise if it is too much."""
+        self.charge(opening=STREAM)
+        with self.meters.holding(self.payer(), STREAM):
+            yield
 
     def hold(self, check: Check, end: End) -> AbstractContextManager[None]:
-        """Check this caller's work for as long as it is open, and end it where the check raises."""
+        """Check this caller's work for as long as it is open, and end it if the check raises."""
         return self.open_work.hold(self.current(), check, end)
 
-    def admit_needing(self, need: Need) -> None:
-        """The same for an operation that is no request of the protocol."""
-        self.current().check_ever((need,))
+    # --- the caller's name ---
 
-    def admit_to(self, need: Need, namespace: str, group_id: str) -> None:
-        """The same for an operation that is no request of the protocol."""
-        self.current().check(need, namespace, group_id)
+    def in_name_of_caller(self, request: Request) -> Request:
+        """The request with its caller, which only acts for members that it joined as; an administrator may act for all.
 
-    def admit_to_server(self, need: Need) -> None:
-        """Like `admit`, for operations on the whole server."""
-        self.current().check(need, "", "")
+        A transport also calls this for a caller whose connection was lost.
+        """
+        if not self.rules.bind_members_to_callers:
+            return request
+        if isinstance(request, LeaveGroup) and may_administer(self.current(), request):
+            return request  # Asked before, for it is carried out member by member.
+        return in_name_of(request, self.current().caller.subject)
 
     def payer(self) -> str:
         """The caller as meters name it."""
         return payer_of(self.current().caller.subject, ORIGIN.get())
 
-    def charge(self, namespace: str = "") -> None:
-        """Count an operation that is no request of the protocol. Raises `RejectedRequest` where it is too much."""
-        _raise_throttled(self.meters.refusal_of_call(self.payer(), namespace))
-
-    @contextmanager
-    def streaming(self) -> Iterator[None]:
-        """Count a stream of the caller for as long as it is open. Raises `RejectedRequest` where it is too much."""
-        payer = self.payer()
-        _raise_throttled(self.meters.refusal_of_call(payer, opening=STREAM))
-        with self.meters.holding(payer, STREAM):
-            yield
-
     def act(self) -> Act:
         """The author, reason and origin of this call, for the audit trail."""
         return Act(self.current().caller.subject, NOTE.get(), ORIGIN.get())
 
-    def admit_to_metrics(self) -> None:
-        self.admit_to_server(SCRAPE)
-        self.charge()
+
+Admission: TypeAlias = Guard | AdmitAll
+"""What a transport asks before it reads a request, and once it has."""
 
 
 class GuardedCoordinator:
@@ -231,11 +188,10 @@ class GuardedCoordinator:
             return refused
         if isinstance(request, ListGroups | ListTopics):
             return await self._list(request)
-        if is_administrative(request):
-            request = self._signed(request)
+        request = self._signed(request)
         own = self._guard.in_name_of_caller(request)
         answer = await self._ask(own)
-        if self._is_administrators(own, answer, self._guard.current()):
+        if _is_administrators(own, answer, self._guard.current()):
             answer = await self._ask(request)
         self._guard.meters.settle(self._guard.payer(), request, answer.reply)
         return answer
@@ -246,26 +202,24 @@ class GuardedCoordinator:
             return refused
         own: Any = self._guard.in_name_of_caller(request)
         answer = self._inner.try_heartbeat(own)
-        if answer is not None and self._is_administrators(own, answer, self._guard.current()):
-            answer = self._inner.try_heartbeat(request)
-        if answer is None:
+        if answer is None or _is_administrators(own, answer, self._guard.current()):
             return None  # `call` comes next, and counts.
         why = self._guard.meters.refusal_of_answered(self._guard.payer(), request, answer.reply)
         return Answer(refuse(request, ErrorCode.THROTTLED, why)) if why else answer
 
     def try_read(self, request: VerifyFence | GetLeader) -> Answer | None:
         refused = self._refused(request)
-        answer = refused or self._inner.try_read(request)
-        if answer is None or refused is not None:
-            return answer
-        return self._too_much(request) or answer
+        if refused is not None:
+            return refused
+        answer = self._inner.try_read(request)
+        return answer and (self._too_much(request) or answer)
 
     def submit(self, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
         refused = self._refused(request) or self._too_much(request)
         if refused is not None:
             done(refused)
             return None
-        asked: Any = self._signed(request) if is_administrative(request) else request
+        asked: Any = self._signed(request)
         own: Any = self._guard.in_name_of_caller(asked)
         meters, identity, payer = self._guard.meters, self._guard.current(), self._guard.payer()
         again: Cancel | None = None
@@ -277,7 +231,7 @@ class GuardedCoordinator:
 
         def ask_again_or_settle(answer: Answer) -> None:
             nonlocal again
-            if not self._is_administrators(own, answer, identity):
+            if not _is_administrators(own, answer, identity):
                 settle(answer)
             elif context is None:
                 self._inner.submit(asked, settle)
@@ -291,23 +245,20 @@ class GuardedCoordinator:
         """Raises `RejectedRequest` before there is anything to follow, and as soon as it would be rejected anew."""
         identity = self._guard.current()
         identity.check(WATCH, namespace, group_id)
-        _raise_throttled(self._guard.meters.refusal_of_call(self._guard.payer(), namespace, A_WATCH))
+        self._guard.charge(namespace, A_WATCH)
         events = self._inner.watch(namespace, group_id, after_revision)
         return self._while_allowed(identity, namespace, group_id, events)
 
     async def check_revision(self, namespace: str, group_id: str, after_revision: int) -> None:
-        self._guard.admit_to(WATCH, namespace, group_id)
-        self._guard.charge(namespace)
+        self._guard.admit_call(WATCH, namespace, group_id)
         await self._inner.check_revision(namespace, group_id, after_revision)
 
     async def events(self, shard_id: int, after_seq: int, limit: int) -> list[JournalEvent]:
-        self._guard.admit_to_server(READ_JOURNAL)
-        self._guard.charge()
+        self._guard.admit_call(READ_JOURNAL)
         return await self._inner.events(shard_id, after_seq, limit)
 
     def locate(self, namespace: str, group_id: str) -> ShardOwner:
-        self._guard.admit_to(LOCATE, namespace, group_id)
-        self._guard.charge(namespace)
+        self._guard.admit_call(LOCATE, namespace, group_id)
         return self._inner.locate(namespace, group_id)
 
     def owners(self) -> Sequence[ShardOwner]:
@@ -330,13 +281,6 @@ class GuardedCoordinator:
         except RejectedRequest as rejected:
             return Answer(refuse(request, rejected.code, rejected.detail))
         return None
-
-    @staticmethod
-    def _is_administrators(own: Request, answer: Answer, identity: Identity) -> bool:
-        """Whether the owner rejected what an administrator may do all the same: asked only then, as it is rare."""
-        if not getattr(own, "subject", "") or not is_anothers(answer.reply):
-            return False
-        return _may_administer(identity, own)
 
     async def _ask(self, request: Request) -> Answer:
         if not parks_for_ms(request):
@@ -366,8 +310,10 @@ class GuardedCoordinator:
                 raise
             return Answer(refuse(request, rejected.code, rejected.detail))
 
-    def _signed(self, request: Any) -> Request:
-        """With its author, for the audit trail, which the shard's owner writes on any replica."""
+    def _signed(self, request: Request) -> Request:
+        """An administrative request with its author, for the audit trail, which the shard's owner writes."""
+        if not is_administrative(request):
+            return request
         signed: Request = replace(request, act=self._guard.act())
         return signed
 
@@ -377,21 +323,23 @@ class GuardedCoordinator:
 
     async def _list(self, request: ListGroups | ListTopics) -> Answer:
         """A list shows what the caller may look at, and its pages are full of that."""
-        identity, shown = self._guard.current(), list[Any]()
-        page: Any = request
+        identity, shown, page = self._guard.current(), list[Any](), request
+        lists_groups = isinstance(request, ListGroups)
+        kind, name, listed = (Kind.GROUP, "group_id", "groups") if lists_groups else (Kind.TOPIC, "topic", "topics")
         while True:
             answer = await self._ask(page)
             reply: Any = answer.reply
             if reply.error is not ErrorCode.NONE:
                 return answer
-            things = reply.groups if isinstance(reply, ListReply) else reply.topics
-            shown += [thing for thing in things if identity.may_see(_resource(request.namespace, thing))]
+            things = getattr(reply, listed)
+            shown += [each for each in things if identity.may_see(Resource(kind, page.namespace, getattr(each, name)))]
             if not reply.more or len(shown) >= request.limit:
                 break
-            page = _page_after(page, _name(things[-1]))
-        more, listed = reply.more or len(shown) > request.limit, tuple(shown[: request.limit])
-        named = {"groups": listed} if isinstance(reply, ListReply) else {"topics": listed}
-        return replace(answer, reply=replace(reply, more=more, **named))
+            page = replace(page, after=getattr(things[-1], name))
+            if isinstance(page, ListTopics):
+                page = replace(page, wait_ms=0)
+        more = reply.more or len(shown) > request.limit
+        return replace(answer, reply=replace(reply, more=more, **{listed: tuple(shown[: request.limit])}))
 
     async def _while_allowed(
         self, identity: Identity, namespace: str, group_id: str, events: AsyncIterator[JournalEvent]
@@ -419,25 +367,11 @@ def behind(guard: Guard | None, coordinator: ServedCoordinator) -> ServedCoordin
     return coordinator if guard is None else GuardedCoordinator(coordinator, guard)
 
 
-def _may_administer(identity: Identity, request: Request) -> bool:
-    resource = Resource(Kind.GROUP, request.namespace, request.key)
-    return identity.decision(Action.ADMINISTER, resource).allowed
+def may_administer(identity: Identity, request: Request) -> bool:
+    """Whether the caller is an administrator of the request's group."""
+    return identity.decision(Action.ADMINISTER, Resource(Kind.GROUP, request.namespace, request.key)).allowed
 
 
-def _raise_throttled(why: str) -> None:
-    if why:
-        raise RejectedRequest(ErrorCode.THROTTLED, why)
-
-
-def _page_after(page: ListGroups | ListTopics, last: str) -> ListGroups | ListTopics:
-    """The next page; it does not wait again."""
-    return replace(page, after=last, wait_ms=0) if isinstance(page, ListTopics) else replace(page, after=last)
-
-
-def _name(thing: ListedGroup | ListedTopic) -> str:
-    return thing.group_id if isinstance(thing, ListedGroup) else thing.topic
-
-
-def _resource(namespace: str, thing: ListedGroup | ListedTopic) -> Resource:
-    kind = Kind.GROUP if isinstance(thing, ListedGroup) else Kind.TOPIC
-    return Resource(kind, namespace, _name(thing))
+def _is_administrators(own: Request, answer: Answer, identity: Identity) -> bool:
+    """Whether the owner rejected what an administrator may do all the same: asked only then, as it is rare."""
+    return bool(getattr(own, "subject", "")) and is_anothers(answer.reply) and may_administer(identity, own)

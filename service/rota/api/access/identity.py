@@ -23,9 +23,6 @@ FRESH_S = 0.25
 REMEMBERED = 10_000
 """Size of the per-identity cache of decisions; beyond it decisions are computed again."""
 
-_PROOFS = {CERTIFICATE: "certificate"}
-_Asked = tuple[Need, str, str]
-"""A permission, and the namespace and name of its target."""
 _log = logging.getLogger(__name__)
 
 
@@ -70,10 +67,8 @@ class Identity:
     """
 
     __slots__ = (
-        "_allowed",
-        "_denied",
+        "_decided",
         "_document",
-        "_ever",
         "_fresh_until",
         "_policy",
         "_still_refused",
@@ -97,9 +92,8 @@ class Identity:
         self._policy = policy
         self._still_refused = still_refused
         self._document = policy.document
-        self._allowed: set[_Asked] = set()
-        self._denied: set[_Asked] = set()
-        self._ever: dict[tuple[Need, ...], bool] = {}
+        self._decided: dict[tuple[object, ...], bool] = {}
+        """By a need with the namespace and name of its target, or by needs of which one must be allowed anywhere."""
         self._fresh_until = 0.0
 
     def proof_refused(self) -> str:
@@ -108,7 +102,7 @@ class Identity:
             return self.refusal
         expires_at_ms = self.caller.expires_at_ms
         if expires_at_ms is not None and expires_at_ms <= time.time() * 1000:
-            return f"the {_PROOFS.get(self.caller.method, 'token')} has expired"
+            return f"the {'certificate' if self.caller.method == CERTIFICATE else 'token'} has expired"
         return self._still_refused() if self._still_refused is not None else ""
 
     def look_again(self) -> None:
@@ -120,77 +114,69 @@ class Identity:
         return decide(self._policy.document.rules, self.caller, action, resource)
 
     def check(self, need: Need, namespace: str, name: str) -> None:
-        """Raise `RejectedRequest` unless the caller may do this: UNAUTHENTICATED where it should authenticate."""
+        """Raise `RejectedRequest` unless the caller may do this: UNAUTHENTICATED if it should authenticate."""
         asked = (need, namespace, name)
         now = time.monotonic()
-        if now < self._fresh_until and asked in self._allowed:
+        if now < self._fresh_until and self._decided.get(asked):
             return
-        self._forget_old_rules()
-        if refusal := self.proof_refused():
-            raise RejectedRequest(self.refusal_code, refusal)
+        self._require_proof()
         self._fresh_until = now + FRESH_S
-        self._decide(asked)
+        if not self._decided.get(asked):
+            decision = self.decision(need.action, Resource(need.kind, namespace, name))
+            self._conclude(asked, decision.allowed, decision.detail)
 
     def check_any(self, needs: Sequence[Need], namespace: str, name: str) -> None:
         """Raise `RejectedRequest` unless the caller may do one of these, as `check` does for the first of them."""
-        for need in needs[1:]:
-            if (needs[0], namespace, name) in self._allowed:
+        first, *others = needs
+        for need in others:
+            if self._decided.get((first, namespace, name)):
                 break
             if self.decision(need.action, Resource(need.kind, namespace, name)).allowed:
-                return self.check(need, namespace, name)
-        return self.check(needs[0], namespace, name)
+                first = need
+                break
+        self.check(first, namespace, name)
 
     def check_ever(self, needs: tuple[Need, ...]) -> None:
-        """Raise `RejectedRequest` where no rule allows the caller any of these anywhere."""
-        refusal = self.proof_refused()
-        if refusal:
-            raise RejectedRequest(self.refusal_code, refusal)
-        self._forget_old_rules()
-        may = self._ever.get(needs)
-        if may:
-            return
-        detail = f"{self.caller.subject} may {needs[0].action} nowhere: no rule allows it"
-        if may is None:
-            may = may_ever(self._document.rules, self.caller, [need.action for need in needs])
-            if may or self._log(detail):
-                self._ever[needs] = may
+        """Raise `RejectedRequest` if no rule allows the caller any of these anywhere."""
+        self._require_proof()
+        may = self._decided.get(needs)
         if not may:
-            raise RejectedRequest(self._code, detail)
+            detail = f"{self.caller.subject} may {needs[0].action} nowhere: no rule allows it"
+            if may is None:
+                may = may_ever(self._document.rules, self.caller, [need.action for need in needs])
+            self._conclude(needs, may, detail)
 
     def may_see(self, resource: Resource) -> bool:
         """Whether a list that the caller may ask for shows this."""
         return self.decision(Action.DESCRIBE, resource).allowed
 
-    def _log(self, detail: str) -> bool:
-        """Note in the log that the caller was refused; False where the log had too many such lines just now."""
-        subject = self.caller.subject
-        return log_refusal(_log, "refused", f"{subject} {source_of(ORIGIN.get())}", subject=subject, detail=detail)
-
-    @property
-    def _code(self) -> ErrorCode:
-        """The answer to a caller that may not do this: one without credentials is asked for some."""
-        return ErrorCode.UNAUTHENTICATED if self.caller.is_anonymous else ErrorCode.GROUP_AUTHORIZATION_FAILED
-
-    def _forget_old_rules(self) -> None:
-        document = self._policy.document
+    def _require_proof(self) -> None:
+        """Raise unless the caller is authenticated. Decisions of former rules are forgotten."""
+        refusal, document = self.proof_refused(), self._policy.document
+        if refusal:
+            raise RejectedRequest(self.refusal_code, refusal)
         if document is not self._document:
             self._document = document
-            self._allowed.clear()
-            self._denied.clear()
-            self._ever.clear()
+            self._decided.clear()
 
-    def _decide(self, asked: _Asked) -> None:
-        if asked in self._allowed:
-            return
-        need, namespace, name = asked
-        decision = self.decision(need.action, Resource(need.kind, namespace, name))
-        if decision.allowed:
-            _remember(self._allowed, asked)
-            return
-        # Once for each, so that a caller that asks again and again does not fill the log.
-        if asked not in self._denied and self._log(decision.detail):
-            _remember(self._denied, asked)
-        raise RejectedRequest(self._code, decision.detail)
+    def _conclude(self, asked: tuple[object, ...], allowed: bool, detail: str) -> None:
+        """Remember the decision, and raise if the caller may not do this.
+
+        Each refusal is logged once, so that a caller that asks again and again does not fill the log.
+        """
+        subject = self.caller.subject
+        if allowed or (
+            asked not in self._decided
+            and log_refusal(_log, "refused", f"{subject} {source_of(ORIGIN.get())}", subject=subject, detail=detail)
+        ):
+            if len(self._decided) >= REMEMBERED:
+                self._decided.clear()
+            self._decided[asked] = allowed
+        if not allowed:
+            # A caller without credentials is asked for some.
+            is_unknown = self.caller.is_anonymous
+            code = ErrorCode.UNAUTHENTICATED if is_unknown else ErrorCode.GROUP_AUTHORIZATION_FAILED
+            raise RejectedRequest(code, detail)
 
 
 def unauthenticated(policy: Policy, refusal: str = "", code: ErrorCode = ErrorCode.UNAUTHENTICATED) -> Identity:
@@ -205,9 +191,3 @@ NOTE: ContextVar[str] = ContextVar("rota_note", default="")
 """What an administrator wants to be kept with what they do."""
 ORIGIN: ContextVar[str] = ContextVar("rota_origin", default="")
 """The address that the call comes from, past proxies that are trusted."""
-
-
-def _remember(decisions: set[_Asked], asked: _Asked) -> None:
-    if len(decisions) >= REMEMBERED:
-        decisions.clear()
-    decisions.add(asked)

@@ -90,7 +90,7 @@ def known_caller(guard: Guard | None) -> WhoAmIReply:
     if guard is None:
         return WhoAmIReply("anonymous", "none", guarded=False)
     caller = _proven(guard).caller
-    rules = tuple(map(_known_rule, rules_for(guard.authenticator.policy.document.rules, caller)))
+    rules = tuple(map(_known_rule, rules_for(guard.rules.rules, caller)))
     return WhoAmIReply(caller.subject, caller.method, caller.groups, caller.expires_at_ms, rules=rules)
 
 
@@ -111,7 +111,7 @@ async def readable(namespaces: Namespaces, guard: Guard | None) -> list[str]:
     if guard is None:
         return await namespaces()
     identity = _proven(guard)
-    if not may_ever(guard.authenticator.policy.document.rules, identity.caller, {Action.DESCRIBE}):
+    if not may_ever(guard.rules.rules, identity.caller, {Action.DESCRIBE}):
         return []
     lists = (Kind.GROUPS, Kind.TOPICS)
     return [
@@ -134,9 +134,6 @@ def _proven(guard: Guard) -> Identity:
 def _known_rule(rule: Rule) -> KnownRule:
     actions = tuple(action.value for action in Action if action in rule.actions)
     return KnownRule(rule.name, rule.effect.value, actions, rule.namespaces, rule.groups, rule.topics)
-
-
-_OF_THE_SERVER = frozenset({Action.JOURNAL, Action.METRICS})
 
 
 _NO_RULES = CanIReply(allowed=True, rule="", detail="this server has no rules: every caller may do everything")

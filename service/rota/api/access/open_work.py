@@ -12,8 +12,9 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
+from rota.api.access.identity import Identity
 from rota.api.ports import ServedCoordinator
 from rota.protocol.calls import refuse
 from rota.protocol.errors import RejectedRequest
@@ -34,27 +35,17 @@ End = Callable[[RejectedRequest], None]
 Result = TypeVar("Result")
 
 
-class Checked(Protocol):
-    """The identity of a caller, as far as it is needed here."""
-
-    def proof_refused(self) -> str:
-        """Why the proof is not accepted any more. May begin to verify it in the background, for the next time."""
-
-    def look_again(self) -> None:
-        """Rely on nothing that was decided a moment ago."""
-
-
 class OpenWork:
     """All open work of a server. Each piece is checked in the context in which it began, which names its caller."""
 
     def __init__(self) -> None:
-        self._pieces: dict[object, tuple[Checked, Check, End]] = {}
+        self._pieces: dict[object, tuple[Identity, Check, End]] = {}
 
     def __len__(self) -> int:
         return len(self._pieces)
 
     @contextmanager
-    def hold(self, identity: Checked, check: Check, end: End) -> Iterator[None]:
+    def hold(self, identity: Identity, check: Check, end: End) -> Iterator[None]:
         """Check this piece for as long as it is open. `end` is called at most once."""
         piece, context = object(), copy_context()
         self._pieces[piece] = identity, lambda: context.run(check), end

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from rota.access.actions import SCRAPE
 from rota.api.access.inquiry import (
     CAN_I_QUERY,
     NamespacesReply,
@@ -201,7 +202,7 @@ async def publish_keys(backend: UsesBackend) -> Response:
 )
 async def scrape(backend: UsesBackend) -> Response:
     if backend.guard is not None:
-        backend.guard.admit_to_metrics()
+        backend.guard.admit_call(SCRAPE)
     return Rendered(200, ((b"content-type", METRICS_MEDIA_TYPE.encode()),), backend.metrics.exposition()).as_response()
 
 
