@@ -217,6 +217,12 @@ async def reviewing(reviewer: ASGIApp) -> AsyncIterator[str]:
             server.stop()
 
 
+def parked_in(service: Service, namespace: str) -> int:
+    """How many calls of a namespace with a quota are parked."""
+    meter = service.guard.meters._meters["namespace"].get(namespace)
+    return 0 if meter is None else meter.open["max_parked"].total
+
+
 def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
 

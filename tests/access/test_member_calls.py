@@ -15,7 +15,7 @@ from httptools import HttpRequestParser
 
 from rota.access.proxies import Proxies, parse_networks
 from rota.server.proxies import TrustedProxies
-from tests.access.guarded import GROUP, NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer
+from tests.access.guarded import GROUP, NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer, parked_in
 from tests.access.issuers import service_account
 from tests.http.both_ways import PLAIN, Both, a_request, compare, listening, turns
 
@@ -309,9 +309,9 @@ async def test_parked_calls_are_bounded_on_the_connection(guarded: Guarded) -> N
     member_id = await a_member(service.http, token, "few", "g")
     first = await Parked.begin(guarded, a_second_join("g", token, "few", "a"))
     meanwhile = await guarded.both.fast.exchange(a_second_join("g", token, "few", "b"))
-    held = service.guard.meters.parked("few")
+    held = parked_in(service, "few")
     first.writer.transport.abort()
-    await until(lambda: service.guard.meters.parked("few") == 0)
+    await until(lambda: parked_in(service, "few") == 0)
 
     guarded.both.fast.ordinary = 0
     second = await Parked.begin(guarded, a_second_join("g", token, "few", "b"))
@@ -322,7 +322,7 @@ async def test_parked_calls_are_bounded_on_the_connection(guarded: Guarded) -> N
     assert meanwhile.startswith(b"HTTP/1.1 429")
     assert held == 1
     assert (await second.answer()).startswith(b"HTTP/1.1 200")
-    assert service.guard.meters.parked("few") == 0
+    assert parked_in(service, "few") == 0
 
 
 def a_static_join(instance_id: str) -> dict[str, object]:

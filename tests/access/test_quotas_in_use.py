@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from rota.access.quotas import BURST_S, Stored
 from rota.v1.admin_pb2 import WatchGroupRequest
-from tests.access.guarded import Secrets, Service, a_guarded_service, a_join_body, bearer
+from tests.access.guarded import Secrets, Service, a_guarded_service, a_join_body, bearer, parked_in
 from tests.grpc.clients import Refused, admin, stub
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -175,7 +175,7 @@ async def test_a_watch_counts_as_parked_while_it_lasts(service: Service, headers
 
 async def until_parked(service: Service, calls: int) -> None:
     async with asyncio.timeout(60):
-        while service.guard.meters.parked("small") != calls:  # noqa: ASYNC110
+        while parked_in(service, "small") != calls:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

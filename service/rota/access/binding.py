@@ -43,9 +43,21 @@ def wrong_with_pod(request: m.Request, caller: Caller, *, requires_pods: bool) -
 
 
 def check_binding(request: m.Request, pod: Pod) -> str:
-    """The error in the request's names; empty where they are the pod's."""
-    wrong = (_check(pod, request.namespace, *member) for member in _members_in(request))
-    return next(filter(None, wrong), "") or _check_newcomer(pod, request)
+    """The error in the request's names; empty if they are the pod's."""
+    own = _names(pod, request.namespace)
+    expected = min(own - {pod.uid}, key=len)
+    for member_id, group_instance_id in _members_in(request):
+        named = {"group_instance_id": group_instance_id}
+        if isinstance(request, m.JoinGroup) and group_instance_id is None and not member_id:
+            # A newcomer's member id begins with its instance id or its client id.
+            named["client_id"] = request.client_id
+        for field, name in named.items():
+            # No pod's name contains a colon.
+            if name is not None and name.partition(":")[0] not in own:
+                return f"{field} must be {expected}, the pod that the token is for"
+        if member_id and member_id[: -_UUID_CHARS - 1].partition(":")[0] not in own:
+            return f"the member is another pod's than {expected}"
+    return ""
 
 
 def _members_in(request: m.Request) -> list[tuple[str, str | None]]:
@@ -59,32 +71,6 @@ def _members_in(request: m.Request) -> list[tuple[str, str | None]]:
             return [(request.member_id, None)]
         case _:
             return []
-
-
-def _check_newcomer(pod: Pod, request: m.Request) -> str:
-    """A newcomer's member id begins with its instance id or its client id."""
-    if not isinstance(request, m.JoinGroup) or request.group_instance_id is not None or request.member_id:
-        return ""
-    if is_of(pod, request.client_id, request.namespace):
-        return ""
-    return f"client_id must be {_expected(pod, request.namespace)}, the pod that the token is for"
-
-
-def _check(pod: Pod, namespace: str, member_id: str, group_instance_id: str | None) -> str:
-    if group_instance_id is not None and not is_of(pod, group_instance_id, namespace):
-        return f"group_instance_id must be {_expected(pod, namespace)}, the pod that the token is for"
-    if member_id and not is_of(pod, member_id[: -_UUID_CHARS - 1], namespace):
-        return f"the member is another pod's than {_expected(pod, namespace)}"
-    return ""
-
-
-def is_of(pod: Pod, identity: str, namespace: str) -> bool:
-    """Whether this identity is the pod's in a namespace of Rota. No pod's name contains a colon."""
-    return identity.partition(":")[0] in _names(pod, namespace)
-
-
-def _expected(pod: Pod, namespace: str) -> str:
-    return min(_names(pod, namespace) - {pod.uid}, key=len)
 
 
 def _names(pod: Pod, namespace: str) -> set[str]:

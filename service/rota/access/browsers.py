@@ -75,13 +75,22 @@ class Site:
         host = parse_host(asked.hosts)
         if host is None:
             return Verdict.MALFORMED_HOST
-        known = self.accepts(host[0])
-        if not known and self.is_strict:
+        is_known = self.accepts(host[0])
+        if not is_known and self.is_strict:
             return Verdict.FOREIGN_HOST
-        foreign = self._is_foreign_page(asked, host)
-        if foreign and self._forbids(asked):
-            return Verdict.FOREIGN_PAGE
-        return Verdict.PASSED if known and not foreign else self._doubt()
+        # A page cannot change `Sec-Fetch-Site`, so it wins over an `Origin` that a proxy's `Host` does not match.
+        if asked.origins and all(origin.lower() in self.origins for origin in asked.origins):
+            is_foreign = False
+        elif asked.sites:
+            is_foreign = any(site not in _OWN_SITES for site in asked.sites)
+        else:
+            is_foreign = any(not self.owns(origin, host) for origin in asked.origins)
+        if is_foreign:
+            # Writes are always refused, and reads if no credential protects them.
+            is_protected = self.demands_proof or (asked.navigates and asked.method == "GET")
+            if asked.method not in _READS or not is_protected:
+                return Verdict.FOREIGN_PAGE
+        return Verdict.UNPROVEN if self.demands_proof and (is_foreign or not is_known) else Verdict.PASSED
 
     def owns(self, origin: str, host: tuple[str, int | None]) -> bool:
         """An origin is the server's own if it is that of the `Host` header, or listed."""
@@ -92,23 +101,6 @@ class Site:
             return False
         scheme, name, port = found
         return (name, port) == (host[0], _DEFAULT_PORTS[scheme] if host[1] is None else host[1])
-
-    def _is_foreign_page(self, asked: Provenance, host: tuple[str, int | None]) -> bool:
-        """A page cannot change `Sec-Fetch-Site`, so it wins over an `Origin` that a proxy's `Host` does not match."""
-        if asked.origins and all(origin.lower() in self.origins for origin in asked.origins):
-            return False
-        if asked.sites:
-            return any(site not in _OWN_SITES for site in asked.sites)
-        return any(not self.owns(origin, host) for origin in asked.origins)
-
-    def _forbids(self, asked: Provenance) -> bool:
-        """Writes always; reads where no credential protects them."""
-        if asked.method not in _READS:
-            return True
-        return not self.demands_proof and not (asked.navigates and asked.method == "GET")
-
-    def _doubt(self) -> Verdict:
-        return Verdict.UNPROVEN if self.demands_proof else Verdict.PASSED
 
 
 def site_of(

@@ -23,7 +23,8 @@ from rota.cli.times import ago, span_ms, until
 if TYPE_CHECKING:
     from rota.access.tokens import TokenAct
     from rota.protocol.messages import Act
-    from rota.server.access.tokens import TokenVault
+    from rota.server.access.tokens import FileVault
+    from rota.storage.token_table import TokenTable
 
 _LONGEST_LIFE_MS = 36_500 * 86_400 * 1_000
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")
@@ -236,7 +237,7 @@ def _act(note: str) -> Act:
     return Act(f"shell:{user}", note, socket.gethostname())
 
 
-def _vault(store: str | None, file: Path | None) -> TokenVault:
+def _vault(store: str | None, file: Path | None) -> FileVault | TokenTable:
     from rota.server.access.tokens import FileVault
     from rota.storage.token_table import TokenTable
 
@@ -250,7 +251,7 @@ def _run(work: Coroutine[Any, Any, Any]) -> Any:
         raise CommandFailed(str(error)) from error
 
 
-def _found(vault: TokenVault, token: str) -> list[TokenRecord]:
+def _found(vault: FileVault | TokenTable, token: str) -> list[TokenRecord]:
     found = [record for record in _run(vault.read()) if token in (record.token_id, record.name)]
     if not found:
         raise CommandFailed(f"there is no token {token}", Exit.NOT_FOUND)

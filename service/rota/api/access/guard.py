@@ -177,10 +177,9 @@ class GuardedCoordinator:
     def __init__(self, inner: ServedCoordinator, guard: Guard) -> None:
         self._inner = inner
         self._guard = guard
-
-    @property
-    def shard_count(self) -> int:
-        return self._inner.shard_count
+        self._meters = guard.meters
+        self.shard_count = inner.shard_count
+        self.ready, self.drain, self.stop = inner.ready, inner.drain, inner.stop
 
     async def call(self, request: Request) -> Answer:
         refused = self._refused(request) or self._too_much(request)
@@ -193,7 +192,7 @@ class GuardedCoordinator:
         answer = await self._ask(own)
         if _is_administrators(own, answer, self._guard.current()):
             answer = await self._ask(request)
-        self._guard.meters.settle(self._guard.payer(), request, answer.reply)
+        self._meters.settle(self._guard.payer(), request, answer.reply)
         return answer
 
     def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
@@ -204,7 +203,7 @@ class GuardedCoordinator:
         answer = self._inner.try_heartbeat(own)
         if answer is None or _is_administrators(own, answer, self._guard.current()):
             return None  # `call` comes next, and counts.
-        why = self._guard.meters.refusal_of_answered(self._guard.payer(), request, answer.reply)
+        why = self._meters.refusal_of_answered(self._guard.payer(), request, answer.reply)
         return Answer(refuse(request, ErrorCode.THROTTLED, why)) if why else answer
 
     def try_read(self, request: VerifyFence | GetLeader) -> Answer | None:
@@ -221,12 +220,12 @@ class GuardedCoordinator:
             return None
         asked: Any = self._signed(request)
         own: Any = self._guard.in_name_of_caller(asked)
-        meters, identity, payer = self._guard.meters, self._guard.current(), self._guard.payer()
+        identity, payer = self._guard.current(), self._guard.payer()
         again: Cancel | None = None
         context = copy_context() if parks_for_ms(own) else None
 
         def settle(answer: Answer) -> None:
-            meters.settle(payer, asked, answer.reply)
+            self._meters.settle(payer, asked, answer.reply)
             done(answer)
 
         def ask_again_or_settle(answer: Answer) -> None:
@@ -264,15 +263,6 @@ class GuardedCoordinator:
     def owners(self) -> Sequence[ShardOwner]:
         return self._inner.owners()
 
-    def ready(self) -> tuple[bool, str]:
-        return self._inner.ready()
-
-    async def drain(self) -> None:
-        await self._inner.drain()
-
-    async def stop(self) -> None:
-        await self._inner.stop()
-
     # --- inside ------------------------------------------------------------------------------------
 
     def _refused(self, request: Request) -> Answer | None:
@@ -285,7 +275,7 @@ class GuardedCoordinator:
     async def _ask(self, request: Request) -> Answer:
         if not parks_for_ms(request):
             return await self._inner.call(request)
-        parked = self._guard.meters.holding(self._guard.payer(), PARKED, request.namespace)
+        parked = self._meters.holding(self._guard.payer(), PARKED, request.namespace)
         with parked if may_park(request) else nullcontext():
             return await self._ask_while_allowed(request)
 
@@ -295,7 +285,7 @@ class GuardedCoordinator:
             return self._inner.submit(request, done)
         parked = ParkedCall(request, done)
         if may_park(request):
-            parked.held.enter_context(self._guard.meters.holding(payer, PARKED, request.namespace))
+            parked.held.enter_context(self._meters.holding(payer, PARKED, request.namespace))
         parked.held.enter_context(self._guard.hold(lambda: self._guard.admit(request), parked.end))
         return parked.submit(self._inner)
 
@@ -318,7 +308,7 @@ class GuardedCoordinator:
         return signed
 
     def _too_much(self, request: Request) -> Answer | None:
-        why = self._guard.meters.refusal_of(self._guard.payer(), request)
+        why = self._meters.refusal_of(self._guard.payer(), request)
         return Answer(refuse(request, ErrorCode.THROTTLED, why)) if why else None
 
     async def _list(self, request: ListGroups | ListTopics) -> Answer:
@@ -332,7 +322,11 @@ class GuardedCoordinator:
             if reply.error is not ErrorCode.NONE:
                 return answer
             things = getattr(reply, listed)
-            shown += [each for each in things if identity.may_see(Resource(kind, page.namespace, getattr(each, name)))]
+            shown += [
+                each
+                for each in things
+                if identity.may(Action.DESCRIBE, Resource(kind, page.namespace, getattr(each, name)))
+            ]
             if not reply.more or len(shown) >= request.limit:
                 break
             page = replace(page, after=getattr(things[-1], name))
@@ -350,7 +344,7 @@ class GuardedCoordinator:
             identity.look_again()
             identity.check(WATCH, namespace, group_id)
 
-        ending, watch = Ending(), self._guard.meters.holding(self._guard.payer(), A_WATCH, namespace)
+        ending, watch = Ending(), self._meters.holding(self._guard.payer(), A_WATCH, namespace)
         try:
             with watch, self._guard.hold(check, ending.end):
                 while (event := await ending.wait_for(lambda: anext(events, None))) is not None:
@@ -369,7 +363,7 @@ def behind(guard: Guard | None, coordinator: ServedCoordinator) -> ServedCoordin
 
 def may_administer(identity: Identity, request: Request) -> bool:
     """Whether the caller is an administrator of the request's group."""
-    return identity.decision(Action.ADMINISTER, Resource(Kind.GROUP, request.namespace, request.key)).allowed
+    return identity.may(Action.ADMINISTER, Resource(Kind.GROUP, request.namespace, request.key))
 
 
 def _is_administrators(own: Request, answer: Answer, identity: Identity) -> bool:

@@ -113,6 +113,10 @@ class Identity:
         """What the rules say, with the rule that decides."""
         return decide(self._policy.document.rules, self.caller, action, resource)
 
+    def may(self, action: Action, resource: Resource) -> bool:
+        """Whether the rules allow it."""
+        return self.decision(action, resource).allowed
+
     def check(self, need: Need, namespace: str, name: str) -> None:
         """Raise `RejectedRequest` unless the caller may do this: UNAUTHENTICATED if it should authenticate."""
         asked = (need, namespace, name)
@@ -131,7 +135,7 @@ class Identity:
         for need in others:
             if self._decided.get((first, namespace, name)):
                 break
-            if self.decision(need.action, Resource(need.kind, namespace, name)).allowed:
+            if self.may(need.action, Resource(need.kind, namespace, name)):
                 first = need
                 break
         self.check(first, namespace, name)
@@ -145,10 +149,6 @@ class Identity:
             if may is None:
                 may = may_ever(self._document.rules, self.caller, [need.action for need in needs])
             self._conclude(needs, may, detail)
-
-    def may_see(self, resource: Resource) -> bool:
-        """Whether a list that the caller may ask for shows this."""
-        return self.decision(Action.DESCRIBE, resource).allowed
 
     def _require_proof(self) -> None:
         """Raise unless the caller is authenticated. Decisions of former rules are forgotten."""

@@ -117,7 +117,7 @@ async def readable(namespaces: Namespaces, guard: Guard | None) -> list[str]:
     return [
         each
         for each in await namespaces()
-        if any(identity.decision(Action.DESCRIBE, Resource(kind, each)).allowed for kind in lists)
+        if any(identity.may(Action.DESCRIBE, Resource(kind, each)) for kind in lists)
     ]
 
 

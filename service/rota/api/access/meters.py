@@ -122,11 +122,6 @@ class Meters:
             for each in places:
                 each.take(caller, -1)
 
-    def parked(self, namespace: str) -> int:
-        """How many calls of a namespace with a quota are parked here."""
-        meter = self._meters[NAMESPACE].get(namespace)
-        return meter.open["max_parked"].total if meter is not None else 0
-
     def to_look_at(self) -> dict[str, bool]:
         """Namespaces that the store must be read for, and whether their bytes count, which takes longer."""
         counts_bytes = any(meter.quota.max_stored_bytes is not None for meter in self._counting(CALLER).values())

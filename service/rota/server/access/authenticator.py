@@ -8,7 +8,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rota.access.rules import Caller
 from rota.access.sources import source_of
@@ -17,6 +17,9 @@ from rota.api.access.identity import NO_CREDENTIALS, ORIGIN, Credentials, Identi
 from rota.observability.refusals import log_refusal
 from rota.protocol.errors import ErrorCode
 from rota.server.access.tokens import Tokens
+
+if TYPE_CHECKING:
+    from rota.server.access.issuers import IssuedTokens
 
 MAX_CREDENTIAL_BYTES = 16 * 1024
 REMEMBERED = 20_000
@@ -44,20 +47,10 @@ class Overloaded(Unanswered):
     """No issuer is asked now: the caller should come again a little later."""
 
 
-class Bearers(Protocol):
-    """Issuers' tokens."""
-
-    async def caller_of(self, token: str) -> Caller:
-        """The caller that a JWT identifies; raises `Refused`, and `Unanswered` where the issuer does not answer."""
-
-    async def close(self) -> None:
-        """Close the connections to issuers."""
-
-
 class ServerAuthenticator:
     """See `rota.api.access.identity.Authenticator`. Without `bearers` there are no packages to check JWTs."""
 
-    def __init__(self, policy: Policy, tokens: Tokens, bearers: Bearers | None = None) -> None:
+    def __init__(self, policy: Policy, tokens: Tokens, bearers: IssuedTokens | None = None) -> None:
         self.policy = policy
         self._tokens = tokens
         self._bearers = bearers

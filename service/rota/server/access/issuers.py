@@ -291,7 +291,7 @@ def caller_of_claims(claims: Mapping[str, Any], issuer: Issuer) -> Caller:
     if issuer.kind == "kubernetes":
         try:
             account = msgspec.convert(claims.get("kubernetes.io"), _Account)
-        except msgspec.ValidationError as error:
+        except ValueError as error:  # also for text that is no Unicode
             raise Refused("the token is no service account's") from error
         pod = account.pod or _Named("")
         return _service_account(issuer, account.namespace, account.serviceaccount.name, pod, expires_at_ms)
@@ -313,7 +313,7 @@ def caller_of_review(status: Any, issuer: Issuer, *, expires_at_ms: int | None =
     """
     try:
         review = msgspec.convert(status, _Status)
-    except msgspec.ValidationError as error:
+    except ValueError as error:  # also for text that is no Unicode
         raise Unanswered(f"{issuer.issuer}: its answer cannot be read") from error
     if not review.authenticated:
         raise Refused(f"the API server does not accept the token: {review.error or 'no reason given'}")

@@ -6,17 +6,21 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from rota.access.document import InvalidAccess
 from rota.api.access.guard import Guard
 from rota.observability.metrics import Metrics
 from rota.replica.ports import StoreUnavailable
-from rota.server.access.authenticator import Bearers, ServerAuthenticator
+from rota.server.access.authenticator import ServerAuthenticator
 from rota.server.access.files import AccessFile
 from rota.server.access.tokens import Tokens
 from rota.server.http_server import CannotListen
 from rota.server.settings import Settings
 from rota.storage import SqlStore
+
+if TYPE_CHECKING:
+    from rota.server.access.issuers import IssuedTokens
 
 COUNT_EVERY_S = 2.0
 
@@ -50,7 +54,7 @@ async def open_guard(settings: Settings, store: SqlStore, metrics: Metrics) -> A
         await authenticator.close()
 
 
-def _bearers(policy: AccessFile, settings: Settings, metrics: Metrics) -> Bearers | None:
+def _bearers(policy: AccessFile, settings: Settings, metrics: Metrics) -> IssuedTokens | None:
     try:
         from rota.server.access.issuers import IssuedTokens, ReviewBudget
     except ImportError as error:

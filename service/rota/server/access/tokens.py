@@ -111,18 +111,6 @@ class Tokens:
             _log.warning("the last use of tokens cannot be noted", extra={"why": str(error)})
 
 
-class TokenVault(Protocol):
-    """Tokens' records, to be changed one at a time. With a journal, it records the author of each change."""
-
-    async def read(self) -> list[TokenRecord]: ...
-
-    async def add(self, record: TokenRecord, act: Act) -> None: ...
-
-    async def revoke(self, token_id: str, at_ms: int, act: Act) -> None: ...
-
-    async def forget(self, token_id: str, act: Act) -> None: ...
-
-
 class FileVault:
     """A file of tokens, written anew with each change. It does not record the author."""
 
