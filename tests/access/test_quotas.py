@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rota.access.document import AccessDocument, InvalidAccess, read_document
-from rota.access.quotas import BURST_S, Held, Meter, Quota, Stored, Turns, payer_of, quota_of
+from rota.access.quotas import BURST_S, NAMESPACE, Held, Meter, Quota, Stored, Turns, payer_of, quota_of
 from rota.api.access.meters import LOOK_EVERY_MS, PARKED, STREAM, WATCH, Meters
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
@@ -13,7 +13,7 @@ from rota.protocol.limits import Limits
 
 
 def a_meter(**quota: int) -> Meter:
-    return Meter(Quota(**quota), 0)
+    return Meter(Quota(**quota), 0, NAMESPACE, "n")
 
 
 def a_join(group_id: str = "g", instance: str | None = None, size: int = 0) -> m.JoinGroup:

@@ -30,7 +30,7 @@ def lands(core: Core, commit: m.CommitOffsets) -> bool:
 
 def makes_a_group(commit: m.CommitOffsets) -> bool:
     """Whether the quota counts the commit's group as a new one."""
-    meter = Meter(Quota(max_groups=1), 0)
+    meter = Meter(Quota(max_groups=1), 0, "namespace", "default")
     meter.look("default", Stored({"another"}))
     return meter.refusal_of("c", 0, commit) == "max_groups"
 

@@ -26,6 +26,7 @@ MOST_SHARES = 10_000
 """Beyond so many callers, the others get the rest."""
 _READS = 2
 """A new group or topic is forgotten if the second read of the store does not show it."""
+NAMESPACE, CALLER = "namespace", "caller"
 _KEPT = 10
 """One of so many places of a namespace is kept for callers that have less than an equal share of them."""
 
@@ -215,13 +216,16 @@ class Places:
 class Meter:
     """The use of one namespace, or of one caller, at this replica, against its quota.
 
-    Refusals are the names of the quota's limits; empty if the request is let through and counted. `payer` is the caller
-    that the meter belongs to; empty for a namespace's.
+    Refusals are the names of the quota's limits; empty if the request is let through and counted.
     """
 
-    def __init__(self, quota: Quota, now_ms: int, payer: str = "", opened: dict[str, Places] | None = None) -> None:
+    def __init__(
+        self, quota: Quota, now_ms: int, scope: str, name: str, opened: dict[str, Places] | None = None
+    ) -> None:
         self.quota = quota
-        self.payer = payer
+        self.scope = scope
+        """`NAMESPACE` or `CALLER`."""
+        self.name = name
         self.open = defaultdict[str, Places](Places) if opened is None else opened
         """By the name of the limit; a watch is parked as well. They outlive a changed quota."""
         self._stored: defaultdict[str, Stored] = defaultdict(Stored)
@@ -242,12 +246,12 @@ class Meter:
 
     def look(self, namespace: str, stored: Stored) -> bool:
         """Replace the counts of a namespace by those of the store. Returns whether there is anything to count."""
-        if self.payer:
+        if self.scope == CALLER:
             present, made = stored.groups | stored.topics, self._made.pop(namespace, {})
             made = {name: 0 if name in present else reads + 1 for name, reads in made.items()}
             if made := {name: reads for name, reads in made.items() if reads < _READS}:
                 self._made[namespace] = made
-            stored = stored.of_caller(self.payer, made)
+            stored = stored.of_caller(self.name, made)
         self._stored[namespace] = stored
         if stored.groups or stored.topics or namespace in self._made:
             return True
@@ -255,12 +259,19 @@ class Meter:
         return False
 
     def refusal_of(
-        self, caller: str, now_ms: int, request: m.Request | None = None, opening: tuple[str, ...] = ()
+        self,
+        caller: str,
+        now_ms: int,
+        request: m.Request | None = None,
+        opening: tuple[str, ...] = (),
+        *,
+        is_unconfirmed: bool = False,
     ) -> str:
         """The limit that refuses an operation: a request that is no heartbeat, or another one. `opening` are the limits
-        of open calls that it takes a place of.
+        of open calls that it takes a place of. Heartbeats of unknown members are counted once they are answered.
         """
-        if self._requests is not None and not self._requests.take(caller, 1, now_ms):
+        turns, amount = (self._unconfirmed, 0) if is_unconfirmed else (self._requests, 1)
+        if turns is not None and not turns.take(caller, amount, now_ms):
             return "requests_per_s"
         octets = payload_bytes(request)
         if self._bytes is not None and request is not None and not self._bytes.take(caller, octets, now_ms):
@@ -270,14 +281,9 @@ class Meter:
             if most is not None:
                 places = self.open[name]
                 # All places of a caller's own meter are the caller's.
-                if not (places.total < most if self.payer else places.have_room(caller, most)):
+                if not (places.total < most if self.scope == CALLER else places.have_room(caller, most)):
                     return name
         return "" if request is None or not self.quota.counts_stored else self._refusal_of_room(request, octets)
-
-    def refusal_of_unconfirmed(self, caller: str, now_ms: int) -> str:
-        """The limit that refuses heartbeats of unknown members, before they are answered."""
-        is_left = self._unconfirmed is None or self._unconfirmed.take(caller, 0, now_ms)
-        return "" if is_left else "requests_per_s"
 
     def count_unconfirmed(self, caller: str, heartbeats: int, now_ms: int) -> None:
         """Count heartbeats that no member has sent, of one message: it costs no more than a burst.
@@ -314,7 +320,7 @@ class Meter:
             if most is not None and sum(len(getattr(each, names)) for each in all_stored) >= most:
                 return limit
             getattr(stored, names).add(name)
-            if self.payer:
+            if self.scope == CALLER:
                 self._made[namespace][name] = 0
         stored.members += joins
         stored.bytes += octets

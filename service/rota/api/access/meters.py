@@ -6,8 +6,9 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
-from rota.access.quotas import Meter, Quota, Stored, quota_of
+from rota.access.quotas import CALLER, NAMESPACE, Meter, Quota, Stored, quota_of
 from rota.api.access.identity import Policy
 from rota.observability.refusals import log_refusal
 from rota.protocol.errors import ErrorCode
@@ -28,7 +29,6 @@ LOOK_EVERY_MS = 250
 """How often a changed quota is looked for."""
 MOST_METERS = 10_000
 """Beyond so many namespaces or callers, those that hold nothing here are forgotten: they begin with a full bucket."""
-NAMESPACE, CALLER = "namespace", "caller"
 PARKED = ("max_parked",)
 WATCH = ("max_watches", "max_parked")
 """A watch is parked for as long as it lasts."""
@@ -61,8 +61,8 @@ class Meters:
         self._meters: dict[str, dict[str, Meter]] = {NAMESPACE: {}, CALLER: {}}
         self._namespaces: dict[str, None] = {}
         """Those in which callers with a storage quota have made requests."""
-        self._kept: dict[tuple[str, str], list[tuple[str, str, Meter]]] = {}
-        """The meters of a caller and a namespace, with what they are of, until one is made anew or forgotten."""
+        self._kept: dict[tuple[str, str], list[Meter]] = {}
+        """The meters of a caller and a namespace, until one is made anew or forgotten."""
         self._look_at_ms = 0
         self.refused: Callable[[str, str], object] = lambda _scope, _quota: None
         """Called for each refusal, with `namespace` or `caller` and the name of the limit."""
@@ -72,11 +72,9 @@ class Meters:
         now_ms = self._now_ms()
         asked = self._asked(caller, request.namespace, now_ms)
         if not asked or not isinstance(request, Heartbeat | HeartbeatMany):
-            return self._first(asked, caller, lambda meter: meter.refusal_of(caller, now_ms, request))
+            return self._first(asked, caller, now_ms, request=request)
         unknown, is_in_time = self._known.note(caller, request, now_ms)
-        if unknown:
-            return self._first(asked, caller, lambda meter: meter.refusal_of_unconfirmed(caller, now_ms))
-        return "" if is_in_time else self._first(asked, caller, lambda meter: meter.refusal_of(caller, now_ms))
+        return "" if is_in_time and not unknown else self._first(asked, caller, now_ms, is_unconfirmed=unknown > 0)
 
     def refusal_of_answered(self, caller: str, request: Beats, reply: Reply) -> str:
         """Why heartbeats that were answered from memory are too much."""
@@ -87,10 +85,8 @@ class Meters:
         if not unconfirmed and self._known.note(caller, request, now_ms, are_confirmed=True)[1]:
             return ""
         asked = self._asked(caller, request.namespace, now_ms)
-        if not unconfirmed:
-            return self._first(asked, caller, lambda meter: meter.refusal_of(caller, now_ms))
-        refusal = self._first(asked, caller, lambda meter: meter.refusal_of_unconfirmed(caller, now_ms))
-        for _, _, meter in () if refusal else asked:
+        refusal = self._first(asked, caller, now_ms, is_unconfirmed=unconfirmed > 0)
+        for meter in () if refusal or not unconfirmed else asked:
             meter.count_unconfirmed(caller, unconfirmed, now_ms)
         return refusal
 
@@ -98,7 +94,7 @@ class Meters:
         """Count heartbeats that no member has sent, which the answer to a request shows."""
         now_ms = self._now_ms()
         if self._has_quotas(now_ms) and (unconfirmed := self._known.settle(caller, request, reply)):
-            for _, _, meter in self._asked(caller, request.namespace, now_ms):
+            for meter in self._asked(caller, request.namespace, now_ms):
                 meter.count_unconfirmed(caller, unconfirmed, now_ms)
 
     def refusal_of_call(self, caller: str, namespace: str = "", opening: tuple[str, ...] = ()) -> str:
@@ -106,14 +102,13 @@ class Meters:
         limits in `opening`.
         """
         now_ms = self._now_ms()
-        asked = self._asked(caller, namespace, now_ms)
-        return self._first(asked, caller, lambda meter: meter.refusal_of(caller, now_ms, opening=opening))
+        return self._first(self._asked(caller, namespace, now_ms), caller, now_ms, opening=opening)
 
     @contextmanager
     def holding(self, caller: str, kind: tuple[str, ...], namespace: str = "") -> Iterator[None]:
         """Count one more as open for as long as the block runs."""
         asked = self._asked(caller, namespace, self._now_ms())
-        places = [meter.open[name] for _, _, meter in asked for name in kind]
+        places = [meter.open[name] for meter in asked for name in kind]
         for each in places:
             each.take(caller)
         try:
@@ -143,13 +138,15 @@ class Meters:
     def _counting(self, scope: str) -> dict[str, Meter]:
         return {name: meter for name, meter in self._meters[scope].items() if meter.quota.counts_stored}
 
-    def _first(self, asked: Sequence[tuple[str, str, Meter]], caller: str, refusal_of: Callable[[Meter], str]) -> str:
-        for scope, name, meter in asked:
-            limit = refusal_of(meter)
+    def _first(self, asked: Sequence[Meter], caller: str, now_ms: int, **operation: Any) -> str:
+        """The refusal of the first meter that refuses the operation."""
+        for meter in asked:
+            limit = meter.refusal_of(caller, now_ms, **operation)
             if limit:
+                of, scope = meter.name, meter.scope
                 self.refused(scope, limit)
-                log_refusal(_log, "over quota", f"{scope} {name}", scope=scope, of=name, quota=limit, caller=caller)
-                return f"the quota of {scope} {name}: {meter.quota.explain(limit)}"
+                log_refusal(_log, "over quota", f"{scope} {of}", scope=scope, of=of, quota=limit, caller=caller)
+                return f"the quota of {scope} {of}: {meter.quota.explain(limit)}"
         return ""
 
     def _has_quotas(self, now_ms: int) -> bool:
@@ -160,21 +157,21 @@ class Meters:
                 self._kept.clear()
         return bool(self._document.quotas or self._document.caller_quotas)
 
-    def _asked(self, caller: str, namespace: str, now_ms: int) -> Sequence[tuple[str, str, Meter]]:
+    def _asked(self, caller: str, namespace: str, now_ms: int) -> Sequence[Meter]:
         if not self._has_quotas(now_ms):
             return ()
         known = self._kept.get((caller, namespace))
         if known is not None:
             return known
-        asked, keeps, document = list[tuple[str, str, Meter]](), True, self._document
+        asked, keeps, document = list[Meter](), True, self._document
         if (quota := quota_of(document.caller_quotas, caller)) is not None:
-            asked.append((CALLER, caller, self._meter(CALLER, caller, quota, now_ms)))
+            asked.append(self._meter(CALLER, caller, quota, now_ms))
             if quota.counts_stored and namespace:
                 keeps = False  # Each call has the store read for the namespace.
                 if len(self._namespaces) < MOST_METERS:
                     self._namespaces[namespace] = None
         if namespace and (quota := quota_of(document.quotas, namespace)) is not None:
-            asked.append((NAMESPACE, namespace, self._meter(NAMESPACE, namespace, quota, now_ms)))
+            asked.append(self._meter(NAMESPACE, namespace, quota, now_ms))
         if keeps:
             if len(self._kept) >= MOST_METERS:
                 self._kept.clear()
@@ -189,9 +186,8 @@ class Meters:
         if len(meters) >= MOST_METERS:
             self._kept.clear()
             meters = self._meters[scope] = {name: each for name, each in meters.items() if not each.is_idle}
-        payer, opened = name if scope == CALLER else "", former.open if former is not None else None
-        made = meters[name] = Meter(quota, now_ms, payer, opened)
-        return made
+        meter = meters[name] = Meter(quota, now_ms, scope, name, former.open if former is not None else None)
+        return meter
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
