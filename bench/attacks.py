@@ -20,8 +20,7 @@ from bench.attackers import ATTACKS, BEGUN, CLUSTER
 from bench.figures import Effort, Figure
 from bench.servers import ROOT, Server, rota_server
 from bench.setting import HOST
-from rota.access.actions import ROLES
-from rota.access.rules import Rule
+from rota.access.rules import ROLES, Rule
 from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
 from rota.server.access.tokens import write_tokens
 from tests.support.ports import free_port

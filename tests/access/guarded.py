@@ -15,9 +15,8 @@ import grpc
 import httpx
 from starlette.types import ASGIApp
 
-from rota.access.actions import ROLES
 from rota.access.budgets import Budgets, Share
-from rota.access.rules import Rule
+from rota.access.rules import ROLES, Rule
 from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
 from rota.api.access.guard import Guard
 from rota.api.grpc.server import GrpcServer

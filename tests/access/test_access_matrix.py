@@ -14,11 +14,11 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from rota.access.actions import ROLES, Action
+from rota.access.rules import ROLES
 from rota.api.grpc.inquiries import ACCESS
 from rota.api.http.probes import PROBES, ProbesOnly
 from rota.protocol import messages as m
-from rota.protocol.calls import ADMIN, CALLS, COORDINATOR, MEMBER_PATH, NAMESPACE_PATH
+from rota.protocol.calls import ADMIN, CALLS, COORDINATOR, MEMBER_PATH, NAMESPACE_PATH, Action
 from rota.v1 import access_pb2, admin_pb2, coordinator_pb2
 from rota.v1 import coordinator_pb2 as pb
 from rota.wire.routes import encode_request

@@ -12,8 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rota.access.actions import ROLES
-from rota.access.rules import Rule
+from rota.access.rules import ROLES, Rule
 from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
 from rota.server.access.tokens import write_tokens
 from rota.server.lifecycle import ServerFailed, serve

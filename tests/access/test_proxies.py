@@ -6,8 +6,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import pytest
 
-from rota.access import proxies
-from rota.access.proxies import MAX_HOPS, NO_PROXIES, Proxies, parse_networks
+from rota.access import sources
+from rota.access.sources import MAX_HOPS, NO_PROXIES, Proxies, parse_networks
 
 OURS = Proxies(parse_networks("10.0.0.0/8, 2001:db8::/32"))
 
@@ -70,7 +70,7 @@ def test_the_work_for_a_forged_chain_is_bounded(lines: list[str], monkeypatch: p
         parsed.append(text)
         return ip_address(text)
 
-    monkeypatch.setattr(proxies, "ip_address", counting)
+    monkeypatch.setattr(sources, "ip_address", counting)
     OURS.client_of("10.0.0.1", lines)
 
     # Each is parsed once as an entry, and once to see whether it is trusted.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rota.access.actions import ROLES, Action, Kind, Resource, is_administrative, need_of
 from rota.access.document import InvalidAccess, read_document, read_rule
-from rota.access.rules import ANONYMOUS, Caller, Effect, Rule, decide, may_ever
+from rota.access.rules import ANONYMOUS, ROLES, Caller, Effect, Resource, Rule, decide, is_administrative, may_ever
 from rota.protocol import messages as m
+from rota.protocol.calls import Action, Kind, need_of
 from tests.support.examples import EXAMPLES
 
 WORKER = Caller("sa:team-a/worker", "kubernetes", groups=("workers",))

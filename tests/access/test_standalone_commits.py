@@ -6,11 +6,11 @@ from itertools import product
 
 import pytest
 
-from rota.access.actions import Action, is_administrative, need_of
 from rota.access.binding import check_binding
 from rota.access.quotas import Meter, Quota, Stored
-from rota.access.rules import Pod
+from rota.access.rules import Pod, is_administrative
 from rota.protocol import messages as m
+from rota.protocol.calls import Action, need_of
 from rota.protocol.errors import ErrorCode
 from tests.access.guarded import NAMESPACE, Secrets, a_guarded_service, bearer
 from tests.unit.group.driver import Core, a_stable_group, an_empty_group, an_empty_shard

@@ -10,8 +10,7 @@ import pytest
 from msgspec import structs
 from msgspec.structs import replace
 
-from rota.access.actions import ROLES
-from rota.access.rules import Rule
+from rota.access.rules import ROLES, Rule
 from rota.access.tokens import TokenRecord
 from rota.pipeline.events import lines_of
 from rota.pipeline.journal import Wanted, open_journal

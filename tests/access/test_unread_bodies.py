@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from rota.access.actions import Action
 from rota.access.rules import Rule
+from rota.protocol.calls import Action
 from rota.server.access.tokens import write_tokens
 from rota.v1 import coordinator_pb2 as pb
 from rota.wire.routes import encode_request

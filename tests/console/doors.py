@@ -8,8 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from rota.access.actions import ROLES
-from rota.access.rules import Rule
+from rota.access.rules import ROLES, Rule
 from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Act

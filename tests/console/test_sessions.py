@@ -14,9 +14,9 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from rota.access.proxies import Proxies, parse_networks
 from rota.access.quotas import BURST_S
 from rota.access.sessions import SESSION_MS, cookie_of, digest_of, new_session, secret_for, secret_of, token_of
+from rota.access.sources import Proxies, parse_networks
 from rota.access.tokens import RANDOM_BYTES, mint
 from rota.console.entrance import COOKIE, COOKIE_OVER_TLS
 from rota.console.sessions import SIGN_INS_PER_S, UNKNOWN_PER_S, Sessions

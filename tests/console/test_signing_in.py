@@ -8,8 +8,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from rota.access.actions import ROLES
-from rota.access.proxies import Proxies, parse_networks
+from rota.access.rules import ROLES
+from rota.access.sources import Proxies, parse_networks
 from rota.console import sessions
 from rota.console.app import GROUP_PATH, TOPIC_PATH
 from rota.server.proxies import TrustedProxies

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.access.actions import ROLES
-from rota.access.rules import Rule
+from rota.access.rules import ROLES, Rule
 from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
 from rota.server.access.tokens import write_tokens
 from tests.access.certificates import Authority

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from rota.access.proxies import Proxies
+from rota.access.sources import Proxies
 from rota.api.http.app import create_app
 from rota.api.http.draining import Draining
 from rota.cli.commands import app

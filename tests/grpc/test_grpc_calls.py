@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from rota.access.proxies import Proxies, parse_networks
+from rota.access.sources import Proxies, parse_networks
 from rota.api.grpc.calls import host_of
 from rota.api.grpc.server import GrpcServer
 from rota.observability.metrics import Metrics

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from rota.access.proxies import Proxies, parse_networks
+from rota.access.sources import Proxies, parse_networks
 from rota.api.http import connection
 from rota.server.http_server import HttpServer, listen
 from rota.server.proxies import TrustedProxies

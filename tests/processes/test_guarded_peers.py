@@ -12,8 +12,7 @@ import httpx
 import psutil
 import pytest
 
-from rota.access.actions import ROLES
-from rota.access.rules import Rule
+from rota.access.rules import ROLES, Rule
 from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
 from rota.api.peer.methods import CALL, HEARTBEATS, RELEASED, TOPICS_CHANGED, WATCH
 from rota.protocol.messages import ListGroups

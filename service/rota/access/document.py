@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from rota.access.actions import ROLES, Action
 from rota.access.quotas import Quota
-from rota.access.rules import ANONYMOUS_SUBJECT, ANY, RESERVED, Rule, Text, Texts, name_by
+from rota.access.rules import ANONYMOUS_SUBJECT, ANY, RESERVED, ROLES, Rule, Text, Texts, name_by
+from rota.protocol.calls import Action
 
 USER, GROUP, SERVICE_ACCOUNT = "user", "group", "sa"
 _KINDS = {"oidc": (GROUP, USER), "kubernetes": (SERVICE_ACCOUNT,)}

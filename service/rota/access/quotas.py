@@ -233,11 +233,11 @@ class Meter:
         self._made: defaultdict[str, dict[str, int]] = defaultdict(dict)
         """For a caller's meter: groups and topics that were made here, by namespace, with the number of reads since
         then that did not show them."""
-        requests, octets = quota.requests_per_s, quota.bytes_per_s
-        self._requests = Turns(requests, now_ms) if requests is not None else None
-        self._unconfirmed = Turns(requests, now_ms) if requests is not None else None
-        """A second bucket, for heartbeats that no member has sent."""
-        self._bytes = Turns(octets, now_ms) if octets is not None else None
+        rates = (quota.requests_per_s, quota.requests_per_s, quota.bytes_per_s)
+        self._requests, self._unconfirmed, self._bytes = (
+            None if each is None else Turns(each, now_ms) for each in rates
+        )
+        """The second bucket is for heartbeats that no member has sent."""
 
     @property
     def is_idle(self) -> bool:
@@ -297,28 +297,27 @@ class Meter:
 
     def _refusal_of_room(self, request: m.Request, octets: int) -> str:
         """The limit on stored things that refuses the request; otherwise its things are added."""
-        quota, all_stored, namespace = self.quota, self._stored.values(), request.namespace
+        quota, namespace, all_stored = self.quota, request.namespace, self._stored.values()
         stored = self._stored[namespace]
-        most, joins = quota.max_stored_bytes, 0
-        if most is not None and needs_room(request) and sum(each.bytes for each in all_stored) >= most:
-            return "max_stored_bytes"
+        joins, names, name = False, "groups", ""
         match request:
             case m.JoinGroup(member_id=""):
                 joins = (request.group_id, request.group_instance_id) not in stored.instances
-                most = quota.max_members
-                if joins and most is not None and sum(each.members for each in all_stored) >= most:
-                    return "max_members"
-                limit, names, name = "max_groups", "groups", request.group_id if joins else ""
+                name = request.group_id if joins else ""
             case m.CommitOffsets(is_standalone=True):  # It makes the group.
-                limit, names, name = "max_groups", "groups", request.group_id
+                name = request.group_id
             case m.PutTopic():
-                limit, names, name = "max_topics", "topics", request.topic
-            case _:
-                limit, names, name = "", "", ""
-        if name and name not in getattr(stored, names):
+                names, name = "topics", request.topic
+        is_new = bool(name) and name not in getattr(stored, names)
+        for limit, is_asked, used in (
+            ("max_stored_bytes", needs_room(request), lambda each: each.bytes),
+            ("max_members", joins, lambda each: each.members),
+            (f"max_{names}", is_new, lambda each: len(getattr(each, names))),
+        ):
             most = getattr(quota, limit)
-            if most is not None and sum(len(getattr(each, names)) for each in all_stored) >= most:
+            if is_asked and most is not None and sum(map(used, all_stored)) >= most:
                 return limit
+        if is_new:
             getattr(stored, names).add(name)
             if self.scope == CALLER:
                 self._made[namespace][name] = 0

@@ -13,8 +13,8 @@ from rota.cli.output import Output, print_item, print_notice
 from rota.cli.times import until
 
 if TYPE_CHECKING:
-    from rota.access.actions import Action
     from rota.access.document import AccessDocument
+    from rota.protocol.calls import Action
 
 app = typer.Typer(no_args_is_help=True, help="Permissions, and the rules that decide them.")
 
@@ -50,7 +50,7 @@ def can_i(
 
     The server answers for your own token or certificate; with --as an access file answers for any subject.
     """
-    from rota.access.actions import Action
+    from rota.protocol.calls import Action
 
     if action not in Action.__members__.values():
         raise CommandFailed(f"{action!r} is no action; there are {', '.join(Action)}", Exit.USAGE)
@@ -116,8 +116,8 @@ def _ask(options: Shared, question: dict[str, str]) -> dict[str, Any]:
 
 
 def _look_up(path: Path, subject: str, groups: list[str], action: Action, place: dict[str, str]) -> dict[str, Any]:
-    from rota.access.actions import Kind, Resource
-    from rota.access.rules import Caller, decide, issuer_in
+    from rota.access.rules import Caller, Resource, decide, issuer_in
+    from rota.protocol.calls import Kind
 
     kind = Kind.TOPIC if "topic" in place else Kind.GROUP if place else Kind.SERVER
     resource = Resource(kind, place.get("namespace", ""), place.get("topic") or place.get("group_id", ""))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rota.access.actions import role_of
-from rota.access.rules import ANONYMOUS_SUBJECT
+from rota.access.rules import ANONYMOUS_SUBJECT, role_of
 from rota.api.access.guard import Guard
 from rota.api.access.inquiry import known_caller
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.access.actions import SCRAPE
+from rota.access.rules import SCRAPE
 from rota.access.sessions import SESSION_MS
 from rota.api.access.guard import Guard
 from rota.api.access.identity import NOTE

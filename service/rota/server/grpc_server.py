@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from rota.access.proxies import Proxies
+from rota.access.sources import Proxies
 from rota.api.access.guard import Guard
 from rota.api.connections import room_for_grpc
 from rota.api.grpc.ports import StreamedCoordinator

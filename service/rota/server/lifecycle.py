@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from rota.access.proxies import Proxies
+from rota.access.sources import Proxies
 from rota.api.connections import CONNECTIONS_OF_PROBES, Connections, allow_connections, room_for_http
 from rota.api.http.probes import ProbesOnly
 from rota.api.large import begin_reading

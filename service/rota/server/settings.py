@@ -13,7 +13,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rota.access.browsers import Site, parse_names, parse_origins, site_of
 from rota.access.budgets import Budgets
-from rota.access.proxies import Network, parse_networks
+from rota.access.sources import Network, parse_networks
 from rota.liveness.urls import check_liveness_url
 from rota.observability.logs import LogFormat
 from rota.protocol.defaults import LEASE_MS

@@ -9,26 +9,22 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
-from rota.access.actions import (
-    LOCATE,
-    READ_JOURNAL,
-    WATCH,
-    Action,
-    Kind,
-    Need,
-    Resource,
-    is_administrative,
-    need_of,
-)
 from rota.access.binding import in_name_of, is_anothers, wrong_with_pod
 from rota.access.document import AccessDocument
 from rota.access.quotas import may_park, payer_of
+from rota.access.rules import (
+    LOCATE,
+    READ_JOURNAL,
+    WATCH,
+    Resource,
+    is_administrative,
+)
 from rota.api.access.identity import CURRENT, NOTE, ORIGIN, Authenticator, Credentials, Identity, unauthenticated
 from rota.api.access.meters import PARKED, STREAM, Meters
 from rota.api.access.meters import WATCH as A_WATCH
 from rota.api.access.open_work import Check, End, Ending, OpenWork, ParkedCall
 from rota.api.ports import ServedCoordinator
-from rota.protocol.calls import CALLS, refuse
+from rota.protocol.calls import CALLS, Action, Kind, Need, need_of, refuse
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (

@@ -9,11 +9,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
-from rota.access.actions import Action, Need, Resource
 from rota.access.document import AccessDocument
-from rota.access.rules import ANONYMOUS, CERTIFICATE, Caller, Decision, decide, may_ever
+from rota.access.rules import ANONYMOUS, CERTIFICATE, Caller, Decision, Resource, decide, may_ever
 from rota.access.sources import source_of
 from rota.observability.refusals import log_refusal
+from rota.protocol.calls import Action, Need
 from rota.protocol.errors import ErrorCode, RejectedRequest
 
 RENEWAL_S = 5.0

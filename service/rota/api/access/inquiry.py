@@ -7,10 +7,10 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from rota.access.actions import Action, Kind, Resource
-from rota.access.rules import Rule, may_ever, rules_for
+from rota.access.rules import Resource, Rule, may_ever, rules_for
 from rota.api.access.guard import Guard
 from rota.api.access.identity import Identity
+from rota.protocol.calls import Action, Kind
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN, check_group_id, check_namespace
 from rota.protocol.values import Checked, Topic, doc

@@ -132,6 +132,7 @@ class Meters:
             own.look(namespace, stored)
         if not any(have_some):  # It is read again once a caller asks for it.
             self._namespaces.pop(namespace, None)
+            self._kept.clear()
 
     # --- inside ------------------------------------------------------------------------------------
 
@@ -163,19 +164,16 @@ class Meters:
         known = self._kept.get((caller, namespace))
         if known is not None:
             return known
-        asked, keeps, document = list[Meter](), True, self._document
-        if (quota := quota_of(document.caller_quotas, caller)) is not None:
-            asked.append(self._meter(CALLER, caller, quota, now_ms))
-            if quota.counts_stored and namespace:
-                keeps = False  # Each call has the store read for the namespace.
-                if len(self._namespaces) < MOST_METERS:
+        asked, document = list[Meter](), self._document
+        for scope, name, quotas in ((CALLER, caller, document.caller_quotas), (NAMESPACE, namespace, document.quotas)):
+            quota = quota_of(quotas, name) if name else None
+            if quota is not None:
+                asked.append(self._meter(scope, name, quota, now_ms))
+                if scope == CALLER and quota.counts_stored and namespace and len(self._namespaces) < MOST_METERS:
                     self._namespaces[namespace] = None
-        if namespace and (quota := quota_of(document.quotas, namespace)) is not None:
-            asked.append(self._meter(NAMESPACE, namespace, quota, now_ms))
-        if keeps:
-            if len(self._kept) >= MOST_METERS:
-                self._kept.clear()
-            self._kept[caller, namespace] = asked
+        if len(self._kept) >= MOST_METERS:
+            self._kept.clear()
+        self._kept[caller, namespace] = asked
         return asked
 
     def _meter(self, scope: str, name: str, quota: Quota, now_ms: int) -> Meter:

@@ -12,8 +12,8 @@ from urllib.parse import unquote
 import grpc
 from msgspec.structs import replace
 
-from rota.access.actions import LOCATE
-from rota.access.proxies import FORWARDED_FOR, Proxies
+from rota.access.rules import LOCATE
+from rota.access.sources import FORWARDED_FOR, Proxies
 from rota.api.access.guard import Admission
 from rota.api.grpc.failures import Failure, abort, checked, outcome_of
 from rota.api.heartbeats import GROUPS_OF_A_TURN, complete, tried

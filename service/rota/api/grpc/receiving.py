@@ -11,8 +11,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from rota.access.budgets import Budgets
-from rota.access.proxies import Proxies
-from rota.access.sources import source_of
+from rota.access.sources import Proxies, source_of
 from rota.api.access.guard import Admission, Guard
 from rota.api.access.identity import ORIGIN
 from rota.api.grpc.calls import Context, client_of

@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
 from rota.access.budgets import BUDGETS, Budgets
-from rota.access.proxies import NO_PROXIES, Proxies
+from rota.access.sources import NO_PROXIES, Proxies
 from rota.api.access.guard import ADMIT_ALL, Guard, behind
 from rota.api.access.identity import ORIGIN, RENEWAL_S
 from rota.api.grpc.bounds import ANY_NUMBER, bounded_options

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from rota.access.actions import WATCH
+from rota.access.rules import WATCH
 from rota.api.access.guard import Admission
 from rota.api.beginning import EARLIEST, After, beginning_of_watch
 from rota.api.grpc.calls import Context, Receive, dump

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import httptools
 
-from rota.access.proxies import FORWARDED_FOR, Proxies
 from rota.access.rules import Caller
+from rota.access.sources import FORWARDED_FOR, Proxies
 from rota.api.access.identity import CURRENT, NO_CREDENTIALS, ORIGIN, Credentials, Identity
 from rota.api.http.credentials import NOTE_HEADER
 from rota.api.http.dependencies import Backend

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import grpc
 
 from rota.access.budgets import BUDGETS, Budgets
-from rota.access.proxies import NO_PROXIES
+from rota.access.sources import NO_PROXIES
 from rota.api.grpc.bounds import ANY_NUMBER, bounded_options
 from rota.api.grpc.failures import abort, failure_of
 from rota.api.grpc.receiving import Receiver

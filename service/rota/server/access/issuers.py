@@ -9,7 +9,7 @@ import re
 import ssl
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -295,15 +295,16 @@ def caller_of_claims(claims: Mapping[str, Any], issuer: Issuer) -> Caller:
             raise Refused("the token is no service account's") from error
         pod = account.pod or _Named("")
         return _service_account(issuer, account.namespace, account.serviceaccount.name, pod, expires_at_ms)
-    subject, groups = claims.get(issuer.subject_claim), claims.get(issuer.groups_claim) or ()
+    subject, groups = claims.get(issuer.subject_claim), claims.get(issuer.groups_claim) or []
     if not isinstance(subject, str) or not subject:
         raise Refused(f"the claim {issuer.subject_claim!r} is missing")
-    if isinstance(groups, str):
-        groups = groups.split()
-    if not isinstance(groups, Sequence) or not all(isinstance(group, str) for group in groups):
-        raise Refused(f"the claim {issuer.groups_claim!r} is no list of names")
-    named = name_by(issuer.prefix, USER, subject)
-    return Caller(named, "jwt", tuple(groups), expires_at_ms=expires_at_ms, issuer=issuer.prefix)
+    try:
+        named = msgspec.convert(groups.split() if isinstance(groups, str) else groups, tuple[str, ...])
+    except ValueError as error:
+        raise Refused(f"the claim {issuer.groups_claim!r} is no list of names") from error
+    return Caller(
+        name_by(issuer.prefix, USER, subject), "jwt", named, expires_at_ms=expires_at_ms, issuer=issuer.prefix
+    )
 
 
 def caller_of_review(status: Any, issuer: Issuer, *, expires_at_ms: int | None = None) -> Caller:
