@@ -39,10 +39,8 @@ KEPT_MS = 60_000
 """A member that has sent nothing for so long is forgotten, at the latest after twice that."""
 OF_MEMBERS = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION})
 """Answers to heartbeats that only a member gets."""
-NEVER = -1_000_000
 
 Beats = Heartbeat | HeartbeatMany
-_EMPTY: dict[str, int] = {}
 _log = logging.getLogger(__name__)
 
 
@@ -81,7 +79,7 @@ class Meters:
         now_ms = self._now_ms()
         if not self._has_quotas(now_ms):
             return ""
-        unconfirmed = self._known.settle(caller, request, reply) if _unconfirmed(request, reply) else 0
+        unconfirmed = self._known.settle(caller, request, reply, now_ms) if _unconfirmed(request, reply) else 0
         if not unconfirmed and self._known.note(caller, request, now_ms, are_confirmed=True)[1]:
             return ""
         asked = self._asked(caller, request.namespace, now_ms)
@@ -93,7 +91,7 @@ class Meters:
     def settle(self, caller: str, request: Request, reply: Reply) -> None:
         """Count heartbeats that no member has sent, which the answer to a request shows."""
         now_ms = self._now_ms()
-        if self._has_quotas(now_ms) and (unconfirmed := self._known.settle(caller, request, reply)):
+        if self._has_quotas(now_ms) and (unconfirmed := self._known.settle(caller, request, reply, now_ms)):
             for meter in self._asked(caller, request.namespace, now_ms):
                 meter.count_unconfirmed(caller, unconfirmed, now_ms)
 
@@ -199,63 +197,62 @@ class KnownMembers:
     the rate. A member is known once the coordinator has accepted a call in its name.
 
     Each has the time of its last heartbeat in time, by caller, namespace and group: by caller, so that one that uses
-    the ids of another's members does not change their pace. The older half of them is dropped whole.
+    the ids of another's members does not change their pace.
     """
 
-    __slots__ = ("_before", "_now", "_pace_ms", "_since_ms")
+    __slots__ = ("_last_ms", "_pace_ms", "_swept_ms")
 
     def __init__(self, limits: Limits, now_ms: int) -> None:
         # The shortest interval of any client: no member is refused for keeping to its own.
         self._pace_ms = limits.min_session_timeout_ms // HEARTBEATS_PER_SESSION
-        self._since_ms = now_ms
-        self._now: dict[tuple[str, str, str], dict[str, int]] = {}
-        self._before: dict[tuple[str, str, str], dict[str, int]] = {}
+        self._swept_ms = now_ms
+        self._last_ms: dict[tuple[str, str, str], dict[str, int]] = {}
 
     def note(self, caller: str, request: Beats, now_ms: int, *, are_confirmed: bool = False) -> tuple[int, bool]:
         """Note heartbeats of members that are known, or confirmed by now; returns the number of unknown members, and
         whether a heartbeat of a known one is in time. One that is too soon after the last one in time is not noted.
         """
-        if now_ms - self._since_ms >= KEPT_MS:
-            is_fresh = now_ms - self._since_ms < 2 * KEPT_MS
-            self._before, self._now, self._since_ms = self._now if is_fresh else {}, {}, now_ms
-        place = (caller, request.namespace, request.group_id)
-        recent, before = self._now.get(place, {}), self._before.get(place, _EMPTY)
-        default_ms = NEVER if are_confirmed else None
-        unknown, is_in_time = 0, False
+        if now_ms - self._swept_ms >= KEPT_MS:
+            self._sweep(now_ms)
+        place, pace_ms, unknown, is_in_time = (caller, request.namespace, request.group_id), self._pace_ms, 0, False
+        known, default_ms = self._last_ms.get(place, {}), now_ms - pace_ms if are_confirmed else None
         for member_id in _ids(request):
-            last_ms = recent.get(member_id)
-            if last_ms is None:
-                last_ms = before.get(member_id, default_ms)
+            last_ms = known.get(member_id, default_ms)
             if last_ms is None:
                 unknown += 1
-            elif now_ms - last_ms >= self._pace_ms:
-                recent[member_id] = now_ms
+            elif now_ms - last_ms >= pace_ms:
+                known[member_id] = now_ms
                 is_in_time = True
         if is_in_time:
-            self._now[place] = recent
+            self._last_ms[place] = known
         return unknown, is_in_time
 
-    def settle(self, caller: str, request: Request, reply: Reply) -> int:
+    def settle(self, caller: str, request: Request, reply: Reply, now_ms: int) -> int:
         """Learn from an answer which members there are; returns how many heartbeats no member has sent."""
-        place = (caller, request.namespace, request.key)
+        unconfirmed: Sequence[str] = ()
         match request, reply:
             case ((Heartbeat() | HeartbeatMany()), _):
-                unconfirmed = _unconfirmed(request, reply)
-                members = [each for each in _ids(request) if each not in unconfirmed]
+                unconfirmed, members = _unconfirmed(request, reply), _ids(request)
             case JoinGroup(), JoinReply(error=ErrorCode.NONE | ErrorCode.MEMBER_ID_REQUIRED):
-                unconfirmed, members = (), [reply.member_id]
+                members = [reply.member_id]
             case SyncGroup(), SyncReply(error=ErrorCode.NONE):
-                unconfirmed, members = (), [request.member_id]
+                members = [request.member_id]
             case _:
                 return 0
-        before = self._before.get(place, _EMPTY)
-        for member_id in unconfirmed:
-            self._now.get(place, _EMPTY).pop(member_id, None)
-            before.pop(member_id, None)
+        known = self._last_ms.setdefault((caller, request.namespace, request.key), {})
         for member_id in members:
-            if member_id not in before:
-                self._now.setdefault(place, {}).setdefault(member_id, NEVER)
+            known.setdefault(member_id, now_ms - self._pace_ms)
+        for member_id in unconfirmed:
+            known.pop(member_id, None)
         return len(unconfirmed)
+
+    def _sweep(self, now_ms: int) -> None:
+        self._swept_ms = now_ms
+        for place, known in tuple(self._last_ms.items()):
+            fresh = {member_id: last_ms for member_id, last_ms in known.items() if now_ms - last_ms < KEPT_MS}
+            self._last_ms[place] = fresh
+            if not fresh:
+                del self._last_ms[place]
 
 
 def _ids(request: Beats) -> Sequence[str]:
