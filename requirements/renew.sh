@@ -13,7 +13,7 @@ lock() {
         --no-annotate --no-header --quiet --output-file "requirements/$name.lock"
 }
 
-server=(--extra server --extra cli --extra auth --extra fencing --extra grpc --extra otel --extra patterns --extra postgres --extra redis)
+server=(--extra server --extra cli --extra fencing --extra grpc --extra otel --extra patterns --extra postgres --extra redis)
 lock server "${server[@]}" --python-version 3.11.2 --python-platform linux
 lock pipeline --extra pipeline --extra postgres --python-version 3.11.2 --python-platform linux
 lock executor --extra executor --python-version 3.11 --universal

@@ -17,7 +17,7 @@ from tests.deploy.kubernetes import REPOSITORY
 
 LOCKS = REPOSITORY / "requirements"
 EXTRAS = {
-    "server": ("server", "store", "cli", "auth", "fencing", "grpc", "otel", "patterns", "postgres", "redis"),
+    "server": ("server", "store", "cli", "fencing", "grpc", "otel", "patterns", "postgres", "redis"),
     "pipeline": ("pipeline", "executor", "store", "cli", "postgres"),
     "executor": ("executor", "store", "cli"),
     "release": ("release",),

@@ -55,7 +55,7 @@ class IssuerFuzzer:
         self._url = f"http://127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
 
     async def end(self) -> None:
-        await self._reviews.close()
+        self._reviews.close()
         self._listener.close()
 
     def play(self, random: Random) -> None:

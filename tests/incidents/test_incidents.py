@@ -255,9 +255,9 @@ OF_GROUPS = (
         "a quota is exceeded",
         exceed_a_quota,
         "--namespace noisy groups why g",
-        r"the quota of namespace noisy: more than 1 requests a second",
+        r"the quota of namespace noisy is exhausted: requests_per_s = 1",
         "/groups/noisy/g",
-        r"the quota of namespace noisy: more than 1 requests a second",
+        r"the quota of namespace noisy is exhausted: requests_per_s = 1",
     ),
     Incident(
         "two copies have one instance id",

@@ -56,23 +56,6 @@ class Quota(Struct, frozen=True, forbid_unknown_fields=True):
         """Whether the store must be read for it."""
         return (self.max_groups, self.max_members, self.max_topics, self.max_stored_bytes) != (None,) * 4
 
-    def explain(self, name: str) -> str:
-        """The text of a refusal by the limit of this name."""
-        return f"more than {getattr(self, name)} {_COUNTED[name]}"
-
-
-_COUNTED = {
-    "max_groups": "groups",
-    "max_members": "members",
-    "max_topics": "topics",
-    "max_stored_bytes": "bytes stored",
-    "max_parked": "parked calls",
-    "max_watches": "watches",
-    "max_streams": "streams",
-    "requests_per_s": "requests a second",
-    "bytes_per_s": "bytes a second",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Held:

@@ -145,7 +145,7 @@ class Meters:
                 of, scope = meter.name, meter.scope
                 self.refused(scope, limit)
                 log_refusal(_log, "over quota", f"{scope} {of}", scope=scope, of=of, quota=limit, caller=caller)
-                return f"the quota of {scope} {of}: {meter.quota.explain(limit)}"
+                return f"the quota of {scope} {of} is exhausted: {limit} = {getattr(meter.quota, limit)}"
         return ""
 
     def _has_quotas(self, now_ms: int) -> bool:

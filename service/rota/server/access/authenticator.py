@@ -48,9 +48,9 @@ class Overloaded(Unanswered):
 
 
 class ServerAuthenticator:
-    """See `rota.api.access.identity.Authenticator`. Without `bearers` there are no packages to check JWTs."""
+    """See `rota.api.access.identity.Authenticator`."""
 
-    def __init__(self, policy: Policy, tokens: Tokens, bearers: IssuedTokens | None = None) -> None:
+    def __init__(self, policy: Policy, tokens: Tokens, bearers: IssuedTokens) -> None:
         self.policy = policy
         self._tokens = tokens
         self._bearers = bearers
@@ -66,8 +66,7 @@ class ServerAuthenticator:
         for task in self._verifying:
             task.cancel()
         await asyncio.gather(*self._verifying, return_exceptions=True)
-        if self._bearers is not None:
-            await self._bearers.close()
+        self._bearers.close()
 
     def known(self, credentials: Credentials) -> Identity | None:
         if credentials is NO_CREDENTIALS:
@@ -125,8 +124,6 @@ class ServerAuthenticator:
             return Identity(caller, self.policy, still_refused=lambda: tokens.judge(presented)[1])
         if token.count(".") != 2:
             raise Refused("neither an API token nor a JWT")
-        if bearers is None:
-            raise Refused("this server knows no issuers of tokens")
         caller = await bearers.caller_of(token)
         again = _Again(caller, self.policy, lambda: bearers.caller_of(token), self._verifying)
         return Identity(caller, self.policy, still_refused=again.refusal)

@@ -68,7 +68,7 @@ class IssuedTokens:
             authority = self._authorities[issuer] = Authority(issuer, self._budget)
         return await authority.caller_of(token, header.get("kid"), claims)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Stop asking issuers."""
         for authority in self._authorities.values():
             authority.close()

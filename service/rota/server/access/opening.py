@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 from rota.access.document import InvalidAccess
 from rota.api.access.guard import Guard
@@ -14,13 +13,11 @@ from rota.observability.metrics import Metrics
 from rota.replica.ports import StoreUnavailable
 from rota.server.access.authenticator import ServerAuthenticator
 from rota.server.access.files import AccessFile
+from rota.server.access.issuers import IssuedTokens, ReviewBudget
 from rota.server.access.tokens import Tokens
 from rota.server.http_server import CannotListen
 from rota.server.settings import Settings
 from rota.storage import SqlStore
-
-if TYPE_CHECKING:
-    from rota.server.access.issuers import IssuedTokens
 
 COUNT_EVERY_S = 2.0
 
@@ -40,7 +37,8 @@ async def open_guard(settings: Settings, store: SqlStore, metrics: Metrics) -> A
         tokens = Tokens(store, settings.access_tokens_file)
     except InvalidAccess as error:
         raise CannotListen(f"access: {error}") from error
-    authenticator = ServerAuthenticator(policy, tokens, _bearers(policy, settings, metrics))
+    bearers = IssuedTokens(policy, ReviewBudget(settings.budgets, metrics.over_budget))
+    authenticator = ServerAuthenticator(policy, tokens, bearers)
     guard = Guard(authenticator, settings.limits)
     guard.meters.refused = metrics.over_quota
     works = (tokens.keep_reading(), _keep_counting(guard, store), guard.open_work.keep_sweeping())
@@ -52,16 +50,6 @@ async def open_guard(settings: Settings, store: SqlStore, metrics: Metrics) -> A
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await authenticator.close()
-
-
-def _bearers(policy: AccessFile, settings: Settings, metrics: Metrics) -> IssuedTokens | None:
-    try:
-        from rota.server.access.issuers import IssuedTokens, ReviewBudget
-    except ImportError as error:
-        if policy.document.issuers:
-            raise CannotListen(f"issuers need `pip install 'rota[auth]'` ({error})") from error
-        return None
-    return IssuedTokens(policy, ReviewBudget(settings.budgets, metrics.over_budget))
 
 
 async def _keep_counting(guard: Guard, store: SqlStore) -> None:
