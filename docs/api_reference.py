@@ -26,12 +26,15 @@ def dump_openapi() -> str:
 
 
 def http_rows() -> dict[str, list[Row]]:
-    """Method and path, summary, whether a caller is asked who it is, and what may be refused, by tag."""
+    """Method and path, summary, the action that rules must allow, and the statuses, by tag."""
+    from rota.protocol.calls import CALLS
+
+    rights = {(call.method, call.path): f"`{call.need.action}`" for call in CALLS.values()}
     document = json.loads(dump_openapi())
     rows: dict[str, list[Row]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            asked = "who may" if operation["security"] else "anybody"
+            asked = rights.get((method.upper(), path), "who may") if operation["security"] else "anybody"
             row = (f"`{method.upper()} {path}`", operation["summary"], asked, _statuses(operation))
             rows.setdefault(operation["tags"][0], []).append(row)
     return rows

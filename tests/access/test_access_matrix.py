@@ -29,7 +29,7 @@ from tests.grpc.clients import SessionClient
 from tests.http.routes import routes_of
 from tests.support.examples import EXAMPLES
 
-_GROUP, _TOPIC = NAMESPACE_PATH + "/groups/{group_id}", NAMESPACE_PATH + "/topics/{topic}"
+_GROUP = NAMESPACE_PATH + "/groups/{group_id}"
 PROTO = Path(__file__).parents[2] / "proto" / "rota" / "v1"
 MODULES = (coordinator_pb2, admin_pb2, access_pb2)
 OPEN = None
@@ -39,30 +39,11 @@ WHOEVER = "whoever"
 """Any caller may, unless its credentials are invalid: the answer is about the caller's own identity."""
 
 OF_ROUTES: dict[tuple[str, str], str | None] = {
-    ("POST", _GROUP + "/join"): Action.JOIN,
-    ("POST", _GROUP + "/sync"): Action.JOIN,
-    ("POST", _GROUP + "/heartbeat"): Action.JOIN,
-    ("POST", _GROUP + "/leave"): Action.JOIN,
-    ("POST", _GROUP + "/offsets"): Action.COMMIT,
-    ("GET", _GROUP + "/offsets"): Action.DESCRIBE,
-    ("DELETE", _GROUP + "/offsets"): Action.ADMINISTER,
-    ("POST", _GROUP + "/fence"): Action.DESCRIBE,
-    ("GET", _GROUP + "/leader"): Action.DESCRIBE,
-    ("POST", _GROUP + "/rebalance"): Action.ADMINISTER,
-    ("POST", _GROUP + "/freeze"): Action.ADMINISTER,
-    ("POST", _GROUP + "/quarantine"): Action.ADMINISTER,
-    ("POST", _GROUP + "/drain"): Action.JOIN,
-    ("POST", _GROUP + "/plan"): Action.DESCRIBE,
-    ("GET", _GROUP): Action.DESCRIBE,
-    ("DELETE", _GROUP): Action.ADMINISTER,
-    ("GET", NAMESPACE_PATH + "/groups"): Action.DESCRIBE,
+    **{(call.method, call.path): call.need.action for call in CALLS.values() if call.path},
+    # Those that are no request of the protocol.
     ("DELETE", _GROUP + "/members/{member_id:path}"): Action.ADMINISTER,
     ("GET", _GROUP + "/coordinator"): Action.DESCRIBE,
     ("GET", _GROUP + "/events"): Action.DESCRIBE,
-    ("PUT", _TOPIC): Action.ADMINISTER,
-    ("GET", _TOPIC): Action.DESCRIBE,
-    ("DELETE", _TOPIC): Action.ADMINISTER,
-    ("GET", NAMESPACE_PATH + "/topics"): Action.DESCRIBE,
     ("GET", "/v1/events"): Action.JOURNAL,
     ("GET", "/metrics"): Action.METRICS,
     ("GET", "/v1/whoami"): WHOEVER,
@@ -74,32 +55,12 @@ OF_ROUTES: dict[tuple[str, str], str | None] = {
     ("GET", "/openapi.json"): OPEN,
 }
 OF_RPCS: dict[str, str | None] = {
-    f"/{COORDINATOR}/JoinGroup": Action.JOIN,
-    f"/{COORDINATOR}/SyncGroup": Action.JOIN,
-    f"/{COORDINATOR}/Heartbeat": Action.JOIN,
+    **{f"/{call.service}/{call.request.__name__}": call.need.action for call in CALLS.values() if call.service},
     f"/{COORDINATOR}/HeartbeatMany": Action.JOIN,
-    f"/{COORDINATOR}/LeaveGroup": Action.JOIN,
-    f"/{COORDINATOR}/CommitOffsets": Action.COMMIT,
-    f"/{COORDINATOR}/FetchOffsets": Action.DESCRIBE,
-    f"/{COORDINATOR}/VerifyFence": Action.DESCRIBE,
-    f"/{COORDINATOR}/GetLeader": Action.DESCRIBE,
     f"/{COORDINATOR}/FindCoordinator": Action.DESCRIBE,
     f"/{COORDINATOR}/Session": Action.JOIN,
-    f"/{ADMIN}/ListGroups": Action.DESCRIBE,
-    f"/{ADMIN}/DescribeGroup": Action.DESCRIBE,
-    f"/{ADMIN}/DeleteGroup": Action.ADMINISTER,
-    f"/{ADMIN}/RebalanceGroup": Action.ADMINISTER,
-    f"/{ADMIN}/FreezeGroup": Action.ADMINISTER,
-    f"/{ADMIN}/QuarantineGroup": Action.ADMINISTER,
-    f"/{ADMIN}/DrainMember": Action.JOIN,
-    f"/{ADMIN}/PlanGroup": Action.DESCRIBE,
-    f"/{ADMIN}/DeleteOffsets": Action.ADMINISTER,
     f"/{ADMIN}/RemoveMembers": Action.ADMINISTER,
     f"/{ADMIN}/WatchGroup": Action.DESCRIBE,
-    f"/{ADMIN}/PutTopic": Action.ADMINISTER,
-    f"/{ADMIN}/GetTopic": Action.DESCRIBE,
-    f"/{ADMIN}/DeleteTopic": Action.ADMINISTER,
-    f"/{ADMIN}/ListTopics": Action.DESCRIBE,
     f"/{ACCESS}/WhoAmI": WHOEVER,
     f"/{ACCESS}/CanI": WHOEVER,
     "/grpc.health.v1.Health/Check": OPEN,

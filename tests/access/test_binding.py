@@ -10,7 +10,6 @@ import pytest_asyncio
 
 from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer
 from tests.access.issuers import service_account
-from tests.grpc.clients import a_join, refused, stub
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 GROUP = f"/v1/namespaces/{NAMESPACE}/groups/g"
@@ -53,21 +52,3 @@ async def test_it_cannot_keep_alive_or_drop_another_pods_member(service: Service
 
     assert [heartbeat.status_code, leave.status_code] == [403, 403]
     assert batch.json()["members"][0]["error"] == "GROUP_AUTHORIZATION_FAILED"
-
-
-async def test_over_grpc_it_is_the_same(service: Service) -> None:
-    metadata = tuple(of_pod(service, "w-0").items())
-    asked = a_join("w-1")
-    asked.namespace = NAMESPACE
-
-    failed = await refused(stub(service.channel).JoinGroup(asked, metadata=metadata))
-
-    assert (failed.status.name, failed.code) == ("PERMISSION_DENIED", "GROUP_AUTHORIZATION_FAILED")
-
-
-async def test_who_calls_without_a_pod_is_bound_to_none(service: Service) -> None:
-    headers = bearer(service.secrets.a_token("people"))
-
-    joined = await service.http.post(f"{GROUP}/join", json=a_join_body("laptop"), headers=headers)
-
-    assert joined.json()["code"] == "MEMBER_ID_REQUIRED"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import ssl
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -77,17 +76,6 @@ async def test_both_transports_take_a_certificate_for_the_same_caller(service: S
     wanted = {case: expected(case[0], case[2]) for case in CASES}
     assert over_http == wanted
     assert over_grpc == wanted
-
-
-@pytest.mark.parametrize("common_names", [("müller",), ("a", "b"), ()])
-def test_a_certificate_is_read_as_cryptography_reads_it(tmp_path: Path, common_names: tuple[str, ...]) -> None:
-    pem = issued(Authority(tmp_path), (LOW, ADMIN), "dns", common_names).cert.read_text()
-    ends = x509.load_pem_x509_certificate(pem.encode()).not_valid_after_utc
-
-    read = read_certificate(ssl.PEM_cert_to_DER_cert(pem))
-
-    assert (read.uris, read.common_names) == ((LOW, ADMIN), common_names)
-    assert datetime.fromtimestamp(read.ends_s, UTC) == ends
 
 
 def test_every_part_of_a_certificate_is_read_or_rejected(tmp_path: Path) -> None:

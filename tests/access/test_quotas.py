@@ -41,14 +41,6 @@ def test_one_large_request_passes_and_the_next_ones_wait() -> None:
     assert turns.take("c", 1, 3_100)
 
 
-def test_requests_over_the_rate_are_refused_with_the_rate() -> None:
-    meter = a_meter(requests_per_s=5)
-
-    refusals = [meter.refusal_of("c", 0, m.DescribeGroup("n", "g")) for _ in range(11)]
-
-    assert refusals == [""] * 10 + ["requests_per_s"]
-
-
 class Clock:
     def __init__(self) -> None:
         self.now_ms = 0
@@ -196,14 +188,6 @@ def test_a_member_that_joined_here_is_known() -> None:
     assert beating.beat("b") != ""
 
 
-def test_heartbeats_of_members_take_nothing_of_the_rate() -> None:
-    beating = Beating()
-    for n in range(1_000):
-        beating.beat(f"m{n}")
-
-    assert beating.describe() == ""
-
-
 # --- fair turns -----------------------------------------------------------------------------------
 
 
@@ -303,14 +287,6 @@ def test_parked_calls_are_bounded() -> None:
     assert meter.refusal_of("c", 0, m.GetLeader("n", "g")) == ""
     assert meter.refusal_of("c", 0, m.GetLeader("n", "g", wait_ms=1_000)) == "max_parked"
     assert meter.refusal_of("c", 0, opening=WATCH) == "max_parked"
-
-
-def test_to_begin_a_watch_is_a_request() -> None:
-    meters = Beating(1).meters
-
-    watches = [meters.refusal_of_call("c", "n", WATCH) for _ in range(BURST_S + 1)]
-
-    assert watches == ["", "", "the quota of namespace n is exhausted: requests_per_s = 1"]
 
 
 def test_bytes_are_those_that_are_kept_or_handed_on() -> None:

@@ -83,51 +83,6 @@ async def test_a_caller_that_may_not_join_gets_no_event_of_the_group(service: Se
     await client.close()
 
 
-async def test_heartbeats_that_repeat_are_refused_once_denied(service: Service) -> None:
-    token = service.secrets.a_token("beater")
-    client = SessionClient(service.channel, (("authorization", f"Bearer {token}"),))
-    groups = [
-        pb.GroupHeartbeat(
-            namespace=NAMESPACE, group_id=each, members=[pb.MemberHeartbeat(member_id="m", generation_id=1)]
-        )
-        for each in ("allowed", "denied")
-    ]
-
-    async def beat() -> list[str]:
-        event = await client.ask(heartbeat=pb.HeartbeatManyRequest(groups=groups))
-        return [group.error for group in event.heartbeat.groups]
-
-    before = [await beat() for _ in range(3)]
-    service.secrets.write(more=NO_HEARTBEATS)
-    # A decision is remembered for a moment.
-    async with asyncio.timeout(20 * FRESH_S):
-        while "GROUP_AUTHORIZATION_FAILED" not in (after := await beat()):
-            continue
-
-    assert before == [["NONE", "NONE"]] * 3, "each member has an error of its own"
-    assert after == ["NONE", "GROUP_AUTHORIZATION_FAILED"]
-    await client.close()
-
-
-NO_HEARTBEATS = """
-[[rules]]
-name = "no heartbeats"
-subjects = ["token:beater"]
-actions = ["*"]
-groups = ["denied"]
-effect = "deny"
-"""
-
-
-async def test_a_watch_ends_when_its_token_is_revoked(service: Service) -> None:
-    watcher = bearer(service.secrets.a_token("watcher", "viewer"))
-
-    async def revoke() -> None:
-        service.secrets.revoke("watcher")
-
-    assert_it_ended(await what_a_watch_receives_after(revoke, service, "watched", watcher))
-
-
 async def test_a_watch_ends_when_a_rule_denies_it(service: Service) -> None:
     """The token is as good as before."""
     onlooker = bearer(service.secrets.a_token("onlooker", "viewer"))

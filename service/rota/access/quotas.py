@@ -144,8 +144,10 @@ class Turns:
 
         Overdrawing lets a large request through at all, and the next ones wait.
         """
-        whole, share = self._whole, self._share(caller, now_ms)
-        whole.fill(now_ms)
+        whole, share = self._whole, self._shares.get(caller)
+        if share is None or share.at_ms != now_ms:
+            share = self._share(caller, now_ms)
+            whole.fill(now_ms)
         has_share = share is not None and share.level > 0
         is_left = has_share or whole.level > 0
         if is_left or is_due:
@@ -155,13 +157,10 @@ class Turns:
         return is_left
 
     def _share(self, caller: str, now_ms: int) -> Bucket | None:
-        share = self._shares.get(caller)
-        if share is not None and share.at_ms == now_ms:
-            return share
         if now_ms - self._swept_ms > ACTIVE_MS:
             self._swept_ms = now_ms
             self._shares = {name: each for name, each in self._shares.items() if now_ms - each.at_ms <= ACTIVE_MS}
-            share = self._shares.get(caller)
+        share = self._shares.get(caller)
         if share is None and len(self._shares) < MOST_SHARES:
             share = self._shares[caller] = Bucket(self._whole.per_s / (len(self._shares) + 1), now_ms)
         if share is not None:
@@ -256,10 +255,12 @@ class Meter:
         turns, amount = (self._unconfirmed, 0) if is_unconfirmed else (self._requests, 1)
         if turns is not None and not turns.take(caller, amount, now_ms):
             return "requests_per_s"
-        octets = payload_bytes(request)
-        if self._bytes is not None and request is not None and not self._bytes.take(caller, octets, now_ms):
-            return "bytes_per_s"
-        for name in ("max_parked",) if request is not None and may_park(request) else opening:
+        octets = 0
+        if request is not None:
+            octets, opening = payload_bytes(request), ("max_parked",) if may_park(request) else ()
+            if self._bytes is not None and not self._bytes.take(caller, octets, now_ms):
+                return "bytes_per_s"
+        for name in opening:
             most = getattr(self.quota, name)
             if most is not None:
                 places = self.open[name]
@@ -314,7 +315,7 @@ def may_park(request: m.Request) -> bool:
     return not isinstance(request, m.Heartbeat) and m.parks_for_ms(request) > 0
 
 
-def payload_bytes(request: m.Request | None) -> int:
+def payload_bytes(request: m.Request) -> int:
     """The bytes that a request brings to be kept or handed on."""
     match request:
         case m.JoinGroup():

@@ -71,12 +71,13 @@ class Guard:
 
     def __init__(self, authenticator: Authenticator, limits: Limits) -> None:
         self.authenticator = authenticator
+        self._policy = authenticator.policy
         self.meters = Meters(authenticator.policy, limits)
         self.open_work = OpenWork()
 
     @property
     def rules(self) -> AccessDocument:
-        return self.authenticator.policy.document
+        return self._policy.document
 
     async def enter(self, credentials: Credentials) -> Identity:
         """Authenticate the caller, and set the identity of this call and of tasks that it starts. Raises nothing."""
@@ -87,11 +88,11 @@ class Guard:
     def demand_proof(self, why: str) -> None:
         """Deny a caller without proof whatever rules allow `anonymous`: another site's page may have sent the call."""
         if self.current().caller.is_anonymous and not self.current().refusal:
-            CURRENT.set(unauthenticated(self.authenticator.policy, why))
+            CURRENT.set(unauthenticated(self._policy, why))
 
     def current(self) -> Identity:
         """Identity of the current call; anonymous if none was set."""
-        return CURRENT.get(None) or unauthenticated(self.authenticator.policy)
+        return CURRENT.get(None) or unauthenticated(self._policy)
 
     # --- before a request is read, and once it is: all raise `RejectedRequest` ---
 
@@ -112,7 +113,7 @@ class Guard:
 
     def admit(self, request: Request) -> None:
         """Raise unless the caller may ask this, in the name that the request gives."""
-        identity, document = self.current(), self.rules
+        identity, document = self.current(), self._policy.document
         identity.check(need_of(request), request.namespace, request.key)
         if document.bind_members_to_pods:
             wrong = wrong_with_pod(request, identity.caller, requires_pods=document.require_pods)
@@ -148,7 +149,7 @@ class Guard:
 
         A transport also calls this for a caller whose connection was lost.
         """
-        if not self.rules.bind_members_to_callers:
+        if not self._policy.document.bind_members_to_callers:
             return request
         if isinstance(request, LeaveGroup) and may_administer(self.current(), request):
             return request  # Asked before, for it is carried out member by member.

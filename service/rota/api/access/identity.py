@@ -131,8 +131,8 @@ class Identity:
 
     def check_any(self, needs: Sequence[Need], namespace: str, name: str) -> None:
         """Raise `RejectedRequest` unless the caller may do one of these, as `check` does for the first of them."""
-        first, *others = needs
-        for need in others:
+        first = needs[0]
+        for need in needs[1:]:
             if self._decided.get((first, namespace, name)):
                 break
             if self.may(need.action, Resource(need.kind, namespace, name)):

@@ -264,5 +264,6 @@ def _unconfirmed(request: Beats, reply: Reply) -> Sequence[str]:
     """The ids that the answer does not confirm as those of members."""
     if reply.error not in OF_MEMBERS:
         return _ids(request)
-    errors = reply.errors if isinstance(reply, HeartbeatManyReply) else ()
-    return [error.member_id for error in errors if error.error not in OF_MEMBERS]
+    if isinstance(reply, HeartbeatManyReply) and reply.errors:
+        return [error.member_id for error in reply.errors if error.error not in OF_MEMBERS]
+    return ()

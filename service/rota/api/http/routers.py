@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from rota.access.actions import SCRAPE
+from rota.access.rules import SCRAPE
 from rota.api.access.inquiry import (
     CAN_I_QUERY,
     NamespacesReply,

@@ -71,7 +71,8 @@ class ServerAuthenticator:
     def known(self, credentials: Credentials) -> Identity | None:
         if credentials is NO_CREDENTIALS:
             return self._unauthenticated
-        self._forget_after_new_issuers()
+        if self.policy.document.issuers is not self._issuers:
+            self._forget_after_new_issuers()
         key = _key(credentials)
         for kept in (self._known, self._refused):
             found = kept.get(key)
@@ -100,7 +101,7 @@ class ServerAuthenticator:
 
     def _forget_after_new_issuers(self) -> None:
         issuers = self.policy.document.issuers
-        if issuers is not self._issuers and issuers != self._issuers:
+        if issuers != self._issuers:
             self._known.clear()
             self._refused.clear()
         self._issuers = issuers
