@@ -6,7 +6,7 @@ import pytest
 
 from rota.access.document import AccessDocument, InvalidAccess, read_document
 from rota.access.quotas import BURST_S, NAMESPACE, Held, Meter, Quota, Stored, Turns, payer_of, quota_of
-from rota.api.access.meters import LOOK_EVERY_MS, PARKED, STREAM, WATCH, Meters
+from rota.api.access.meters import PARKED, STREAM, WATCH, Meters
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
@@ -321,7 +321,7 @@ def test_a_changed_file_refills_no_quota_that_stays_the_same() -> None:
 
     def ask_later(requests_per_s: int) -> str:
         policy.allow(requests_per_s)
-        now_s[0] += LOOK_EVERY_MS / 1_000
+        now_s[0] += 0.25
         return meters.refusal_of("c", a_join())
 
     policy.allow(1)

@@ -26,7 +26,7 @@ from rota.server.access.opening import open_guard
 from rota.server.proxies import TrustedProxies
 from rota.storage import SqlStore, upgrade
 from rota.storage.sessions import MOST_OF_A_CALLER, MOST_SESSIONS
-from rota.storage.token_table import TokenTable
+from rota.storage.tokens import TokenTable
 from tests.access.guarded import bearer
 from tests.console.conftest import HOST
 from tests.console.doors import GROUP, NAMESPACE, SAME_ORIGIN, Doors, guarded

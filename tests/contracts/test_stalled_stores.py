@@ -26,7 +26,7 @@ from rota.storage.connections import SqliteConnections
 from rota.storage.engine import SqliteDriver, SqliteDrivers
 from rota.storage.pruning import prune
 from rota.storage.readers import register_reader
-from rota.storage.token_table import TokenTable
+from rota.storage.tokens import TokenTable
 from tests.contracts.builders import a_batch, image_of
 from tests.contracts.conftest import EVENTUALLY_S, SHARD_COUNT
 from tests.support.postgres import PostgresServer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from contextvars import copy_context
 from typing import Any, TypeAlias
 
@@ -168,6 +168,10 @@ Admission: TypeAlias = Guard | AdmitAll
 """What a transport asks before it reads a request, and once it has."""
 
 
+_LISTED = {ListGroups: (Kind.GROUP, "group_id", "groups"), ListTopics: (Kind.TOPIC, "topic", "topics")}
+"""By the request for a list: the kind of its things, the field with their names, and the field of the reply."""
+
+
 class GuardedCoordinator:
     """A coordinator that answers callers that the guard admits. Rejections are answers, as its own are."""
 
@@ -311,8 +315,7 @@ class GuardedCoordinator:
     async def _list(self, request: ListGroups | ListTopics) -> Answer:
         """A list shows what the caller may look at, and its pages are full of that."""
         identity, shown, page = self._guard.current(), list[Any](), request
-        lists_groups = isinstance(request, ListGroups)
-        kind, name, listed = (Kind.GROUP, "group_id", "groups") if lists_groups else (Kind.TOPIC, "topic", "topics")
+        kind, name, listed = _LISTED[type(request)]
         while True:
             answer = await self._ask(page)
             reply: Any = answer.reply
@@ -333,7 +336,7 @@ class GuardedCoordinator:
         return replace(answer, reply=replace(reply, more=more, **{listed: tuple(shown[: request.limit])}))
 
     async def _while_allowed(
-        self, identity: Identity, namespace: str, group_id: str, events: AsyncIterator[JournalEvent]
+        self, identity: Identity, namespace: str, group_id: str, events: Any
     ) -> AsyncIterator[JournalEvent]:
         """Neither the caller's proof nor the rules need last as long as a watch. Raises `RejectedRequest`."""
 
@@ -342,15 +345,11 @@ class GuardedCoordinator:
             identity.check(WATCH, namespace, group_id)
 
         ending, watch = Ending(), self._meters.holding(self._guard.payer(), A_WATCH, namespace)
-        try:
+        async with aclosing(events):
             with watch, self._guard.hold(check, ending.end):
                 while (event := await ending.wait_for(lambda: anext(events, None))) is not None:
                     check()
                     yield event
-        finally:
-            close = getattr(events, "aclose", None)
-            if close is not None:
-                await close()
 
 
 def behind(guard: Guard | None, coordinator: ServedCoordinator) -> ServedCoordinator:

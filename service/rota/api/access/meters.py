@@ -25,8 +25,6 @@ from rota.protocol.messages import (
     SyncReply,
 )
 
-LOOK_EVERY_MS = 250
-"""How often a changed quota is looked for."""
 MOST_METERS = 10_000
 """Beyond so many namespaces or callers, those that hold nothing here are forgotten: they begin with a full bucket."""
 PARKED = ("max_parked",)
@@ -61,7 +59,6 @@ class Meters:
         """Those in which callers with a storage quota have made requests."""
         self._kept: dict[tuple[str, str], list[Meter]] = {}
         """The meters of a caller and a namespace, until one is made anew or forgotten."""
-        self._look_at_ms = 0
         self.refused: Callable[[str, str], object] = lambda _scope, _quota: None
         """Called for each refusal, with `namespace` or `caller` and the name of the limit."""
 
@@ -77,7 +74,7 @@ class Meters:
     def refusal_of_answered(self, caller: str, request: Beats, reply: Reply) -> str:
         """Why heartbeats that were answered from memory are too much."""
         now_ms = self._now_ms()
-        if not self._has_quotas(now_ms):
+        if not self._has_quotas():
             return ""
         unconfirmed = self._known.settle(caller, request, reply, now_ms) if _unconfirmed(request, reply) else 0
         if not unconfirmed and self._known.note(caller, request, now_ms, are_confirmed=True)[1]:
@@ -91,7 +88,7 @@ class Meters:
     def settle(self, caller: str, request: Request, reply: Reply) -> None:
         """Count heartbeats that no member has sent, which the answer to a request shows."""
         now_ms = self._now_ms()
-        if self._has_quotas(now_ms) and (unconfirmed := self._known.settle(caller, request, reply, now_ms)):
+        if self._has_quotas() and (unconfirmed := self._known.settle(caller, request, reply, now_ms)):
             for meter in self._asked(caller, request.namespace, now_ms):
                 meter.count_unconfirmed(caller, unconfirmed, now_ms)
 
@@ -148,16 +145,15 @@ class Meters:
                 return f"the quota of {scope} {of} is exhausted: {limit} = {getattr(meter.quota, limit)}"
         return ""
 
-    def _has_quotas(self, now_ms: int) -> bool:
-        if now_ms >= self._look_at_ms:
-            self._look_at_ms = now_ms + LOOK_EVERY_MS
-            if self._policy.document is not self._document:
-                self._document = self._policy.document
-                self._kept.clear()
-        return bool(self._document.quotas or self._document.caller_quotas)
+    def _has_quotas(self) -> bool:
+        document = self._policy.document
+        if document is not self._document:
+            self._document = document
+            self._kept.clear()
+        return bool(document.quotas or document.caller_quotas)
 
     def _asked(self, caller: str, namespace: str, now_ms: int) -> Sequence[Meter]:
-        if not self._has_quotas(now_ms):
+        if not self._has_quotas():
             return ()
         known = self._kept.get((caller, namespace))
         if known is not None:

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rota.access.rules import Caller
@@ -111,7 +111,7 @@ class ServerAuthenticator:
         if not credentials.authorization:
             caller = credentials.certificate
             return self._unauthenticated if caller is None else Identity(caller, self.policy)
-        token, tokens, bearers = _bearer(credentials.authorization), self._tokens, self._bearers
+        token, tokens = _bearer(credentials.authorization), self._tokens
         if is_ours(token):
             try:
                 presented = parse(token)
@@ -125,51 +125,38 @@ class ServerAuthenticator:
             return Identity(caller, self.policy, still_refused=lambda: tokens.judge(presented)[1])
         if token.count(".") != 2:
             raise Refused("neither an API token nor a JWT")
-        caller = await bearers.caller_of(token)
-        again = _Again(caller, self.policy, lambda: bearers.caller_of(token), self._verifying)
-        return Identity(caller, self.policy, still_refused=again.refusal)
+        caller = await self._bearers.caller_of(token)
+        return Identity(caller, self.policy, still_refused=self._verifying_again(token, caller))
 
+    def _verifying_again(self, token: str, caller: Caller) -> Callable[[], str]:
+        """A function that says why a JWT is not accepted any more; empty while it is.
 
-class _Again:
-    """Verifies a JWT again that outlives its cached verification, such as on a long-lived stream.
+        A JWT may outlive its verification, as on a stream. Then it is verified again in the background, at once if the
+        access file has other issuers, and the next use gets the result. While no issuer answers, it stays as it was.
+        """
+        refusal, verify_at, issuers = "", time.monotonic() + GOOD_FOR_S, self.policy.document.issuers
 
-    It is verified again in the background, at once if the access file has other issuers, and the next use gets the
-    result. While no issuer answers, it stays as it was.
-    """
+        async def verify() -> None:
+            nonlocal refusal
+            try:
+                if await self._bearers.caller_of(token) != caller:
+                    refusal = "the token names another caller by now"
+            except Unanswered:
+                return
+            except Refused as refused:
+                refusal = str(refused)
 
-    def __init__(
-        self,
-        caller: Caller,
-        policy: Policy,
-        verify: Callable[[], Awaitable[Caller]],
-        verifying: set[asyncio.Task[None]],
-    ) -> None:
-        self._caller = caller
-        self._policy = policy
-        self._issuers = policy.document.issuers
-        self._verify = verify
-        self._verifying = verifying
-        self._verify_at = time.monotonic() + GOOD_FOR_S
-        self._refusal = ""
+        def still_refused() -> str:
+            nonlocal verify_at, issuers
+            now, current = time.monotonic(), self.policy.document.issuers
+            if (now >= verify_at or current != issuers) and not refusal:
+                verify_at, issuers = now + GOOD_FOR_S, current
+                task = asyncio.create_task(verify())
+                self._verifying.add(task)
+                task.add_done_callback(self._verifying.discard)
+            return refusal
 
-    def refusal(self) -> str:
-        """Why the token is not accepted any more; empty while it is."""
-        now, issuers = time.monotonic(), self._policy.document.issuers
-        if (now >= self._verify_at or issuers != self._issuers) and not self._refusal:
-            self._verify_at, self._issuers = now + GOOD_FOR_S, issuers
-            task = asyncio.create_task(self._verify_again())
-            self._verifying.add(task)
-            task.add_done_callback(self._verifying.discard)
-        return self._refusal
-
-    async def _verify_again(self) -> None:
-        try:
-            if await self._verify() != self._caller:
-                self._refusal = "the token names another caller by now"
-        except Unanswered:
-            return
-        except Refused as refused:
-            self._refusal = str(refused)
+        return still_refused
 
 
 def _key(credentials: Credentials) -> bytes | Caller | None:

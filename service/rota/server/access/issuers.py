@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 import ssl
@@ -142,7 +141,7 @@ class Authority:
     async def _fetch(self) -> None:
         self._asked_at = time.monotonic()
         try:
-            found = PyJWKSet.from_dict(dict(await self._key_set())).keys
+            found = PyJWKSet.from_dict(await self._key_set()).keys
             # A set may have keys for another purpose.
             keys = [key for key in found if key.public_key_use in (None, "sig") and key.key_type != "oct"]
             if not keys:
@@ -154,7 +153,7 @@ class Authority:
         else:
             self._keys, self._fetched_at = keys, time.monotonic()
 
-    async def _key_set(self) -> Mapping[str, Any]:
+    async def _key_set(self) -> dict[str, Any]:
         issuer = self._issuer
         url = issuer.review.rstrip("/") + _KEYS if issuer.review else issuer.jwks
         if not url:
@@ -191,7 +190,7 @@ class Authority:
                 log_refusal(_log, "no review of a token", issuer, issuer=issuer, why=type(error).__name__)
                 raise Unanswered("the API server does not answer") from error
 
-    async def _ask(self, method: str, url: str, **sent: Any) -> Mapping[str, Any]:
+    async def _ask(self, method: str, url: str, **sent: Any) -> dict[str, Any]:
         """The JSON object that a URL answers with, within a time and a size; raises for anything else.
 
         The authorities and the server's own token for the issuer may change: their files are read again.
@@ -347,13 +346,10 @@ def _read(file: str) -> bytes:
     return Path(file).read_bytes()
 
 
-def _json_object(data: bytes) -> Mapping[str, Any]:
+def _json_object(data: bytes) -> dict[str, Any]:
     if len(data) > MAX_BYTES:
         raise ValueError("larger than any key set")
-    document = json.loads(data)
-    if not isinstance(document, dict):
-        raise ValueError("not a JSON object")
-    return document
+    return msgspec.json.decode(data, type=dict[str, Any])
 
 
 def _reason(error: jwt.InvalidTokenError) -> str:

@@ -74,11 +74,11 @@ class Tokens:
     async def read_again(self, token_id: str) -> None:
         """Read the table for an unknown token, which may be new. Returns after a read that began since the call."""
         called_at = time.monotonic()
-        async with self._reading:
-            if self._table is None or self.record(token_id) is not None or self._read_at > called_at:
-                return
-            await asyncio.sleep(self._read_at + LEAST_PAUSE_S - time.monotonic())
-            await self._read(self._table)
+        if self._table is not None and self.record(token_id) is None:
+            async with self._reading:
+                if self.record(token_id) is None and self._read_at <= called_at:
+                    await asyncio.sleep(self._read_at + LEAST_PAUSE_S - time.monotonic())
+                    await self._read(self._table)
 
     async def keep_reading(self) -> None:
         """Run for as long as the server does."""
