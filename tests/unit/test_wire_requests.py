@@ -451,7 +451,7 @@ def test_an_unknown_name_as_long_as_a_message_does_not_hide_its_place() -> None:
 
 def test_servers_and_clients_of_one_process_share_what_is_derived() -> None:
     shape = SHAPES[m.JoinGroup]
-    assert shape.read_type(Limits()) is shape.read_type(Limits())
+    assert shape.body(Limits()) is shape.body(Limits())
 
 
 def test_limits_of_the_server_are_the_ones_that_count() -> None:

@@ -86,10 +86,5 @@ def reject(error: ValidationError, rule_at: Callable[[tuple[str, ...]], Rule], l
     return _invalid(f"{place} is not valid" if place else "the body is not valid")
 
 
-def is_null(error: ValidationError) -> bool:
-    """Whether msgspec has found a null that it did not expect."""
-    return "got `null`" in str(error)
-
-
 def _invalid(detail: str) -> RejectedRequest:
     return RejectedRequest(ErrorCode.INVALID_REQUEST, detail)

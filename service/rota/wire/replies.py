@@ -19,16 +19,16 @@ from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinReply, ListReply, ListTopicsReply, Reply, SyncReply
 from rota.wire.shapes import Shape
 
-_PLACE = {"revision": int, "epoch": int}
-_HEAD: dict[type, dict[str, Any]] = {
-    JoinReply: {"outcome": Literal["joined"]},
-    SyncReply: {"outcome": Literal["synced"]},
-    ListReply: {"next_page_token": str | None},
-    ListTopicsReply: {"next_page_token": str | None},
+_HEAD: dict[type, tuple[tuple[str, Any], ...]] = {
+    JoinReply: (("outcome", Literal["joined"]),),
+    SyncReply: (("outcome", Literal["synced"]),),
+    ListReply: (("next_page_token", str | None),),
+    ListTopicsReply: (("next_page_token", str | None),),
 }
-"""What documents have beside the fields of the reply and its place."""
+"""The names that documents have before those of the reply."""
+_PLACE = (("revision", int), ("epoch", int))
 SHAPES: dict[type, Shape] = {
-    reply: Shape(reply, closed=False, path=("error", "detail"), head=_HEAD.get(reply), tail=_PLACE)
+    reply: Shape(reply, closed=False, path=("error", "detail"), head=_HEAD.get(reply, ()), tail=_PLACE)
     for reply in sorted(set(REPLY_OF.values()), key=str)
 }
 
@@ -80,34 +80,25 @@ def write_reply(reply: Reply, revision: int, epoch: int) -> bytes:
 def encode_reply(reply: Reply) -> dict[str, Any]:
     """The document of a reply, without its place in the journal."""
     document: dict[str, Any] = msgspec.json.decode(write_reply(reply, 0, 0))
-    return {name: value for name, value in document.items() if name not in _PLACE}
+    del document["revision"], document["epoch"]
+    return document
 
 
 def decode_reply(reply_type: type[Reply], document: dict[str, Any]) -> Received:
     """The reverse of `write_reply`, for the SDK; `MalformedReply` if the document is no such reply."""
     try:
-        reply = _decode(reply_type, document)
+        if document.get("outcome") == "pending" and reply_type in (JoinReply, SyncReply):
+            pending = msgspec.convert(document, Pending)
+            joining = JoinReply(pending=True, member_id=pending.member_id)
+            waiting = joining if reply_type is JoinReply else SyncReply(pending=True)
+            return Received(waiting, pending.revision, pending.epoch)
+        values = SHAPES[reply_type].values(document, _LIMITS)
+        reply: Reply = SHAPES[reply_type].message_of(values, _LIMITS)
     except (RejectedRequest, msgspec.ValidationError) as error:
         raise MalformedReply(str(error)) from None
-    if not SHAPES[reply_type].entries and "revision" not in document:
-        # Without this any object of another program would do.
-        raise MalformedReply("revision is missing")
-    revision, epoch = document.get("revision", 0), document.get("epoch", 0)
-    if type(revision) is not int or type(epoch) is not int:
-        raise MalformedReply("revision and epoch must be integers")
-    return Received(reply, revision, epoch)
-
-
-def _decode(reply_type: type[Reply], document: dict[str, Any]) -> Reply:
-    if document.get("outcome") == "pending" and reply_type in (JoinReply, SyncReply):
-        pending = msgspec.convert(document, Pending)
-        return (
-            JoinReply(pending=True, member_id=pending.member_id) if reply_type is JoinReply else SyncReply(pending=True)
-        )
-    reply: Reply = SHAPES[reply_type].decode(document, _LIMITS)
     if isinstance(reply, (ListReply, ListTopicsReply)):
-        return replace(reply, more=document.get("next_page_token") is not None)
-    return reply
+        reply = replace(reply, more=values.next_page_token is not None)
+    return Received(reply, values.revision, values.epoch)
 
 
 _LIMITS = Limits()

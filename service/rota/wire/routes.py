@@ -77,11 +77,7 @@ BUILDERS |= {
 
 
 REQUESTS: Mapping[type[Request], Shape] = MappingProxyType(
-    {
-        call.request: Shape(call.request, closed=True, path=call.path_names, build=BUILDERS.get(call.request))
-        for call in CALLS.values()
-        if call.path
-    }
+    {call.request: Shape(call.request, closed=True, path=call.path_names) for call in CALLS.values() if call.path}
 )
 """The fields of requests that are not in the path."""
 

@@ -8,16 +8,14 @@ from types import MappingProxyType
 from typing import Any
 
 from google.protobuf.message import Message
-from msgspec import structs
 
 from rota.protocol import messages as m
 from rota.protocol.calls import ADMIN, CALLS, COORDINATOR, Call
-from rota.protocol.errors import RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request
 from rota.v1 import admin_pb2, coordinator_pb2
 from rota.wire.protobuf import Twin, parse
-from rota.wire.replies import SHAPES, MalformedReply, Received, next_page_token
+from rota.wire.replies import SHAPES, Received, decode_reply, next_page_token
 from rota.wire.routes import REQUESTS, decode_path
 
 
@@ -33,8 +31,8 @@ class Rpc:
         self._path = call.path_names
         self._shape = REQUESTS[call.request]
         self._request_twin = Twin(self._shape, request_message.DESCRIPTOR, lists_may_be_absent=not call.has_body)
-        self._reply_shape = SHAPES[call.reply]
-        self._reply_twin = Twin(self._reply_shape, response_message.DESCRIPTOR)
+        self.reply = call.reply
+        self._reply_twin = Twin(SHAPES[call.reply], response_message.DESCRIPTOR)
 
     @property
     def path(self) -> str:
@@ -84,22 +82,16 @@ class Rpc:
 
     def read_answer(self, message: Any) -> Received:
         """The reverse, for the SDK; `MalformedReply` if it is no such reply."""
-        return Received(self._read_reply(message), message.revision, message.epoch)
-
-    def _read_reply(self, message: Any) -> Reply:
-        if self.request is m.JoinGroup and message.pending:
-            return m.JoinReply(pending=True, member_id=message.member_id)
-        if self.request is m.SyncGroup and message.pending:
-            return m.SyncReply(pending=True)
-        try:
-            reply: Reply = self._reply_shape.decode(self._reply_twin.document(message, _LIMITS), _LIMITS)
-        except RejectedRequest as rejected:
-            raise MalformedReply(rejected.detail) from None
-        if isinstance(reply, (m.ListReply, m.ListTopicsReply)):
-            return structs.replace(reply, more=bool(message.next_page_token))
-        return reply
+        document = self._reply_twin.document(message, _LIMITS)
+        document |= {"revision": message.revision, "epoch": message.epoch}
+        if self.request in _OUTCOMES:
+            document["outcome"] = "pending" if message.pending else _OUTCOMES[self.request]
+        elif self.request in (m.ListGroups, m.ListTopics):
+            document["next_page_token"] = message.next_page_token or None
+        return decode_reply(self.reply, document)
 
 
+_OUTCOMES: dict[type, str] = {m.JoinGroup: "joined", m.SyncGroup: "synced"}
 _LIMITS = Limits()
 _MODULES = {COORDINATOR: coordinator_pb2, ADMIN: admin_pb2}
 

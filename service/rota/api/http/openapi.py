@@ -147,14 +147,13 @@ def body(shape: Shape) -> Json:
 
 def query(shape: Shape, limits: Limits) -> Json:
     """The fields of a shape as query parameters; lists repeat their name. Absent is absent: no null here."""
-    schemas = _schemas([shape.read_type(limits)])
+    schemas = _schemas([shape.body(limits).struct])
     schema = schemas[shape.title]
     parameters = []
     for entry in shape.entries:
         described = {name: value for name, value in schema["properties"][entry.name].items() if name != "description"}
-        kinds = [kind for kind in described.pop("anyOf", []) if kind != {"type": "null"}]
-        if "$ref" in described:
-            described = schemas[described["$ref"].rpartition("/")[2]]
+        (kind,) = (each for each in described.pop("anyOf") if each != {"type": "null"})
+        described |= schemas[kind["$ref"].rpartition("/")[2]] if "$ref" in kind else kind
         if described.get("default", ...) is None:
             del described["default"]
         parameters.append(
@@ -163,7 +162,7 @@ def query(shape: Shape, limits: Limits) -> Json:
                 "in": "query",
                 "required": entry.name in schema.get("required", ()),
                 "description": entry.doc,
-                "schema": _selector_or(described | kinds[0] if len(kinds) == 1 else described),
+                "schema": _selector_or(described),
             }
         )
     return {"parameters": parameters}
@@ -187,10 +186,11 @@ def complete(document: Json, limits: Limits, structs: Iterable[type[Struct]], *,
         # FastAPI's own response to a request that pydantic rejects: the protocol's checks reject it with 400.
         described["responses"].pop("422", None)
     requests = [shape for kind, shape in REQUESTS.items() if CALLS[kind].has_body and shape.entries]
-    closed = _schemas(shape.read_type(limits) for shape in (*requests, HEARTBEAT_BATCH))
+    closed = _schemas(shape.body(limits).struct for shape in (*requests, HEARTBEAT_BATCH))
     for schema in closed.values():
-        _admit_null(schema)
-    replies = _schemas([*(shape.written_type(limits) for shape in SHAPES.values()), Problem, Pending, *structs])
+        for name in schema.get("required", ()):
+            _refuse_null(schema["properties"], name)
+    replies = _schemas([*(shape.body(limits).struct for shape in SHAPES.values()), Problem, Pending, *structs])
     document["components"] = {"securitySchemes": _SECURITY_SCHEMES, "schemas": closed | replies}
     return document
 
@@ -205,10 +205,8 @@ def _schemas(types: Iterable[type]) -> Json:
     return components
 
 
-def _admit_null(schema: Json) -> None:
-    """Null is absent, in each field that may be absent."""
-    required = schema.get("required", ())
-    for name, described in schema.get("properties", {}).items():
-        if name not in required and "anyOf" not in described:
-            apart = {key: described.pop(key) for key in ("description", "default") if key in described}
-            schema["properties"][name] = {"anyOf": [described, {"type": "null"}], **apart}
+def _refuse_null(properties: Json, name: str) -> None:
+    """Null is absent, which a required field cannot be."""
+    described = properties[name]
+    kinds = [kind for kind in described.pop("anyOf") if kind != {"type": "null"}]
+    properties[name] = described | (kinds[0] if len(kinds) == 1 else {"anyOf": kinds})
