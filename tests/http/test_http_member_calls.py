@@ -18,7 +18,7 @@ from rota.observability import tracing
 from rota.observability.otel import OtelSpans
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import FenceReply, Heartbeat, HeartbeatMany, HeartbeatReply, LeaderReply, Reply
+from rota.protocol.messages import FenceReply, Heartbeat, HeartbeatMany, HeartbeatReply, Reply
 from rota.replica.ports import Answer
 from tests.fuzz.mutations import mutated
 from tests.http.both_ways import (
@@ -66,34 +66,16 @@ ANSWERED_FAST = {
     "with a token that nobody asks for": a_request(BEAT, *PLAIN, "Authorization: Bearer x"),
     "a large batch": a_request(b'{"members":[%b]}' % b",".join([BEAT] * 200)),
 }
-FENCE, LEADER = PATH.replace("heartbeat", "fence"), PATH.replace("heartbeat", "leader")
+FENCE = PATH.replace("heartbeat", "fence")
 READS: dict[str, tuple[bytes, Reply]] = {
     "a fence": (a_request(b'{"generation_id":7}', path=FENCE), FenceReply(generation_id=7, is_member=True)),
     "a fence of a member": (a_request(BEAT, path=FENCE), FenceReply(ErrorCode.UNKNOWN_MEMBER_ID, "why")),
-    "a leader": (
-        a_request(b"", PLAIN[0], path=LEADER, method="GET"),
-        LeaderReply(generation_id=7, leader_id="m\u00fc", client_id="c"),
-    ),
-    "a leader of no group": (
-        a_request(b"", PLAIN[0], path=LEADER, method="GET"),
-        LeaderReply(ErrorCode.GROUP_ID_NOT_FOUND),
-    ),
 }
 UNUSUAL_READS = {
     "a fence that is signed": a_request(b'{"generation_id":7,"member_id":"m","sign":true}', path=FENCE),
     "a fence that asks for nothing": a_request(b"{}", path=FENCE),
     "a fence of an unknown field": a_request(b'{"generation_id":7,"wait_ms":0}', path=FENCE),
     "a fence by GET": a_request(b"", PLAIN[0], path=FENCE, method="GET"),
-    "a leader that is awaited": a_request(b"", PLAIN[0], path=LEADER + "?wait_ms=1", method="GET"),
-    "a leader after a generation": a_request(b"", PLAIN[0], path=LEADER + "?after_generation=3", method="GET"),
-    "a leader by POST": a_request(b"{}", path=LEADER),
-    "a leader by HEAD": a_request(b"", PLAIN[0], path=LEADER, method="HEAD"),
-    "a leader with a length": a_request(b"", PLAIN[0], path=LEADER, method="GET", length="0"),
-    "a leader with a body": a_request(b"{}", PLAIN[0], path=LEADER, method="GET"),
-    "a leader with a type": a_request(b"", path=LEADER, method="GET"),
-    "a leader and a page's origin": a_request(b"", PLAIN[0], "Origin: null", path=LEADER, method="GET"),
-    "a leader of another host": a_request(b"", "Host: evil.example", path=LEADER, method="GET"),
-    "a leader, and no more": a_request(b"", PLAIN[0], "Connection: close", path=LEADER, method="GET"),
 }
 ANSWERED_ORDINARILY = {
     "a wait of a batch": a_request(BATCH[:-1] + b',"wait_ms":1}'),
@@ -180,7 +162,7 @@ async def test_what_is_unusual_takes_the_ordinary_way(name: str, both: Both) -> 
 
 
 @pytest.mark.parametrize("name", READS)
-async def test_a_fence_or_a_leader_is_answered_fast(name: str, both: Both) -> None:
+async def test_a_fence_is_answered_in_the_connection(name: str, both: Both) -> None:
     """Twice on one connection."""
     request, both.scripted.reply = READS[name]
 
@@ -191,8 +173,8 @@ async def test_a_fence_or_a_leader_is_answered_fast(name: str, both: Both) -> No
 
 
 @pytest.mark.parametrize("name", UNUSUAL_READS)
-async def test_an_unusual_fence_or_leader_takes_the_ordinary_way(name: str, both: Both) -> None:
-    both.scripted.reply = FenceReply() if "fence" in name else LeaderReply()
+async def test_an_unusual_fence_takes_the_ordinary_way(name: str, both: Both) -> None:
+    both.scripted.reply = FenceReply()
 
     _, fast = await compare(both, UNUSUAL_READS[name])
 
@@ -224,10 +206,10 @@ async def test_refusals_of_the_coordinator_are_the_same(code: ErrorCode, body: b
 
 
 async def test_a_read_that_takes_time_comes_the_ordinary_way(both: Both) -> None:
-    both.scripted.reply = lambda _: None if both.scripted.heartbeats_at_once else LeaderReply(leader_id="m-1")
+    both.scripted.reply = lambda _: None if both.scripted.heartbeats_at_once else FenceReply(generation_id=7)
     both.scripted.heartbeats_at_once = False
 
-    answer, fast = await compare(both, a_request(b"", "Host: localhost", path=LEADER, method="GET"))
+    answer, fast = await compare(both, a_request(b'{"generation_id":7}', path=FENCE))
 
     assert (answer[:12], fast) == (b"HTTP/1.1 200", 0)
 

@@ -27,7 +27,7 @@ from rota.api.access.identity import RENEWAL_S
 from rota.api.connections import Connection, Connections
 from rota.api.http.credentials import CERTIFICATE
 from rota.api.http.member_calls import Head, MemberCalls, PendingAnswer, Sender
-from rota.api.http.probes import AtCapacity
+from rota.api.http.probes import AT_CAPACITY, ProbesOnly
 from rota.api.http.rendered import HttpRefusal, Rendered, render_failure
 from rota.protocol.errors import ErrorCode
 from rota.replica.forwarding import DRAINING
@@ -181,7 +181,7 @@ class HttpConnection(HttpToolsProtocol):
         tls = transport.get_extra_info("ssl_object")
         certificate = self._take_certificate(tls) if tls is not None else None
         if self.entered is not None and self.entered.only_probes:
-            self.app = AtCapacity(self.app)
+            self.app = ProbesOnly(self.app, AT_CAPACITY)
         elif self.config.member_calls is not None:
             self._sender = self.config.member_calls.sender(host, certificate)
 

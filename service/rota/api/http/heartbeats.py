@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from dataclasses import dataclass
-from json.encoder import encode_basestring as quoted
 from typing import Annotated, Any
 
 import msgspec
@@ -101,13 +101,6 @@ async def _at_first_change(http: HttpRequest, backend: Backend, request: Heartbe
     return await _now(backend, request)
 
 
-def _has_members(body: bytes) -> bool:
-    try:
-        return _PROBE.decode(body).members is not msgspec.UNSET
-    except (msgspec.MsgspecError, RecursionError):
-        return False  # The shape names the error.
-
-
 class HeartbeatBatch(msgspec.Struct, frozen=True):
     """Several members of one process in one message. With `wait_ms`, answered as soon as one of them has news."""
 
@@ -121,18 +114,13 @@ _HEARTBEAT = REQUESTS[Heartbeat]
 HEARTBEAT_BATCH = Shape(HeartbeatBatch, closed=True)
 
 
-class _Probe(msgspec.Struct):
-    """Tells a message of several members from that of one."""
-
-    members: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-
-
-_PROBE = msgspec.json.Decoder(_Probe)
+_OF_SEVERAL = re.compile(rb'"members"\s*:')
+"""No text of a heartbeat has this among its characters, where JSON escapes the quotes."""
 
 
 def read_heartbeat(body: bytes, path: dict[str, Any], limits: Limits) -> Heartbeat | Batch:
     """The request of a body; `path` names its namespace and group. Raises `RejectedRequest`."""
-    if b'"members"' not in body or not _has_members(body):
+    if not _OF_SEVERAL.search(body):
         heartbeat: Heartbeat = _HEARTBEAT.read(body, limits, **path)
         return heartbeat
     batch: HeartbeatBatch = HEARTBEAT_BATCH.read(body, limits)
@@ -153,26 +141,14 @@ def render_heartbeats(request: Heartbeat | HeartbeatMany, answer: Answer, metric
         metrics.heartbeat_answered(rendered.code)
         return rendered
     assert isinstance(reply, HeartbeatManyReply)
-    errors = _errors_of(request, answer)
-    member_ids = [beat.member_id for beat in request.members]
-    found = [errors.get(member_id, ErrorCode.NONE) for member_id in member_ids]
-    counts = Counter(found)
-    place = f'"revision":{answer.revision},"epoch":{answer.epoch}}}'
-    rest = f',"generation_id":{reply.generation_id},"state":{quoted(reply.state)},{place}'
-    ends = {error: f',"error":"{error}"{rest}' for error in counts}
-    lines = [f'{{"member_id":{quoted(each)}{ends[error]}' for each, error in zip(member_ids, found, strict=True)]
-    for result, members in counts.items():
+    errors = {error.member_id: error.error for error in reply.errors}
+    place = answer.revision, answer.epoch
+    rest = reply.generation_id, reply.state, *place
+    found = [(beat.member_id, errors.get(beat.member_id, reply.error)) for beat in request.members]
+    for result, members in Counter(error for _, error in found).items():
         metrics.heartbeat_answered(result, members)
-    return render_json(f'{{"members":[{",".join(lines)}],{place}'.encode())
-
-
-def _errors_of(request: HeartbeatMany, answer: Answer) -> dict[str, ErrorCode]:
-    """The error of each member that has one."""
-    reply = answer.reply
-    assert isinstance(reply, HeartbeatManyReply)
-    if reply.error is not ErrorCode.NONE:
-        return {beat.member_id: reply.error for beat in request.members}
-    return {error.member_id: error.error for error in reply.errors}
+    lines = tuple([BatchedHeartbeat(member_id, error, *rest) for member_id, error in found])
+    return render_json(msgspec.json.encode(HeartbeatBatchReply(lines, *place)))
 
 
 def _are_current(request: HeartbeatMany, answer: Answer) -> bool:

@@ -12,7 +12,8 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
 
 import httptools
 
@@ -20,7 +21,7 @@ from rota.access.rules import Caller
 from rota.access.sources import FORWARDED_FOR, Proxies
 from rota.api.access.identity import CURRENT, NO_CREDENTIALS, ORIGIN, Credentials, Identity
 from rota.api.http.credentials import NOTE_HEADER
-from rota.api.http.dependencies import Backend
+from rota.api.http.dependencies import Backend, Names
 from rota.api.http.heartbeats import OPERATION, Batch, read_heartbeat, render_heartbeats
 from rota.api.http.origins import OriginCheck
 from rota.api.http.rendered import CALLER_GONE, Header, Rendered, render_answer, render_failure
@@ -33,7 +34,6 @@ from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
     CommitOffsets,
-    GetLeader,
     Heartbeat,
     HeartbeatMany,
     JoinGroup,
@@ -48,17 +48,15 @@ from rota.wire.routes import REQUESTS
 
 MAX_BODY_BYTES = 64 * 1024
 
-MemberCall: TypeAlias = Submitted | VerifyFence | GetLeader
-_CALLS: dict[tuple[bytes, bytes], type[MemberCall]] = {
-    (b"POST", b"heartbeat"): Heartbeat,
-    (b"POST", b"offsets"): CommitOffsets,
-    (b"POST", b"join"): JoinGroup,
-    (b"POST", b"sync"): SyncGroup,
-    (b"POST", b"leave"): LeaveGroup,
-    (b"POST", b"fence"): VerifyFence,
-    (b"GET", b"leader"): GetLeader,
+MemberCall: TypeAlias = Submitted | VerifyFence
+_CALLS: dict[bytes, type[MemberCall]] = {
+    b"heartbeat": Heartbeat,
+    b"offsets": CommitOffsets,
+    b"join": JoinGroup,
+    b"sync": SyncGroup,
+    b"leave": LeaveGroup,
+    b"fence": VerifyFence,
 }
-_READS = (VerifyFence, GetLeader)
 _PATH = re.compile(rf"/v1/namespaces/({NAMESPACE_PATTERN})/groups/({NAME_PATTERN})/([a-z]+)".encode())
 _FORWARDED_FOR = FORWARDED_FOR.encode()
 _UNUSUAL = frozenset(
@@ -71,26 +69,20 @@ class Head(NamedTuple):
     """The head of a plain call."""
 
     call: type[MemberCall]
-    namespace: str
-    group_id: str
+    names: Names
     authorization: bytes
     origin: str
     """The address that the call comes from, past proxies that are trusted."""
 
 
+@dataclass
 class MemberCalls:
     """What the connections of a server have in common."""
 
-    def __init__(self, backend: Backend, origins: OriginCheck) -> None:
-        self.coordinator = backend.coordinator
-        self.limits = backend.limits
-        self.metrics = backend.metrics
-        self.guard = backend.guard
-        self.admission = backend.admission
-        self.origins = origins
-        self.proxies = Proxies()
-        """The proxies that may name a client's address. The server sets them before the first connection."""
-        self.max_body_bytes = min(MAX_BODY_BYTES, self.limits.request_max_bytes)
+    backend: Backend
+    origins: OriginCheck
+    proxies: Proxies = field(default_factory=Proxies)
+    """The proxies that may name a client's address. The server sets them before the first connection."""
 
     def sender(self, host: str, certificate: Caller | None) -> Sender:
         """The other end of a connection, at this address, with the caller that its certificate names."""
@@ -102,28 +94,26 @@ class Sender:
 
     def __init__(self, calls: MemberCalls, host: str, certificate: Caller | None) -> None:
         self._calls = calls
+        self._backend = calls.backend
         self._host = host
         self._is_proxy = calls.proxies.trust(host)
         self._certificate = certificate
+        self._max_body_bytes = min(MAX_BODY_BYTES, calls.backend.limits.request_max_bytes)
         self._accepted_host: bytes | None = None
         """The `Host` of the latest call: to judge it anew takes longer than to answer a heartbeat."""
 
     def plan(self, parser: httptools.HttpRequestParser, url: bytes, headers: Sequence[Header]) -> Head | None:
         """The head of a request, if it is that of a plain call."""
         matched = _PATH.fullmatch(url)
-        if matched is None or tracing.spans is not None:
+        if matched is None or parser.get_method() != b"POST" or tracing.spans is not None:
             return None
         namespace, group_id, name = matched.groups()
-        calls, call, found = self._calls, _CALLS.get((parser.get_method(), name)), dict(headers)
+        call, found = _CALLS.get(name), dict(headers)
         if call is None or len(found) < len(headers) or not _UNUSUAL.isdisjoint(found):
             return None
-        length, content_type = found.get(b"content-length", b"0"), found.get(b"content-type")
-        if call is GetLeader:
-            if content_type is not None or b"content-length" in found:
-                return None
-        elif content_type != b"application/json" or not 0 < int(length) <= calls.max_body_bytes:
+        if found.get(b"content-type") != b"application/json":
             return None
-        if not parser.should_keep_alive():
+        if not 0 < int(found.get(b"content-length", b"0")) <= self._max_body_bytes or not parser.should_keep_alive():
             return None
         connection = found.get(b"connection")
         # Without this header HTTP/1.1 alone keeps a connection.
@@ -131,17 +121,18 @@ class Sender:
             return None
         host = found.get(b"host", b"")
         if host != self._accepted_host:
-            if not calls.origins.accepts(host):
+            if not self._calls.origins.accepts(host):
                 return None
             self._accepted_host = host
         origin = self._host
         if self._is_proxy and _FORWARDED_FOR in found:
-            origin = calls.proxies.client_of(origin, [found[_FORWARDED_FOR].decode("latin-1")])
-        return Head(call, namespace.decode(), group_id.decode(), found.get(b"authorization", b""), origin)
+            origin = self._calls.proxies.client_of(origin, [found[_FORWARDED_FOR].decode("latin-1")])
+        names = {"namespace": namespace.decode(), "group_id": group_id.decode()}
+        return Head(call, names, found.get(b"authorization", b""), origin)
 
     def answer(self, head: Head, body: bytes) -> Rendered | PendingAnswer | None:
         """The answer to a plain call, or what will have it; None if the call has to go through the router."""
-        guard = self._calls.guard
+        guard = self._backend.guard
         if guard is None:
             return self._answer(head, body)
         credentials = NO_CREDENTIALS
@@ -157,49 +148,49 @@ class Sender:
         return self._answer(head, body)
 
     def _answer(self, head: Head, body: bytes) -> Rendered | PendingAnswer | None:
-        calls = self._calls
-        operation, coordinator = CALLS[head.call].operation, calls.coordinator
+        backend, operation = self._backend, CALLS[head.call].operation
         try:
-            calls.admission.admit_unread(head.call, head.namespace, head.group_id)
-            request: Any = read_body(head, body, calls.limits)
-            if request is None:
+            backend.admission.admit_unread(head.call, *head.names.values())
+            request = _read(head, body, backend.limits)
+            if isinstance(request, Batch):
                 return None
             answer: Answer | None = None
-            if head.call is Heartbeat:
-                answer = coordinator.try_heartbeat(request)
-            elif head.call in _READS:
-                answer = coordinator.try_read(request)
+            if isinstance(request, (Heartbeat, HeartbeatMany)):
+                answer = backend.coordinator.try_heartbeat(request)
+            if isinstance(request, VerifyFence):
+                answer = backend.coordinator.try_read(request)
                 if answer is None:
                     return None
-            if answer is None:
-                pending = PendingAnswer(request, operation, calls.metrics)
-                pending.submit(coordinator)
+            elif answer is None:
+                pending = PendingAnswer(request, operation, backend.metrics)
+                pending.submit(backend.coordinator)
                 return pending.rendered or pending
-            rendered = (
-                render_heartbeats(request, answer, calls.metrics) if head.call is Heartbeat else render_answer(answer)
-            )
+            rendered = _render(request, answer, backend.metrics)
         except RejectedRequest:
             # The router says why. The coordinator's rejections are answers.
             return None
         except Exception as error:
             # The parser would report it as bytes that are not HTTP.
             rendered = render_failure(error, operation)
-        calls.metrics.request_answered(operation, rendered.code)
+        backend.metrics.request_answered(operation, rendered.code)
         return rendered
 
 
-def read_body(head: Head, body: bytes, limits: Limits) -> MemberCall | None:
-    """The request of a plain call; None for one that the router reads, or rejects. May raise `RejectedRequest`."""
-    path = {"namespace": head.namespace, "group_id": head.group_id}
-    if head.call is not Heartbeat:
-        if head.call is JoinGroup:
-            path["host"] = head.origin
-        request: MemberCall = REQUESTS[head.call].read(body, limits, **path)
-        return request
-    beats = read_heartbeat(body, path, limits)
-    if not isinstance(beats, Batch):
-        return beats
-    return beats.request if beats.request.members and not beats.wait_ms else None
+def _read(head: Head, body: bytes, limits: Limits) -> MemberCall | Batch:
+    """The request of a plain call; a batch for heartbeats that the router answers."""
+    if head.call is Heartbeat:
+        beats = read_heartbeat(body, head.names, limits)
+        is_plain = isinstance(beats, Batch) and beats.request.members and not beats.wait_ms
+        return beats.request if isinstance(beats, Batch) and is_plain else beats
+    given = {"host": head.origin} if head.call is JoinGroup else {}
+    request: MemberCall = REQUESTS[head.call].read(body, limits, **head.names, **given)
+    return request
+
+
+def _render(request: MemberCall, answer: Answer, metrics: Metrics) -> Rendered:
+    if isinstance(request, (Heartbeat, HeartbeatMany)):
+        return render_heartbeats(request, answer, metrics)
+    return render_answer(answer)
 
 
 class PendingAnswer:
@@ -252,10 +243,7 @@ class PendingAnswer:
         if self.rendered is CALLER_GONE:
             return
         try:
-            if isinstance(self._request, (Heartbeat, HeartbeatMany)):
-                rendered = render_heartbeats(self._request, answer, self._metrics)
-            else:
-                rendered = render_answer(answer)
+            rendered = _render(self._request, answer, self._metrics)
         except Exception as error:
             rendered = render_failure(error, self._operation)
         self._end(rendered)
