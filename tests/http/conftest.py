@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -16,12 +17,17 @@ from rota.testing.memory import MemoryStore
 from tests.http.scripted import ScriptedCoordinator
 from tests.http.serving import serving
 
+BOTH_WAYS: dict[str, Any] = {"params": [True, False], "ids": ["in the connection", "by FastAPI"]}
+"""Connections answer plain member calls, or FastAPI answers every request."""
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def scripted_server() -> AsyncIterator[tuple[ScriptedCoordinator, HttpApi, httpx.AsyncClient]]:
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", **BOTH_WAYS)
+async def scripted_server(
+    request: pytest.FixtureRequest,
+) -> AsyncIterator[tuple[ScriptedCoordinator, HttpApi, httpx.AsyncClient]]:
     coordinator = ScriptedCoordinator()
     api = create_app(coordinator, ping_seconds=0.05)
-    async with serving(api) as client:
+    async with serving(api, is_direct=request.param) as client:
         yield coordinator, api, client
 
 
@@ -50,8 +56,8 @@ def client(
     return scripted_server[2]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def real_client() -> AsyncIterator[httpx.AsyncClient]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module", **BOTH_WAYS)
+async def real_client(request: pytest.FixtureRequest) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the API with the real coordinator behind it, on a store in memory."""
     clock = SystemClock()
     store = MemoryStore(clock.monotonic_ms)
@@ -59,6 +65,6 @@ async def real_client() -> AsyncIterator[httpx.AsyncClient]:
     limits = Limits(initial_rebalance_delay_ms=0)
     async with LocalCoordinator(store, shard_count=4, limits=limits, clock=clock) as coordinator:
         await coordinator.wait_until_ready()
-        async with serving(create_app(coordinator, limits)) as client:
+        async with serving(create_app(coordinator, limits), is_direct=request.param) as client:
             yield client
             await coordinator.drain()

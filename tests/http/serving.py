@@ -14,11 +14,11 @@ from rota.server.settings import Address
 
 
 @asynccontextmanager
-async def serving(api: HttpApi, *, has_short_road: bool = True) -> AsyncIterator[httpx.AsyncClient]:
+async def serving(api: HttpApi, *, is_direct: bool = True) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the API, which a real uvicorn serves on a free port until the block is left."""
     bound = listen(Address("127.0.0.1", 0))
     base_url = url_of(bound)
-    member_calls = api.member_calls if has_short_road else None
+    member_calls = api.member_calls if is_direct else None
     server = HttpServer(api, [bound], drain_timeout_ms=2_000, member_calls=member_calls)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(server.run_until_stopped())

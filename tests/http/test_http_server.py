@@ -7,12 +7,16 @@ import io
 import json
 import logging
 import socket
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+from rota.api.http.connection import HttpConfig
 from rota.observability.logs import configure_logging
 from rota.protocol.limits import Limits
+from rota.server import lifecycle
+from rota.server.bootstrap import open_services
 from rota.server.http_server import CannotListen, listen, url_of
 from rota.server.settings import Address, Settings
 
@@ -34,6 +38,19 @@ def test_without_any_setting_the_documented_ones_hold(monkeypatch: pytest.Monkey
     assert str(settings.http) == "127.0.0.1:8080"
     assert settings.store.startswith("sqlite:///")
     assert (settings.lease_ms, settings.shard_count, settings.limits) == (3_000, 64, Limits())
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+async def test_a_setting_gives_every_request_to_fastapi(is_direct: bool, tmp_path: Path) -> None:
+    settings = Settings(store=f"sqlite:///{tmp_path}/rota.db", http=Address("127.0.0.1", 0), http_direct=is_direct)
+    bound = [listen(settings.http)]
+
+    async with open_services(settings, "http://127.0.0.1:8080") as services:
+        (server,) = lifecycle._servers(services, settings, None, bound, None)
+
+    bound[0].close()
+    assert isinstance(server.config, HttpConfig)
+    assert (server.config.member_calls is not None) is is_direct
 
 
 @pytest.mark.parametrize(

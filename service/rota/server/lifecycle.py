@@ -105,7 +105,7 @@ def _servers(
             drain_timeout_ms=drain_ms,
             tls=context,
             connections=counted,
-            member_calls=services.api.member_calls,
+            member_calls=services.api.member_calls if settings.http_direct else None,
         )
     ]
     if probed is not None:

@@ -204,6 +204,11 @@ class Settings(BaseSettings):
         pattern="^grpcs?://",
         description="The same over gRPC, `grpc://HOST:PORT`. Without it: gRPC's port at the host of `advertise`.",
     )
+    http_direct: bool = Field(
+        default=True,
+        description="Answer the calls that members make all the time where they are parsed. Without it FastAPI "
+        "answers every request, which is slower and easier to debug.",
+    )
     fence_keys: _Paths = Field(
         default=(),
         description="PEM files with Ed25519 keys, `A,B`: the first signs fencing tokens, all are published.",
