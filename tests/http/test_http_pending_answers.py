@@ -231,7 +231,6 @@ async def test_heartbeats_before_a_commit_are_answered_at_once(both: Both) -> No
 
 
 async def test_a_connection_is_kept_while_a_commit_is_under_way(both: Both) -> None:
-    """The timer of keep-alive may end meanwhile: it is not set anew with each request."""
     listener = both.fast
     both.scripted.reply = DONE
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
@@ -244,11 +243,9 @@ async def test_a_connection_is_kept_while_a_commit_is_under_way(both: Both) -> N
     connections: Any = listener.server.server_state.connections
     connection = next(each for each in connections if each.client == local)
 
-    connection._answered_at -= connection.timeout_keep_alive
-    connection.timeout_keep_alive_handler()
+    assert connection.timeout_keep_alive_task is None
     both.scripted.answer_one_parked(DONE)
     answer = await reader.readuntil(b"]")
-    connection._answered_at -= connection.timeout_keep_alive
     connection.timeout_keep_alive_handler()
 
     assert b"HTTP/1.1 200" in answer

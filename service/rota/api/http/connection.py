@@ -51,9 +51,6 @@ MAX_WAITING_REQUESTS = 32
 """So many requests of one connection wait behind the one that is answered: one read has room for 10,000 of them."""
 PIECE_BYTES = 64 * 1024
 """So much is parsed before the bounds are checked again: one read may bring four times as much."""
-UNWRITTEN_BYTES = 64 * 1024
-"""Answers to the bytes that are parsed now are written when they take more. 64 KiB of requests may ask for 100 MiB, and
-only then is it known whether the client reads."""
 
 UVICORN = {
     HttpToolsProtocol: (
@@ -162,9 +159,6 @@ class HttpConnection(HttpToolsProtocol):
         # What is answered:
         self._answering: RequestResponseCycle | PendingAnswer | None = None
         """The request that is being answered. uvicorn knows only the one that has arrived last."""
-        self._answers = b""
-        """Answers to member calls in the bytes that are parsed now, to be written together."""
-        self._answered_at = 0.0
         self._refusal = b""
         """The answer to bytes that are refused, while those to the requests before them are under way."""
 
@@ -262,6 +256,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._is_full or self.transport.is_closing():
             return
         self._has_ended = self._has_begun = False
+        self._unset_keepalive_if_required()
         before = self._answering
         self._parse(data)
         if self._head is not None:
@@ -269,8 +264,6 @@ class HttpConnection(HttpToolsProtocol):
             self._head = None
             self._begin()
             self.on_body(self._body)
-        if self._answers:
-            self._write_answers()
         is_closing = self.transport.is_closing()
         if self._answering is not before and isinstance(self._answering, PendingAnswer) and not is_closing:
             # A request behind it has paused reading, and the end of the connection would not be noticed. uvicorn's
@@ -282,8 +275,12 @@ class HttpConnection(HttpToolsProtocol):
             self._count_rest(len(data))
         elif self._part is HEAD or not self._has_ended:
             self._count_head(len(data))
-        elif self._deadlines or self._head_bytes:
+        else:
             self._clear_head()
+            if self._has_answered() and self.timeout_keep_alive_task is None:
+                self.timeout_keep_alive_task = self.loop.call_later(
+                    self.timeout_keep_alive, self.timeout_keep_alive_handler
+                )
 
     def _parse(self, data: bytes) -> None:
         """Parse what has arrived.
@@ -411,17 +408,7 @@ class HttpConnection(HttpToolsProtocol):
             answer.write = self._write_pending
             self.cycle = self._answering = answer  # type: ignore[assignment]
             return
-        self._answers += answer.as_bytes(self.server_state.default_headers)
-        if len(self._answers) > UNWRITTEN_BYTES:
-            self._write_answers()
-
-    def _write_answers(self) -> None:
-        """Write the answers to the bytes that were parsed. uvicorn sets its timer of keep-alive anew for each."""
-        self.transport.write(self._answers)
-        self._answers = b""
-        self._answered_at = self.loop.time()
-        if self.timeout_keep_alive_task is None:
-            self._wait_for_next(self.timeout_keep_alive)
+        self.transport.write(answer.as_bytes(self.server_state.default_headers))
 
     def _write_pending(self, pending: PendingAnswer, rendered: Rendered) -> None:
         """Write an answer that has become known, as uvicorn's cycle writes one."""
@@ -439,7 +426,6 @@ class HttpConnection(HttpToolsProtocol):
         answered.body = bytearray()
         if self.pipeline:
             self._answering = self.pipeline[-1][0]
-        self._answered_at = self.loop.time()
         super().on_response_complete()
         if self._refusal and self._has_answered():
             self._write_refusal()
@@ -466,8 +452,6 @@ class HttpConnection(HttpToolsProtocol):
     def _refuse(self, reason: Exception) -> None:
         """Answer what arrives with a problem, behind all answers that are under way, and end the connection."""
         self._head = None
-        if self._answers:
-            self._write_answers()
         is_behind = not self._has_answered()
         if self._part is BODY and self.cycle is not None:
             if self.pipeline:
@@ -511,21 +495,6 @@ class HttpConnection(HttpToolsProtocol):
         self._head_bytes += size
         if self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(HttpRefusal(431, f"the headers must be at most {MAX_HEAD_BYTES} bytes"))
-
-    def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection. The timer is not set anew with each request: so some time may be left, or a request
-        may be under way.
-        """
-        left = self._answered_at + self.timeout_keep_alive - self.loop.time()
-        if self._part is not NOTHING or self._head_bytes or not self._has_answered():
-            left = self.timeout_keep_alive
-        if left > 0:
-            self._wait_for_next(left)
-        else:
-            super().timeout_keep_alive_handler()
-
-    def _wait_for_next(self, seconds: float) -> None:
-        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
     def _close(self) -> None:
         if not self.transport.is_closing():
