@@ -13,7 +13,6 @@ from rota.replica.ports import StoreRefused
 from rota.storage import upgrade
 from rota.storage.backup import backup, restore
 from rota.storage.backup_files import manifest_of
-from rota.storage.objects import check_objects
 from rota.storage.restored import restored
 from tests.contracts.builders import image_of
 from tests.contracts.restorable import append, claimed, opened, path_of
@@ -203,24 +202,6 @@ async def test_a_restore_that_was_ended_in_between_is_repeated(
 
 def _ended() -> None:
     raise KeyboardInterrupt
-
-
-async def test_a_backup_of_an_earlier_release_is_upgraded(sqlite_url: str, tmp_path: Path) -> None:
-    older = tmp_path / "older.db"
-    await upgrade(f"sqlite:///{older}", "0007")
-    with closing(sqlite3.connect(older)) as store, store:
-        store.execute("INSERT INTO store VALUES (1, 8, 'former', 1)")
-        group = "shard_id, namespace, group_id, state, generation_id, join_generation_id, state_since_ms"
-        store.execute(
-            f"INSERT INTO groups ({group}, rebalance_reason, rebalance_by) VALUES (0,'n','g','Empty',3,3,1,'','')"
-        )
-    before = older.read_bytes()
-
-    done = await restore(sqlite_url, older)
-
-    assert done.restored.shards[0].generation_floor == 1_000_003
-    assert older.read_bytes() == before  # The backup itself stays as it is.
-    assert await check_objects(sqlite_url) == []
 
 
 @pytest.mark.parametrize("name", ["rota.db", "rota.db-wal", "rota.db.lock"])

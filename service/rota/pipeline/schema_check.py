@@ -6,17 +6,13 @@ from rota.pipeline.failures import JournalRefused
 from rota.pipeline.journal import Journal
 from rota.storage.migrate import migrations_folder
 
-OLDEST = "0003"
-
 
 def check_schema(journal: Journal) -> str:
-    """The schema's migration; `JournalRefused` where it is too old, or of a release that this one knows nothing of."""
+    """The schema's migration; `JournalRefused` if it is of a release that this one does not know."""
     version = journal.schema_version()
     known = sorted(path.name.partition("_")[0] for path in (migrations_folder() / "versions").glob("*.py"))
     if version not in known:
         raise JournalRefused(
             f"the store's schema {version} is of a later release (this one knows {known[-1]}): upgrade rota here, too"
         )
-    if version < OLDEST:
-        raise JournalRefused(f"the store's schema {version} is older than {OLDEST}: run `rota db upgrade`")
     return version
