@@ -467,7 +467,7 @@ def create_ownership() -> None:
         required(
             "claimed_epoch",
             sa.BigInteger(),
-            "the epoch that claimed_seq means; an earlier release claims without it",
+            "the epoch that claimed_seq means",
             "0",
         ),
         required("claimed_seq", sa.BigInteger(), "the journal's last entry when that epoch began", "0"),
@@ -487,8 +487,8 @@ def create_ownership() -> None:
         required("address", sa.Text(), "where clients reach it"),
         required("peer_address", sa.Text(), "where other replicas reach it"),
         required("grpc_address", sa.Text(), "where clients reach it over gRPC", ""),
-        required("own_http_port", sa.Integer(), "shared with no worker beside it", "0"),
-        required("own_grpc_port", sa.Integer(), "shared with no worker beside it", "0"),
+        required("worker_http_port", sa.Integer(), "shared with no worker beside it", "0"),
+        required("worker_grpc_port", sa.Integer(), "shared with no worker beside it", "0"),
         required("seen_until_ms", sa.BigInteger(), "by this store's clock"),
         schema=schema(),
     )
@@ -510,7 +510,7 @@ def create_groups() -> None:
         required("rebalance_reason", sa.Text()),
         required("rebalance_by", sa.Text()),
         required("takeovers", sa.Integer(), "of members, in this generation", "0"),
-        required("rebalance_cause", sa.Text(), "a code, and a checksum of its rebalance; empty: none", ""),
+        required("rebalance_cause", sa.Text(), "a code; empty: none", ""),
         optional("frozen_until_ms", sa.BigInteger(), "null: not frozen"),
         required("frozen_reason", sa.Text(), default=""),
         required("leaving", sa.Text(), "JSON: members that may leave, and until when", ""),

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from types import FunctionType
 
 import pytest
-from msgspec.structs import replace
 
 import rota
 import rota.client
 from rota.client import (
-    Client,
     CoordinatorError,
     CoordinatorUnreachable,
     GroupEvent,
@@ -30,7 +28,7 @@ from rota.client.errors import error_for
 from rota.client.transports import Answer
 from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import DescribeGroup, DescribeReply, ListGroups, Request
+from rota.protocol.messages import DescribeGroup, DescribeReply, Request
 from rota.wire.replies import Received
 from rota.wire.status import STATUS
 from tests.client.stage import GROUP, Cable, a_coordinator, a_worker
@@ -54,24 +52,6 @@ async def test_groups_are_listed_described_and_deleted() -> None:
         await worker.client.delete_group(GROUP)
         with pytest.raises(NotFound, match="GROUP_DELETED"):
             await worker.client.describe_group(GROUP)
-
-
-@in_virtual_time
-async def test_a_server_that_ignores_the_topic_is_not_believed() -> None:
-    """Over gRPC a server of an earlier release does not see the field."""
-
-    class EarlierRelease(Cable):
-        async def send(self, request: Request, *, timeout_ms: int) -> Answer:
-            assert isinstance(request, ListGroups)
-            return await super().send(replace(request, topic=""), timeout_ms=timeout_ms)
-
-    async with a_coordinator() as coordinator:
-        async with a_worker(coordinator).member() as member:
-            await member.wait_assigned()
-            client = Client(EarlierRelease(coordinator))
-            assert len(await client.list_groups()) == 1
-            with pytest.raises(InvalidRequest, match="release"):
-                await client.list_groups(topic="unread")
 
 
 @in_virtual_time

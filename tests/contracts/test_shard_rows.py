@@ -302,22 +302,6 @@ async def test_closing_twice_does_no_harm(backing: Backing) -> None:
     await store.close()
 
 
-async def test_a_cause_is_of_the_rebalance_that_it_was_written_with(store: ShardStore) -> None:
-    """The release before this one writes what it knows of a row, and leaves the cause of an earlier rebalance there."""
-    if not isinstance(store, SqlStore):
-        return
-    claim = await claim_one(store)
-    rows = RowChanges(groups=[a_group("a", rebalance_cause="member_left"), a_group("b", rebalance_cause="member_left")])
-    await store.append([a_batch(claim, rows=rows)])
-    async with store._writing() as connection:
-        schema = "rota." if connection.dialect.name == "postgresql" else ""
-        await connection.exec_driver_sql(f"UPDATE {schema}groups SET rebalance_reason = 'b' WHERE group_id = 'b'")
-
-    image = await image_of(store, claim.shard_id)
-
-    assert [group.rebalance_cause for group in image.groups] == ["member_left", ""]
-
-
 async def test_offsets_of_a_deleted_topic_are_not_loaded(store: ShardStore) -> None:
     claim = await claim_one(store)
     deleted = a_topic(partitions=0, topic_id=5)

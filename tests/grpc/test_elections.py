@@ -25,7 +25,7 @@ CANDIDATE: dict[str, Any] = {"protocol_type": "leader", "protocols": [pb.Protoco
 
 @pytest.fixture
 async def streams(channel: Channel) -> AsyncIterator[list[SessionClient]]:
-    """Two of clients that take elections, and one of an earlier release."""
+    """Two of clients that take elections, and one that does not."""
     clients = [SessionClient(channel) for _ in range(3)]
     for client, takes_elections in zip(clients, (True, True, False), strict=True):
         options = (await client.ask(options=pb.SessionOptions(elections=takes_elections))).options

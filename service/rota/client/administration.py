@@ -94,8 +94,7 @@ class Administration:
     ) -> list[ListedGroup]:
         """All groups of the namespace, or those in these states and of these protocol types.
 
-        With `topic`, only groups with a member that subscribes to it, by name or by a pattern; `InvalidRequest` where
-        the coordinator's release cannot tell.
+        With `topic`, only groups with a member that subscribes to it, by name or by a pattern.
         """
         groups: list[ListedGroup] = []
         more = True
@@ -103,8 +102,6 @@ class Administration:
             after = groups[-1].group_id if groups else ""
             request = ListGroups(self.namespace, tuple(states), (), tuple(protocol_types), after, topic=topic)
             page = await self._caller.ask(request, ListReply)
-            if page.topic != topic:
-                raise error_for(ErrorCode.INVALID_REQUEST, "the coordinator's release cannot list groups by topic")
             groups += page.groups
             more = page.more and bool(page.groups)
         return groups

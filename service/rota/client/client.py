@@ -213,7 +213,7 @@ class Client(Administration):
         Args:
             name: The group of the candidates.
             metadata: What others may read of this candidate, such as where it can be reached. A JSON object gets the
-                fields of the next two; with other bytes, this candidate leads until it leaves, as in earlier releases.
+                fields of the next two; with other bytes, this candidate leads until it leaves.
             priority: The candidate of the highest priority leads. A leader of a lower one hands over in order: its body
                 ends first. See docs/how-to/priority.md.
             preempt_after: For how long this candidate must have outranked a leader before that hands over; None for

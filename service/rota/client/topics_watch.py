@@ -20,7 +20,7 @@ LINGER_S = 0.05
 PAUSE_S = 0.5
 """Between two changes: registering many topics one by one must not cause a rebalance for each."""
 _AT_ONCE_S = 1.0
-"""An answer without a change that comes sooner is no long poll: a server that stops, or one of an older release."""
+"""An answer without a change that arrives sooner was not parked: the server stops."""
 _FIRST_PAUSE_MS = 200
 
 _log = logging.getLogger(__name__)

@@ -21,8 +21,7 @@ class RebalanceStarted:
     by: str
     from_state: str
     cause: str = ""
-    """A code of `rota.protocol.causes`, as in each record that has this field. Empty in lines of releases that wrote
-    none, and of replicas of the release before."""
+    """A code of `rota.protocol.causes`, as in each record that has this field."""
 
 
 @frozen
@@ -88,8 +87,7 @@ class MemberFenced:
     group_instance_id: str
     reason: str
     takeover: int = 0
-    """The successor's number among the takeovers of this generation; 0 where its predecessor was in no generation, and
-    in lines of releases that did not count."""
+    """The successor's number among the takeovers of this generation; 0 if its predecessor was in no generation."""
 
 
 @frozen
@@ -333,7 +331,7 @@ class TopicChanged:
     attributes: tuple[tuple[str, str], ...]
     reason: str = ""
     revision: int = 0
-    """Counts the changes of the namespace's topics in this shard; 0 in lines of releases that did not count."""
+    """Counts the changes of the namespace's topics in this shard."""
 
 
 @frozen

@@ -72,7 +72,7 @@ class GroupRow:
     takeovers: int = 0
     """How many static members of this generation another member id has taken over since it began."""
     rebalance_cause: str = ""
-    """The code beside `rebalance_reason`; empty in rows of releases that wrote none."""
+    """The code beside `rebalance_reason`; empty if the group has had no rebalance."""
     frozen_until_ms: int | None = None
     """Until when the group is, or was, frozen; None where it never was, or an administrator ended that."""
     frozen_reason: str = ""

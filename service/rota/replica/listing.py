@@ -13,7 +13,6 @@ from rota.replica.ports import Answer
 
 NOT_ALL = "not every shard is loaded"
 """A list of a part would look like the whole."""
-EARLIER_RELEASE = "a replica of an earlier release cannot list groups by topic; retry once all replicas are upgraded"
 
 
 Listed: TypeAlias = ListGroups | ListTopics | ForgetTopic
@@ -34,8 +33,6 @@ def page_of_all(request: Listed, answers: Sequence[Answer], shard_count: int) ->
     failed = next((answer for answer in answers if answer.reply.error is not ErrorCode.NONE), None)
     if failed is not None:
         return Answer(failed.reply)
-    if isinstance(request, ListGroups) and any(_ignores_topic(request, answer.reply) for answer in answers):
-        return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, EARLIER_RELEASE))
     if sorted(shard_id for answer in answers for shard_id in answer.shards) != list(range(shard_count)):
         return not_all(request)
     return Answer(_merged(request, [answer.reply for answer in answers]))
@@ -60,11 +57,6 @@ def _groups_of(replies: Sequence[ListReply], limit: int) -> ListReply:
     groups = sorted((g for reply in replies for g in reply.groups), key=lambda group: group.group_id)
     more = len(groups) > limit or any(reply.more for reply in replies)
     return ListReply(groups=tuple(groups[:limit]), more=more, topic=replies[0].topic if replies else "")
-
-
-def _ignores_topic(request: ListGroups, reply: Reply) -> bool:
-    """Whether the replica has not filtered by the request's topic, because its release cannot."""
-    return isinstance(reply, ListReply) and reply.topic != request.topic
 
 
 def _topics_of(replies: Sequence[ListTopicsReply], limit: int) -> ListTopicsReply:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, TypeVar
-from zlib import crc32
 
 from sqlalchemy import ARRAY, Integer, Select, and_, any_, bindparam, select, union
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -165,7 +164,7 @@ def _group_values(shard_id: int, row: GroupRow) -> Row:
         row.rebalance_reason,
         row.rebalance_by,
         row.takeovers,
-        f"{row.rebalance_cause}:{_mark(row)}" if row.rebalance_cause else "",
+        row.rebalance_cause,
         row.frozen_until_ms,
         row.frozen_reason,
         json.dumps(row.leaving) if row.leaving else "",
@@ -176,9 +175,7 @@ def _group_values(shard_id: int, row: GroupRow) -> Row:
 def _group_row(values: Sequence[Any]) -> GroupRow:
     *plain, leaving, quarantine = values[1:]
     read = tuple((member_id, until_ms) for member_id, until_ms in json.loads(leaving or "[]"))
-    row = GroupRow(*[*plain, read, _quarantine(quarantine)])
-    cause, _, mark = row.rebalance_cause.rpartition(":")
-    return replace(row, rebalance_cause=cause if mark == _mark(row) else "")
+    return GroupRow(*[*plain, read, _quarantine(quarantine)])
 
 
 def _quarantine(text: str) -> Quarantine:
@@ -187,11 +184,6 @@ def _quarantine(text: str) -> Quarantine:
     values = json.loads(text)
     lists = {name: tuple(map(tuple, values[name])) for name in ("suspects", "units")}
     return Quarantine(**{**values, **lists})
-
-
-def _mark(row: GroupRow) -> str:
-    """Of which rebalance a cause is: the release before this one writes the other columns, and leaves the cause."""
-    return f"{crc32(f'{row.state_since_ms} {row.rebalance_by} {row.rebalance_reason}'.encode()):08x}"
 
 
 def _member_values(shard_id: int, row: MemberRow) -> Row:

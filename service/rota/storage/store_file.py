@@ -135,7 +135,7 @@ class Note:
 
     @classmethod
     def parse(cls, text: str) -> Note | None:
-        """None where there is no note. One of an earlier release names the incarnation alone."""
+        """None if there is no note. Of a damaged one the incarnation alone is believed."""
         incarnation, *numbers = text.split() or [""]
         if not incarnation:
             return None

@@ -31,12 +31,12 @@ async def read_standing(connection: AsyncConnection) -> Note:
 async def recognise(connection: AsyncConnection, note: Note | None) -> bool:
     """Whether the store is an earlier state than its note says, or another store; raises its floors then.
 
-    So is a store without a note that a release claimed which writes them: a copy whose original may have gone on. What
-    was granted since the note or the copy was made is not known, so the floors are raised well above the known values.
+    So is a store without a note with a shard that was claimed: a copy whose original may have gone on. What was granted
+    since the note or the copy was made is not known, so the floors are raised well above the known values.
     """
     found = await read_standing(connection)
     if note is None:
-        if not await _had_note(connection):
+        if not await connection.scalar(select(func.max(shards.c.claimed_epoch))):
             return False
         note = Note("")
     elif found.incarnation == note.incarnation and found.length >= note.length:
@@ -55,8 +55,3 @@ async def recognise(connection: AsyncConnection, note: Note | None) -> bool:
         },
     )
     return True
-
-
-async def _had_note(connection: AsyncConnection) -> bool:
-    """Whether a shard was claimed by a release that writes notes: each open store has had one since before that."""
-    return bool(await connection.scalar(select(func.max(shards.c.claimed_epoch))))

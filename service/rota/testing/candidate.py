@@ -29,7 +29,7 @@ class CandidateMember(CooperativeMember):
 
     @cached_property
     def _is_silent(self) -> bool:
-        """It does not say whether it is at work, as candidates of earlier releases.
+        """It does not say whether it is at work.
 
         Such a leader is passed over at once where an operator has it step down: only its token ends its work (ADR 63).
         """

@@ -115,7 +115,7 @@ def memory_fields(memory: Memory, now_ms: int) -> dict[str, Any]:
 
 
 def memory_in(assignment: bytes, now_ms: int) -> Memory | None:
-    """The memory of the leader that made this share; None where a leader of an earlier release has sent none."""
+    """The memory of the leader that made this share; None if the leader sent none."""
     found = decoded(assignment).get("memory") if assignment else None
     if found is None:
         return None
