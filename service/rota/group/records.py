@@ -6,13 +6,13 @@ needs to rebuild the state and to say why it changed; the journal line around it
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from rota.group.rows import MemberImage
-from rota.protocol.frozen import frozen
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RebalanceStarted:
     """A join phase began. `by` is the member that caused it, empty if none did."""
 
@@ -24,7 +24,7 @@ class RebalanceStarted:
     """A code of `rota.protocol.causes`, as in each record that has this field."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MemberJoined:
     """A newcomer is in the join phase; settled when the generation completes."""
 
@@ -34,7 +34,7 @@ class MemberJoined:
     reason: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MemberUpdated:
     """A member rejoined with other metadata or timeouts; `settle` where it holds without a new generation."""
 
@@ -44,7 +44,7 @@ class MemberUpdated:
     reason: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MemberLeft:
     """It asked to leave."""
 
@@ -55,7 +55,7 @@ class MemberLeft:
     cause: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MemberExpired:
     """It did not heartbeat, rejoin or sync in time; `reason` says which."""
 
@@ -66,7 +66,7 @@ class MemberExpired:
     cause: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MemberRemoved:
     """It was removed: by an administrator, or because the group was full."""
 
@@ -77,7 +77,7 @@ class MemberRemoved:
     cause: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MemberFenced:
     """A static member came back: `member_id` is void, `new_member_id` stands in its place."""
 
@@ -90,7 +90,7 @@ class MemberFenced:
     """The successor's number among the takeovers of this generation; 0 if its predecessor was in no generation."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class GenerationCompleted:
     """The join phase is over: these members, in this order, are the generation."""
 
@@ -106,7 +106,7 @@ class GenerationCompleted:
     cause: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LeaderChanged:
     """The new generation has another leader than the previous one; the former id is empty if it was removed.
 
@@ -120,7 +120,7 @@ class LeaderChanged:
     cause: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class AssignmentSynced:
     """The leader's assignment for a generation.
 
@@ -138,7 +138,7 @@ class AssignmentSynced:
     by: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class AssignmentFailed:
     """The leader could not assign; the generation is over before it began."""
 
@@ -164,7 +164,7 @@ IN_USERS_TRANSACTION = "in a transaction of the user's"
 """The reason of a commit that the owner takes in after it was made: its member may have left meanwhile."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class OffsetsCommitted:
     kind: ClassVar[str] = "offsets_committed"
     member_id: str
@@ -172,7 +172,7 @@ class OffsetsCommitted:
     reason: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class OffsetsDeleted:
     """`reason` is "request", "expired" or "topic deleted"."""
 
@@ -181,7 +181,7 @@ class OffsetsDeleted:
     reason: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RequestFenced:
     """A request of a replaced or removed member was rejected. Changes nothing by itself.
 
@@ -197,7 +197,7 @@ class RequestFenced:
     reason: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SessionStats:
     """How regularly heartbeats of members came; changes nothing by itself. Heartbeats have no lines of their own.
 
@@ -209,7 +209,7 @@ class SessionStats:
     members: tuple[tuple[str, str, int, int, int, tuple[tuple[int, int], ...]], ...]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class GenerationRaised:
     """The group's number jumps to one that no member ever held: its store, or a part of it, went back to an earlier
     state, in which later generations had not been granted yet. The next generation follows on it.
@@ -224,7 +224,7 @@ class GenerationRaised:
     reason: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class GroupFrozen:
     """Until then no rebalance starts that could as well start later."""
 
@@ -233,7 +233,7 @@ class GroupFrozen:
     reason: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class GroupUnfrozen:
     """An administrator ended the freeze before its time."""
 
@@ -241,7 +241,7 @@ class GroupUnfrozen:
     reason: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LeaveGranted:
     """A member may leave, as one of at most so many at once, until then."""
 
@@ -252,7 +252,7 @@ class LeaveGranted:
     reason: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class QuarantineChanged:
     """An administrator set the rule of the group's quarantine; 0 falls end it, and acquit all suspects."""
 
@@ -263,7 +263,7 @@ class QuarantineChanged:
     reason: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class UnitsSuspected:
     """All suspects from here on, each with its number of falls in a row, and the time of the last one.
 
@@ -276,7 +276,7 @@ class UnitsSuspected:
     reason: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class UnitsQuarantined:
     """Assignments leave these units out, until then; 0: until an administrator releases them. `cause` says how the last
     holder fell.
@@ -289,7 +289,7 @@ class UnitsQuarantined:
     cause: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class UnitsReleased:
     """Assignments have these units again."""
 
@@ -298,7 +298,7 @@ class UnitsReleased:
     reason: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class GroupEmptied:
     """The last member is gone. `by` is that member, empty where the sentence counts several."""
 
@@ -309,7 +309,7 @@ class GroupEmptied:
     by: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class GroupDeleted:
     """Its offsets are gone; its generation stays behind, for the token must never go back."""
 
@@ -318,7 +318,7 @@ class GroupDeleted:
     reason: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TopicChanged:
     """A topic of the namespace was put (`partitions` > 0) or deleted (0).
 
@@ -334,7 +334,7 @@ class TopicChanged:
     """Counts the changes of the namespace's topics in this shard."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Administered:
     """An administrator did what the lines before this one record; changes nothing by itself.
 
@@ -350,7 +350,7 @@ class Administered:
     origin: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ShardAcquired:
     """A new owner loaded the shard: every join phase that was under way is forgotten."""
 
@@ -360,7 +360,7 @@ class ShardAcquired:
     reason: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ShardReleased:
     """An owner let the shard go in order: its last line. Where there is none, it died, or its lease was over."""
 

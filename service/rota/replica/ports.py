@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from rota.group.rows import RowChanges, ShardImage, SideCommit
 from rota.group.sessions import MemberName
-from rota.protocol.frozen import frozen
 from rota.protocol.messages import Reply, Request
 
 EPOCHS_SKIPPED = 1_000
@@ -32,7 +31,7 @@ class StoreRefused(Exception):
     """
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class JournalEvent:
     """One line of the journal. `(shard_id, seq)` is dense: a shard's lines count 1, 2, 3 … without a gap.
 
