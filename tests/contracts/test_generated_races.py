@@ -28,6 +28,7 @@ from rota.pipeline.positions import Position
 from rota.protocol.errors import ErrorCode, LinesPruned
 from rota.replica.ports import JournalEvent, ShardBatch, StoreUnavailable
 from rota.storage import SqlStore
+from rota.storage.append import append_to_postgres
 from rota.storage.partitions import create_partitions
 from rota.storage.prune_plan import Pruned, horizon_ms, plan
 from rota.storage.pruning import prune
@@ -207,7 +208,7 @@ class Race:
                 claims = await self.store._leases.claim(connection, *arguments, steal=True, known_epochs=None)
                 return [Operation(other, lambda tables: tables.claim(*arguments, steal=True), at_once(claims))]
             case "the same append":
-                written = await self.store._connections.appender.append(connection, batches)
+                written = await append_to_postgres(connection, batches)
                 refused = [each.shard_id for each in batches if each.shard_id not in written]
                 return [Operation(other, self.appending(batches), at_once(refused))]
             case "a commit":

@@ -23,7 +23,7 @@ from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresServer
 
 OUR_SETTINGS = (
-    "array_nulls, default_transaction_isolation, default_transaction_read_only,"
+    "default_transaction_isolation, default_transaction_read_only,"
     " statement_timeout, lock_timeout, idle_in_transaction_session_timeout"
 )
 
@@ -39,7 +39,7 @@ async def store(postgres_url: str) -> AsyncIterator[SqlStore]:
 async def end_sessions(store: SqlStore, server: PostgresServer) -> int:
     """As a failover or `idle_session_timeout` does; returns how many, once the store has noticed."""
     ended = asyncio.Event()
-    async with store._connections.appending() as connection:
+    async with store._connections.single() as connection:
         driver_of(connection).add_termination_listener(lambda _: ended.set())
     database = f"'{str(store.location).rpartition('/')[2]}'"
     ends = f"SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity WHERE datname = {database}"
@@ -70,7 +70,7 @@ async def test_an_appends_connection_is_set_up_again_when_replaced(
     store: SqlStore, postgres_server: PostgresServer
 ) -> None:
     async def found() -> tuple[str, ...]:
-        async with store._connections.appending() as connection:
+        async with store._connections.single() as connection:
             names = ("plan_cache_mode", "enable_seqscan", "synchronous_commit", "statement_timeout")
             return tuple([await connection.scalar(text(f"SHOW {name}")) for name in names])
 
@@ -92,7 +92,7 @@ async def test_rows_are_deleted_by_lookups_though_planned_for_none(
 
     await store.append([a_batch(claim, rows=gone)])
 
-    async with store._connections.appending() as connection:
+    async with store._connections.single() as connection:
         deletes = (
             "SELECT name, cardinality(parameter_types) FROM pg_prepared_statements WHERE statement LIKE 'WITH %DELETE%'"
         )
@@ -138,7 +138,7 @@ async def test_the_last_of_several_hosts_that_fail_is_reported() -> None:
 async def test_idle_connections_are_kept_alive(store: SqlStore) -> None:
     """Firewalls drop a connection that is silent for minutes, and notify neither side."""
     idle = next(getattr(socket, name) for name in ("TCP_KEEPIDLE", "TCP_KEEPALIVE") if hasattr(socket, name))
-    for opened in (store._connections.appending(), store._connections.reading()):
+    for opened in (store._connections.single(), store._connections.reading()):
         async with opened as connection:
             channel = driver_of(connection)._transport.get_extra_info("socket")
             assert channel.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1

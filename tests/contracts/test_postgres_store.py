@@ -19,6 +19,7 @@ from sqlalchemy import text
 from rota.group.rows import RowChanges
 from rota.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailable
 from rota.storage import SqlStore, upgrade
+from rota.storage.append import append_to_postgres
 from rota.storage.connections import CLOSE_S
 from rota.storage.errors import store_errors
 from rota.storage.readers import opened
@@ -79,7 +80,7 @@ async def test_a_transactions_limits_do_not_change_the_session(postgres_url: str
     await store.open(SHARD_COUNT)
     async with store._reading() as connection:
         *reading, pid = (await connection.execute(text(LIMITS))).one()
-    async with store._connections.appending() as connection:
+    async with store._connections.single() as connection:
         *appending, same_pid = (await connection.execute(text(LIMITS))).one()
     await store.close()
 
@@ -94,7 +95,7 @@ async def test_a_database_that_answers_early_has_to_wait(postgres_server: Postgr
     await store.open(SHARD_COUNT)
 
     setting = "SELECT current_setting('synchronous_commit')"
-    async with store._connections.appending() as connection:
+    async with store._connections.single() as connection:
         assert await connection.scalar(text(setting)) == "on"
     assert await scalars(store, setting) == ["on"]
     await store.close()
@@ -109,23 +110,9 @@ async def test_a_command_waits_for_the_disk_too(postgres_server: PostgresServer,
         assert await connection.scalar(text("SELECT current_setting('synchronous_commit')")) == "on"
 
 
-async def test_a_warm_store_plans_no_usual_append_anew(store: SqlStore) -> None:
-    claim = await claim_one(store)
-    await store.warm_up()
-    plans = text("SELECT count(*), sum(custom_plans) FROM pg_prepared_statements WHERE statement LIKE 'WITH %'")
-    async with store._connections.appending() as connection:
-        before = (await connection.execute(plans)).one()
-
-    assert await store.append([a_batch(claim, rows=RowChanges(groups=[a_group()]))]) == []
-    assert await store.append([a_batch(claim, after=1, rows=RowChanges(offsets=[an_offset()]))]) == []
-
-    async with store._connections.appending() as connection:
-        assert (await connection.execute(plans)).one() == before == (9, 0)
-
-
 async def test_no_other_caller_gets_a_connection_for_appends(store: SqlStore) -> None:
     shown = []
-    async with store._connections.appending(), store._connections.appending() as second:
+    async with store._connections.single(), store._connections.single() as second:
         shown.append(await second.scalar(text("SHOW enable_seqscan")))
     async with AsyncExitStack() as opened:
         for _ in range(3):
@@ -133,23 +120,6 @@ async def test_no_other_caller_gets_a_connection_for_appends(store: SqlStore) ->
             shown.append(await connection.scalar(text("SHOW enable_seqscan")))
 
     assert shown == ["off", "on", "on", "on"]
-
-
-async def test_a_warm_up_writes_nothing_and_may_fail(
-    store: SqlStore, postgres_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = SqlStore(postgres_url, write_timeout_ms=200)
-    await other.open(SHARD_COUNT)
-    async with store._writing() as connection:
-        await connection.execute(text("LOCK TABLE rota.group_events IN ACCESS EXCLUSIVE MODE"))
-        async with asyncio.timeout(EVENTUALLY_S):
-            await other.warm_up()
-    assert "the first writes may take longer" in caplog.text
-    await other.warm_up()
-    await other.close()
-
-    for table in ("group_events", "groups", "members", "offsets"):
-        assert await scalars(store, f"SELECT shard_id FROM rota.{table}") == []
 
 
 async def test_an_append_that_waits_for_a_lock_ends_and_never_lands(store: SqlStore, postgres_url: str) -> None:
@@ -222,7 +192,7 @@ async def test_an_owner_paused_in_mid_transaction_locks_no_shard(store: SqlStore
     # A paused process does not watch its own deadlines, so this transaction has none: only the server can end it.
     transaction = store._connections.writing()
     connection = await transaction.__aenter__()
-    await store._connections.appender.append(connection, [a_batch(old)])
+    await append_to_postgres(connection, [a_batch(old)])
     taken = await claim_one(next_owner, "r-2")
     with pytest.raises(StoreUnavailable), store_errors():
         await transaction.__aexit__(None, None, None)
@@ -488,12 +458,10 @@ async def test_a_login_that_may_not_append_is_refused_at_the_start(
     for statement in (*TENANT, "REVOKE INSERT ON rota.offsets FROM tenant"):
         postgres_server.execute(statement, database=name)
     store = SqlStore(f"{host.replace('postgres@', 'tenant@')}/{name}")
-    await store.open(SHARD_COUNT)
 
     with pytest.raises(StoreRefused, match="permission denied for table offsets"):
-        await store.warm_up()
+        await store.open(SHARD_COUNT)
 
-    await store.close()
     postgres_server.execute("DROP OWNED BY tenant; DROP ROLE tenant", database=name)
 
 

@@ -58,11 +58,6 @@ _GATE = _tests(
     "a_session_of_rotas_own_role_is_terminated",
     "a_server_without_the_right_names_the_role_in_the_way",
 )
-_WARM_UPS = _tests(
-    "contracts/test_sqlite_store",
-    "commits_write_over_the_log_of_a_warm_store",
-    "a_warm_up_changes_nothing_and_may_fail",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +100,21 @@ ROOMS = {
         Room("fencing", _files("tests/fencing", "test_[kt]*.py")),
         Room(
             "storage",
-            (*_contracts("shard_store", "shard_rows", "pruning", "store_went_back"), *_WARM_UPS),
-            ("append_sqlite", "journal", "prune_plan", "pruning", "readers", "rows"),
+            _contracts("shard_store", "shard_rows", "pruning", "store_went_back"),
+            ("journal", "prune_plan", "pruning", "readers", "rows"),
             # A role belongs to the whole server, so a test that makes one runs there once.
             "not memory and not pgbouncer and not may_not_delete and (not postgres or pruning or postgres_refuses)",
         ),
         Room(
             "storage_leases",
-            (*_LEASES, *_contracts("postgres_arrays", "append_races"), *_ROWS),
+            (*_LEASES, *_contracts("append_races"), *_ROWS),
             ("bulk", "leases", "replicas"),
             "not memory and not pgbouncer",
         ),
         Room(
             "storage_appends",
             (*_contracts("append_races"), *_ROWS, *_APPENDS, *_GATE),
-            ("append", "append_postgres", "gate"),
+            ("append", "gate"),
             "not memory and not pgbouncer",
         ),
     )

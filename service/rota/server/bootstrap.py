@@ -79,7 +79,6 @@ async def open_services(
     _bound_process(settings.budgets, metrics)
     store = await _open_store(settings, metrics)
     try:
-        await store.warm_up()
         if store.went_back:
             metrics.store_went_back(settings.shard_count)
         embedded = isinstance(store.location, SqliteLocation)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from rota.replica.ports import StoreUnavailable
-from rota.storage.append import Appender
-from rota.storage.append_postgres import PostgresAppender, plan_once
-from rota.storage.append_sqlite import SqliteAppender
+from rota.replica.ports import ShardBatch, StoreRefused, StoreUnavailable
+from rota.storage.append import append_to_postgres, append_to_sqlite, plan_once
 from rota.storage.engine import (
-    KeptConnection,
+    KeptConnections,
     OneConnection,
     SqliteDrivers,
     is_behind_pooler,
@@ -29,6 +28,7 @@ from rota.storage.engine import (
 from rota.storage.errors import UPGRADE_HINT, sqlstate, store_errors
 from rota.storage.gate import NO_RIGHT, Gate, OnTerminated
 from rota.storage.partitions import create_partitions_ahead
+from rota.storage.schema import POSTGRES_SCHEMA
 from rota.storage.store_file import StoreFile
 from rota.storage.store_note import read_length, read_standing, recognise
 from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation
@@ -40,6 +40,10 @@ _SQLITE_READERS = 2
 _LOCK_TIMEOUT_MS = 100
 _MODE = "ISOLATION LEVEL READ COMMITTED READ WRITE"
 """Set explicitly, because a pooler may hand us a session with another value from its last user."""
+_NOT_WRITABLE = text(
+    "SELECT name FROM unnest(ARRAY['group_events', 'groups', 'members', 'offsets', 'topics', 'topics_revisions'])"
+    f" AS name WHERE NOT has_table_privilege('{POSTGRES_SCHEMA}.' || name, 'INSERT')"
+)
 CLOSE_S = 2.0
 """A server closes a connection at once when it is asked to. One that hangs is not waited for any longer."""
 
@@ -48,9 +52,6 @@ class Connections(Protocol):
     """Connections to one store. What the drivers raise comes through as it is."""
 
     dialect: str
-
-    @property
-    def appender(self) -> Appender: ...
 
     async def open(self) -> None: ...
 
@@ -66,8 +67,8 @@ class Connections(Protocol):
     def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """A transaction that is committed and durable when the block has ended without an exception."""
 
-    def appending(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """As `writing`, for the appender alone: BEGIN and COMMIT are left out where they are its own, or not needed."""
+    async def append(self, batches: Sequence[ShardBatch]) -> set[int]:
+        """Write the batches of the shards that pass the check, in a transaction; returns these shards."""
 
     def writing_anew(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """A transaction like that of `writing`, on a new connection, such as another process would open."""
@@ -81,8 +82,8 @@ class Connections(Protocol):
         Where it is not `isolated`, each statement may see a later snapshot than the one before it.
         """
 
-    async def warm_up(self) -> None:
-        """Have the first append take no longer than the later ones; it changes nothing."""
+    async def check_rights(self, connection: AsyncConnection) -> None:
+        """Raise `StoreRefused` if the login may not write a table of appends: the shard of each commit would fail."""
 
     async def maintain(self) -> None:
         """Upkeep that is due every few hours."""
@@ -92,7 +93,6 @@ class SqliteConnections:
     """One connection that writes, and a few that read beside it, on a file that no other service has open."""
 
     dialect = "sqlite"
-    appender = SqliteAppender()
 
     def __init__(self, path: Path, *, write_timeout_ms: int) -> None:
         self._path = path
@@ -141,17 +141,14 @@ class SqliteConnections:
         if (note := self._file.note) is not None:
             self._file.write_note(replace(note, length=await read_length(connection)), is_synced=False)
 
-    def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        return self._in_transaction()
-
     @asynccontextmanager
-    async def _in_transaction(self) -> AsyncIterator[AsyncConnection]:
-        async with self.appending() as connection, connection.begin():
+    async def writing(self) -> AsyncIterator[AsyncConnection]:
+        async with self._writer as connection, connection.begin():
             yield connection
 
-    def appending(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """A write counts only if the file of that name is still the one that was written."""
-        return self._writer
+    async def append(self, batches: Sequence[ShardBatch]) -> set[int]:
+        async with self._writer as connection:
+            return await append_to_sqlite(connection, batches)
 
     @asynccontextmanager
     async def writing_anew(self) -> AsyncIterator[AsyncConnection]:
@@ -169,9 +166,8 @@ class SqliteConnections:
     def reading(self, *, isolated: bool = True) -> AbstractAsyncContextManager[AsyncConnection]:  # noqa: ARG002
         return self._readers.begin()
 
-    async def warm_up(self) -> None:
-        async with self._writer as connection:
-            await self.appender.warm_up(connection)
+    async def check_rights(self, connection: AsyncConnection) -> None:
+        """The file was opened for writing."""
 
     async def maintain(self) -> None:
         """Note how the store stands. SQLite moves its log into the file by itself."""
@@ -185,7 +181,6 @@ class PostgresConnections:
     """A pool on Postgres, directly or through a pooler in transaction mode."""
 
     dialect = "postgresql"
-    appender = PostgresAppender()
 
     def __init__(
         self,
@@ -199,8 +194,7 @@ class PostgresConnections:
         self._write_timeout_ms = write_timeout_ms
         self._read_timeout_ms = read_timeout_ms
         self._engine: AsyncEngine | None = None
-        self._appending: KeptConnection | None = None
-        self._single: KeptConnection | None = None
+        self._kept: KeptConnections | None = None
         self._gate = Gate(self.writing, on_terminated)
 
     async def open(self) -> None:
@@ -213,9 +207,7 @@ class PostgresConnections:
             explicit_transactions=True,
         )
         if is_direct:
-            # Each has its own: statements are planned once for each connection.
-            self._appending = KeptConnection(self._engine, plan_once)
-            self._single = KeptConnection(self._engine)
+            self._kept = KeptConnections(self._engine, plan_once)
 
     async def _find_out_whether_direct(self) -> bool:
         probe = postgres_engine(self._location, explicit_transactions=True)
@@ -238,9 +230,8 @@ class PostgresConnections:
 
     async def _close(self) -> None:
         await self._gate.close()
-        for kept in (self._appending, self._single):
-            if kept is not None:
-                await kept.close()
+        if self._kept is not None:
+            await self._kept.close()
         engine, self._engine = self._engine, None
         if engine is not None:
             await engine.dispose()
@@ -252,17 +243,18 @@ class PostgresConnections:
         engine = postgres_engine(self._location, explicit_transactions=True)
         return postgres_transaction(engine, self._write_timeout_ms, mode=_MODE)
 
-    def appending(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        return self._gate.watched(self._appending.use() if self._appending is not None else self.writing())
+    async def append(self, batches: Sequence[ShardBatch]) -> set[int]:
+        with self._gate.watched():
+            async with self.single() as connection:
+                return await append_to_postgres(connection, batches)
 
     def single(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        return self._single.use() if self._single is not None else self.writing()
+        return self._kept.use() if self._kept is not None else self.writing()
 
-    async def warm_up(self) -> None:
-        """Not behind a pooler: the next transaction may have another session, without these plans."""
-        if self._appending is not None:
-            async with self._appending.use() as connection:
-                await self.appender.warm_up(connection)
+    async def check_rights(self, connection: AsyncConnection) -> None:
+        table = await connection.scalar(_NOT_WRITABLE)
+        if table is not None:
+            raise StoreRefused(f"the store refuses us: permission denied for table {table}")
 
     def reading(self, *, isolated: bool = True) -> AbstractAsyncContextManager[AsyncConnection]:
         mode = f"ISOLATION LEVEL {'REPEATABLE READ' if isolated else 'READ COMMITTED'} READ ONLY"

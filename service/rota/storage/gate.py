@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 
 from sqlalchemy import Row, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -65,22 +64,30 @@ class Gate:
         self._on_terminated = on_terminated
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def watched(self, transaction: AbstractAsyncContextManager[AsyncConnection]) -> _Append:
-        """The transaction of an append."""
-        return _Append(transaction, self._begin)
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """An append: if it takes longer than `PATIENCE_S`, sessions that hold its gate are terminated."""
+        ended = asyncio.Event()
+        timer = asyncio.get_running_loop().call_later(PATIENCE_S, self._begin, ended)
+        try:
+            yield
+        finally:
+            ended.set()
+            timer.cancel()
 
     async def close(self) -> None:
         """Wait for transactions in progress: they end by their timeout."""
         await asyncio.gather(*self._tasks)
 
-    def _begin(self, append: _Append) -> None:
-        task = asyncio.create_task(self._open(append))
+    def _begin(self, ended: asyncio.Event) -> None:
+        task = asyncio.create_task(self._open(ended))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _open(self, append: _Append) -> None:
+    async def _open(self, ended: asyncio.Event) -> None:
+        """Terminate holders until the append has ended."""
         try:
-            while append.is_under_way:
+            while not ended.is_set():
                 await self._terminate_holders()
                 await asyncio.sleep(PATIENCE_S / 2)
         except (SQLAlchemyError, OSError, TimeoutError) as error:
@@ -108,34 +115,3 @@ class Gate:
         _log.warning("a session that held the gate of a shard was terminated", extra=details)
         if self._on_terminated is not None:
             self._on_terminated(holder.role)
-
-
-class _Append:
-    """A transaction that calls a function if it takes longer than `PATIENCE_S`."""
-
-    __slots__ = ("_on_late", "_timer", "_transaction", "is_under_way")
-
-    def __init__(
-        self, transaction: AbstractAsyncContextManager[AsyncConnection], on_late: Callable[[_Append], None]
-    ) -> None:
-        self._transaction = transaction
-        self._on_late = on_late
-        self.is_under_way = True
-
-    async def __aenter__(self) -> AsyncConnection:
-        self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self._on_late, self)
-        try:
-            return await self._transaction.__aenter__()
-        except BaseException:
-            self._end()
-            raise
-
-    async def __aexit__(self, *raised: Any) -> bool | None:
-        try:
-            return await self._transaction.__aexit__(*raised)
-        finally:
-            self._end()
-
-    def _end(self) -> None:
-        self.is_under_way = False
-        self._timer.cancel()

@@ -105,21 +105,6 @@ class SqlStore:
     async def close(self) -> None:
         await self._connections.close()
 
-    async def warm_up(self) -> None:
-        """Have the first append take no longer than the later ones; it changes nothing. Without it they are right.
-
-        A store that does not answer is used without.
-
-        Raises:
-            StoreRefused: The login lacks a right that appends need.
-        """
-        try:
-            with store_errors():
-                async with asyncio.timeout(self._read_timeout_s):
-                    await self._connections.warm_up()
-        except StoreUnavailable as error:
-            _log.warning("the first writes may take longer: they were not prepared", extra={"error": str(error)})
-
     async def _maintain_at_once(self) -> None:
         """A store on Postgres serves without its upkeep; the note of an embedded one belongs to its opening."""
         try:
@@ -162,6 +147,7 @@ class SqlStore:
     async def _check_schema(self) -> None:
         async with self._reading() as connection:
             await check_schema(connection, self.location)
+            await self._connections.check_rights(connection)
 
     # --- replicas and leases --------------------------------------------------------------------
 
@@ -227,10 +213,9 @@ class SqlStore:
         check_batches(batches)
         if not batches:
             return []
-        # As `_writing` does, whose context would cost as much as the arguments of a small append.
         with store_errors(is_in_use=self._is_in_use):
-            async with asyncio.timeout(self._write_timeout_s), self._connections.appending() as connection:
-                written = await self._connections.appender.append(connection, batches)
+            async with asyncio.timeout(self._write_timeout_s):
+                written = await self._connections.append(batches)
         return [batch.shard_id for batch in batches if batch.shard_id not in written]
 
     async def side_commits(self, shard_ids: Sequence[int]) -> list[SideCommit]:

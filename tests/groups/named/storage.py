@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from rota.fencing import transactions
 from rota.runtime import coordinator, waiting
 from rota.runtime.host import ShardHost
-from rota.storage import SqlStore, append_postgres, gate, prune_plan, pruning
+from rota.storage import SqlStore, append, gate, prune_plan, pruning
 from rota.storage.engine import driver_of
 from tests.groups.planting import Patch, Plants
 
@@ -22,8 +22,8 @@ GENERATED = "tests/contracts/test_generated_races.py::test_what_waits_ends_as_on
 
 @PLANTS.named("faults B06", RACES + "test_a_change_of_a_group_waits_in_the_line_of_its_gate")
 def an_append_does_not_close_the_gate(patch: Patch) -> None:
-    append_postgres._statement.cache_clear()
-    patch(append_postgres, "_gate", lambda moved: moved)
+    append._statement.cache_clear()
+    patch(append, "_gate", lambda moved: moved)
 
 
 @PLANTS.named("faults B08", GATE + "test_a_session_of_rotas_own_role_is_terminated")
