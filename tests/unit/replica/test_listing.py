@@ -15,19 +15,6 @@ def groups(*group_ids: str, more: bool = False) -> ListReply:
     return ListReply(groups=tuple(ListedGroup(each, "Stable", "worker", 1, 1) for each in group_ids), more=more)
 
 
-def test_a_list_by_topic_waits_for_all_replicas_to_filter() -> None:
-    by_topic = ListGroups("default", topic="orders")
-    upgraded = Answer(ListReply(groups=groups("a").groups, topic="orders"), shards=(0,))
-    earlier = Answer(groups("b", "not-a-reader"), shards=(1,))
-    also_upgraded = Answer(ListReply(groups=groups("b").groups, topic="orders"), shards=(1,))
-
-    refused = page_of_all(by_topic, [upgraded, earlier], 2).reply
-    assert (refused.error, names(refused)) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, [])
-    listed = page_of_all(by_topic, [upgraded, also_upgraded], 2).reply
-    assert isinstance(listed, ListReply)
-    assert (names(listed), listed.topic) == (["a", "b"], "orders")
-
-
 def topics(*names: str, more: bool = False, version: str = "1") -> ListTopicsReply:
     return ListTopicsReply(topics=tuple(ListedTopic(each, 1) for each in names), more=more, version=version)
 
