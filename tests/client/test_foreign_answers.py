@@ -7,6 +7,7 @@ import gzip
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import pytest
@@ -44,6 +45,8 @@ FOREIGN = {
     "a wait that is no number": httpx.Response(503, headers={"retry-after": "9" * 5_000}),
 }
 """By name, what another program may answer."""
+
+NO_TOPICS: dict[str, Any] = {"next_page_token": None, "topics": [], "version": "1", "revision": 1, "epoch": 1}
 
 
 def replying(response: httpx.Response) -> HttpTransport:
@@ -160,7 +163,7 @@ async def test_a_call_is_not_repeated_for_long_where_no_rota_answers(status: int
     def answer(_request: httpx.Request) -> httpx.Response:
         nonlocal seen
         seen += 1
-        return httpx.Response(status) if seen < 3 else httpx.Response(200, json={"topics": [], "version": "1"})
+        return httpx.Response(status) if seen < 3 else httpx.Response(200, json=NO_TOPICS)
 
     transport = HttpTransport(["http://proxy.example"], inner=httpx.MockTransport(answer))
     async with Client(transport, client_id="c") as client:

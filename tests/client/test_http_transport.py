@@ -80,7 +80,7 @@ async def test_a_query_is_sent_as_one() -> None:
 
     def answer(request: httpx.Request) -> httpx.Response:
         seen.append(request.url)
-        return httpx.Response(200, json={"offsets": []})
+        return httpx.Response(200, json={"offsets": [], "revision": 1, "epoch": 1})
 
     await a_transport(answer).send(FetchOffsets("default", "g", (TopicPartitions("t", (0, 1)),)), timeout_ms=1_000)
     assert seen[0].params["topic"] == "t/0,1"

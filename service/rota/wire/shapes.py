@@ -269,10 +269,13 @@ class Shape:
         """The document of what a caller sends, without the names that the message leaves absent: the reader may be of
         an earlier release, and refuse a name that it does not know.
         """
-        written = zip(self.entries, self._values_of(message), self._written(message), strict=True)
-        said = {entry.name: to for entry, given, to in written if given is not None and given != entry.absent}
-        document: dict[str, Any] = msgspec.json.decode(_encode(said))
+        document: dict[str, Any] = msgspec.json.decode(_encode(self._named(message)))
         return document
+
+    def _named(self, message: Any) -> dict[str, Any]:
+        """The values of a message by their names, without those that it leaves absent."""
+        written = zip(self.entries, self._values_of(message), self._written(message), strict=True)
+        return {entry.name: to for entry, given, to in written if given is not None and given != entry.absent}
 
     def write(self, message: Any, *tail: Any, head: tuple[Any, ...] = ()) -> bytes:
         """The JSON text of a message of an open shape, with the values of `head` and `tail`."""
@@ -322,7 +325,6 @@ class Shape:
             namespace={"__post_init__": _checking(self.entries)} if self.closed else None,
             kw_only=self.closed,
             forbid_unknown_fields=self.closed,
-            omit_defaults=self.closed,
         )
         reads, writes = (
             tuple((at, convert) for at, convert in enumerate(each) if convert is not None)
@@ -340,7 +342,7 @@ class Shape:
             return self._message_of(body, values, {})
 
         def write(message: Any) -> Any:
-            return body.struct(**dict(zip(self.names, self._written(message), strict=True)))
+            return self._named(message) if self.closed else body.struct(*self._written(message))
 
         return _Codec(body.struct, read, write)
 

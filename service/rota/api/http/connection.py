@@ -515,24 +515,12 @@ class HttpConnection(HttpToolsProtocol):
 
 
 class _AnswerTransport:
-    """The transport of one answer to a request that may have a body. To close it waits for the rest of the request.
-
-    Its head, the first write, is sent with the second write: uvloop writes at once, so that each write is a system call
-    and wakes the reader. A client that waits for a sign before it sends its body gets each write at once.
-    """
+    """The transport of one answer to a request that may have a body. To close it waits for the rest of the request."""
 
     def __init__(self, connection: HttpConnection) -> None:
-        self._transport = connection.transport
-        self._head: bytes | None = b"" if connection.expect_100_continue else None
-        self.is_closing = self._transport.is_closing
+        transport = connection.transport
+        self.write, self.is_closing = transport.write, transport.is_closing
         self.close = connection.close_after_rest
-
-    def write(self, data: bytes) -> None:
-        if self._head is None:
-            self._head = data
-        else:
-            self._transport.write(self._head + data)
-            self._head = b""
 
 
 def certificate_of(tls: ssl.SSLObject) -> PeerCertificate | None:
