@@ -94,7 +94,7 @@ class Sender:
 
     def __init__(self, calls: MemberCalls, host: str, certificate: Caller | None) -> None:
         self._calls = calls
-        self._backend = calls.backend
+        self._backend, self._admission = calls.backend, calls.backend.admission
         self._host = host
         self._is_proxy = calls.proxies.trust(host)
         self._certificate = certificate
@@ -150,7 +150,7 @@ class Sender:
     def _answer(self, head: Head, body: bytes) -> Rendered | PendingAnswer | None:
         backend, operation = self._backend, CALLS[head.call].operation
         try:
-            backend.admission.admit_unread(head.call, *head.names.values())
+            self._admission.admit_unread(head.call, *head.names.values())
             request = _read(head, body, backend.limits)
             if isinstance(request, Batch):
                 return None
