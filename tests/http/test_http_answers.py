@@ -49,19 +49,6 @@ async def connection() -> AsyncIterator[tuple[HttpConnection, Wire]]:
     protocol.connection_lost(None)
 
 
-async def test_an_answer_is_one_write(connection: tuple[HttpConnection, Wire]) -> None:
-    protocol, wire = connection
-
-    for _ in range(2):
-        protocol.data_received(f"{REQUEST}\r\n{{}}".encode())
-        async with asyncio.timeout(5):
-            written = await wire.writes.get()
-
-        assert written.startswith(b"HTTP/1.1 ")
-        assert written.endswith(b"}")
-        assert wire.writes.empty()
-
-
 async def test_who_asks_before_sending_a_body_is_answered_first(connection: tuple[HttpConnection, Wire]) -> None:
     protocol, wire = connection
 
