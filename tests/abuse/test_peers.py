@@ -11,11 +11,12 @@ import pytest
 import pytest_asyncio
 
 from rota.api.peer.client import GrpcPeers
-from rota.api.peer.methods import CALL, MAX_MESSAGE_BYTES
+from rota.api.peer.messages import EXCHANGE, MAX_MESSAGE_BYTES
 from rota.protocol.messages import ListTopics
+from rota.replica.ports import Answer
 from rota.replica.ports import Replica as AnotherReplica
-from rota.runtime.forwarding import PeerUnreachable
 from tests.abuse.target import DEADLINE_S, Target
+from tests.support.peers import asked
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Processes
@@ -45,12 +46,8 @@ class Replica(Target):
         peers = GrpcPeers(lambda: [SECRET])
         peer = AnotherReplica("r", "http://r", f"{HOST}:{self.peer_port}")
         async with asyncio.timeout(DEADLINE_S):
-            while True:
-                try:
-                    await peers.call(peer, ListTopics("default"))
-                    break
-                except PeerUnreachable:
-                    await asyncio.sleep(0.1)
+            while not isinstance(await asked(peers, peer, ListTopics("default")), Answer):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
         await peers.close()
 
 
@@ -76,7 +73,7 @@ async def test_unfinished_calls_of_strangers_take_no_memory(connections: int, re
     async with replica.unharmed(MOST_MIB, f"{CALLS} calls of 64 MiB that lack a byte, on {connections} connections"):
         async with strangers(replica, connections) as opened:
             for number in range(CALLS):
-                opened[number % connections].begin(CALL, MAX_MESSAGE_BYTES, ALL_BUT_ONE)
+                opened[number % connections].begin(EXCHANGE, MAX_MESSAGE_BYTES, ALL_BUT_ONE)
             await asyncio.gather(*(raw.until_ended(CALLS // connections) for raw in opened))
         await replica.answers_a_peer()
 
@@ -95,15 +92,15 @@ async def flood(raw: RawHttp2, attack: str) -> None:
     for number in range(FRAMES):
         match attack:
             case "calls":
-                raw.begin(CALL, len(SMALL), SMALL)
+                raw.begin(EXCHANGE, len(SMALL), SMALL)
             case "pings":
                 raw.send(PING, 0, 0, number.to_bytes(8, "big"))
             case "settings":
                 raw.send(SETTINGS, 0, 0, struct.pack(">HI", 4, number))
             case "resets":
-                raw.send(RESET, 0, raw.head(CALL), bytes(4))
+                raw.send(RESET, 0, raw.head(EXCHANGE), bytes(4))
             case "metadata":
-                raw.head(CALL, {f"x-{each}": "x" * 100 for each in range(100)})
+                raw.head(EXCHANGE, {f"x-{each}": "x" * 100 for each in range(100)})
             case "continuations":
                 raw.send(CONTINUATION if number else HEADERS, 0, 1, A_FIELD * 100)
         if number % 100 == 0:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from rota.api.peer.messages import Asked, pack_asked, read_request, unpack
 from rota.protocol import messages as m
 from rota.v1 import admin_pb2
-from rota.wire.envelopes import pack_request, unpack_request
 from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer
 from tests.grpc.clients import admin
 
@@ -111,4 +111,4 @@ async def test_nobody_can_sign_with_another_name(service: Service) -> None:
 async def test_the_signature_travels_to_the_owner_of_the_shard() -> None:
     signed = m.DeleteGroup("n", "g", "why", m.Act("token:ci", "note", "10.0.0.7"))
 
-    assert unpack_request(pack_request(signed)) == signed
+    assert read_request(unpack(Asked, pack_asked(1, signed))) == signed

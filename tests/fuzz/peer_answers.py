@@ -1,11 +1,11 @@
-"""Answers of a peer that are nearly what a replica sends: to calls, to heartbeats, to commits, and to watches."""
+"""Answers of a peer that are nearly what a replica sends: to calls and to watches."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 from typing import Any
@@ -14,28 +14,26 @@ import grpc
 import msgspec
 
 from rota.api.peer.client import GrpcPeers
-from rota.api.peer.methods import CALL, HEARTBEATS, HELD, RELEASED, SERVICE, TOPICS_CHANGED, WATCH
+from rota.api.peer.messages import SERVICE, Asked, pack, unpack
 from rota.protocol.calls import REPLY_OF
 from rota.protocol.errors import NotInJournal
 from rota.protocol.messages import (
-    CommitOffsets,
     Heartbeat,
     HeartbeatMany,
     HeartbeatManyReply,
-    HeartbeatReply,
     MemberHeartbeat,
 )
 from rota.replica.forwarding import NoAnswer
 from rota.replica.ports import Answer, JournalEvent, Replica, ShardOwner
-from rota.runtime.forwarding import PeerUnreachable
-from rota.wire.envelopes import Packed, pack, pack_answers
 from rota.wire.replies import encode_reply
 from tests.fuzz.campaign import Broken, Target
-from tests.fuzz.mutations import as_json, as_messages, mutated, mutated_document
+from tests.fuzz.mutations import as_messages, mutated, mutated_document
 from tests.fuzz.peers import a_message
+from tests.support.peers import asked
 
 EVENT = JournalEvent(1, 0, "default", "g1", 1, "rebalance_started", "a member joined", {"cause": "x"}, 1)
 BEATS = (Heartbeat("default", "g1", "m", 1), HeartbeatMany("default", "g1", (MemberHeartbeat("m", 1),)))
+HELD, WATCH = "held", "watch"
 REFUSALS: tuple[Any, ...] = ([3, 5], [9, 1, 4, "abc"], ["x", None], [], {}, [1], [1, 2, 3], [1, 2, 3, "a", 5])
 
 
@@ -52,10 +50,7 @@ class PeerAnswerFuzzer:
 
     async def _start(self) -> None:
         self._server = grpc.aio.server()
-        unary: Any = grpc.unary_unary_rpc_method_handler(self._answer)
-        methods = {name.rpartition("/")[2]: unary for name in (CALL, HEARTBEATS, HELD, RELEASED, TOPICS_CHANGED)}
-        methods[WATCH.rpartition("/")[2]] = grpc.unary_stream_rpc_method_handler(self._events)
-        self._server.add_registered_method_handlers(SERVICE, methods)
+        methods: Any = {"Exchange": grpc.stream_stream_rpc_method_handler(self._exchange)}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
         port = self._server.add_insecure_port("127.0.0.1:0")
         await self._server.start()
@@ -68,24 +63,18 @@ class PeerAnswerFuzzer:
 
     def play(self, random: Random) -> None:
         self._random = random
-        self._runner.run(random.choice((self._call, self._call, self._submit, self._watch, self._notify, self._held))())
+        self._runner.run(random.choice((self._call, self._call, self._watch, self._notify, self._held))())
 
     async def _call(self) -> None:
-        request = self._asked = a_message(self._random, self._random.choice(list(REPLY_OF)))
-        try:
-            self._check(request, await self._peers.call(self._peer, request))
-        except PeerUnreachable:
-            return
-
-    async def _submit(self) -> None:
-        request = self._asked = self._random.choice((*BEATS, CommitOffsets("default", "g1", 1, (), "m")))
-        outcomes: asyncio.Queue[Answer | NoAnswer] = asyncio.Queue()
-        self._peers.submit(self._peer, request, outcomes.put_nowait)
-        outcome = await outcomes.get()
+        random = self._random
+        request = random.choice((*BEATS, a_message(random, random.choice(list(REPLY_OF)))))
+        self._asked = request
+        outcome = await asked(self._peers, self._peer, request)
         if not isinstance(outcome, NoAnswer):
             self._check(request, outcome)
 
     async def _watch(self) -> None:
+        self._asked = WATCH
         try:
             async for event in self._peers.watch(self._peer, "default", "g1", 0):
                 if (type(event.epoch), type(event.seq), type(event.payload)) != (int, int, dict):
@@ -95,6 +84,7 @@ class PeerAnswerFuzzer:
                 raise Broken(f"{refusal!r}") from refusal
 
     async def _notify(self) -> None:
+        self._asked = None
         await self._peers.notify_released([self._peer])
         await self._peers.notify_topics_changed([self._peer], ["default"])
 
@@ -114,30 +104,26 @@ class PeerAnswerFuzzer:
 
     # --- the peer ----------------------------------------------------------------------------------
 
-    async def _answer(self, _data: bytes, _context: Any) -> bytes:
-        return self._sent(self._right())
+    async def _exchange(self, _requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        while isinstance(data := await context.read(), bytes):
+            for each in unpack(list[Asked], data):
+                await context.write(self._sent(self._right(each)))
+                if self._random.random() < 0.9:
+                    await context.write(pack([[each.number, None, "no answer that can be read"]]))
+                else:
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
 
-    async def _events(self, _data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
-        for _ in range(self._random.choice((0, 1, 3))):
-            yield self._sent(pack(EVENT))
-        if self._random.random() < 0.5:
-            refusal = as_json(self._random.choice(REFUSALS)).decode()
-            code = self._random.choice((grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.UNKNOWN))
-            await context.abort(code, refusal[: self._random.choice((1, 1_000))])
-
-    def _right(self) -> bytes:
-        random, request = self._random, self._asked
+    def _right(self, each: Asked) -> bytes:
+        random, request, number = self._random, self._asked, each.number
+        if request == WATCH:
+            events: list[Any] = [[number, [EVENT]] for _ in range(random.choice((0, 1, 3)))]
+            return pack([*events, [number, random.choice(([], [None, random.choice(REFUSALS)]))]])
         if request is None:
-            return pack(None)
+            return pack([[number, None]])
         if request == HELD:
-            return pack([random.choice((0, 1, 2))] * random.choice((0, 1, 2)))
-        if isinstance(request, Heartbeat | HeartbeatMany):
-            kinds = [
-                random.choice((HeartbeatReply, REPLY_OF[type(request)])) for _ in range(random.choice((0, 1, 1, 2)))
-            ]
-            return pack_answers([Packed(a_message(random, kind), 1, 1, "") for kind in kinds])
+            return pack([[number, [random.choice((0, 1, 2))] * random.choice((0, 1, 2))]])
         kind = REPLY_OF[type(request)] if random.random() < 0.7 else random.choice(list(REPLY_OF.values()))
-        return pack(Packed(a_message(random, kind), 1, 1, "", (1, 2)))
+        return pack([[number, [a_message(random, kind), 1, 1, "", [1, 2]]]])
 
     def _sent(self, data: bytes) -> bytes:
         if self._random.random() < 0.6:
@@ -153,4 +139,4 @@ def opened() -> Iterator[PeerAnswerFuzzer]:
         runner.run(fuzzer.end())
 
 
-PEER_ANSWERS = Target("peer_answers", "answers of a peer: to calls, heartbeats, commits and watches", opened)
+PEER_ANSWERS = Target("peer_answers", "answers of a peer: to calls and to watches", opened)

@@ -1,4 +1,4 @@
-"""The port for other replicas: envelopes that are nearly what a replica sends, with the secret and without it."""
+"""The port for other replicas: requests that are nearly what a replica sends, with the secret and without it."""
 
 from __future__ import annotations
 
@@ -6,25 +6,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from random import Random
+from threading import Event
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import grpc
 import msgspec
 
-from rota.api.peer.methods import CALL, HEARTBEATS, HELD, RELEASED, TOPICS_CHANGED, WATCH, Claims, Watch
+from rota.api.peer.messages import (
+    CANCEL,
+    EXCHANGE,
+    MORE,
+    Answered,
+    Claims,
+    Released,
+    TopicsChanged,
+    Watch,
+    pack,
+    pack_asked,
+    unpack,
+)
 from rota.api.peer.secret import shown
 from rota.protocol.calls import REPLY_OF
 from rota.protocol.messages import Heartbeat
-from rota.wire.envelopes import pack, pack_heartbeats
 from tests.fuzz.campaign import Broken, Target
 from tests.fuzz.mutations import as_messages, mutated, mutated_document
 from tests.fuzz.served import HOST, SECRET, Served
 
 CALL_S = 30.0
-WATCH_S = 0.1
+LAST = 2**40
+"""The number of a request that each stream ends with."""
 OUR_FAULT = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.DATA_LOSS)
-_METHODS = (CALL, CALL, CALL, HEARTBEATS, HELD, RELEASED, TOPICS_CHANGED, WATCH)
 _TEXTS = ("default", "g1", "g2", "i1", "", "range", "x")
 _NUMBERS = (-1, 0, 1, 2, 10_000)
 
@@ -63,50 +75,62 @@ class PeerFuzzer:
         self._channel = channel
 
     def play(self, random: Random) -> None:
-        method, knows = random.choice(_METHODS), random.random() < 0.9
-        data = _sent(random, method)
-        metadata = shown([SECRET]) if knows else random.choice(((), shown(["wrong"]), shown([""])))
-        code = self._code(method, data, metadata, WATCH_S if knows and method == WATCH else CALL_S)
+        knows = random.random() < 0.9
+        sent = _sent(random)
+        code = self._code(sent, shown([SECRET]) if knows else random.choice(((), shown(["wrong"]), shown([""]))))
         if code in OUR_FAULT:
-            raise Broken(f"{code} to {method} {data[:2_000]!r}")
+            raise Broken(f"{code} to {sent[:2_000]!r}")
         if not knows and code is not grpc.StatusCode.UNAUTHENTICATED:
-            raise Broken(f"{code} without the secret to {method}")
+            raise Broken(f"{code} without the secret")
 
-    def _code(self, method: str, data: bytes, metadata: Any, timeout_s: float) -> grpc.StatusCode:
+    def _code(self, sent: bytes, metadata: Any) -> grpc.StatusCode:
         channel: Any = self._channel
+        ended = Event()
+        stream = channel.stream_stream(EXCHANGE)(_until(ended, sent), metadata=metadata, timeout=CALL_S)
         try:
-            if method == WATCH:
-                for _ in channel.unary_stream(WATCH)(data, metadata=metadata, timeout=timeout_s):
-                    pass
-            else:
-                channel.unary_unary(method)(data, metadata=metadata, timeout=timeout_s)
+            for data in stream:
+                for answer in unpack(list[Answered], data):
+                    if answer.failure.startswith("an internal error"):
+                        raise Broken(f"{answer.failure} to {sent[:2_000]!r}")
+                    if answer.number == LAST:
+                        return grpc.StatusCode.OK
         except grpc.RpcError as error:
             return error.code()
-        return grpc.StatusCode.OK
+        finally:
+            ended.set()
+            stream.cancel()
+        raise Broken(f"the stream ended after {sent[:2_000]!r}")
 
 
-def _sent(random: Random, method: str) -> bytes:
-    data = _well_formed(random, method)
+def _until(ended: Event, sent: bytes) -> Iterator[bytes]:
+    yield sent
+    yield b"\x91" + pack_asked(LAST, Released())
+    ended.wait()
+
+
+def _sent(random: Random) -> bytes:
+    document = [_request(random, number) for number in range(random.choice((0, 1, 1, 1, 5)))]
+    data = pack(document)
     if random.random() < 0.6:
         data = as_messages(mutated_document(random, msgspec.msgpack.decode(data)))
     return mutated(random, data) if random.random() < 0.3 else data
 
 
-def _well_formed(random: Random, method: str) -> bytes:
-    match method:
-        case str() if method == CALL:
-            kind = random.choice([kind for pair in REPLY_OF.items() for kind in pair])
-            return pack([kind.__name__, a_message(random, kind)])
-        case str() if method == HEARTBEATS:
-            return pack_heartbeats([a_message(random, Heartbeat) for _ in range(random.choice((0, 1, 5)))])
-        case str() if method == HELD:
-            return pack(Claims("r", {0: 1, 3: 2}))
-        case str() if method == TOPICS_CHANGED:
-            return pack(["default", "n1"])
-        case str() if method == WATCH:
-            return pack(Watch("default", "g1", 0))
+def _request(random: Random, number: int) -> tuple[object, ...]:
+    match random.randrange(8):
+        case 0:
+            return number, "Heartbeat", a_message(random, Heartbeat), "00-trace"
+        case 1:
+            return number, "Claims", Claims("r", {0: 1, 3: 2})
+        case 2:
+            return number, "TopicsChanged", TopicsChanged(["default", "n1"])
+        case 3:
+            return number, "Watch", Watch("default", "g1", 0)
+        case 4:
+            return random.choice((number - 1, 77)), random.choice((CANCEL, MORE)), None
         case _:
-            return pack(None)
+            kind = random.choice([kind for pair in REPLY_OF.items() for kind in pair])
+            return number, kind.__name__, a_message(random, kind)
 
 
 @contextmanager
@@ -115,4 +139,4 @@ def opened() -> Iterator[PeerFuzzer]:
         yield PeerFuzzer(served, channel)
 
 
-PEERS = Target("peers", "the peer port: envelopes, heartbeats, news and watches, with and without the secret", opened)
+PEERS = Target("peers", "the peer port: requests, notifications and watches, with and without the secret", opened)

@@ -16,17 +16,17 @@ from cryptography import x509
 from rota.access import certificates
 from rota.api.grpc import server as grpc_server
 from rota.api.http import connection
-from rota.api.peer import client, heartbeats
+from rota.api.peer import client, messages
 from rota.group import join, shard
 from rota.group.journal import decode_entry
 from rota.liveness import redis as redis_store
 from rota.protocol.calls import REPLY_OF
 from rota.protocol.limits import Limits
-from rota.protocol.messages import JoinGroup, JoinReply
+from rota.protocol.messages import Heartbeat, JoinGroup, JoinReply
 from rota.replica.ports import JournalEvent
 from rota.server.access import issuers
 from rota.storage import verify
-from rota.wire import envelopes, rejections
+from rota.wire import rejections
 from tests.fuzz.watch import MOST_CPU_S, MOST_GROWTH_MIB
 from tests.groups.planting import Patch, Patching, Planted, while_planted
 
@@ -144,10 +144,10 @@ def a_fold_that_is_never_forgotten(patch: Patch) -> None:
     patch(verify.JournalFold, "compare", compare)
 
 
-@plant("peers", "AttributeError")
+@plant("peers", "an internal error")
 def a_reply_that_is_taken_for_a_request(patch: Patch) -> None:
     every_kind = {kind.__name__: kind for pair in REPLY_OF.items() for kind in pair}
-    patch(envelopes, "_REQUESTS", every_kind)
+    patch(messages, "_KINDS", every_kind)
 
 
 @plant("redis", "UnicodeDecodeError")
@@ -161,16 +161,20 @@ def an_answer_that_is_read_outside_of_the_guard(patch: Patch) -> None:
 
 
 @plant("peer_answers", "Answer(")
-def a_reply_to_another_kind_of_call(patch: Patch) -> None:
-    patch(heartbeats, "check_kind", lambda request, answer: None)
+def an_answer_that_is_read_as_one_to_another_call(patch: Patch) -> None:
+    genuine = messages.read_answer
+    patch(client, "read_answer", lambda request, body: genuine(Heartbeat("n", "g", "m", 1), body))
 
 
 @plant("peer_answers", "JournalEvent(")
 def an_event_without_checked_types(patch: Patch) -> None:
-    genuine = envelopes.unpack
+    genuine = messages.unpack
 
     def unpack(kind: Any, data: bytes) -> Any:
-        return kind(**msgspec.msgpack.decode(data)) if kind is JournalEvent else genuine(kind, data)
+        if kind is not messages.Watched:
+            return genuine(kind, data)
+        document = msgspec.msgpack.decode(data)
+        return messages.Watched(JournalEvent(**document[0]) if document and document[0] else None)
 
     patch(client, "unpack", unpack)
 

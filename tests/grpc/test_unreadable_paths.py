@@ -11,38 +11,39 @@ import grpc
 import pytest
 
 from rota.api.grpc.server import GrpcServer
-from rota.api.peer.methods import RELEASED
-from rota.api.peer.secret import shown
+from rota.api.peer.client import GrpcPeers
 from rota.api.peer.server import PeerServer
+from rota.protocol.messages import ListTopics
+from rota.replica.ports import Replica
 from rota.runtime.coordinator import LocalCoordinator
 from tests.fuzz.http2 import PREFACE, a_head
+from tests.support.peers import answered
 
 SECRET = "a secret of the replicas"
 CHECK = "/grpc.health.v1.Health/Check"
 
 
 @asynccontextmanager
-async def a_port(kind: str, coordinator: LocalCoordinator) -> AsyncIterator[tuple[int, str]]:
-    """A port, and a method that its server answers."""
+async def a_port(kind: str, coordinator: LocalCoordinator) -> AsyncIterator[int]:
     if kind == "grpc":
         server = GrpcServer(coordinator)
         await server.start("127.0.0.1")
         try:
-            yield int(server.address.rpartition(":")[2]), CHECK
+            yield int(server.address.rpartition(":")[2])
         finally:
             await server.stop(0)
     else:
         peer = PeerServer(coordinator, "127.0.0.1", secrets=lambda: [SECRET])
         await peer.start()
         try:
-            yield peer.port, RELEASED
+            yield peer.port
         finally:
             await peer.stop()
 
 
 @pytest.mark.parametrize("kind", ["grpc", "peer"])
 async def test_a_server_outlives_an_unreadable_path(kind: str, coordinator: LocalCoordinator) -> None:
-    async with a_port(kind, coordinator) as (port, method):
+    async with a_port(kind, coordinator) as port:
         for path in (b"/a\xff/b", b"\xff", b"/" + b"\xc3" * 100):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(PREFACE + a_head(1, path))
@@ -51,9 +52,18 @@ async def test_a_server_outlives_an_unreadable_path(kind: str, coordinator: Loca
             writer.close()
 
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            call: Any = channel.unary_unary(method)
-            await call(b"", metadata=shown([SECRET]), timeout=30)
+            await is_answered(kind, port, channel)
             for unknown in ("/rota.v1.GroupCoordinator/NoSuch", "/no.such/Method"):
-                call = channel.unary_unary(unknown)
+                call: Any = channel.unary_unary(unknown)
                 with pytest.raises(grpc.aio.AioRpcError, match="UNIMPLEMENTED"):
                     await call(b"", timeout=30)
+
+
+async def is_answered(kind: str, port: int, channel: grpc.aio.Channel) -> None:
+    if kind == "grpc":
+        check: Any = channel.unary_unary(CHECK)
+        await check(b"", timeout=30)
+        return
+    peers = GrpcPeers(lambda: [SECRET])
+    await answered(peers, Replica("r", "http://r", f"127.0.0.1:{port}"), ListTopics("default"))
+    await peers.close()

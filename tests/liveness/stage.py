@@ -19,10 +19,18 @@ from rota.protocol.messages import (
     Request,
     SyncGroup,
 )
-from rota.replica.forwarding import NoAnswer, Submitted
-from rota.replica.ports import Answer, JournalEvent, Renewal, Replica, ShardClaim, ShardOwner, StoreUnavailable
+from rota.replica.forwarding import NoAnswer
+from rota.replica.ports import (
+    Answer,
+    Cancel,
+    JournalEvent,
+    Renewal,
+    Replica,
+    ShardClaim,
+    ShardOwner,
+    StoreUnavailable,
+)
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.forwarding import PeerUnreachable
 from rota.runtime.routing import RoutedCoordinator
 from rota.testing.memory import MemoryStore, MemoryTables
 from tests.client.virtual_time import LoopClock
@@ -107,22 +115,16 @@ class _Wires:
         self._fleet = fleet
         self._asked: set[asyncio.Task[None]] = set()
 
-    async def call(self, peer: Replica, request: Request) -> Answer:
-        local = self._fleet.up.get(peer.replica_id)
-        if local is None or self._fleet.is_cut:
-            raise PeerUnreachable("no way there")
-        return await local.call(request)
-
-    def submit(self, peer: Replica, request: Submitted, done: Callable[[Answer | NoAnswer], None]) -> None:
+    def submit(self, peer: Replica, request: Request, done: Callable[[Answer | NoAnswer], None]) -> Cancel:
         async def ask() -> None:
-            try:
-                done(await self.call(peer, request))
-            except PeerUnreachable as error:
-                done(NoAnswer(str(error)))
+            local = self._fleet.up.get(peer.replica_id)
+            is_reached = local is not None and not self._fleet.is_cut
+            done(await local.call(request) if local is not None and is_reached else NoAnswer("no way there"))
 
         task = asyncio.get_running_loop().create_task(ask())
         self._asked.add(task)
         task.add_done_callback(self._asked.discard)
+        return task.cancel
 
     async def watch(
         self, peer: Replica, namespace: str, group_id: str, after_revision: int | None

@@ -12,9 +12,8 @@ from rota.observability.causes import drop_cause, rebalance_cause
 from rota.observability.metrics import Metrics
 from rota.protocol.messages import Heartbeat, JoinReply, LeaveGroup, LeavingMember, Protocol, PutTopic, SyncGroup
 from rota.replica.forwarding import NoAnswer
-from rota.replica.ports import Answer, JournalEvent, Replica, ShardOwner
+from rota.replica.ports import Answer, Cancel, JournalEvent, Replica, ShardOwner
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.forwarding import PeerUnreachable
 from rota.server.health import HealthCheck
 from rota.server.telemetry import ServerTelemetry
 from rota.testing.memory import MemoryTables
@@ -179,16 +178,13 @@ def test_a_dropped_shard_has_a_cause() -> None:
 class _DeafPeers:
     """Peers that never answer."""
 
-    async def call(self, peer: Replica, request: object) -> Answer:
-        raise PeerUnreachable("gone")
-
-    def submit(self, peer: Replica, request: object, done: Callable[[Answer | NoAnswer], None]) -> None:
-        done(NoAnswer("gone"))
+    def submit(self, peer: Replica, request: object, done: Callable[[Answer | NoAnswer], None]) -> Cancel:
+        return asyncio.get_running_loop().call_soon(done, NoAnswer("gone")).cancel
 
     def watch(
         self, peer: Replica, namespace: str, group_id: str, after_revision: int | None
     ) -> AsyncIterator[JournalEvent]:
-        raise PeerUnreachable("gone")
+        raise NotImplementedError
 
     async def held(self, owners: object) -> set[int]:
         return set()

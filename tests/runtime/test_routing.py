@@ -90,7 +90,7 @@ async def a_replica(
         forward=forward,
         liveness=liveness,
     )
-    server = PeerServer(local, "127.0.0.1")
+    server = PeerServer(local, "127.0.0.1", is_open=True)
     local.reached_at(peer_address=f"127.0.0.1:{server.port}")
     await server.start()
     try:

@@ -14,8 +14,6 @@ from rota.protocol.messages import Heartbeat, HeartbeatMany, Request, parks_for_
 from rota.replica import forwarding as step
 from rota.replica.forwarding import (
     DRAINING,
-    FORWARDED_AT_ONCE,
-    ForwardedAtOnce,
     Forwarding,
     NoAnswer,
     Step,
@@ -33,18 +31,14 @@ UNREACHABLE = "UNREACHABLE"
 logger = logging.getLogger(__name__)
 
 
-class PeerUnreachable(Exception):
-    """The peer did not answer. Whether it acted on the request is not known."""
-
-
 class Peers(Protocol):
     """The other replicas, over one connection each."""
 
-    async def call(self, peer: Replica, request: Request) -> Answer:
-        """Ask a peer about a shard of its own; raises `PeerUnreachable`."""
+    def submit(self, peer: Replica, request: Request, done: Callable[[Answer | NoAnswer], None]) -> Cancel:
+        """Ask a peer about a shard of its own; `done` gets the outcome, once, and after this has returned.
 
-    def submit(self, peer: Replica, request: ForwardedAtOnce, done: Callable[[Answer | NoAnswer], None]) -> None:
-        """As `call` for a request that does not wait, as a rule without a task; `done` gets the outcome, once."""
+        The result cancels the request at the peer: then there is no outcome.
+        """
 
     def watch(
         self, peer: Replica, namespace: str, group_id: str, after_revision: int | None
@@ -88,7 +82,8 @@ class Forwarder:
         self._submit = submit
         self._record = record
         self._on_forwarded = on_forwarded
-        self._waiting: dict[asyncio.Timeout, None] = {}
+        self._parked: dict[object, tuple[Cancel, Callable[[NoAnswer], None]]] = {}
+        """Calls that may wait at peers for long: how each is cancelled there, and the receiver of its outcome."""
         self._finishing: set[asyncio.Future[None]] = set()
 
     async def call(self, request: Request) -> Answer:
@@ -108,33 +103,18 @@ class Forwarder:
         return await self._carry_out(forwarding.go_on(request, answer, asked_ms, _now_ms()))
 
     def submit(self, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
-        """As `call`, without a task where the first answer is final: this replica's, or a peer's to `ForwardedAtOnce`.
+        """As `call`, without a task where the first answer is final.
 
         `done` gets the answer, unless the call parks and is cancelled before.
         """
         shard_id = self._forwarding.shard_of(request)
         peer = self._forwarding.owner_elsewhere(shard_id)
+        call = _Submitted(self, self._forwarding, request, done)
         if peer is None:
-            call = _CallHere(self, request, done)
             self._submit(shard_id, request, call)
-            return None if call.is_answered or not parks_for_ms(request) else call.cancel
-        do = self._forwarding.route_to(peer, request)
-        if isinstance(do, step.AskPeer) and not do.parks and isinstance(request, FORWARDED_AT_ONCE):
-            self.peers.submit(do.peer, request, partial(self._peer_answered, do, done))
-            return None
-        going_on = self._finish(request, partial(self.call, request), done)
-        return going_on.cancel if parks_for_ms(request) else None
-
-    def _peer_answered(self, asked: step.AskPeer, done: Callable[[Answer], None], outcome: Answer | NoAnswer) -> None:
-        if isinstance(outcome, NoAnswer):
-            self._on_forwarded(UNREACHABLE)
-            outcome = self._forwarding.answer_of(asked, outcome)
         else:
-            self._on_forwarded(outcome.reply.error)
-        if self.is_final(outcome):
-            done(outcome)
-        else:
-            self.go_on(asked.request, outcome, 0, done)
+            call.ask(peer)
+        return None if call.is_answered or not parks_for_ms(request) else call.cancel
 
     def is_final(self, answer: Answer) -> bool:
         """See `Forwarding.is_final`."""
@@ -155,8 +135,10 @@ class Forwarder:
 
     def drain(self) -> None:
         """End calls that this replica's clients have parked at peers."""
-        for waiting in self._waiting:
-            waiting.reschedule(asyncio.get_running_loop().time())
+        parked, self._parked = self._parked, {}
+        for cancel, done in parked.values():
+            cancel()
+            done(NoAnswer(DRAINING))
 
     def _finish(
         self, request: Request, work: Callable[[], Awaitable[Answer]], done: Callable[[Answer], None]
@@ -195,49 +177,73 @@ class Forwarder:
         return None
 
     async def _ask_peer(self, do: step.AskPeer) -> Answer | NoAnswer:
+        outcome: asyncio.Future[Answer | NoAnswer] = asyncio.get_running_loop().create_future()
+        cancel = self.ask(do, outcome.set_result)
         try:
-            answer = await self._called(do)
-        except PeerUnreachable as error:
-            self._on_forwarded(UNREACHABLE)
-            return NoAnswer(str(error))
-        except TimeoutError:
-            return NoAnswer(DRAINING)
-        self._on_forwarded(answer.reply.error)
-        return answer
+            return await outcome
+        finally:
+            cancel()
 
-    async def _called(self, do: step.AskPeer) -> Answer:
-        """Raises `PeerUnreachable`, and `TimeoutError` where this replica drains."""
+    def ask(self, do: step.AskPeer, done: Callable[[Answer | NoAnswer], None]) -> Cancel:
+        """Ask a peer; `done` gets the outcome, unless the result is called before."""
         if not do.parks:
-            return await self.peers.call(do.peer, do.request)
-        async with asyncio.timeout(None) as waiting:
-            self._waiting[waiting] = None
-            try:
-                return await self.peers.call(do.peer, do.request)
-            finally:
-                del self._waiting[waiting]
+            return self.peers.submit(do.peer, do.request, partial(self._count, done))
+        key = object()
+
+        def settle(outcome: Answer | NoAnswer) -> None:
+            if self._parked.pop(key, None) is not None:
+                self._count(done, outcome)
+
+        def cancel() -> None:
+            if self._parked.pop(key, None) is not None:
+                there()
+
+        there = self.peers.submit(do.peer, do.request, settle)
+        self._parked[key] = there, done
+        return cancel
+
+    def _count(self, done: Callable[[Answer | NoAnswer], None], outcome: Answer | NoAnswer) -> None:
+        self._on_forwarded(UNREACHABLE if isinstance(outcome, NoAnswer) else outcome.reply.error)
+        done(outcome)
 
 
-class _CallHere(Call):
-    """A call of a shard of this replica; another owner is asked where the first answer is not final."""
+class _Submitted(Call):
+    """A call without a task. Another owner is asked where the first answer is not final."""
 
-    __slots__ = ("_asked_ms", "_forwarder", "_is_cancelled", "_request", "_rest")
+    __slots__ = ("_asked_ms", "_forwarder", "_forwarding", "_is_cancelled", "_request", "_rest", "_there")
 
-    def __init__(self, forwarder: Forwarder, request: Submitted, done: Callable[[Answer], None]) -> None:
+    def __init__(
+        self, forwarder: Forwarder, forwarding: Forwarding, request: Submitted, done: Callable[[Answer], None]
+    ) -> None:
         super().__init__(done)
         self._forwarder = forwarder
+        self._forwarding = forwarding
         self._request = request
         # Of a heartbeat alone: to look at the clock is a system call in Python 3.11, in `get_running_loop`.
         self._asked_ms = _now_ms() if isinstance(request, Heartbeat) else 0
+        self._there: Cancel | None = None
+        """Cancels the call at the peer that was asked first."""
         self._rest: asyncio.Task[None] | None = None
         self._is_cancelled = False
 
     @property
     def is_answered(self) -> bool:
         """Whether the answer was there at once."""
-        return self.host is None and self._rest is None
+        return self.host is None and self._there is None and self._rest is None
+
+    def ask(self, peer: Replica) -> None:
+        """Ask a peer first."""
+        do = self._forwarding.route_to(peer, self._request)
+        if isinstance(do, Answer):
+            self.done(do)
+        else:
+            self._there = self._forwarder.ask(do, partial(self._peer_answered, do))
+
+    def _peer_answered(self, do: step.AskPeer, outcome: Answer | NoAnswer) -> None:
+        self.answered(self._forwarding.answer_of(do, outcome))
 
     def answered(self, answer: Answer) -> None:
-        """The shard's answer is there."""
+        """The answer of the first owner is there."""
         if self._is_cancelled:
             return  # It was under way. Nothing could cancel the rest.
         if self._forwarder.is_final(answer):
@@ -249,6 +255,8 @@ class _CallHere(Call):
         """Its client is gone."""
         self._is_cancelled = True
         super().cancel()
+        if self._there is not None:
+            self._there()
         if self._rest is not None:
             self._rest.cancel()
 

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rota.access.budgets import Budgets
@@ -27,7 +26,7 @@ from rota.server.access.opening import open_guard
 from rota.server.grpc_server import answering, listen_over_grpc, reached_over_grpc_at
 from rota.server.health import HealthCheck
 from rota.server.http_server import CannotListen
-from rota.server.own_ports import ALONE, NO_OWN_PORTS, Beside, OwnPorts
+from rota.server.own_ports import NO_OWN_PORTS, OwnPorts
 from rota.server.peer_secrets import new_peer_secret, read_peer_secrets
 from rota.server.plugins import load_plugins
 from rota.server.settings import Address, Settings
@@ -66,13 +65,13 @@ async def open_services(
     url: str,
     tls: ServerTls | None = None,
     own: OwnPorts = NO_OWN_PORTS,
-    beside: Beside = ALONE,
+    peer_secret: str = "",
 ) -> AsyncIterator[Services]:
     """Open the store and start a coordinator on it; on leaving stop and close both.
 
     The embedded store is brought up to this release first. A shared one is not, because replicas of another
     release may be running on it: `StoreRefused` names the command. `url` is where others reach this replica,
-    `beside` the parts that the workers of one supervisor share.
+    `peer_secret` the secret that the workers of one supervisor share.
     """
     load_plugins()
     metrics = Metrics()
@@ -82,11 +81,11 @@ async def open_services(
         if store.went_back:
             metrics.store_went_back(settings.shard_count)
         embedded = isinstance(store.location, SqliteLocation)
-        secrets = _peer_secrets(settings, beside.peer_secret)
+        secrets = _peer_secrets(settings, peer_secret)
         peer_tls = _peer_tls(settings)
         signer = _signer(settings)
         async with (
-            _peers(secrets or tuple, peer_tls, beside, embedded=embedded) as peers,
+            _peers(secrets, peer_tls, embedded=embedded) as peers,
             _liveness(settings, store, metrics) as liveness,
         ):
             coordinator = LocalCoordinator(
@@ -104,7 +103,7 @@ async def open_services(
                 sign=signer,
             )
             async with (
-                _peer_server(coordinator, settings, secrets, peer_tls, beside, metrics, embedded=embedded),
+                _peer_server(coordinator, settings, secrets, peer_tls, embedded=embedded),
                 open_guard(settings, store, metrics) as guard,
             ):
                 served = RoutedCoordinator(coordinator) if peers else coordinator
@@ -180,17 +179,14 @@ def _peer_tls(settings: Settings) -> ServerTls | None:
         raise CannotListen(f"peer_tls: {error}") from error
 
 
-def _peer_secrets(settings: Settings, shared: str) -> Secrets | None:
-    """The secrets of the file. None where every caller that reaches the peers' port may call it.
+def _peer_secrets(settings: Settings, shared: str) -> Secrets:
+    """The secrets of the file; none with certificates alone.
 
-    With rules no caller may do so, because rules do not bind peers: a replica without a file answers only those that it
-    shares a secret with, or no others at all.
+    A replica without either has a secret that it shares with the workers beside it, if there are any.
     """
     path = settings.peer_secret_file
     if path is None:
-        if not settings.is_guarded or settings.peer_tls_ca_file is not None:
-            return None
-        made = [shared or new_peer_secret()]
+        made = [] if settings.peer_tls_ca_file is not None else [shared or new_peer_secret()]
         return lambda: made
     # They were looked at when the settings were made, but the file may have been spoiled since.
     try:
@@ -217,16 +213,14 @@ def _signer(settings: Settings) -> Signer | None:
 
 
 @asynccontextmanager
-async def _peers(
-    secrets: Secrets, tls: ServerTls | None, beside: Beside, *, embedded: bool
-) -> AsyncIterator[GrpcPeers | None]:
+async def _peers(secrets: Secrets, tls: ServerTls | None, *, embedded: bool) -> AsyncIterator[GrpcPeers | None]:
     """The way to the other replicas of a shared store; an embedded one has a single process."""
     if embedded:
         yield None
         return
     from rota.api.peer.client import GrpcPeers
 
-    peers = GrpcPeers(secrets, tls.channel_credentials if tls is not None else None, beside.sockets)
+    peers = GrpcPeers(secrets, tls.channel_credentials if tls is not None else None)
     try:
         yield peers
     finally:
@@ -255,14 +249,7 @@ async def _liveness(settings: Settings, store: SqlStore, metrics: Metrics) -> As
 
 @asynccontextmanager
 async def _peer_server(
-    coordinator: LocalCoordinator,
-    settings: Settings,
-    secrets: Secrets | None,
-    tls: ServerTls | None,
-    beside: Beside,
-    metrics: Metrics,
-    *,
-    embedded: bool,
+    coordinator: LocalCoordinator, settings: Settings, secrets: Secrets, tls: ServerTls | None, *, embedded: bool
 ) -> AsyncIterator[None]:
     """Serve the other replicas' calls at the advertised address until the shards are released."""
     if embedded:
@@ -270,40 +257,19 @@ async def _peer_server(
         return
     from rota.api.peer.server import PeerServer
 
-    credentials = tls.grpc_credentials() if tls is not None else None
     server = PeerServer(
         coordinator,
         settings.peer.host,
         settings.peer.port,
         secrets,
-        credentials,
+        tls.grpc_credentials() if tls is not None else None,
+        # With rules no caller may ask without proof, because rules do not bind peers.
+        is_open=settings.peer_secret_file is None and settings.peer_tls_ca_file is None and not settings.is_guarded,
         budgets=settings.budgets,
-        metrics=metrics,
         most_connections=room_for_peers(),
     )
-    address = str(Address(settings.peer.host, server.port))
-    coordinator.reached_at(peer_address=address)
+    coordinator.reached_at(peer_address=str(Address(settings.peer.host, server.port)))
     await server.start()
-    try:
-        async with _socket_beside(coordinator, address, beside.sockets):
-            yield
-    finally:
-        await server.stop()
-
-
-@asynccontextmanager
-async def _socket_beside(coordinator: LocalCoordinator, address: str, sockets: Path | None) -> AsyncIterator[None]:
-    """The shorter way for the workers beside this one; without it they come over gRPC, as other replicas do."""
-    if sockets is None:
-        yield
-        return
-    from rota.api.peer.unix import UnixServer, socket_of
-
-    server = UnixServer(coordinator, socket_of(sockets, address))
-    try:
-        await server.start()
-    except OSError as error:
-        _log.warning("no socket for the workers beside this one; they use gRPC", extra={"error": str(error)})
     try:
         yield
     finally:

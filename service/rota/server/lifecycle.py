@@ -21,7 +21,7 @@ from rota.observability.logs import configure_logging
 from rota.replica.ports import StoreRefused, StoreUnavailable
 from rota.server.bootstrap import Services, open_services, open_tls
 from rota.server.http_server import CannotListen, HttpServer, listen, url_of
-from rota.server.own_ports import ALONE, NO_OWN_PORTS, Beside, OwnPorts
+from rota.server.own_ports import NO_OWN_PORTS, OwnPorts
 from rota.server.proxies import TrustedProxies
 from rota.server.retention import count_lines, delete_old_lines, note_retention
 from rota.server.settings import Settings
@@ -56,7 +56,7 @@ def run(settings: Settings, serving: Callable[[Settings], Coroutine[Any, Any, No
 
 
 async def serve(
-    settings: Settings, *, stop: asyncio.Event | None = None, own: OwnPorts = NO_OWN_PORTS, beside: Beside = ALONE
+    settings: Settings, *, stop: asyncio.Event | None = None, own: OwnPorts = NO_OWN_PORTS, peer_secret: str = ""
 ) -> None:
     """Serve until `stop` is set or a signal sets it, then drain; raises `ServerFailed`."""
     stop = stop or asyncio.Event()
@@ -71,7 +71,7 @@ async def serve(
             probed = sockets.enter_context(listen(settings.probes, shared=shared)) if settings.probes else None
             tls = open_tls(settings)
             urls = [url_of(each, "https" if tls else "http") for each in bound]
-            async with open_services(settings, urls[0], tls, own, beside) as services:
+            async with open_services(settings, urls[0], tls, own, peer_secret) as services:
                 servers = _servers(services, settings, tls, bound, probed)
                 for url in urls:
                     _log.info("listening", extra={"url": url, "replica_id": services.coordinator.replica_id})

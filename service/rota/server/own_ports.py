@@ -1,9 +1,8 @@
-"""The ports that a worker does not share with those beside it, and how workers of one supervisor reach each other."""
+"""The ports that a worker does not share with those beside it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from rota.server.settings import Address, Settings
 
@@ -17,19 +16,6 @@ class OwnPorts:
 
 
 NO_OWN_PORTS = OwnPorts()
-
-
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """What the workers of one supervisor have in common, and no other replica has."""
-
-    peer_secret: str = ""
-    """The secret that they show each other where the settings name none."""
-    sockets: Path | None = None
-    """A folder that is open to their user alone, in which each has a socket for the others."""
-
-
-ALONE = Beside()
 
 
 def own_ports(settings: Settings, worker: int) -> OwnPorts:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import pickle
 import sys
-from contextlib import suppress
 from functools import partial
 
 from rota.server.lifecycle import run, serve
-from rota.server.own_ports import Beside, OwnPorts
+from rota.server.own_ports import OwnPorts
 from rota.server.settings import Settings
 
 _STDIN = 0
@@ -18,48 +17,40 @@ _LENGTH = 4
 
 def main() -> int:
     """Serve until asked to stop, or until the supervisor is gone."""
-    settings, own, beside = _read()
-    return run(settings, partial(_serve, own=own, beside=beside))
+    settings, own, peer_secret = _read()
+    return run(settings, partial(_serve, own=own, peer_secret=peer_secret))
 
 
-def pack(settings: Settings, own: OwnPorts, beside: Beside) -> bytes:
+def pack(settings: Settings, own: OwnPorts, peer_secret: str) -> bytes:
     """What a worker reads from its standard input. Not arguments or environment: a URL may hold a password."""
-    packed = pickle.dumps((settings, own, beside))
+    packed = pickle.dumps((settings, own, peer_secret))
     return len(packed).to_bytes(_LENGTH, "big") + packed
 
 
-def _read() -> tuple[Settings, OwnPorts, Beside]:
+def _read() -> tuple[Settings, OwnPorts, str]:
     """The pipe stays open, so there is no end to read up to."""
     length = int.from_bytes(sys.stdin.buffer.read(_LENGTH), "big")
-    settings, own, beside = pickle.loads(sys.stdin.buffer.read(length))
+    settings, own, peer_secret = pickle.loads(sys.stdin.buffer.read(length))
     assert isinstance(settings, Settings)
     assert isinstance(own, OwnPorts)
-    assert isinstance(beside, Beside)
-    return settings, own, beside
+    assert isinstance(peer_secret, str)
+    return settings, own, peer_secret
 
 
-async def _serve(settings: Settings, own: OwnPorts, beside: Beside) -> None:
+async def _serve(settings: Settings, own: OwnPorts, peer_secret: str) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    is_orphan = False
-
     def orphaned() -> None:
-        nonlocal is_orphan
-        is_orphan = True
         loop.remove_reader(_STDIN)
         stop.set()
 
     # Nothing more is ever written to it: it becomes readable when the supervisor ends.
     loop.add_reader(_STDIN, orphaned)
     try:
-        await serve(settings, stop=stop, own=own, beside=beside)
+        await serve(settings, stop=stop, own=own, peer_secret=peer_secret)
     finally:
         loop.remove_reader(_STDIN)
-        if is_orphan and beside.sockets is not None:
-            # The last of them removes what the supervisor has left.
-            with suppress(OSError):
-                beside.sockets.rmdir()
 
 
 if __name__ == "__main__":

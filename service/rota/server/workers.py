@@ -13,15 +13,13 @@ import logging
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from time import monotonic
 
 from rota.replica.ports import StoreRefused, StoreUnavailable
 from rota.server.http_server import CannotListen
 from rota.server.lifecycle import ServerFailed, Signals, run
-from rota.server.own_ports import Beside, OwnPorts, own_ports
+from rota.server.own_ports import OwnPorts, own_ports
 from rota.server.peer_secrets import new_peer_secret
 from rota.server.settings import Address, Settings
 from rota.server.worker import pack
@@ -63,26 +61,13 @@ async def supervise(settings: Settings) -> None:
 
 async def _keep_all(settings: Settings, owns: Sequence[OwnPorts], stop: asyncio.Event) -> None:
     _log.info("supervising", extra={"url": f"http://{settings.http}", "workers": settings.workers})
-    with _folder_of_sockets() as sockets:
-        beside = Beside(new_peer_secret(), sockets)
-        async with asyncio.TaskGroup() as tasks:
-            workers = [_Worker(number, settings, own, beside, stop) for number, own in enumerate(owns)]
-            ends = [tasks.create_task(worker.keep()) for worker in workers]
+    secret = new_peer_secret()
+    async with asyncio.TaskGroup() as tasks:
+        workers = [_Worker(number, settings, own, secret, stop) for number, own in enumerate(owns)]
+        ends = [tasks.create_task(worker.keep()) for worker in workers]
     failed = [str(number) for number, end in enumerate(ends) if end.result() != 0]
     if failed:
         raise ServerFailed(f"these workers did not end well: {', '.join(failed)}; see the log")
-
-
-@contextlib.contextmanager
-def _folder_of_sockets() -> Iterator[Path | None]:
-    """Open to this user alone; None where there can be no such folder."""
-    with contextlib.ExitStack() as kept:
-        folder = None
-        try:
-            folder = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="rota-", ignore_cleanup_errors=True)))
-        except OSError as error:
-            _log.warning("no folder for the workers' sockets; they use gRPC", extra={"error": str(error)})
-        yield folder
 
 
 async def _check_store(settings: Settings) -> None:
@@ -149,12 +134,12 @@ def _kept_own_ports(settings: Settings) -> Iterator[list[OwnPorts]]:
 class _Worker:
     """One of the processes. It gets its settings through its standard input, which ends when we do."""
 
-    def __init__(self, number: int, settings: Settings, own: OwnPorts, beside: Beside, stop: asyncio.Event) -> None:
+    def __init__(self, number: int, settings: Settings, own: OwnPorts, peer_secret: str, stop: asyncio.Event) -> None:
         peer = settings.peer
         own_peer = Address(peer.host, peer.port and peer.port + number)
         self._settings = settings.model_copy(update={"peer": own_peer})
         self._own = own
-        self._beside = beside
+        self._peer_secret = peer_secret
         self._number = number
         self._stop = stop
 
@@ -191,7 +176,7 @@ class _Worker:
             start_new_session=True,
         )
         assert process.stdin is not None
-        process.stdin.write(pack(self._settings, self._own, self._beside))
+        process.stdin.write(pack(self._settings, self._own, self._peer_secret))
         _log.info("a worker starts", extra={"worker": self._number, "pid": process.pid})
         return process
 

@@ -1,149 +1,154 @@
-"""Asking other replicas: `Peers` over one channel each."""
+"""Asking other replicas: `Peers` over one stream to each."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextvars import Context
+from functools import partial
 from itertools import count
-from operator import attrgetter
-from pathlib import Path
-from typing import cast
+from typing import Any
 
 import grpc
+import msgspec
 
-from rota.api.peer.answers import read_answer
-from rota.api.peer.heartbeats import CollectedHeartbeats, may_be_collected
-from rota.api.peer.methods import (
-    CALL,
-    CALLS_OF_A_CONNECTION,
-    CHANNEL_OPTIONS,
-    HEARTBEATS,
-    HELD,
-    RELEASED,
-    TLS_CHANNEL_OPTIONS,
-    TOPICS_CHANGED,
-    WATCH,
+from rota.api.peer.messages import (
+    CANCEL,
+    EVENTS_AHEAD,
+    EXCHANGE,
+    MAX_MESSAGE_BYTES,
+    MORE,
+    MOST_UNANSWERED,
+    MOST_UNSENT_BYTES,
+    Answered,
     Claims,
+    MalformedMessage,
+    Outbox,
+    Released,
+    TopicsChanged,
     Watch,
-    unpack_refusal,
+    Watched,
+    pack_about,
+    pack_asked,
+    read_answer,
+    refusal_of,
+    unpack,
 )
 from rota.api.peer.secret import Metadata, shown
-from rota.api.peer.unix import Kind, UnixLink, socket_of
 from rota.grpc_polling import keep_polling
 from rota.observability import tracing
-from rota.protocol.messages import CommitOffsets, Request
-from rota.replica.forwarding import Beats, ForwardedAtOnce, NoAnswer, answer_timeout_ms
-from rota.replica.ports import Answer, JournalEvent, Replica, ShardOwner
-from rota.runtime.forwarding import PeerUnreachable
-from rota.wire.envelopes import MalformedEnvelope, pack, pack_request, unpack
+from rota.protocol.messages import Request
+from rota.replica.forwarding import NoAnswer, answer_timeout_ms
+from rota.replica.ports import Answer, Cancel, JournalEvent, Replica, ShardOwner
 
 NOTIFY_S = 0.5
 HELD_S = 0.3
 """By so much a take-over is later where the former owner's machine does not even refuse the connection."""
+
+CHANNEL_OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),  # Channels to the same peer would share a connection otherwise.
+    # Answers have no bound, as those to clients have none: a description of 10,000 members may take any size.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # A peer that is cut off is noticed, and what waits there given up, in time for clients to ask elsewhere within the
+    # shortest rebalance timeout. Three packets lost in a row are no cut: TCP has sent them again by then.
+    ("grpc.keepalive_time_ms", 1_000),
+    ("grpc.keepalive_timeout_ms", 1_500),
+    # The first bounds what the other kernel leaves unacknowledged, this one the answer of the process: else a minute.
+    ("grpc.http2.ping_timeout_ms", 1_500),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A restarted peer is back at once; the default back-off grows to minutes.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    # The least is also the most that one attempt to connect may take: a peer that is cut off answers nothing at all.
+    ("grpc.min_reconnect_backoff_ms", 500),
+    # Peers are inside of the network that `http_proxy` is the way out of. A proxy for gRPC is meant, if there is one.
+    ("grpc.enable_http_proxy", int("grpc_proxy" in os.environ)),
+)
+PEER_NAME = "rota-peer"
+"""What every replica's certificate is for: addresses of replicas come and go."""
+TLS_CHANNEL_OPTIONS = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", PEER_NAME))
+
+_CLOSED = NoAnswer("the connection to it is closed")
+_LATE = NoAnswer("no answer in time")
+_FULL = NoAnswer("too many requests wait for its answers")
+_TOO_LARGE = NoAnswer("the request is larger than a message between replicas")
 _log = logging.getLogger(__name__)
 
 ChannelCredentials = Callable[[], tuple[object, grpc.ChannelCredentials]]
 """The credentials as they are now, behind an object that is another one each time that they change."""
+Body = msgspec.Raw | NoAnswer
+Receive = Callable[[Body], None]
+"""Gets the answer to a request, or the reason why there is none."""
 
 
 class GrpcPeers:
-    """Persistent channels for each peer, opened when they are first needed. Calls show the first of the secrets.
+    """Persistent connections to other replicas, opened when they are first needed, on which the first secret is shown.
 
-    With `credentials` the channels are mutual TLS. When those change, new channels are opened; the old ones stay for
-    calls in progress. Whenever a channel is opened, those that are of no use any more are closed.
+    With `credentials` the connections are mutual TLS. When those change, new connections are opened; the old ones stay
+    for requests in progress. Whenever a connection is opened, those that are of no use any more are closed.
     """
 
     def __init__(
-        self,
-        secrets: Callable[[], Sequence[str]] = tuple,
-        credentials: ChannelCredentials | None = None,
-        sockets: Path | None = None,
+        self, secrets: Callable[[], Sequence[str]] = tuple, credentials: ChannelCredentials | None = None
     ) -> None:
-        """`sockets`: the folder with those of the workers beside this one."""
         self._secrets = secrets
-        self._sockets = sockets
         self._credentials = credentials
-        self._links: dict[tuple[str, int, int], _Link] = {}
-        """By address, credentials and number: a peer has a further one when all others are full."""
-        self._reporting: set[asyncio.Task[None]] = set()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._links: dict[tuple[str, int], _Link] = {}
+        """By address and credentials."""
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    @property
-    def _metadata(self) -> Metadata:
-        return shown(self._secrets())
-
-    async def call(self, peer: Replica, request: Request) -> Answer:
+    def submit(self, peer: Replica, request: Request, done: Callable[[Answer | NoAnswer], None]) -> Cancel:
         if tracing.spans is None:
-            return await self._call(peer, request)
-        with tracing.spans.within(f"forward {type(request).__name__}", tracing.Kind.CLIENT) as span:
+            return self._send(peer, request, done)
+        return self._keep(self._send_traced(tracing.spans, peer, request, done)).cancel
+
+    def _send(self, peer: Replica, request: Request, done: Callable[[Answer | NoAnswer], None]) -> Cancel:
+        def receive(body: Body) -> None:
+            try:
+                done(body if isinstance(body, NoAnswer) else read_answer(request, body))
+            except MalformedMessage as error:
+                done(NoAnswer(f"its answer cannot be read, so it may be of another release: {error}"))
+
+        link, limit_s = self._link(peer), answer_timeout_ms(request) / 1000
+        return partial(link.cancel, link.ask(request, receive, limit_s))
+
+    async def _send_traced(
+        self, spans: tracing.Spans, peer: Replica, request: Request, done: Callable[[Answer | NoAnswer], None]
+    ) -> None:
+        outcome: asyncio.Future[Answer | NoAnswer] = asyncio.get_running_loop().create_future()
+        with spans.within(f"forward {type(request).__name__}", tracing.Kind.CLIENT) as span:
             span.note("rota.peer", peer.replica_id)
-            return await self._call(peer, request)
-
-    async def _call(self, peer: Replica, request: Request) -> Answer:
-        link = self._link(peer)
-        if may_be_collected(request):
-            return await _collected(link.heartbeats, cast("Beats", request))
-        try:
-            metadata = (*self._metadata, *tracing.carried())
-            with link.used():
-                data = await link.call(
-                    pack_request(request), timeout=answer_timeout_ms(request) / 1000, metadata=metadata
-                )
-        except grpc.aio.AioRpcError as error:
-            raise PeerUnreachable(error.details() or error.code().name) from error
-        try:
-            return read_answer(request, data)
-        except MalformedEnvelope as error:
-            raise PeerUnreachable(f"its answer cannot be read, so it may be of another release: {error}") from error
-
-    def submit(self, peer: Replica, request: ForwardedAtOnce, done: Callable[[Answer | NoAnswer], None]) -> None:
-        if tracing.spans is None:
-            link = self._link(peer)
-            if not isinstance(request, CommitOffsets):
-                link.heartbeats.ask(request, done)
-                return
-            if self._sent(link, request, done):
-                return
-        task = asyncio.get_running_loop().create_task(self._report(peer, request, done))
-        self._reporting.add(task)
-        task.add_done_callback(self._reporting.discard)
-
-    @staticmethod
-    def _sent(link: _Link, request: CommitOffsets, done: Callable[[Answer | NoAnswer], None]) -> bool:
-        """Whether the commit went without a task: an administrator's and one to another machine are rpcs."""
-        if link.unix is None or request.act is not None:
-            return False
-        limit_s = answer_timeout_ms(request) / 1000
-        return link.unix.send(pack(request), limit_s, lambda outcome: done(_committed(request, outcome)), Kind.COMMIT)
-
-    async def _report(self, peer: Replica, request: ForwardedAtOnce, done: Callable[[Answer | NoAnswer], None]) -> None:
-        """As `call`, with its span."""
-        outcome: Answer | NoAnswer
-        try:
-            outcome = await self.call(peer, request)
-        except PeerUnreachable as error:
-            outcome = NoAnswer(str(error))
-        done(outcome)
+            cancel = self._send(peer, request, partial(_settle, outcome))
+            try:
+                await outcome
+            finally:
+                cancel()
+        done(outcome.result())
 
     async def watch(
         self, peer: Replica, namespace: str, group_id: str, after_revision: int | None
     ) -> AsyncIterator[JournalEvent]:
-        asked = Watch(namespace, group_id, after_revision)
-        link = self._link(peer)
-        stream = link.watch(pack(asked), metadata=self._metadata)
+        link, events = self._link(peer), asyncio.Queue[Body]()
+        number = link.ask(Watch(namespace, group_id, after_revision), events.put_nowait, None)
         try:
-            with link.used():
-                async for data in stream:
-                    yield unpack(JournalEvent, data)
-        except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.OUT_OF_RANGE and (refusal := unpack_refusal(error.details() or "")):
-                raise refusal from error
-        except MalformedEnvelope as error:
+            for taken in count(1):
+                body = await events.get()
+                watched = Watched() if isinstance(body, NoAnswer) else unpack(Watched, body)
+                if (refusal := refusal_of(watched)) is not None:
+                    raise refusal
+                if watched.event is None:
+                    return
+                if taken % (EVENTS_AHEAD // 2) == 0:
+                    link.take_more(number)
+                yield watched.event
+        except MalformedMessage as error:
             _log.warning("a peer's event cannot be read", extra={"peer": peer.replica_id, "error": str(error)})
         finally:
-            stream.cancel()
+            link.cancel(number)
 
     async def held(self, owners: Sequence[ShardOwner]) -> set[int]:
         by_replica: dict[tuple[str, str], list[ShardOwner]] = {}
@@ -155,87 +160,88 @@ class GrpcPeers:
         """Of these shards of one replica. One that cannot be asked, or does not answer in time, holds none."""
         peer = Replica(owners[0].replica_id, owners[0].address, owners[0].peer_address)
         epochs = {owner.shard_id: owner.epoch for owner in owners}
-        data = pack(Claims(peer.replica_id, epochs))
+        body = await self._ask(peer, Claims(peer.replica_id, epochs), HELD_S)
         try:
-            link = self._link(peer)
-            with link.used():
-                answer = await link.held(data, timeout=HELD_S, metadata=self._metadata)
-            return epochs.keys() & unpack(list[int], answer)
-        except Exception as error:
-            _log.info("a former owner does not answer", extra={"peer": peer.replica_id, "error": repr(error)[:200]})
+            return set() if body is None else epochs.keys() & unpack(list[int], body)
+        except MalformedMessage:
             return set()
 
     async def notify_released(self, peers: Sequence[Replica]) -> None:
-        async with asyncio.TaskGroup() as group:
-            for peer in peers:
-                group.create_task(self._notify(peer, attrgetter("released"), b""))
+        await asyncio.gather(*(self._ask(peer, Released(), NOTIFY_S) for peer in peers))
 
     async def notify_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
-        data = pack(list(namespaces))
-        async with asyncio.TaskGroup() as group:
-            for peer in peers:
-                group.create_task(self._notify(peer, attrgetter("topics_changed"), data))
+        changed = TopicsChanged(list(namespaces))
+        await asyncio.gather(*(self._ask(peer, changed, NOTIFY_S) for peer in peers))
+
+    async def _ask(self, peer: Replica, request: Any, limit_s: float) -> msgspec.Raw | None:
+        """The answer to a request that no client waits for; None if there is none."""
+        outcome: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
+        try:
+            link = self._link(peer)
+            number = link.ask(request, partial(_settle, outcome), limit_s)
+        except Exception as error:
+            # A row of the registry that no replica writes: it costs this request, and no round on the leases.
+            _log.warning("a peer cannot be asked", extra={"peer": peer.replica_id, "error": repr(error)})
+            return None
+        try:
+            body = await outcome
+        finally:
+            link.cancel(number)
+        if isinstance(body, NoAnswer):
+            _log.info("a peer does not answer", extra={"peer": peer.replica_id, "error": body.why[:200]})
+            return None
+        return body
 
     async def close(self) -> None:
         links, self._links = self._links, {}
         for link in links.values():
             await link.close()
-        await asyncio.gather(*self._closing)
-
-    async def _notify(self, peer: Replica, rpc_of: Callable[[_Link], _Unary], data: bytes) -> None:
-        try:
-            link = self._link(peer)
-            with suppress(grpc.aio.AioRpcError), link.used():
-                await rpc_of(link)(data, timeout=NOTIFY_S, metadata=self._metadata)
-        except Exception as error:
-            # A row of the registry that no replica writes: it costs this notification, and no round on the leases.
-            _log.warning("a peer cannot be notified", extra={"peer": peer.replica_id, "error": repr(error)})
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _link(self, peer: Replica) -> _Link:
         version, credentials = self._credentials() if self._credentials is not None else (None, None)
-        keys = ((peer.peer_address, id(version), number) for number in count())
-        key = next(key for key in keys if key not in self._links or not self._links[key].is_full)
+        key = (peer.peer_address, id(version))
         link = self._links.get(key)
         if link is None:
             self._close_useless(version)
-            unix = UnixLink(socket_of(self._sockets, peer.peer_address)) if self._sockets is not None else None
-            link = self._links[key] = _Link(peer.peer_address, lambda: self._metadata, credentials, version, unix)
+            link = self._links[key] = _Link(peer.peer_address, lambda: shown(self._secrets()), credentials, version)
         return link
 
     def _close_useless(self, version: object) -> None:
-        """Close the idle links of peers that are gone, and of former credentials."""
+        """Close the idle connections to peers that are gone, and those with former credentials."""
         for key, link in list(self._links.items()):
             if link.is_idle and (link.version is not version or not link.is_connected):
-                closing = asyncio.get_running_loop().create_task(self._links.pop(key).close())
-                self._closing.add(closing)
-                closing.add_done_callback(self._closing.discard)
+                self._keep(self._links.pop(key).close())
+
+    def _keep(self, work: Any) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
 
-def _committed(request: CommitOffsets, outcome: bytes | NoAnswer) -> Answer | NoAnswer:
-    if isinstance(outcome, NoAnswer):
-        return outcome
-    try:
-        return read_answer(request, outcome)
-    except MalformedEnvelope as error:
-        return NoAnswer(str(error))
+def _settle(outcome: asyncio.Future[Any], value: Any) -> None:
+    if not outcome.done():
+        outcome.set_result(value)
 
 
-async def _collected(heartbeats: CollectedHeartbeats, request: Beats) -> Answer:
-    answered: asyncio.Future[Answer | NoAnswer] = asyncio.get_running_loop().create_future()
+class _Unanswered:
+    """A request without an answer. `key` is its place among what is unsent."""
 
-    def done(outcome: Answer | NoAnswer) -> None:
-        if not answered.done():
-            answered.set_result(outcome)
+    __slots__ = ("deadline", "key", "receive")
 
-    heartbeats.ask(request, done)
-    outcome = await answered
-    if isinstance(outcome, NoAnswer):
-        raise PeerUnreachable(outcome.why)
-    return outcome
+    def __init__(self, key: int, receive: Receive, deadline: asyncio.TimerHandle | None) -> None:
+        self.key = key
+        self.receive = receive
+        self.deadline = deadline
+        """None for a watch, which gets many answers."""
 
 
 class _Link:
-    """The channel to one peer, with what can be asked over it."""
+    """The stream to one peer. It is opened when something is asked, and again after it has broken.
+
+    What is unanswered when it breaks has no answer: the peer may have decided it or not. gRPC's channel connects again.
+    """
 
     def __init__(
         self,
@@ -243,9 +249,7 @@ class _Link:
         metadata: Callable[[], Metadata],
         credentials: grpc.ChannelCredentials | None,
         version: object,
-        unix: UnixLink | None,
     ) -> None:
-        self.unix = unix
         self.version = version
         """Kept, so that nothing newer has its identity."""
         keep_polling()
@@ -253,45 +257,111 @@ class _Link:
             self.channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         else:
             self.channel = grpc.aio.secure_channel(address, credentials, options=TLS_CHANNEL_OPTIONS)
-        self.call: _Unary = self.channel.unary_unary(CALL)
-        self.released: _Unary = self.channel.unary_unary(RELEASED)
-        self.held: _Unary = self.channel.unary_unary(HELD)
-        self.topics_changed: _Unary = self.channel.unary_unary(TOPICS_CHANGED)
-        self.watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self.channel.unary_stream(WATCH)
-        heartbeats: _Unary = self.channel.unary_unary(HEARTBEATS)
-
-        async def send(data: bytes, timeout_s: float) -> bytes:
-            return await heartbeats(data, timeout=timeout_s, metadata=(*metadata(), *tracing.carried()))
-
-        self.heartbeats = CollectedHeartbeats(send, unix)
-        self._uses = 0
-
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        """For as long as an rpc takes, other than one of heartbeats."""
-        self._uses += 1
-        try:
-            yield
-        finally:
-            self._uses -= 1
-
-    @property
-    def is_full(self) -> bool:
-        """Further calls would wait at the peer until others have ended; heartbeats and news still have room."""
-        return self._uses >= CALLS_OF_A_CONNECTION // 2
+        self._rpc: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = self.channel.stream_stream(EXCHANGE)
+        self._metadata = metadata
+        self._stream: asyncio.Task[None] | None = None
+        self._numbers = count(1)
+        self._unanswered: dict[int, _Unanswered] = {}
+        self._outbox = Outbox()
 
     @property
     def is_idle(self) -> bool:
         """Nothing waits for an answer."""
-        return not self._uses and self.heartbeats.is_idle and (self.unix is None or self.unix.is_idle)
+        return not self._unanswered
 
     @property
     def is_connected(self) -> bool:
         return self.channel.get_state() is grpc.ChannelConnectivity.READY
 
+    def ask(self, request: Any, receive: Receive, limit_s: float | None) -> int:
+        """Send a request; `receive` gets its answer, or why there is none within `limit_s`, after this has returned.
+
+        Without a limit the request is a watch, whose answers `receive` gets until there is none. The result is the
+        request's number.
+        """
+        number, loop = next(self._numbers), asyncio.get_running_loop()
+        data = pack_asked(number, request, (tracing.traceparent() or "") if tracing.spans is not None else "")
+        if len(data) > MAX_MESSAGE_BYTES - 16:
+            loop.call_soon(receive, _TOO_LARGE)
+            return number
+        if len(self._unanswered) >= MOST_UNANSWERED or self._outbox.size > MOST_UNSENT_BYTES:
+            loop.call_soon(receive, _FULL)
+            return number
+        deadline = None if limit_s is None else loop.call_later(limit_s, self._give_up, number)
+        self._unanswered[number] = _Unanswered(self._outbox.put(data), receive, deadline)
+        if self._stream is None:
+            # In a context of its own: the stream serves all requests, so it belongs to the trace of none.
+            self._stream = loop.create_task(self._exchange(), context=Context())
+        return number
+
+    def take_more(self, number: int) -> None:
+        """Half of the events that the peer may send ahead were taken."""
+        if number in self._unanswered:
+            self._outbox.put(pack_about(number, MORE))
+
+    def cancel(self, number: int) -> None:
+        """The caller is gone: there is no answer. Does nothing where the request has one."""
+        asked = self._unanswered.pop(number, None)
+        if asked is None:
+            return
+        if asked.deadline is not None:
+            asked.deadline.cancel()
+        if not self._outbox.drop(asked.key):
+            self._outbox.put(pack_about(number, CANCEL))
+
+    def _give_up(self, number: int) -> None:
+        receive = self._unanswered[number].receive
+        self.cancel(number)
+        receive(_LATE)
+
     async def close(self) -> None:
-        await self.heartbeats.close()
+        if self._stream is not None:
+            self._stream.cancel()
+            await asyncio.wait((self._stream,))
+        self._end(_CLOSED)
         await self.channel.close()
 
+    async def _exchange(self) -> None:
+        stream = self._rpc(metadata=self._metadata())
+        sending = asyncio.create_task(self._outbox.send_all(stream.write))
+        why = _CLOSED
+        try:
+            while isinstance(data := await stream.read(), bytes):
+                for answered in unpack(list[Answered], data):
+                    self._received(answered)
+        except grpc.aio.AioRpcError as error:
+            why = NoAnswer(error.details() or error.code().name)
+        except MalformedMessage as error:
+            why = NoAnswer(str(error))
+        finally:
+            stream.cancel()
+            sending.cancel()
+            self._end(why)
+            await asyncio.gather(sending, return_exceptions=True)
 
-_Unary = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+    def _end(self, why: NoAnswer) -> None:
+        """What is asked from now on goes over a new stream."""
+        self._stream, self._outbox = None, Outbox()
+        unanswered, self._unanswered = self._unanswered, {}
+        for asked in unanswered.values():
+            if asked.deadline is not None:
+                asked.deadline.cancel()
+            _call(asked.receive, why)
+
+    def _received(self, answered: Answered) -> None:
+        asked = self._unanswered.get(answered.number)
+        if asked is None:
+            return  # It came too late, or its caller is gone.
+        body = NoAnswer(answered.failure) if answered.failure else answered.body
+        if asked.deadline is not None:
+            asked.deadline.cancel()
+            del self._unanswered[answered.number]
+        _call(asked.receive, body)
+
+
+def _call(receive: Receive, body: Body) -> None:
+    try:
+        receive(body)
+    except Exception as error:
+        # A bug of ours, which must keep none of the others waiting.
+        _log.error("an answer of a peer was not received", exc_info=error)

@@ -18,19 +18,20 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 def shown(secrets: Sequence[str]) -> Metadata:
-    """What a call to a peer carries: the first of the secrets."""
+    """The metadata of a stream to a peer: the first of the secrets."""
     return ((_KEY, secrets[0]),) if secrets else ()
 
 
-async def demand_secret(secrets: Sequence[str], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-    """End a call with UNAUTHENTICATED unless it shows one of these; its message need not have arrived.
+def shows_secret(secrets: Sequence[str], context: grpc.aio.ServicerContext[bytes, bytes]) -> bool:
+    """Whether a stream shows one of these; its messages need not have arrived.
 
     Several are accepted, so that a new one can be brought in. The comparison takes as long whatever is shown.
     """
     given = dict(context.invocation_metadata() or ()).get(_KEY, "")
-    shown = given.encode() if isinstance(given, str) else given
-    if any(hmac.compare_digest(shown, secret.encode()) for secret in secrets):
-        return
-    peer = context.peer()
+    presented = given.encode() if isinstance(given, str) else given
+    return any(hmac.compare_digest(presented, secret.encode()) for secret in secrets)
+
+
+def log_stranger(peer: str) -> None:
+    """Log that a caller was refused."""
     log_refusal(_log, "a peer was refused: it does not show the secret", peer.rpartition(":")[0], peer=peer)
-    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "peers of this replica show a secret (--peer-secret-file)")

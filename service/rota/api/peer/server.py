@@ -3,59 +3,69 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 
 from rota.access.budgets import BUDGETS, Budgets
-from rota.access.sources import NO_PROXIES
 from rota.api.grpc.bounds import ANY_NUMBER, bounded_options
-from rota.api.grpc.failures import abort, failure_of
-from rota.api.grpc.receiving import Receiver
-from rota.api.heartbeats import answers_to
 from rota.api.known_methods import add_methods, lasting_server
-from rota.api.peer.answers import packed, packed_answers
-from rota.api.peer.methods import (
-    CALL,
-    CALLS_OF_A_CONNECTION,
-    HEARTBEATS,
-    HELD,
+from rota.api.peer.messages import (
+    CANCEL,
+    EVENTS_AHEAD,
+    EXCHANGE,
     MAX_MESSAGE_BYTES,
-    RELEASED,
+    MORE,
+    MOST_UNANSWERED,
+    MOST_UNSENT_BYTES,
     SERVICE,
-    TOPICS_CHANGED,
-    WATCH,
+    Asked,
     Claims,
+    MalformedMessage,
+    Outbox,
+    Released,
+    TopicsChanged,
     Watch,
-    pack_refusal,
+    Watched,
+    end_of_watch,
+    pack_answer,
+    pack_body,
+    pack_failure,
+    read_request,
+    unpack,
 )
-from rota.api.peer.secret import demand_secret
-from rota.api.peer.traces import forwarded
+from rota.api.peer.secret import log_stranger, shows_secret
 from rota.api.peer.unproven import UnprovenConnections
 from rota.grpc_polling import keep_polling
-from rota.observability.metrics import Metrics
-from rota.protocol.errors import NotInJournal, RejectedRequest
-from rota.replica.forwarding import OWNER_ANSWERS_MS
+from rota.observability import tracing
+from rota.protocol.errors import NotInJournal
+from rota.protocol.messages import Heartbeat, HeartbeatMany
+from rota.replica.forwarding import SUBMITTED
+from rota.replica.ports import Answer, Cancel
 from rota.runtime.coordinator import LocalCoordinator
-from rota.wire.envelopes import MalformedEnvelope, pack, unpack, unpack_heartbeats, unpack_request
 
 STOP_GRACE_S = 0.2
 KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS = 10_000, 5_000
 """A peer that is cut off keeps what it has left, its watches above all, no longer than this."""
+STREAMS_OF_A_CONNECTION = 4
+"""At a time. A peer has one, and a second one while a broken one ends. gRPC keeps up to 40 KB of each that a busy event
+loop has not refused yet, so few bound what strangers cost."""
+MOST_STRANGERS = 16
+"""Streams without proof at a port that demands none. Each may have one message that has not arrived in full."""
 
-_T = TypeVar("_T")
 Context = grpc.aio.ServicerContext[bytes, bytes]
-Behaviour = Callable[[bytes, Context], Awaitable[bytes | None]]
+_log = logging.getLogger(__name__)
 
 
 class PeerServer:
-    """Listens for the other replicas, and answers those that show one of the secrets, where these are required.
+    """Listens for the other replicas, and answers those that show one of the secrets, or a certificate.
 
-    `credentials` for mutual TLS: then callers must show a certificate, too. A message is received only once its call
-    has shown the secret; without secrets and certificates, messages have turns within the budget for clients.
+    `credentials` for mutual TLS: then callers must show a certificate, and need no secret if there are none. No message
+    of a stream is received before the stream has shown the secret. `is_open`: a few streams need not show it.
     """
 
     def __init__(
@@ -63,30 +73,30 @@ class PeerServer:
         local: LocalCoordinator,
         host: str,
         port: int = 0,
-        secrets: Callable[[], Sequence[str]] | None = None,
+        secrets: Callable[[], Sequence[str]] = tuple,
         credentials: grpc.ServerCredentials | None = None,
         *,
+        is_open: bool = False,
         budgets: Budgets = BUDGETS,
-        metrics: Metrics | None = None,
         most_connections: int = ANY_NUMBER,
     ) -> None:
-        metrics = metrics or Metrics()
         self._local = local
         self._secrets = secrets
+        self._is_open = is_open
+        self._has_certificates = credentials is not None
+        self._strangers = 0
         self._unproven = UnprovenConnections(budgets.handshakes.per_source)
-        receiver = Receiver(budgets, None, NO_PROXIES, metrics)
-        is_open = secrets is None and credentials is None
-        self._receive = receiver.message if is_open else receiver.message_at_once
         keep_polling()
         options = bounded_options(
-            streams=CALLS_OF_A_CONNECTION,
+            streams=STREAMS_OF_A_CONNECTION,
             message_bytes=MAX_MESSAGE_BYTES,
             keepalive_ms=KEEPALIVE_MS,
             keepalive_timeout_ms=KEEPALIVE_TIMEOUT_MS,
             most_connections=most_connections,
         )
         self._server = lasting_server([*options, ("grpc.so_reuseport", 0)])
-        add_methods(self._server, SERVICE, self._handlers())
+        handler: Any = grpc.stream_stream_rpc_method_handler(self._exchange)
+        add_methods(self._server, SERVICE, {EXCHANGE.rpartition("/")[2]: handler})
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if credentials is None:
             self.port = self._server.add_insecure_port(address)
@@ -104,77 +114,165 @@ class PeerServer:
             await asyncio.wait((self._closing_unproven,))
         await self._server.stop(STOP_GRACE_S)
 
-    def _handlers(self) -> dict[str, grpc.RpcMethodHandler[bytes, bytes]]:
-        """By name. To gRPC all are streams of requests: it would receive the messages of strangers otherwise."""
-        unary: dict[str, Behaviour] = {
-            CALL: self._call,
-            HEARTBEATS: self._heartbeats,
-            RELEASED: self._released,
-            TOPICS_CHANGED: self._topics_changed,
-            HELD: self._held,
-        }
-        handlers: dict[str, Any] = {
-            path: grpc.stream_unary_rpc_method_handler(self._entered(behaviour)) for path, behaviour in unary.items()
-        }
-        handlers[WATCH] = grpc.stream_stream_rpc_method_handler(self._entered(self._watch))
-        return {path.rpartition("/")[2]: handler for path, handler in handlers.items()}
+    async def _exchange(self, _requests: object, context: Context) -> None:
+        secrets = self._secrets()
+        if (secrets or not self._has_certificates) and not shows_secret(secrets, context):
+            await self._exchange_with_stranger(context)
+        else:
+            await self._serve(context)
 
-    def _entered(self, behaviour: Behaviour) -> Callable[[Any, Context], Awaitable[Any]]:
-        """The behaviour, for callers that prove to be peers."""
+    async def _exchange_with_stranger(self, context: Context) -> None:
+        if not self._is_open:
+            log_stranger(context.peer())
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED, "peers of this replica show a secret (--peer-secret-file)"
+            )
+        if self._strangers >= MOST_STRANGERS:
+            why = "too many replicas without a secret are connected (--peer-secret-file)"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
+        self._strangers += 1
+        try:
+            await self._serve(context)
+        finally:
+            self._strangers -= 1
 
-        async def enter(_requests: object, context: Context) -> bytes | None:
-            if self._secrets is not None:
-                await demand_secret(self._secrets(), context)
-            self._unproven.prove(context.peer())
+    async def _serve(self, context: Context) -> None:
+        self._unproven.prove(context.peer())
+        stream = _Stream(self._local, context.write)
+        try:
+            await stream.answer_all(context.read)
+            return
+        except MalformedMessage as error:
+            detail = str(error)
+        # Outside of the handler: what is raised there keeps the frames of the error, and their message.
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, detail)
+
+
+class _Stream:
+    """The requests of one peer. When the stream breaks, its unanswered requests are cancelled as those of a client."""
+
+    def __init__(self, local: LocalCoordinator, write: Callable[[bytes], Awaitable[None]]) -> None:
+        self._local = local
+        self._write = write
+        self._outbox = Outbox()
+        self._cancels: dict[int, Cancel] = {}
+        """Of the unanswered requests, by number."""
+        self._room: dict[int, asyncio.Semaphore] = {}
+        """Of the watches: for further events."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def answer_all(self, read: Callable[[], Awaitable[object]]) -> None:
+        """Answer what is read until the peer ends the stream; raises `MalformedMessage`."""
+        sending = asyncio.create_task(self._outbox.send_all(self._write))
+        try:
+            while isinstance(data := await read(), bytes):
+                for asked in unpack(list[Asked], data):
+                    self._take(asked)
+                await self._outbox.until(self._has_room)
+        finally:
+            for cancel in list(self._cancels.values()):
+                cancel()
+            sending.cancel()
+            await asyncio.gather(sending, *self._tasks, return_exceptions=True)
+
+    def _has_room(self) -> bool:
+        return self._outbox.size <= MOST_UNSENT_BYTES and len(self._cancels) <= MOST_UNANSWERED
+
+    def _take(self, asked: Asked) -> None:
+        number = asked.number
+        if asked.kind == CANCEL:
+            cancel = self._cancels.pop(number, None)
+            if cancel is not None:
+                cancel()
+        elif asked.kind == MORE:
+            if number in self._room:
+                for _ in range(EVENTS_AHEAD // 2):
+                    self._room[number].release()
+        else:
             try:
-                data = await self._receive(context)
-            except RejectedRequest as rejected:
-                await abort(context, failure_of(rejected))
-            return await behaviour(data, context)
+                self._begin(asked, read_request(asked))
+            except MalformedMessage as error:
+                self._outbox.put(pack_failure(number, str(error)))
+            except Exception as error:
+                self._broke(number, error)
 
-        return enter
+    def _begin(self, asked: Asked, request: Any) -> None:
+        number = asked.number
+        match request:
+            case _ if isinstance(request, SUBMITTED) and tracing.spans is None:
+                self._submit(number, request)
+            case Watch():
+                self._run(number, partial(self._watch, number, request))
+            case Claims(replica_id, epochs):
+                self._outbox.put(pack_body(number, self._local.held(replica_id, epochs)))
+            case Released():
+                self._local.nudge()
+                self._outbox.put(pack_body(number, None))
+            case TopicsChanged(namespaces):
+                self._local.on_topics_changed(namespaces)
+                self._outbox.put(pack_body(number, None))
+            case _:
+                self._run(number, partial(self._call, asked, request))
 
-    async def _call(self, data: bytes, context: Context) -> bytes:
-        request = await _read(unpack_request, data, context)
-        with forwarded(context, type(request).__name__):
+    def _submit(self, number: int, request: Any) -> None:
+        if isinstance(request, Heartbeat | HeartbeatMany):
+            answer = self._local.try_heartbeat(request)
+            if answer is not None:
+                self._outbox.put(pack_answer(number, answer))
+                return
+        cancel = self._local.submit(request, partial(self._answered, number))
+        if cancel is not None:
+            self._cancels[number] = cancel
+
+    def _answered(self, number: int, answer: Answer) -> None:
+        self._cancels.pop(number, None)
+        self._outbox.put(pack_answer(number, answer))
+
+    def _run(self, number: int, work: Callable[[], Awaitable[None]]) -> None:
+        task = asyncio.get_running_loop().create_task(self._guarded(number, work))
+        self._cancels[number] = task.cancel
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, number: int, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except Exception as error:
+            self._broke(number, error)
+        finally:
+            self._cancels.pop(number, None)
+
+    def _broke(self, number: int, error: Exception) -> None:
+        _log.error("a forwarded request was not answered", exc_info=error)
+        self._outbox.put(pack_failure(number, "an internal error; see its log"))
+
+    async def _call(self, asked: Asked, request: Any) -> None:
+        with _forwarded(asked):
             answer = await self._local.call(request)
-        return packed(answer)
+        self._outbox.put(pack_answer(asked.number, answer))
 
-    async def _heartbeats(self, data: bytes, context: Context) -> bytes:
-        requests = await _read(unpack_heartbeats, data, context)
-        with forwarded(context, "heartbeats"):
-            answers = await answers_to(self._local, requests, OWNER_ANSWERS_MS / 1000)
-        return packed_answers(answers)
-
-    async def _released(self, _data: bytes, _context: Context) -> bytes:
-        self._local.nudge()
-        return b""
-
-    async def _held(self, data: bytes, context: Context) -> bytes:
-        claims = await _read(partial(unpack, Claims), data, context)
-        return pack(self._local.held(claims.replica_id, claims.epochs))
-
-    async def _topics_changed(self, data: bytes, context: Context) -> bytes:
-        self._local.on_topics_changed(await _read(partial(unpack, list[str]), data, context))
-        return b""
-
-    async def _watch(self, data: bytes, context: Context) -> None:
-        asked = await _read(partial(unpack, Watch), data, context)
+    async def _watch(self, number: int, asked: Watch) -> None:
+        """A reader that is slow holds up its own watch alone, which lags behind until it ends."""
+        room = self._room[number] = asyncio.Semaphore(EVENTS_AHEAD)
         events: Any = self._local.watch(asked.namespace, asked.group_id, asked.after_revision)
+        refusal: NotInJournal | None = None
         try:
             async with aclosing(events):
                 async for event in events:
-                    await context.write(pack(event))
-        except NotInJournal as refusal:
-            await context.abort(grpc.StatusCode.OUT_OF_RANGE, pack_refusal(refusal))
+                    await room.acquire()
+                    self._outbox.put(pack_body(number, Watched(event)))
+        except NotInJournal as refused:
+            refusal = refused
+        finally:
+            del self._room[number]
+        self._outbox.put(pack_body(number, end_of_watch(refusal)))
 
 
-async def _read(unpack: Callable[[bytes], _T], data: bytes, context: Context) -> _T:
-    """What a peer sends; INVALID_ARGUMENT for what no replica sends."""
-    try:
-        return unpack(data)
-    except MalformedEnvelope as error:
-        detail = str(error)
-    # Outside of the handler: what is raised there keeps the frames of the error, and their message.
-    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, detail)
-    raise AssertionError("abort raises")
+def _forwarded(asked: Asked) -> AbstractContextManager[object]:
+    """A span in the trace that the request names, if there is tracing."""
+    spans = tracing.spans
+    if spans is None:
+        return nullcontext()
+    if asked.traceparent:
+        spans.adopt(asked.traceparent)
+    return spans.within(f"forwarded {asked.kind}", tracing.Kind.SERVER)

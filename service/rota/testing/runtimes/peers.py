@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rota.protocol.messages import CommitOffsets, Request
+from rota.protocol.messages import Request
 from rota.replica import forwarding
-from rota.replica.ports import Answer, JournalEvent, Replica, ShardOwner
-from rota.runtime.forwarding import PeerUnreachable
+from rota.replica.forwarding import NoAnswer
+from rota.replica.ports import Answer, Cancel, JournalEvent, Replica, ShardOwner
 
 if TYPE_CHECKING:
     from rota.testing.runtimes.replica import RuntimeReplica
@@ -26,7 +26,7 @@ class Forwarded:
         self._peers = peers
         self._peer = peer
         self._task: asyncio.Task[None] | None = None
-        self.outcome: asyncio.Future[Answer] = peers.replica.loop.create_future()
+        self.outcome: asyncio.Future[Answer | NoAnswer] = peers.replica.loop.create_future()
 
     def arrive(self, request: Request) -> None:
         """At the peer, unless it has ended meanwhile."""
@@ -57,7 +57,7 @@ class Forwarded:
 
     def _fail(self, reason: str) -> None:
         if not self.outcome.done():
-            self.outcome.set_exception(PeerUnreachable(reason))
+            self.outcome.set_result(NoAnswer(reason))
 
 
 class PeersOfReplica:
@@ -67,37 +67,28 @@ class PeersOfReplica:
         self._world = world
         self.replica = replica
 
-    async def call(self, peer: Replica, request: Request) -> Answer:
+    def submit(self, peer: Replica, request: Request, done: Callable[[Answer | NoAnswer], None]) -> Cancel:
         """Ask a peer; see `rota.runtime.forwarding.Peers`."""
+
+        async def ask() -> None:
+            done(await self._asked(peer, request))
+
+        return self.replica.loop.create_task(ask()).cancel
+
+    async def _asked(self, peer: Replica, request: Request) -> Answer | NoAnswer:
         forwarded = Forwarded(self, peer)
         self._world.sometimes("request forwarded to a peer")
+        self._world.sometimes(f"{type(request).__name__} forwarded")
         self.carry(self.replica.replica_id, peer.address, forwarded.arrive, request, to=peer)
         try:
             async with asyncio.timeout(forwarding.answer_timeout_ms(request) / 1000):
                 return await forwarded.outcome
-        except TimeoutError as error:
+        except TimeoutError:
             self._world.sometimes("peer did not answer in time")
-            raise PeerUnreachable("no answer in time") from error
+            return NoAnswer("no answer in time")
         finally:
             if not forwarded.outcome.done() or forwarded.outcome.cancelled():
                 self.carry(self.replica.replica_id, peer.address, forwarded.cancel, to=peer)
-
-    def submit(
-        self, peer: Replica, request: forwarding.ForwardedAtOnce, done: Callable[[Answer | forwarding.NoAnswer], None]
-    ) -> None:
-        """As `call`; `done` gets the outcome."""
-
-        async def ask() -> None:
-            what = "commit" if isinstance(request, CommitOffsets) else "heartbeat"
-            self._world.sometimes(f"{what} forwarded without a task")
-            outcome: Answer | forwarding.NoAnswer
-            try:
-                outcome = await self.call(peer, request)
-            except PeerUnreachable as error:
-                outcome = forwarding.NoAnswer(str(error))
-            done(outcome)
-
-        self.replica.loop.create_task(ask())
 
     async def watch(
         self, _peer: Replica, _namespace: str, _group_id: str, _after_revision: int | None

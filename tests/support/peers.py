@@ -1,0 +1,27 @@
+"""Asking a peer, and waiting for the outcome."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rota.api.peer.client import GrpcPeers
+from rota.protocol.messages import Request
+from rota.replica.forwarding import NoAnswer
+from rota.replica.ports import Answer, Replica
+
+
+async def asked(peers: GrpcPeers, peer: Replica, request: Request) -> Answer | NoAnswer:
+    """The outcome of a request, which is cancelled with this task."""
+    outcome: asyncio.Future[Answer | NoAnswer] = asyncio.get_running_loop().create_future()
+    cancel = peers.submit(peer, request, outcome.set_result)
+    try:
+        return await outcome
+    finally:
+        cancel()
+
+
+async def answered(peers: GrpcPeers, peer: Replica, request: Request) -> Answer:
+    """The answer to a request."""
+    outcome = await asked(peers, peer, request)
+    assert isinstance(outcome, Answer), outcome
+    return outcome
