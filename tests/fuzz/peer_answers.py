@@ -34,7 +34,7 @@ from tests.support.peers import asked
 EVENT = JournalEvent(1, 0, "default", "g1", 1, "rebalance_started", "a member joined", {"cause": "x"}, 1)
 BEATS = (Heartbeat("default", "g1", "m", 1), HeartbeatMany("default", "g1", (MemberHeartbeat("m", 1),)))
 HELD, WATCH = "held", "watch"
-REFUSALS: tuple[Any, ...] = ([3, 5], [9, 1, 4, "abc"], ["x", None], [], {}, [1], [1, 2, 3], [1, 2, 3, "a", 5])
+REFUSALS: tuple[Any, ...] = ([3, 5, None, ""], [9, 1, 4, "abc"], ["x", None], [], {}, [1], [1, 2, 3], [1, 2, 3, "a", 5])
 
 
 class PeerAnswerFuzzer:
@@ -121,9 +121,9 @@ class PeerAnswerFuzzer:
         if request is None:
             return pack([[number, None]])
         if request == HELD:
-            return pack([[number, [random.choice((0, 1, 2))] * random.choice((0, 1, 2))]])
+            return pack([[number, random.choice((True, False, 7))]])
         kind = REPLY_OF[type(request)] if random.random() < 0.7 else random.choice(list(REPLY_OF.values()))
-        return pack([[number, [a_message(random, kind), 1, 1, "", [1, 2]]]])
+        return pack([[number, a_message(random, kind), "", 1, 1, "", [1, 2]]])
 
     def _sent(self, data: bytes) -> bytes:
         if self._random.random() < 0.6:

@@ -14,11 +14,11 @@ import grpc
 import msgspec
 
 from rota.api.peer.messages import (
-    CANCEL,
     EXCHANGE,
-    MORE,
     Answered,
-    Claims,
+    Cancelled,
+    Holds,
+    MoreTaken,
     Released,
     TopicsChanged,
     Watch,
@@ -121,13 +121,14 @@ def _request(random: Random, number: int) -> tuple[object, ...]:
         case 0:
             return number, "Heartbeat", a_message(random, Heartbeat), "00-trace"
         case 1:
-            return number, "Claims", Claims("r", {0: 1, 3: 2})
+            return number, "Holds", Holds("r", 0, 1)
         case 2:
             return number, "TopicsChanged", TopicsChanged(["default", "n1"])
         case 3:
             return number, "Watch", Watch("default", "g1", 0)
         case 4:
-            return random.choice((number - 1, 77)), random.choice((CANCEL, MORE)), None
+            about = random.choice((Cancelled(), MoreTaken()))
+            return random.choice((number - 1, 77)), type(about).__name__, about
         case _:
             kind = random.choice([kind for pair in REPLY_OF.items() for kind in pair])
             return number, kind.__name__, a_message(random, kind)

@@ -15,7 +15,6 @@ from rota.api.peer import client, messages
 from rota.api.peer import server as server_of_peers
 from rota.api.peer.client import GrpcPeers
 from rota.api.peer.messages import (
-    CANCEL,
     EVENTS_AHEAD,
     EXCHANGE,
     MAX_BATCH_BYTES,
@@ -23,13 +22,13 @@ from rota.api.peer.messages import (
     SERVICE,
     Answered,
     Asked,
+    Cancelled,
+    MoreTaken,
     Outbox,
     Watch,
     pack,
-    pack_about,
     pack_answer,
     pack_asked,
-    pack_body,
     unpack,
 )
 from rota.api.peer.secret import shown
@@ -222,7 +221,7 @@ async def test_a_request_that_was_given_up_is_not_sent(tables: MemoryTables, mon
     received: list[Asked] = []
     monkeypatch.setattr(server_of_peers._Stream, "_take", lambda _, taken: received.append(taken))
     async with a_peer(tables, SECRET) as peer, peers_that_show(SECRET) as peers:
-        link = peers._link(peer)
+        link = peers._link(peer.peer_address)
         number = link.ask(BEAT, lambda _: None, None)
         link.cancel(number)
         link.ask(Watch("default", "g", None), lambda _: None, None)
@@ -464,8 +463,8 @@ async def a_peer_that_answers(*answers: Callable[[int], bytes]) -> AsyncIterator
 UNREADABLE: list[Callable[[int], bytes]] = [
     lambda number: pack([[number, None]]),
     lambda number: pack([[number, []]]),
-    lambda number: pack([[number, [{"error": "LATER"}, 1, 1, ""]]]),
-    lambda number: pack([[number, [{}, "1", 1, ""]]]),
+    lambda number: pack([[number, {"error": "LATER"}]]),
+    lambda number: pack([[number, {"topics": 7}]]),
 ]
 
 
@@ -498,7 +497,7 @@ async def test_an_answer_that_was_not_asked_for_is_dropped() -> None:
 @pytest.mark.parametrize("event", [None, {"seq": 1}, [{"seq": 1}]])
 async def test_an_event_that_cannot_be_read_ends_a_watch(event: object) -> None:
     async with (
-        a_peer_that_answers(lambda number: pack_list(pack_body(number, event))) as peer,
+        a_peer_that_answers(lambda number: pack([[number, event]])) as peer,
         peers_that_show(SECRET) as peers,
     ):
         assert [event async for event in peers.watch(peer, "default", "g", 0)] == []
@@ -506,7 +505,7 @@ async def test_an_event_that_cannot_be_read_ends_a_watch(event: object) -> None:
 
 async def test_an_event_with_a_field_of_a_later_release_is_read() -> None:
     def answer(number: int) -> bytes:
-        return pack_list(pack_body(number, [{**asdict(EVENT), "later": 1}]), pack_body(number, []))
+        return pack([[number, [{**asdict(EVENT), "later": 1}]], [number, []]])
 
     async with a_peer_that_answers(answer) as peer, peers_that_show(SECRET) as peers:
         assert [event async for event in peers.watch(peer, "default", "g", 0)] == [EVENT]
@@ -546,5 +545,5 @@ async def test_a_message_that_no_replica_sends_is_an_invalid_argument(tables: Me
 
 async def test_a_cancellation_of_an_unknown_call_is_ignored(tables: MemoryTables) -> None:
     async with an_owner(tables) as (local, _), a_stream(local) as wire:
-        wire.send(pack_about(7, CANCEL), pack_about(7, messages.MORE), pack_asked(2, BEAT))
+        wire.send(pack_asked(7, Cancelled()), pack_asked(7, MoreTaken()), pack_asked(2, BEAT))
         await until(lambda: len(wire.answers) == 1)

@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
-from rota.protocol.calls import refuse
-from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, HeartbeatMany
 from rota.replica.ports import Answer
-
-NOT_DURABLE = "the store is slow: the heartbeat was received, and its answer is not durable yet"
 
 GROUPS_OF_A_TURN = 250
 """Of a message with heartbeats for thousands of groups so many are read, or answered, in a turn of the event loop: some
@@ -30,61 +26,24 @@ class Hearing(Protocol[Beat_contra]):
     def submit(self, request: Beat_contra, done: Callable[[Answer], None]) -> object: ...
 
 
-def answer_all(
-    coordinator: Hearing[Beat],
-    requests: Sequence[Beat],
-    done: Callable[[list[Answer]], None],
-    limit_s: float | None = None,
-) -> None:
-    """`done` gets the answers in the order of the requests, once all are there, and maybe before this returns.
-
-    Those without an immediate answer are submitted at once, so that they are forwarded in one message. With `limit_s`
-    those that have no answer by then are refused: they hold up the others no longer.
-    """
-    answers: list[Answer] = []
-    missing: dict[int, Beat] = {}
-    for index, request in enumerate(requests):
-        answer = coordinator.try_heartbeat(request)
-        if answer is None:
-            missing[index] = request
-        answers.append(answer)  # type: ignore[arg-type]  # it is replaced before `done` gets them
-    if not missing:
-        done(answers)
-        return
-
-    deadline: asyncio.TimerHandle | None = None
+async def answers_to(coordinator: Hearing[Beat], requests: Sequence[Beat]) -> list[Answer]:
+    """The answers in the order of the requests, which are submitted at once."""
+    answers: list[Answer | None] = [coordinator.try_heartbeat(request) for request in requests]
+    missing = [index for index, answer in enumerate(answers) if answer is None]
+    left = len(missing)
+    all_answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def answered(index: int, answer: Answer) -> None:
-        if missing.pop(index, None) is None:
-            return  # It was refused.
-        answers[index] = answer
-        if not missing:
-            if deadline is not None:
-                deadline.cancel()
-            done(answers)
+        nonlocal left
+        answers[index], left = answer, left - 1
+        if not left and not all_answered.done():
+            all_answered.set_result(None)
 
-    def refuse_missing() -> None:
-        for index, request in list(missing.items()):
-            answered(index, Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, NOT_DURABLE)))
-
-    for index, request in list(missing.items()):
-        coordinator.submit(request, partial(answered, index))
-    if missing and limit_s is not None:
-        deadline = asyncio.get_running_loop().call_later(limit_s, refuse_missing)
-
-
-async def answers_to(
-    coordinator: Hearing[Beat], requests: Sequence[Beat], limit_s: float | None = None
-) -> list[Answer]:
-    """The same, awaited."""
-    answered: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
-
-    def done(answers: list[Answer]) -> None:
-        if not answered.done():
-            answered.set_result(answers)
-
-    answer_all(coordinator, requests, done, limit_s)
-    return await answered
+    for index in missing:
+        coordinator.submit(requests[index], partial(answered, index))
+    if missing:
+        await all_answered
+    return cast("list[Answer]", answers)
 
 
 async def tried(

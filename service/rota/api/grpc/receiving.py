@@ -64,10 +64,6 @@ class Receiver:
         """The message of an rpc that has one; raises `RejectedRequest`."""
         return _present(await self.receive(context))
 
-    async def message_at_once(self, context: Context) -> bytes:
-        """The same past the budget, for callers that have proven to be trusted with memory."""
-        return _present(_bytes(await context.read()))
-
     def session(self, context: Context, admission: Admission) -> SessionMessages:
         """The messages of a session."""
         return SessionMessages(self, context, admission)

@@ -7,38 +7,38 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextvars import Context
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
 
 import grpc
-import msgspec
 
 from rota.api.peer.messages import (
-    CANCEL,
     EVENTS_AHEAD,
     EXCHANGE,
     MAX_MESSAGE_BYTES,
-    MORE,
     MOST_UNANSWERED,
     MOST_UNSENT_BYTES,
     Answered,
-    Claims,
+    Cancelled,
+    Holds,
     MalformedMessage,
+    MoreTaken,
     Outbox,
     Released,
     TopicsChanged,
     Watch,
     Watched,
-    pack_about,
+    pack,
     pack_asked,
     read_answer,
-    refusal_of,
     unpack,
 )
 from rota.api.peer.secret import Metadata, shown
 from rota.grpc_polling import keep_polling
 from rota.observability import tracing
+from rota.protocol.errors import LinesPruned, ReaderIsAhead
 from rota.protocol.messages import Request
 from rota.replica.forwarding import NoAnswer, answer_timeout_ms
 from rota.replica.ports import Answer, Cancel, JournalEvent, Replica, ShardOwner
@@ -72,6 +72,7 @@ PEER_NAME = "rota-peer"
 """What every replica's certificate is for: addresses of replicas come and go."""
 TLS_CHANNEL_OPTIONS = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", PEER_NAME))
 
+_YES = pack(True)
 _CLOSED = NoAnswer("the connection to it is closed")
 _LATE = NoAnswer("no answer in time")
 _FULL = NoAnswer("too many requests wait for its answers")
@@ -80,8 +81,7 @@ _log = logging.getLogger(__name__)
 
 ChannelCredentials = Callable[[], tuple[object, grpc.ChannelCredentials]]
 """The credentials as they are now, behind an object that is another one each time that they change."""
-Body = msgspec.Raw | NoAnswer
-Receive = Callable[[Body], None]
+Receive = Callable[[Answered | NoAnswer], None]
 """Gets the answer to a request, or the reason why there is none."""
 
 
@@ -107,13 +107,13 @@ class GrpcPeers:
         return self._keep(self._send_traced(tracing.spans, peer, request, done)).cancel
 
     def _send(self, peer: Replica, request: Request, done: Callable[[Answer | NoAnswer], None]) -> Cancel:
-        def receive(body: Body) -> None:
+        def receive(answered: Answered | NoAnswer) -> None:
             try:
-                done(body if isinstance(body, NoAnswer) else read_answer(request, body))
+                done(answered if isinstance(answered, NoAnswer) else read_answer(request, answered))
             except MalformedMessage as error:
                 done(NoAnswer(f"its answer cannot be read, so it may be of another release: {error}"))
 
-        link, limit_s = self._link(peer), answer_timeout_ms(request) / 1000
+        link, limit_s = self._link(peer.peer_address), answer_timeout_ms(request) / 1000
         return partial(link.cancel, link.ask(request, receive, limit_s))
 
     async def _send_traced(
@@ -132,14 +132,15 @@ class GrpcPeers:
     async def watch(
         self, peer: Replica, namespace: str, group_id: str, after_revision: int | None
     ) -> AsyncIterator[JournalEvent]:
-        link, events = self._link(peer), asyncio.Queue[Body]()
+        link, events = self._link(peer.peer_address), asyncio.Queue[Answered | NoAnswer]()
         number = link.ask(Watch(namespace, group_id, after_revision), events.put_nowait, None)
         try:
             for taken in count(1):
-                body = await events.get()
-                watched = Watched() if isinstance(body, NoAnswer) else unpack(Watched, body)
-                if (refusal := refusal_of(watched)) is not None:
-                    raise refusal
+                answered = await events.get()
+                watched = Watched() if isinstance(answered, NoAnswer) else unpack(Watched, answered.body)
+                if watched.refusal is not None:
+                    after, first, last, incarnation = watched.refusal
+                    raise LinesPruned(after, first) if last is None else ReaderIsAhead(after, first, last, incarnation)
                 if watched.event is None:
                     return
                 if taken % (EVENTS_AHEAD // 2) == 0:
@@ -151,46 +152,31 @@ class GrpcPeers:
             link.cancel(number)
 
     async def held(self, owners: Sequence[ShardOwner]) -> set[int]:
-        by_replica: dict[tuple[str, str], list[ShardOwner]] = {}
-        for owner in owners:
-            by_replica.setdefault((owner.replica_id, owner.peer_address), []).append(owner)
-        return set().union(*await asyncio.gather(*map(self._held_by, by_replica.values())))
-
-    async def _held_by(self, owners: Sequence[ShardOwner]) -> set[int]:
-        """Of these shards of one replica. One that cannot be asked, or does not answer in time, holds none."""
-        peer = Replica(owners[0].replica_id, owners[0].address, owners[0].peer_address)
-        epochs = {owner.shard_id: owner.epoch for owner in owners}
-        body = await self._ask(peer, Claims(peer.replica_id, epochs), HELD_S)
-        try:
-            return set() if body is None else epochs.keys() & unpack(list[int], body)
-        except MalformedMessage:
-            return set()
+        answers = await asyncio.gather(
+            *(
+                self._ask(owner.peer_address, Holds(owner.replica_id, owner.shard_id, owner.epoch), HELD_S)
+                for owner in owners
+            )
+        )
+        return {owner.shard_id for owner, answer in zip(owners, answers, strict=True) if answer == _YES}
 
     async def notify_released(self, peers: Sequence[Replica]) -> None:
-        await asyncio.gather(*(self._ask(peer, Released(), NOTIFY_S) for peer in peers))
+        await asyncio.gather(*(self._ask(peer.peer_address, Released(), NOTIFY_S) for peer in peers))
 
     async def notify_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
         changed = TopicsChanged(list(namespaces))
-        await asyncio.gather(*(self._ask(peer, changed, NOTIFY_S) for peer in peers))
+        await asyncio.gather(*(self._ask(peer.peer_address, changed, NOTIFY_S) for peer in peers))
 
-    async def _ask(self, peer: Replica, request: Any, limit_s: float) -> msgspec.Raw | None:
+    async def _ask(self, address: str, request: Any, limit_s: float) -> bytes | None:
         """The answer to a request that no client waits for; None if there is none."""
-        outcome: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
+        outcome: asyncio.Future[Answered | NoAnswer] = asyncio.get_running_loop().create_future()
+        link = self._link(address)
+        number = link.ask(request, partial(_settle, outcome), limit_s)
         try:
-            link = self._link(peer)
-            number = link.ask(request, partial(_settle, outcome), limit_s)
-        except Exception as error:
-            # A row of the registry that no replica writes: it costs this request, and no round on the leases.
-            _log.warning("a peer cannot be asked", extra={"peer": peer.replica_id, "error": repr(error)})
-            return None
-        try:
-            body = await outcome
+            answered = await outcome
         finally:
             link.cancel(number)
-        if isinstance(body, NoAnswer):
-            _log.info("a peer does not answer", extra={"peer": peer.replica_id, "error": body.why[:200]})
-            return None
-        return body
+        return None if isinstance(answered, NoAnswer) else bytes(answered.body)
 
     async def close(self) -> None:
         links, self._links = self._links, {}
@@ -198,13 +184,13 @@ class GrpcPeers:
             await link.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _link(self, peer: Replica) -> _Link:
+    def _link(self, address: str) -> _Link:
         version, credentials = self._credentials() if self._credentials is not None else (None, None)
-        key = (peer.peer_address, id(version))
+        key = (address, id(version))
         link = self._links.get(key)
         if link is None:
             self._close_useless(version)
-            link = self._links[key] = _Link(peer.peer_address, lambda: shown(self._secrets()), credentials, version)
+            link = self._links[key] = _Link(address, lambda: shown(self._secrets()), credentials, version)
         return link
 
     def _close_useless(self, version: object) -> None:
@@ -225,16 +211,15 @@ def _settle(outcome: asyncio.Future[Any], value: Any) -> None:
         outcome.set_result(value)
 
 
+@dataclass(slots=True)
 class _Unanswered:
-    """A request without an answer. `key` is its place among what is unsent."""
+    """A request without an answer."""
 
-    __slots__ = ("deadline", "key", "receive")
-
-    def __init__(self, key: int, receive: Receive, deadline: asyncio.TimerHandle | None) -> None:
-        self.key = key
-        self.receive = receive
-        self.deadline = deadline
-        """None for a watch, which gets many answers."""
+    key: int
+    """Its place among what is unsent."""
+    receive: Receive
+    deadline: asyncio.TimerHandle | None
+    """None for a watch, which gets many answers."""
 
 
 class _Link:
@@ -297,7 +282,7 @@ class _Link:
     def take_more(self, number: int) -> None:
         """Half of the events that the peer may send ahead were taken."""
         if number in self._unanswered:
-            self._outbox.put(pack_about(number, MORE))
+            self._outbox.put(pack_asked(number, MoreTaken()))
 
     def cancel(self, number: int) -> None:
         """The caller is gone: there is no answer. Does nothing where the request has one."""
@@ -307,7 +292,7 @@ class _Link:
         if asked.deadline is not None:
             asked.deadline.cancel()
         if not self._outbox.drop(asked.key):
-            self._outbox.put(pack_about(number, CANCEL))
+            self._outbox.put(pack_asked(number, Cancelled()))
 
     def _give_up(self, number: int) -> None:
         receive = self._unanswered[number].receive
@@ -352,16 +337,15 @@ class _Link:
         asked = self._unanswered.get(answered.number)
         if asked is None:
             return  # It came too late, or its caller is gone.
-        body = NoAnswer(answered.failure) if answered.failure else answered.body
         if asked.deadline is not None:
             asked.deadline.cancel()
             del self._unanswered[answered.number]
-        _call(asked.receive, body)
+        _call(asked.receive, NoAnswer(answered.failure) if answered.failure else answered)
 
 
-def _call(receive: Receive, body: Body) -> None:
+def _call(receive: Receive, outcome: Answered | NoAnswer) -> None:
     try:
-        receive(body)
+        receive(outcome)
     except Exception as error:
         # A bug of ours, which must keep none of the others waiting.
         _log.error("an answer of a peer was not received", exc_info=error)

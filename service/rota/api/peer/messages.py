@@ -11,13 +11,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import cache
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from rota.protocol.calls import REPLY_OF
-from rota.protocol.errors import LinesPruned, NotInJournal, ReaderIsAhead
 from rota.protocol.messages import Reply, Request
 from rota.protocol.values import Int64
 from rota.replica.forwarding import as_moved
@@ -39,13 +38,7 @@ message."""
 EVENTS_AHEAD = 256
 """Events of a watch that the owner sends before the other end has taken the first of them."""
 
-CANCEL = "Cancel"
-"""The kind of what is no request: the caller of the request with this number is gone."""
-MORE = "More"
-"""The same: half of `EVENTS_AHEAD` further events of the watch with this number were taken."""
-
 Kind = TypeVar("Kind")
-R = TypeVar("R")
 
 
 class MalformedMessage(ValueError):
@@ -57,27 +50,23 @@ class Asked(Struct, array_like=True, frozen=True):
 
     number: int
     kind: str
-    """The name of the request's type, `CANCEL` or `MORE`."""
+    """The name of the request's type."""
     body: msgspec.Raw
     traceparent: str = ""
 
 
 class Answered(Struct, array_like=True, frozen=True):
-    """The answer to the request with this number, or one event of a watch."""
+    """The answer to the request with this number, or one event of a watch. With the reply of a shard goes the rest of
+    an `Answer`.
+    """
 
     number: int
     body: msgspec.Raw
     failure: str = ""
     """The reason why there is no answer."""
-
-
-class _Outcome(Struct, Generic[R], array_like=True, frozen=True):
-    """An `Answer` whose reply is of a known type."""
-
-    reply: R
-    revision: Int64
-    epoch: Int64
-    owner: str
+    revision: Int64 = 0
+    epoch: Int64 = 0
+    owner: str = ""
     shards: tuple[Int64, ...] = ()
 
 
@@ -89,11 +78,12 @@ class Watch(Struct, frozen=True):
     after_revision: Int64 | None
 
 
-class Claims(Struct, frozen=True):
-    """The epochs of shards that a replica may hold. It is answered with the ids of those that it holds."""
+class Holds(Struct, frozen=True):
+    """A question to the replica with this id: does it hold the shard, in this epoch?"""
 
     replica_id: str
-    epochs: dict[int, Int64]
+    shard_id: int
+    epoch: Int64
 
 
 class Released(Struct, frozen=True):
@@ -107,20 +97,22 @@ class TopicsChanged(Struct, frozen=True):
 
 
 class Watched(Struct, array_like=True, frozen=True):
-    """An event of a watch, or its end: then without an event, and maybe with a refusal."""
+    """An event of a watch, or its end: then without an event, and maybe with the fields of a `NotInJournal`."""
 
     event: JournalEvent | None = None
-    refusal: _Refusal | None = None
+    refusal: tuple[Int64, Int64, Int64 | None, str] | None = None
 
 
-class _Refusal(Struct, array_like=True, frozen=True):
-    after_revision: Int64
-    first_revision: Int64
-    last_revision: Int64 | None = None
-    incarnation: str = ""
+class MoreTaken(Struct, frozen=True):
+    """Half of `EVENTS_AHEAD` further events of the watch with this number were taken. It has no answer."""
 
 
-_KINDS: dict[str, type] = {kind.__name__: kind for kind in (*REPLY_OF, Watch, Claims, Released, TopicsChanged)}
+class Cancelled(Struct, frozen=True):
+    """The caller of the request with this number is gone. It has no answer."""
+
+
+_OURS = (Watch, MoreTaken, Cancelled, Holds, Released, TopicsChanged)
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in (*REPLY_OF, *_OURS)}
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -147,11 +139,6 @@ def pack_asked(number: int, request: Any, traceparent: str = "") -> bytes:
     return _encode((number, type(request).__name__, request, traceparent))
 
 
-def pack_about(number: int, kind: str) -> bytes:
-    """`CANCEL` or `MORE`."""
-    return _encode((number, kind, None))
-
-
 def read_request(asked: Asked) -> Any:
     """The request; raises `MalformedMessage`."""
     if asked.kind not in _KINDS:
@@ -162,46 +149,13 @@ def read_request(asked: Asked) -> Any:
 def pack_answer(number: int, answer: Answer) -> bytes:
     """An owner's answer, as the replica that asked receives it."""
     moved = as_moved(answer)
-    return _encode((number, (moved.reply, moved.revision, moved.epoch, moved.owner, moved.shards)))
+    return _encode((number, moved.reply, "", moved.revision, moved.epoch, moved.owner, moved.shards))
 
 
-def read_answer(request: Request, body: msgspec.Raw) -> Answer:
+def read_answer(request: Request, answered: Answered) -> Answer:
     """The answer to this request; raises `MalformedMessage`."""
-    kind: Any = _outcome_of(REPLY_OF[type(request)])
-    outcome: _Outcome[Reply] = unpack(kind, body)
-    return Answer(outcome.reply, outcome.revision, outcome.epoch, outcome.owner, outcome.shards)
-
-
-@cache
-def _outcome_of(reply: Any) -> Any:
-    return _Outcome[reply]
-
-
-def pack_body(number: int, body: Any) -> bytes:
-    """An answer that is no coordinator's."""
-    return _encode((number, body))
-
-
-def pack_failure(number: int, why: str) -> bytes:
-    return _encode((number, None, why))
-
-
-def end_of_watch(refusal: NotInJournal | None) -> Watched:
-    """The last message of a watch."""
-    if refusal is None:
-        return Watched()
-    places = refusal.after_revision, refusal.first_revision, refusal.last_revision, refusal.incarnation
-    return Watched(refusal=_Refusal(*places))
-
-
-def refusal_of(watched: Watched) -> NotInJournal | None:
-    """The refusal with which a peer has ended a watch."""
-    said = watched.refusal
-    if said is None:
-        return None
-    if said.last_revision is None:
-        return LinesPruned(said.after_revision, said.first_revision)
-    return ReaderIsAhead(said.after_revision, said.first_revision, said.last_revision, said.incarnation)
+    reply: Reply = unpack(REPLY_OF[type(request)], answered.body)
+    return Answer(reply, answered.revision, answered.epoch, answered.owner, answered.shards)
 
 
 class Outbox:
@@ -229,10 +183,6 @@ class Outbox:
             return False
         self.size -= len(data)
         return True
-
-    def clear(self) -> None:
-        self._unsent.clear()
-        self.size = 0
 
     async def send_all(self, write: Callable[[bytes], Awaitable[object]]) -> None:
         """Write messages until the task is cancelled.

@@ -15,26 +15,24 @@ from rota.access.budgets import BUDGETS, Budgets
 from rota.api.grpc.bounds import ANY_NUMBER, bounded_options
 from rota.api.known_methods import add_methods, lasting_server
 from rota.api.peer.messages import (
-    CANCEL,
     EVENTS_AHEAD,
     EXCHANGE,
     MAX_MESSAGE_BYTES,
-    MORE,
     MOST_UNANSWERED,
     MOST_UNSENT_BYTES,
     SERVICE,
     Asked,
-    Claims,
+    Cancelled,
+    Holds,
     MalformedMessage,
+    MoreTaken,
     Outbox,
     Released,
     TopicsChanged,
     Watch,
     Watched,
-    end_of_watch,
+    pack,
     pack_answer,
-    pack_body,
-    pack_failure,
     read_request,
     unpack,
 )
@@ -116,25 +114,19 @@ class PeerServer:
 
     async def _exchange(self, _requests: object, context: Context) -> None:
         secrets = self._secrets()
-        if (secrets or not self._has_certificates) and not shows_secret(secrets, context):
-            await self._exchange_with_stranger(context)
-        else:
-            await self._serve(context)
-
-    async def _exchange_with_stranger(self, context: Context) -> None:
-        if not self._is_open:
+        is_stranger = not shows_secret(secrets, context) and (bool(secrets) or not self._has_certificates)
+        if is_stranger and not self._is_open:
             log_stranger(context.peer())
-            await context.abort(
-                grpc.StatusCode.UNAUTHENTICATED, "peers of this replica show a secret (--peer-secret-file)"
-            )
-        if self._strangers >= MOST_STRANGERS:
+            why = "peers of this replica show a secret (--peer-secret-file)"
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, why)
+        if is_stranger and self._strangers >= MOST_STRANGERS:
             why = "too many replicas without a secret are connected (--peer-secret-file)"
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
-        self._strangers += 1
+        self._strangers += is_stranger
         try:
             await self._serve(context)
         finally:
-            self._strangers -= 1
+            self._strangers -= is_stranger
 
     async def _serve(self, context: Context) -> None:
         self._unproven.prove(context.peer())
@@ -179,40 +171,34 @@ class _Stream:
         return self._outbox.size <= MOST_UNSENT_BYTES and len(self._cancels) <= MOST_UNANSWERED
 
     def _take(self, asked: Asked) -> None:
-        number = asked.number
-        if asked.kind == CANCEL:
-            cancel = self._cancels.pop(number, None)
-            if cancel is not None:
-                cancel()
-        elif asked.kind == MORE:
-            if number in self._room:
-                for _ in range(EVENTS_AHEAD // 2):
-                    self._room[number].release()
-        else:
-            try:
-                self._begin(asked, read_request(asked))
-            except MalformedMessage as error:
-                self._outbox.put(pack_failure(number, str(error)))
-            except Exception as error:
-                self._broke(number, error)
+        try:
+            self._begin(asked.number, read_request(asked), asked)
+        except MalformedMessage as error:
+            self._send(asked.number, None, str(error))
+        except Exception as error:
+            self._broke(asked.number, error)
 
-    def _begin(self, asked: Asked, request: Any) -> None:
-        number = asked.number
+    def _begin(self, number: int, request: Any, asked: Asked) -> None:
         match request:
             case _ if isinstance(request, SUBMITTED) and tracing.spans is None:
                 self._submit(number, request)
+            case Cancelled():
+                self._cancels.pop(number, _do_nothing)()
+            case MoreTaken():
+                for _ in range(EVENTS_AHEAD // 2 if number in self._room else 0):
+                    self._room[number].release()
             case Watch():
                 self._run(number, partial(self._watch, number, request))
-            case Claims(replica_id, epochs):
-                self._outbox.put(pack_body(number, self._local.held(replica_id, epochs)))
+            case Holds(replica_id, shard_id, epoch):
+                self._send(number, bool(self._local.held(replica_id, {shard_id: epoch})))
             case Released():
                 self._local.nudge()
-                self._outbox.put(pack_body(number, None))
+                self._send(number)
             case TopicsChanged(namespaces):
                 self._local.on_topics_changed(namespaces)
-                self._outbox.put(pack_body(number, None))
+                self._send(number)
             case _:
-                self._run(number, partial(self._call, asked, request))
+                self._run(number, partial(self._call, request, asked))
 
     def _submit(self, number: int, request: Any) -> None:
         if isinstance(request, Heartbeat | HeartbeatMany):
@@ -244,9 +230,13 @@ class _Stream:
 
     def _broke(self, number: int, error: Exception) -> None:
         _log.error("a forwarded request was not answered", exc_info=error)
-        self._outbox.put(pack_failure(number, "an internal error; see its log"))
+        self._send(number, None, "an internal error; see its log")
 
-    async def _call(self, asked: Asked, request: Any) -> None:
+    def _send(self, number: int, body: Any = None, failure: str = "") -> None:
+        """Send an answer that is no shard's."""
+        self._outbox.put(pack((number, body, failure)))
+
+    async def _call(self, request: Any, asked: Asked) -> None:
         with _forwarded(asked):
             answer = await self._local.call(request)
         self._outbox.put(pack_answer(asked.number, answer))
@@ -255,17 +245,23 @@ class _Stream:
         """A reader that is slow holds up its own watch alone, which lags behind until it ends."""
         room = self._room[number] = asyncio.Semaphore(EVENTS_AHEAD)
         events: Any = self._local.watch(asked.namespace, asked.group_id, asked.after_revision)
-        refusal: NotInJournal | None = None
+        end = Watched()
         try:
             async with aclosing(events):
                 async for event in events:
                     await room.acquire()
-                    self._outbox.put(pack_body(number, Watched(event)))
+                    self._send(number, Watched(event))
         except NotInJournal as refused:
-            refusal = refused
+            end = Watched(
+                None, (refused.after_revision, refused.first_revision, refused.last_revision, refused.incarnation)
+            )
         finally:
             del self._room[number]
-        self._outbox.put(pack_body(number, end_of_watch(refusal)))
+        self._send(number, end)
+
+
+def _do_nothing() -> None:
+    """Cancel a request that has its answer."""
 
 
 def _forwarded(asked: Asked) -> AbstractContextManager[object]:
