@@ -32,7 +32,7 @@ class RawHttp2:
         self._left: dict[int, memoryview] = {}
         """What the streams have not sent yet."""
         self.ended: set[int] = set()
-        """Streams that the server has ended."""
+        """Streams that the server has ended or reset."""
         self._changed = asyncio.Event()
         self.sent = 0
         """Bytes of messages."""
@@ -113,7 +113,7 @@ class RawHttp2:
             self._writer.write(_frame(PING, ACK, 0, payload))
         elif kind == WINDOW_UPDATE:
             self._grow(stream, int.from_bytes(payload, "big"))
-        elif stream and flags & END_STREAM:
+        elif stream and (flags & END_STREAM or kind == RESET):
             self.ended.add(stream)
             self._changed.set()
             self._left[stream] = memoryview(b"")
