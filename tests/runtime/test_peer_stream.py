@@ -193,6 +193,26 @@ async def test_closing_leaves_no_call_waiting(tables: MemoryTables) -> None:
     assert outcomes == [NoAnswer("the connection to it is closed")]
 
 
+@pytest.mark.parametrize("end", ["the replica that asks", "the owner"])
+async def test_a_stream_that_cannot_be_written_is_given_up(
+    end: str, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genuine, messages_left = Outbox._next_message, 1 if end == "the owner" else 0
+
+    def break_once(outbox: Outbox) -> bytes:
+        nonlocal messages_left
+        messages_left -= 1
+        if messages_left == -1:
+            raise ValueError("a defect of ours")
+        return genuine(outbox)
+
+    monkeypatch.setattr(Outbox, "_next_message", break_once)
+    monkeypatch.setattr(client, "answer_timeout_ms", lambda _request: 500)
+    async with a_peer(tables, SECRET) as peer, peers_that_show(SECRET) as peers:
+        assert isinstance(await asked(peers, peer, BEAT), NoAnswer)
+        await until_answered(lambda: asked(peers, peer, BEAT))
+
+
 async def test_a_receiver_that_fails_harms_no_other(tables: MemoryTables, caplog: pytest.LogCaptureFixture) -> None:
     async with a_peer(tables, SECRET) as peer, peers_that_show(SECRET) as peers:
         peers.submit(peer, BEAT, lambda _: 1 / 0)  # type: ignore[arg-type]

@@ -167,15 +167,12 @@ class Forwarding:
         return (yield from self.go_on(request, answer, asked_ms, now_ms))
 
     def route(self, request: Request) -> AskHere | AskPeer | Answer:
-        """Where `call` asks first; its answer, where it asks nowhere. Not for listings, which ask everywhere.
-
-        The hot path of the shell is `route`, `answer_of` and `is_final`, without a generator: most calls end there.
-        """
+        """Where `call` asks first; its answer, where it asks nowhere. Not for listings, which ask everywhere."""
         peer = self.owner_elsewhere(self.shard_of(request))
         return AskHere(request) if peer is None else self.route_to(peer, request)
 
     def route_to(self, peer: Replica, request: Request) -> AskPeer | Answer:
-        """The same, where this peer is asked first."""
+        """The same, where this peer is asked first. The shell calls it for most requests, without a generator."""
         parks = parks_for_ms(request) > 0
         return _drains(request) if parks and self.is_draining else AskPeer(peer, request, parks)
 

@@ -20,7 +20,6 @@ from rota.replica.forwarding import (
     Steps,
     Submitted,
 )
-from rota.replica.listing import Listed
 from rota.replica.ports import Answer, Cancel, JournalEvent, Replica, ShardOwner
 from rota.runtime.directory import Directory
 from rota.runtime.host import Call
@@ -88,19 +87,7 @@ class Forwarder:
 
     async def call(self, request: Request) -> Answer:
         """See `Forwarding.call`."""
-        forwarding, asked_ms = self._forwarding, _now_ms()
-        if isinstance(request, Listed):
-            return await self._carry_out(forwarding.call(request, asked_ms))
-        match forwarding.route(request):
-            case Answer() as answer:
-                return answer
-            case step.AskHere():
-                answer = await self._answer(request)
-            case step.AskPeer() as do:
-                answer = forwarding.answer_of(do, await self._ask_peer(do))
-        if forwarding.is_final(answer):
-            return answer
-        return await self._carry_out(forwarding.go_on(request, answer, asked_ms, _now_ms()))
+        return await self._carry_out(self._forwarding.call(request, _now_ms()))
 
     def submit(self, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
         """As `call`, without a task where the first answer is final.

@@ -309,6 +309,7 @@ class _Link:
     async def _exchange(self) -> None:
         stream = self._rpc(metadata=self._metadata())
         sending = asyncio.create_task(self._outbox.send_all(stream.write))
+        sending.add_done_callback(lambda _: stream.cancel())
         why = _CLOSED
         try:
             while isinstance(data := await stream.read(), bytes):
@@ -319,7 +320,6 @@ class _Link:
         except MalformedMessage as error:
             why = NoAnswer(str(error))
         finally:
-            stream.cancel()
             sending.cancel()
             self._end(why)
             await asyncio.gather(sending, return_exceptions=True)

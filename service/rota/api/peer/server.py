@@ -157,7 +157,7 @@ class _Stream:
         """Answer what is read until the peer ends the stream; raises `MalformedMessage`."""
         sending = asyncio.create_task(self._outbox.send_all(self._write))
         try:
-            while isinstance(data := await read(), bytes):
+            while not sending.done() and isinstance(data := await read(), bytes):
                 for asked in unpack(list[Asked], data):
                     self._take(asked)
                 await self._outbox.until(self._has_room)
