@@ -16,7 +16,8 @@ from pydantic import ValidationError
 from rota.access.budgets import Budgets, Share
 from rota.api.peer import server as server_of_peers
 from rota.api.peer import unproven
-from rota.api.peer.server import MOST_STRANGERS
+from rota.api.peer.client import GrpcPeers
+from rota.api.peer.server import MOST_STRANGERS, PeerServer
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     ListTopics,
@@ -33,6 +34,7 @@ from tests.runtime.peers import (
     NEXT_SECRET,
     SECRET,
     a_peer,
+    an_owner,
     peers_that_show,
     until_answered,
 )
@@ -60,6 +62,26 @@ async def test_any_of_the_secrets_is_accepted(tables: MemoryTables, shown: str) 
         answer = await answered(peers, peer, ListTopics("default"))
 
     assert answer.reply.error == "NONE"
+
+
+async def test_a_secret_is_changed_while_peers_are_connected(tables: MemoryTables) -> None:
+    accepted, current = [SECRET, NEXT_SECRET], [SECRET]
+    peers = GrpcPeers(lambda: current)
+    async with an_owner(tables) as (local, _), peers_that_show(SECRET) as former:
+        server = PeerServer(local, "127.0.0.1", secrets=lambda: accepted)
+        await server.start()
+        peer = Replica("r", "http://r", f"127.0.0.1:{server.port}")
+        before = [await asked(each, peer, BEAT) for each in (peers, former)]
+        current[0] = NEXT_SECRET
+        between = await asked(peers, peer, BEAT)
+        accepted.remove(SECRET)
+        after, refused = await asked(peers, peer, BEAT), await asked(former, peer, BEAT)
+        await peers.close()
+        await server.stop()
+
+    assert all(isinstance(outcome, Answer) for outcome in (*before, between, after))
+    assert isinstance(refused, NoAnswer)
+    assert "show a secret" in refused.why
 
 
 async def test_an_open_port_takes_a_few_streams_without_the_secret(

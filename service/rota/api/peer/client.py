@@ -81,6 +81,8 @@ _log = logging.getLogger(__name__)
 
 ChannelCredentials = Callable[[], tuple[object, grpc.ChannelCredentials]]
 """The credentials as they are now, behind an object that is another one each time that they change."""
+_Key = tuple[str, int, Metadata]
+"""Address, identity of the credentials, and the secret that is shown."""
 Receive = Callable[[Answered | NoAnswer], None]
 """Gets the answer to a request, or the reason why there is none."""
 
@@ -88,8 +90,8 @@ Receive = Callable[[Answered | NoAnswer], None]
 class GrpcPeers:
     """Persistent connections to other replicas, opened when they are first needed, on which the first secret is shown.
 
-    With `credentials` the connections are mutual TLS. When those change, new connections are opened; the old ones stay
-    for requests in progress. Whenever a connection is opened, those that are of no use any more are closed.
+    With `credentials` the connections are mutual TLS. When those or the secret change, new connections are opened; the
+    old ones stay for requests in progress. Whenever a connection is opened, those of no use any more are closed.
     """
 
     def __init__(
@@ -97,8 +99,7 @@ class GrpcPeers:
     ) -> None:
         self._secrets = secrets
         self._credentials = credentials
-        self._links: dict[tuple[str, int], _Link] = {}
-        """By address and credentials."""
+        self._links: dict[_Key, _Link] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def submit(self, peer: Replica, request: Request, done: Callable[[Answer | NoAnswer], None]) -> Cancel:
@@ -186,17 +187,18 @@ class GrpcPeers:
 
     def _link(self, address: str) -> _Link:
         version, credentials = self._credentials() if self._credentials is not None else (None, None)
-        key = (address, id(version))
+        secret = shown(self._secrets())
+        key = (address, id(version), secret)
         link = self._links.get(key)
         if link is None:
-            self._close_useless(version)
-            link = self._links[key] = _Link(address, lambda: shown(self._secrets()), credentials, version)
+            self._close_useless(key)
+            link = self._links[key] = _Link(address, secret, credentials, version)
         return link
 
-    def _close_useless(self, version: object) -> None:
+    def _close_useless(self, now: _Key) -> None:
         """Close the idle connections to peers that are gone, and those with former credentials."""
         for key, link in list(self._links.items()):
-            if link.is_idle and (link.version is not version or not link.is_connected):
+            if link.is_idle and (key[1:] != now[1:] or not link.is_connected):
                 self._keep(self._links.pop(key).close())
 
     def _keep(self, work: Any) -> asyncio.Task[None]:
@@ -231,7 +233,7 @@ class _Link:
     def __init__(
         self,
         address: str,
-        metadata: Callable[[], Metadata],
+        metadata: Metadata,
         credentials: grpc.ChannelCredentials | None,
         version: object,
     ) -> None:
@@ -307,7 +309,7 @@ class _Link:
         await self.channel.close()
 
     async def _exchange(self) -> None:
-        stream = self._rpc(metadata=self._metadata())
+        stream = self._rpc(metadata=self._metadata)
         sending = asyncio.create_task(self._outbox.send_all(stream.write))
         sending.add_done_callback(lambda _: stream.cancel())
         why = _CLOSED

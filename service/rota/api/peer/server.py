@@ -113,31 +113,44 @@ class PeerServer:
         await self._server.stop(STOP_GRACE_S)
 
     async def _exchange(self, _requests: object, context: Context) -> None:
-        secrets = self._secrets()
-        is_stranger = not shows_secret(secrets, context) and (bool(secrets) or not self._has_certificates)
+        is_stranger = self._is_stranger(context)
         if is_stranger and not self._is_open:
-            log_stranger(context.peer())
-            why = "peers of this replica show a secret (--peer-secret-file)"
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, why)
+            await _refuse(context)
         if is_stranger and self._strangers >= MOST_STRANGERS:
             why = "too many replicas without a secret are connected (--peer-secret-file)"
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
         self._strangers += is_stranger
         try:
-            await self._serve(context)
+            await self._serve(context, is_stranger=is_stranger)
         finally:
             self._strangers -= is_stranger
 
-    async def _serve(self, context: Context) -> None:
+    def _is_stranger(self, context: Context) -> bool:
+        secrets = self._secrets()
+        return not shows_secret(secrets, context) and (bool(secrets) or not self._has_certificates)
+
+    async def _serve(self, context: Context, *, is_stranger: bool) -> None:
+        async def read() -> object:
+            data = await context.read()
+            if not is_stranger and self._is_stranger(context):
+                await _refuse(context)  # The secret that the stream has shown is not among them any more.
+            return data
+
         self._unproven.prove(context.peer())
         stream = _Stream(self._local, context.write)
         try:
-            await stream.answer_all(context.read)
+            await stream.answer_all(read)
             return
         except MalformedMessage as error:
             detail = str(error)
         # Outside of the handler: what is raised there keeps the frames of the error, and their message.
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, detail)
+
+
+async def _refuse(context: Context) -> None:
+    log_stranger(context.peer())
+    why = "peers of this replica show a secret (--peer-secret-file)"
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, why)
 
 
 class _Stream:
