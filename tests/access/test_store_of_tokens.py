@@ -22,7 +22,7 @@ from rota.replica.ports import StoreRefused, StoreUnavailable
 from rota.runtime.coordinator import LocalCoordinator
 from rota.server.access.tokens import Tokens
 from rota.storage import SqlStore, upgrade
-from rota.storage.tokens import TokenTable
+from rota.storage.access import TokenTable
 from rota.storage.verify import verify
 from tests.pipeline.replaying import findings_of, fold_lines
 

@@ -15,7 +15,7 @@ from rota.protocol.messages import Act
 from rota.server.access.tokens import write_tokens
 from rota.server.bootstrap import Services, open_services
 from rota.server.settings import Address, Settings
-from rota.storage.tokens import TokenTable
+from rota.storage.access import TokenTable
 from tests.console.conftest import HOST, Site
 
 NAMESPACE, GROUP, TOPIC = "team-a", "indexers", "documents"

@@ -25,8 +25,7 @@ from rota.protocol.messages import Act
 from rota.server.access.opening import open_guard
 from rota.server.proxies import TrustedProxies
 from rota.storage import SqlStore, upgrade
-from rota.storage.sessions import MOST_OF_A_CALLER, MOST_SESSIONS
-from rota.storage.tokens import TokenTable
+from rota.storage.access import MOST_OF_A_CALLER, MOST_SESSIONS, TokenTable
 from tests.access.guarded import bearer
 from tests.console.conftest import HOST
 from tests.console.doors import GROUP, NAMESPACE, SAME_ORIGIN, Doors, guarded

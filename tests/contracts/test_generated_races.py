@@ -31,8 +31,7 @@ from rota.storage import SqlStore
 from rota.storage.append import append_to_postgres
 from rota.storage.partitions import create_partitions
 from rota.storage.prune_plan import Pruned, horizon_ms, plan
-from rota.storage.pruning import prune
-from rota.storage.readers import list_readers
+from rota.storage.pruning import list_readers, prune
 from rota.storage.schema import FENCE_GATE
 from rota.testing.memory import MemoryReader, MemoryStore, MemoryTables
 from tests.contracts.builders import A_MINUTE_MS, AT_MS, a_batch, an_event, an_offset, image_of

@@ -25,8 +25,7 @@ from rota.server.retention import delete_old_lines
 from rota.storage import SqlStore, pruning, upgrade
 from rota.storage.engine import single_engine
 from rota.storage.partitions import create_partitions, existing_days, partition_name
-from rota.storage.pruning import prune
-from rota.storage.readers import forget_reader, list_readers, register_reader
+from rota.storage.pruning import forget_reader, list_readers, prune, register_reader
 from rota.storage.schema import group_events
 from rota.storage.urls import parse_store_url
 from rota.storage.verify import ShardReport, verify

@@ -22,11 +22,10 @@ import pytest
 from rota.protocol.messages import Act
 from rota.replica.ports import Replica, StoreRefused, StoreUnavailable
 from rota.storage import SqlStore, engine
+from rota.storage.access import TokenTable
 from rota.storage.connections import SqliteConnections
 from rota.storage.engine import SqliteDriver, SqliteDrivers
-from rota.storage.pruning import prune
-from rota.storage.readers import register_reader
-from rota.storage.tokens import TokenTable
+from rota.storage.pruning import prune, register_reader
 from tests.contracts.builders import a_batch, image_of
 from tests.contracts.conftest import EVENTUALLY_S, SHARD_COUNT
 from tests.support.postgres import PostgresServer

@@ -101,14 +101,14 @@ ROOMS = {
         Room(
             "storage",
             _contracts("shard_store", "shard_rows", "pruning", "store_went_back"),
-            ("journal", "prune_plan", "pruning", "readers", "rows"),
+            ("prune_plan", "pruning", "rows"),
             # A role belongs to the whole server, so a test that makes one runs there once.
             "not memory and not pgbouncer and not may_not_delete and (not postgres or pruning or postgres_refuses)",
         ),
         Room(
             "storage_leases",
             (*_LEASES, *_contracts("append_races"), *_ROWS),
-            ("bulk", "leases", "replicas"),
+            ("bulk", "leases"),
             "not memory and not pgbouncer",
         ),
         Room(

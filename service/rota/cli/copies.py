@@ -15,8 +15,7 @@ from rota.cli.output import Output, print_item, print_items, print_notice
 from rota.protocol.limits import GENERATIONS_RAISED, MAX_GENERATION
 
 if TYPE_CHECKING:
-    from rota.storage.lost_facts import Lost
-    from rota.storage.restored import Restored
+    from rota.storage.restored import Lost, Restored
 
 SHOWN = 100
 

@@ -14,7 +14,7 @@ from rota.cli.output import print_items, print_notice
 from rota.cli.times import ago
 
 if TYPE_CHECKING:
-    from rota.storage.readers import Reader
+    from rota.storage.pruning import Reader
 
 app = typer.Typer(no_args_is_help=True, help="Manage a store's journal: its readers and its retention.")
 
@@ -34,7 +34,7 @@ def readers(
 
     Without a reader everything that is old enough is pruned.
     """
-    from rota.storage.readers import forget_reader, list_readers, register_reader
+    from rota.storage.pruning import forget_reader, list_readers, register_reader
 
     url = store_url(store)
     for name in add or ():

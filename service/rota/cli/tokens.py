@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rota.access.tokens import TokenAct
     from rota.protocol.messages import Act
     from rota.server.access.tokens import FileVault
-    from rota.storage.tokens import TokenTable
+    from rota.storage.access import TokenTable
 
 _LONGEST_LIFE_MS = 36_500 * 86_400 * 1_000
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")
@@ -159,7 +159,7 @@ def history(
     An author in the console is known by the credentials shown, `token:alice`. An author with this command had the
     store's own credentials: `shell:alice` is only the user name on that machine.
     """
-    from rota.storage.tokens import TokenTable
+    from rota.storage.access import TokenTable
 
     chosen = shared(context, output=output).output
     acts = _run(TokenTable(store_url(store)).acts(limit))
@@ -239,7 +239,7 @@ def _act(note: str) -> Act:
 
 def _vault(store: str | None, file: Path | None) -> FileVault | TokenTable:
     from rota.server.access.tokens import FileVault
-    from rota.storage.tokens import TokenTable
+    from rota.storage.access import TokenTable
 
     return FileVault(file) if file is not None else TokenTable(store_url(store))
 

@@ -1,6 +1,6 @@
 """Committed offsets read from the text of thousands of journal lines at once, with no Python object for any of them.
 
-A server writes each commit by one template (`rota.storage.journal`):
+A server writes each commit by one template (`rota.storage.rows`):
 
     {"member_id": "m-1", "offsets": [["orders", 3, 1042, null, ""], ["orders", 4, 77, 12, "a note"]]}
 

@@ -40,9 +40,8 @@ from sqlalchemy.types import JSON, TypeEngine
 from rota.replica.ports import ShardBatch
 from rota.storage.bulk import GivenRows, Row, TableChange, given_rows, sent_type
 from rota.storage.engine import SqliteConnection, driver_of
-from rota.storage.journal import journal_lines
 from rota.storage.leases import lock_in_order
-from rota.storage.rows import state_changes
+from rota.storage.rows import journal_lines, state_changes
 from rota.storage.schema import (
     FENCE_GATE,
     POSTGRES_SCHEMA,

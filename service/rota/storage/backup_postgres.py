@@ -7,32 +7,120 @@ the release's migrations make the schema, and the rows are copied into their tab
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-from collections.abc import AsyncIterator, Iterator
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from itertools import islice
 from pathlib import Path
 from typing import IO
+from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rota.passwords import read_password
 from rota.replica.ports import StoreRefused
 from rota.storage.backup_files import moment
 from rota.storage.engine import driver_of
 from rota.storage.errors import as_store_error
-from rota.storage.lost_facts import Facts, read_facts
+from rota.storage.incarnation import start_again
 from rota.storage.migrate import lock_migrations, migrate, status_of, transaction, usable
 from rota.storage.objects import differences, read_objects, refuse_differences
 from rota.storage.partitions import PARTITION_PREFIX, create_partitions, create_partitions_ahead
-from rota.storage.postgres_programs import PostgresProgramFailed, output_of, program, run
-from rota.storage.raising import start_again
-from rota.storage.restored import Replaced, highest_of, refuse_live_replicas, refuse_other_release, report
+from rota.storage.restored import (
+    Facts,
+    Replaced,
+    highest_of,
+    read_facts,
+    refuse_live_replicas,
+    refuse_other_release,
+    report,
+)
 from rota.storage.schema import ALONE, POSTGRES_SCHEMA, fence_roles, side_commits
 from rota.storage.transfer import COPIED
 from rota.storage.urls import PostgresLocation
+
+_SHOWN_LINES = 5
+_CONNECT_TIMEOUT_S = "10"
+
+
+class PostgresProgramFailed(StoreRefused):
+    """A program ended with an error; the message ends with its output."""
+
+
+def program(name: str) -> str:
+    """Where the program is."""
+    found = shutil.which(name)
+    if found is None:
+        raise StoreRefused(
+            f"{name} is not on PATH: install PostgreSQL's client programs, of the server's major release or a later one"
+        )
+    return found
+
+
+def run(command: Sequence[str], location: PostgresLocation | None = None) -> bytes:
+    """Run a program to its end; returns its output.
+
+    With a `location`, `-d` and its connection string are added.
+    """
+    arguments, environment = [*command], dict(os.environ)
+    if location is not None:
+        dsn, environment = connection_of(location)
+        arguments += ["-d", dsn]
+    done = subprocess.run(arguments, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if done.returncode:
+        raise _failed(command[0], done.stderr)
+    return done.stdout
+
+
+@contextmanager
+def output_of(command: Sequence[str]) -> Iterator[IO[bytes]]:
+    """Gives the output of a program while it runs.
+
+    Raises:
+        PostgresProgramFailed: The program ended with an error, although the block did not.
+    """
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said) as process,
+    ):
+        assert process.stdout is not None, "there is a pipe"
+        yield process.stdout
+        if process.wait():
+            said.seek(0)
+            raise _failed(command[0], said.read())
+
+
+def connection_of(location: PostgresLocation) -> tuple[str, dict[str, str]]:
+    """The connection string without a password, which all users of the machine may see; and the environment with it."""
+    parts = urlsplit(location.writable_dsn)
+    login, at, hosts = parts.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    pairs = [pair for pair in parts.query.split("&") if pair]
+    given = [pair.partition("=")[2] for pair in pairs if pair.startswith("password=")]
+    query = "&".join(pair for pair in pairs if not pair.startswith("password="))
+    # A host that hangs would be waited for without an end.
+    environment = {"PGCONNECT_TIMEOUT": _CONNECT_TIMEOUT_S, **os.environ, "PGAPPNAME": "rota"}
+    if location.password_file is not None:
+        environment["PGPASSWORD"] = read_password(location.password_file)
+    elif password or given:
+        environment["PGPASSWORD"] = unquote(given[-1] if given else password)
+    # Not by urlunsplit, which leaves the slashes out where the host is (`postgresql:///rota`).
+    return f"postgresql://{user}{at}{hosts}{parts.path}{query and f'?{query}'}", environment
+
+
+def _failed(command: str, said: bytes) -> PostgresProgramFailed:
+    lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
+    name = Path(command).name
+    return PostgresProgramFailed(f"{name} failed: {' / '.join(lines[:_SHOWN_LINES]) or 'it did not say why'}")
+
 
 # The last one is Postgres' since 17.
 _UNLIMITED = text(

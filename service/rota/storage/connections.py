@@ -29,8 +29,7 @@ from rota.storage.errors import UPGRADE_HINT, sqlstate, store_errors
 from rota.storage.gate import NO_RIGHT, Gate, OnTerminated
 from rota.storage.partitions import create_partitions_ahead
 from rota.storage.schema import POSTGRES_SCHEMA
-from rota.storage.store_file import StoreFile
-from rota.storage.store_note import read_length, read_standing, recognise
+from rota.storage.store_file import StoreFile, read_length, read_standing, recognise
 from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation
 
 _log = logging.getLogger(__name__)

@@ -28,19 +28,15 @@ from rota.replica.ports import (
     StoreUnavailable,
     check_batches,
 )
+from rota.storage.access import add_session, end_session, note_uses, read_session, read_stored, read_tokens
 from rota.storage.connections import connections_to
 from rota.storage.errors import UPGRADE_HINT, is_locked, store_errors
 from rota.storage.gate import OnTerminated
-from rota.storage.identity import fix_identity, read_incarnation
-from rota.storage.journal import read_events
-from rota.storage.leases import Leases
+from rota.storage.incarnation import fix_identity, read_incarnation
+from rota.storage.leases import Leases, Replicas
 from rota.storage.migrate import check_schema
-from rota.storage.replicas import Replicas
-from rota.storage.rows import load_images, load_side_commits, read_namespaces
+from rota.storage.rows import load_images, load_side_commits, read_events, read_namespaces
 from rota.storage.schema import shards
-from rota.storage.sessions import add_session, end_session, read_session
-from rota.storage.stored import read_stored
-from rota.storage.tokens import note_uses, read_tokens
 from rota.storage.urls import SqliteLocation, parse_store_url
 
 _log = logging.getLogger(__name__)

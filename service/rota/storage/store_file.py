@@ -15,8 +15,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rota.protocol.ids import NO_SHARD
+from rota.protocol.limits import GENERATIONS_RAISED
 from rota.replica.ports import Floor, StoreLost, StoreRefused
 from rota.storage.backup_files import give_to_owner_of
+from rota.storage.incarnation import highest_in, read_incarnation, start_again
+from rota.storage.schema import shards
 
 if sys.platform == "win32":
     import msvcrt
@@ -272,3 +279,43 @@ def make_file(path: Path, lock: FileLock) -> None:
             f"`rota db restore`; or, to begin with an empty store, delete {lock.path}"
         )
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, _OWNER_ONLY))
+
+
+async def read_length(connection: AsyncConnection) -> int:
+    """How many lines the journal ever had, those of all shards together."""
+    counted = select(func.sum(shards.c.last_seq)).where(shards.c.shard_id != NO_SHARD)
+    return int(await connection.scalar(counted) or 0)
+
+
+async def read_standing(connection: AsyncConnection) -> Note:
+    """The note that means the store as this transaction sees it."""
+    return Note(await read_incarnation(connection), await read_length(connection), await highest_in(connection))
+
+
+async def recognise(connection: AsyncConnection, note: Note | None) -> bool:
+    """Whether the store is an earlier state than its note says, or another store; raises its floors then.
+
+    So is a store without a note with a shard that was claimed: a copy whose original may have gone on. What was granted
+    since the note or the copy was made is not known, so the floors are raised well above the known values.
+    """
+    found = await read_standing(connection)
+    if note is None:
+        if not await connection.scalar(select(func.max(shards.c.claimed_epoch))):
+            return False
+        note = Note("")
+    elif found.incarnation == note.incarnation and found.length >= note.length:
+        return False
+    incarnation = await start_again(connection, raise_by=GENERATIONS_RAISED, known=note.highest)
+    _log.error(
+        "the store went back to an earlier state, is another one, or is a copy without its lock's file: "
+        "its generations were raised, and the changes since that state are lost",
+        extra={
+            "noted_incarnation": note.incarnation,
+            "found_incarnation": found.incarnation,
+            "incarnation": incarnation,
+            "noted_lines": note.length,
+            "found_lines": found.length,
+            "generation_floor": (await highest_in(connection)).generation_id,
+        },
+    )
+    return True

@@ -11,9 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rota.protocol.ids import NO_SHARD
 from rota.replica.ports import RELEASED, StoreRefused
 from rota.storage import schema
-from rota.storage.lost_facts import read_facts
 from rota.storage.migrate import refuse_missing, usable
 from rota.storage.partitions import create_partitions
+from rota.storage.restored import read_facts
 from rota.storage.store_file import FileLock
 from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation, parse_store_url
 

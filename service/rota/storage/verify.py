@@ -16,9 +16,8 @@ from rota.group.shard_state import ShardState
 from rota.protocol.ids import NO_SHARD
 from rota.replica.ports import JournalEvent
 from rota.storage.errors import store_errors
-from rota.storage.journal import read_events
-from rota.storage.readers import opened
-from rota.storage.rows import load_images, load_side_commits
+from rota.storage.pruning import opened
+from rota.storage.rows import load_images, load_side_commits, read_events
 from rota.storage.schema import POSTGRES_SCHEMA, shards, store
 
 _PAGE = 1_000

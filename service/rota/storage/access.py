@@ -1,25 +1,36 @@
-"""API tokens in a store: their table, and each change of it as a line in the journal.
-
-The lines are a stream that no shard's owner writes, so each of them locks its end.
-"""
+"""What a store keeps of callers: API tokens and their journal lines, console sessions, and what quotas count."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
-from sqlalchemy import Executable, bindparam, or_, select, update
+from sqlalchemy import ColumnElement, Executable, Text, bindparam, cast, func, literal, or_, select, true, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rota.access.quotas import Held, Stored
 from rota.access.rules import Rule
+from rota.access.sessions import CALLER_BYTES, SessionRecord
 from rota.access.tokens import TokenAct, TokenRecord
 from rota.group.journal import encode_entry
 from rota.group.records import Administered, Entry
 from rota.protocol.ids import NO_SHARD
 from rota.protocol.messages import Act
 from rota.storage.migrate import usable
-from rota.storage.schema import group_events, shards, store_clock_ms, tokens
+from rota.storage.schema import (
+    console_sessions,
+    group_events,
+    groups,
+    members,
+    offsets,
+    shards,
+    store_clock_ms,
+    tokens,
+    topics,
+)
 from rota.storage.urls import parse_store_url
 
 _EPOCH = 1
@@ -109,3 +120,77 @@ def _act(at_ms: int, note: str, payload: dict[str, str]) -> TokenAct:
     name, _, token_id = payload["target"].partition(" ")
     done = payload["operation"].removesuffix(_OPERATION_SUFFIX)
     return TokenAct(at_ms, done, name, token_id, Act(payload["actor"], note, payload["origin"]))
+
+
+MOST_SESSIONS = 10_000
+MOST_OF_A_CALLER = 100
+
+
+async def add_session(connection: AsyncConnection, record: SessionRecord, now_ms: int) -> None:
+    """Keep it, in the place of the oldest session of its caller, or of all callers, if there are as many already."""
+    digest, expires_at_ms = console_sessions.c.digest, console_sessions.c.expires_at_ms
+    await connection.execute(console_sessions.delete().where(expires_at_ms <= now_ms))
+    of_caller = digest.startswith(record.digest[: 2 * CALLER_BYTES])
+    for which, most in ((of_caller, MOST_OF_A_CALLER), (true(), MOST_SESSIONS)):
+        newest = select(digest).where(which).order_by(expires_at_ms.desc(), digest).limit(most - 1)
+        await connection.execute(console_sessions.delete().where(which, digest.not_in(newest)))
+    values = {"digest": record.digest, "sealed": record.sealed, "expires_at_ms": record.expires_at_ms}
+    await connection.execute(console_sessions.insert().values(**values))
+
+
+async def read_session(connection: AsyncConnection, digest: str) -> SessionRecord | None:
+    found = await connection.execute(select(console_sessions).where(console_sessions.c.digest == digest))
+    row = found.one_or_none()
+    return None if row is None else SessionRecord(row.digest, row.sealed, row.expires_at_ms)
+
+
+async def end_session(connection: AsyncConnection, digest: str) -> None:
+    await connection.execute(console_sessions.delete().where(console_sessions.c.digest == digest))
+
+
+async def read_stored(connection: AsyncConnection, namespace: str, *, counts_bytes: bool) -> Stored:
+    """What the namespace has. Bytes are nearly those of the requests: metadata is kept as text, a third longer.
+
+    To count bytes the engine reads all of them, so without `counts_bytes` they are 0.
+    """
+    found = await connection.scalars(select(groups.c.group_id).where(groups.c.namespace == namespace))
+    static = select(members.c.group_id, members.c.group_instance_id).where(
+        members.c.namespace == namespace, members.c.group_instance_id.is_not(None)
+    )
+    instances = frozenset((row[0], row[1]) for row in (await connection.execute(static)).all())
+    by_caller = await _held(connection, namespace, counts_bytes)
+    of_offsets = await _offset_bytes(connection, namespace) if counts_bytes else {}
+    of_topics = await _topic_bytes(connection, namespace)
+    octets = sum(held.bytes for held in by_caller.values()) + sum(of_offsets.values()) + sum(of_topics.values())
+    count = sum(held.members for held in by_caller.values())
+    return Stored(set(found), count, instances, set(of_topics), octets, of_offsets, by_caller)
+
+
+async def _held(connection: AsyncConnection, namespace: str, counts_bytes: bool) -> dict[str, Held]:
+    """By subject; members without a known caller have the empty one."""
+    brought: ColumnElement[Any] = literal(0)
+    if counts_bytes:
+        brought = func.length(cast(members.c.protocols, Text)) + func.length(members.c.assignment)
+    totals = select(members.c.subject, members.c.group_id, func.count(), func.sum(brought))
+    of_groups = totals.where(members.c.namespace == namespace).group_by(members.c.subject, members.c.group_id)
+    rows: defaultdict[str, list[tuple[str, int, int]]] = defaultdict(list)
+    for subject, *row in (await connection.execute(of_groups)).all():
+        rows[subject].append((row[0], row[1], int(row[2])))
+    return {
+        subject: Held(frozenset(each[0] for each in held), sum(each[1] for each in held), sum(each[2] for each in held))
+        for subject, held in rows.items()
+    }
+
+
+async def _offset_bytes(connection: AsyncConnection, namespace: str) -> dict[str, int]:
+    octets = func.sum(func.length(offsets.c.metadata) + func.length(offsets.c.topic) + 16)
+    totals = select(offsets.c.group_id, octets).where(offsets.c.namespace == namespace).group_by(offsets.c.group_id)
+    return {group_id: int(total) for group_id, total in (await connection.execute(totals)).all()}
+
+
+async def _topic_bytes(connection: AsyncConnection, namespace: str) -> dict[str, int]:
+    octets = func.length(cast(topics.c.attributes, Text))
+    found = await connection.execute(
+        select(topics.c.topic, octets).where(topics.c.namespace == namespace, topics.c.partitions > 0)
+    )
+    return {topic: int(total) for topic, total in found.all()}

@@ -1,4 +1,4 @@
-"""A new incarnation of a store: no number is granted again that the store may have granted before it went back."""
+"""What a store is for good (its shards and its journal), and a new incarnation of it: no number is granted again."""
 
 from __future__ import annotations
 
@@ -6,12 +6,35 @@ import uuid
 from typing import Any
 
 from sqlalchemy import Integer, delete, func, insert, literal, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.protocol.ids import NO_SHARD
 from rota.protocol.limits import MAX_GENERATION
 from rota.replica.ports import EPOCHS_SKIPPED, Floor, StoreRefused
 from rota.storage.schema import POSTGRES_SCHEMA, groups, replicas, shards, store, store_clock_ms
+
+
+async def fix_identity(connection: AsyncConnection, shard_count: int) -> str:
+    """Give a new store its identity; returns the incarnation, or raises `StoreRefused` for another `shard_count`."""
+    engine = postgresql if connection.dialect.name == "postgresql" else sqlite
+    first = engine.insert(store).values(
+        id=1, shard_count=shard_count, incarnation=uuid.uuid4().hex, created_at_ms=store_clock_ms()
+    )
+    await connection.execute(first.on_conflict_do_nothing())
+    fixed, incarnation = (await connection.execute(select(store.c.shard_count, store.c.incarnation))).one()
+    if fixed != shard_count:
+        raise StoreRefused(f"the store was made with shard_count {fixed}, not {shard_count}; it cannot change")
+    return str(incarnation)
+
+
+async def read_incarnation(connection: AsyncConnection) -> str:
+    """The incarnation; raises `StoreRefused` where no server ever opened the store."""
+    incarnation = await connection.scalar(select(store.c.incarnation))
+    if incarnation is None:
+        raise StoreRefused("no server ever opened this store: it has no journal yet")
+    return str(incarnation)
+
 
 NOTHING_KNOWN = Floor(0, 0)
 
