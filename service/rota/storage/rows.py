@@ -9,7 +9,7 @@ from dataclasses import asdict
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import ARRAY, Integer, Select, and_, any_, bindparam, case, select, true, union
+from sqlalchemy import ARRAY, Integer, Select, Table, and_, any_, bindparam, case, select, true, union
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.group.rows import (
@@ -132,33 +132,6 @@ Read = TypeVar("Read")
 
 _dump = json_writer(compact=False, ascii_only=True)
 
-_OF_SHARDS = bindparam("of_shards", type_=Integer(), expanding=True)
-# Rows come in an order of their own, so that two stores with the same rows load the same image.
-_GROUPS = (
-    select(*groups.c)
-    .where(groups.c.shard_id.in_(_OF_SHARDS))
-    .order_by(groups.c.shard_id, groups.c.namespace, groups.c.group_id)
-)
-_MEMBERS = (
-    select(*members.c)
-    .where(members.c.shard_id.in_(_OF_SHARDS))
-    .order_by(members.c.shard_id, members.c.namespace, members.c.group_id, members.c.position, members.c.member_id)
-)
-_OFFSETS = (
-    select(*offsets.c)
-    .where(offsets.c.shard_id.in_(_OF_SHARDS))
-    .order_by(offsets.c.shard_id, offsets.c.namespace, offsets.c.group_id, offsets.c.topic, offsets.c.partition)
-)
-_TOPICS_REVISIONS = (
-    select(*topics_revisions.c)
-    .where(topics_revisions.c.shard_id.in_(_OF_SHARDS))
-    .order_by(topics_revisions.c.shard_id, topics_revisions.c.namespace)
-)
-_TOPICS = (
-    select(*topics.c)
-    .where(topics.c.shard_id.in_(_OF_SHARDS))
-    .order_by(topics.c.shard_id, topics.c.namespace, topics.c.topic)
-)
 _OFFSET_KEY = [key.name for key in offsets.primary_key]
 _OF_SAME_KEY = and_(*(side_commits.c[name] == offsets.c[name] for name in _OFFSET_KEY))
 _SIDE_COMMITS = (
@@ -171,25 +144,25 @@ _NAMESPACES = union(
     select(groups.c.namespace.label("name")).where(groups.c.state != GroupState.DEAD.value),
     select(topics.c.namespace).where(topics.c.partitions > 0),
 ).order_by("name")
-_LAST_SEQS = select(shards.c.shard_id, shards.c.last_seq).where(shards.c.shard_id.in_(_OF_SHARDS))
 
 
 async def load_images(connection: AsyncConnection, shard_ids: Sequence[int]) -> list[ShardImage]:
     """All rows of these shards. What makes them one snapshot is the transaction they are read in."""
-    last_seqs = await _read(connection, _LAST_SEQS, shard_ids, lambda row: row[1])
-    groups = await _read(connection, _GROUPS, shard_ids, _group_row)
-    members = await _read(connection, _MEMBERS, shard_ids, _Members().row)
-    offsets = await _read(connection, _OFFSETS, shard_ids, _offset_row)
-    topics = await _read(connection, _TOPICS, shard_ids, _topic_row)
-    revisions = await _read(connection, _TOPICS_REVISIONS, shard_ids, _topics_revision_row)
+    offered: dict[Any, tuple[Protocol, ...]] = {}
+    last_seqs = await _read(connection, shards, shard_ids, lambda row: int(row.last_seq))
+    group_rows = await _read(connection, groups, shard_ids, _group_row)
+    member_rows = await _read(connection, members, shard_ids, lambda row: _member_row(row, offered))
+    offset_rows = await _read(connection, offsets, shard_ids, lambda row: OffsetRow(*row[1:]))
+    topic_rows = await _read(connection, topics, shard_ids, _topic_row)
+    revisions = await _read(connection, topics_revisions, shard_ids, lambda row: TopicsRevisionRow(*row[1:]))
     return [
         ShardImage(
             shard_id,
             last_seq=next(iter(last_seqs[shard_id]), 0),
-            groups=tuple(groups[shard_id]),
-            members=tuple(members[shard_id]),
-            offsets=progress_of(topics[shard_id], offsets[shard_id]),
-            topics=tuple(topics[shard_id]),
+            groups=tuple(group_rows[shard_id]),
+            members=tuple(member_rows[shard_id]),
+            offsets=progress_of(topic_rows[shard_id], offset_rows[shard_id]),
+            topics=tuple(topic_rows[shard_id]),
             topics_revisions=tuple(revisions[shard_id]),
         )
         for shard_id in shard_ids
@@ -219,7 +192,7 @@ def state_changes(batches: Sequence[ShardBatch]) -> list[TableChange]:
         ),
         TableChange(
             offsets,
-            [_offset_values(s, row) for s, c in changes for row in c.offsets],
+            [(s, *row) for s, c in changes for row in c.offsets],
             [(s, *key) for s, c in changes for key in c.offsets_deleted],
         ),
         TableChange(
@@ -227,19 +200,24 @@ def state_changes(batches: Sequence[ShardBatch]) -> list[TableChange]:
             [_topic_values(s, row) for s, c in changes for row in c.topics],
         ),
         TableChange(
-            topics_revisions, [_topics_revision_values(s, row) for s, c in changes for row in c.topics_revisions]
+            topics_revisions, [(s, row.namespace, row.revision) for s, c in changes for row in c.topics_revisions]
         ),
         TableChange(side_commits, [], [(s, side_id) for s, c in changes for side_id in c.side_commits_taken]),
     ]
 
 
 async def _read(
-    connection: AsyncConnection, rows: Select[Any], shard_ids: Sequence[int], decode: Callable[[Sequence[Any]], Read]
+    connection: AsyncConnection, table: Table, shard_ids: Sequence[int], decode: Callable[[Any], Read]
 ) -> dict[int, list[Read]]:
-    """By shard; those without such rows have an empty list."""
+    """By shard; a shard without such rows has an empty list.
+
+    Rows are in an order of their own, so that two stores with the same rows load the same image.
+    """
+    of_group = [table.c[name] for name in ("shard_id", "namespace", "group_id", "position") if name in table.c]
+    wanted = select(table).where(table.c.shard_id.in_(shard_ids)).order_by(*of_group, *table.primary_key)
     read: dict[int, list[Read]] = {shard_id: [] for shard_id in shard_ids}
-    for row in await connection.execute(rows, {"of_shards": shard_ids}):
-        read[row[0]].append(decode(row))
+    for row in await connection.execute(wanted):
+        read[row.shard_id].append(decode(row))
     return read
 
 
@@ -269,18 +247,12 @@ def _group_values(shard_id: int, row: GroupRow) -> Row:
     )
 
 
-def _group_row(values: Sequence[Any]) -> GroupRow:
-    *plain, leaving, quarantine = values[1:]
+def _group_row(row: Any) -> GroupRow:
+    *plain, leaving, quarantine = row[1:]
     read = tuple((member_id, until_ms) for member_id, until_ms in json.loads(leaving or "[]"))
-    return GroupRow(*[*plain, read, _quarantine(quarantine)])
-
-
-def _quarantine(text: str) -> Quarantine:
-    if not text:
-        return NO_QUARANTINE
-    values = json.loads(text)
-    lists = {name: tuple(map(tuple, values[name])) for name in ("suspects", "units")}
-    return Quarantine(**{**values, **lists})
+    values = json.loads(quarantine or "{}")
+    lists = {name: tuple(map(tuple, values[name])) for name in ("suspects", "units") if name in values}
+    return GroupRow(*[*plain, read, Quarantine(**{**values, **lists})])
 
 
 def _member_values(shard_id: int, row: MemberRow) -> Row:
@@ -303,41 +275,22 @@ def _member_values(shard_id: int, row: MemberRow) -> Row:
     )
 
 
-class _Members:
-    """Reads rows of members. What several of them say, as most of a group do, is in memory once."""
-
-    def __init__(self) -> None:
-        self._said: dict[Any, Any] = {}
-
-    def row(self, values: Sequence[Any]) -> MemberRow:
-        _, namespace, group_id, member_id, position, instance_id, *said = values
-        client_id, host, session_ms, rebalance_ms, protocols, assignment, takeover, subject = said
-        once = self._said.setdefault
-        image = MemberImage(
-            member_id=member_id,
-            group_instance_id=instance_id,
-            client_id=once(client_id, client_id),
-            host=once(host, host),
-            session_timeout_ms=once(session_ms, session_ms),
-            rebalance_timeout_ms=once(rebalance_ms, rebalance_ms),
-            protocols=self._protocols(tuple(map(tuple, protocols))),
-            subject=once(subject, subject),
-        )
-        return MemberRow(namespace, group_id, position, image, assignment, takeover)
-
-    def _protocols(self, said: tuple[tuple[str, str], ...]) -> tuple[Protocol, ...]:
-        offered: tuple[Protocol, ...] | None = self._said.get(said)
-        if offered is None:
-            offered = self._said[said] = tuple(Protocol(name, b64decode(metadata)) for name, metadata in said)
-        return offered
-
-
-def _offset_values(shard_id: int, row: OffsetRow) -> Row:
-    return (shard_id, *row)
-
-
-def _offset_row(values: Sequence[Any]) -> OffsetRow:
-    return OffsetRow(*values[1:])
+def _member_row(row: Any, offered: dict[Any, tuple[Protocol, ...]]) -> MemberRow:
+    """`offered` are the protocols of members before: most members of a group offer the same, and share them."""
+    said = tuple(map(tuple, row.protocols))
+    if said not in offered:
+        offered[said] = tuple(Protocol(name, b64decode(metadata)) for name, metadata in said)
+    image = MemberImage(
+        row.member_id,
+        row.group_instance_id,
+        row.client_id,
+        row.host,
+        row.session_timeout_ms,
+        row.rebalance_timeout_ms,
+        offered[said],
+        row.subject,
+    )
+    return MemberRow(row.namespace, row.group_id, row.position, image, row.assignment, row.takeover)
 
 
 def _side_commit(values: Sequence[Any]) -> SideCommit:
@@ -352,14 +305,6 @@ def _topic_values(shard_id: int, row: TopicRow) -> Row:
     return (shard_id, row.namespace, row.topic, row.partitions, attributes, row.revision, row.topic_id)
 
 
-def _topic_row(values: Sequence[Any]) -> TopicRow:
-    _, namespace, topic, partitions, attributes, *counts = values
+def _topic_row(row: Any) -> TopicRow:
+    _, namespace, topic, partitions, attributes, *counts = row
     return TopicRow(namespace, topic, partitions, tuple((name, value) for name, value in attributes), *counts)
-
-
-def _topics_revision_values(shard_id: int, row: TopicsRevisionRow) -> Row:
-    return (shard_id, row.namespace, row.revision)
-
-
-def _topics_revision_row(values: Sequence[Any]) -> TopicsRevisionRow:
-    return TopicsRevisionRow(*values[1:])
