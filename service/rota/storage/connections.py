@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
@@ -30,7 +29,7 @@ from rota.storage.gate import NO_RIGHT, Gate, OnTerminated
 from rota.storage.partitions import create_partitions_ahead
 from rota.storage.schema import POSTGRES_SCHEMA
 from rota.storage.store_file import StoreFile, read_length, read_standing, recognise
-from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation
+from rota.storage.urls import PostgresLocation
 
 _log = logging.getLogger(__name__)
 
@@ -47,49 +46,11 @@ CLOSE_S = 2.0
 """A server closes a connection at once when it is asked to. One that hangs is not waited for any longer."""
 
 
-class Connections(Protocol):
-    """Connections to one store. What the drivers raise comes through as it is."""
-
-    dialect: str
-
-    async def open(self) -> None: ...
-
-    async def close(self) -> None:
-        """Close all connections; more than once does no harm."""
-
-    async def recognise(self, connection: AsyncConnection) -> bool:
-        """Whether this is an earlier state of the store than was seen here; raises its floors then."""
-
-    async def note_length(self, connection: AsyncConnection) -> None:
-        """Remember how long the journal is, outside of the store itself."""
-
-    def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """A transaction that is committed and durable when the block has ended without an exception."""
-
-    async def append(self, batches: Sequence[ShardBatch]) -> set[int]:
-        """Write the batches of the shards that pass the check, in a transaction; returns these shards."""
-
-    def writing_anew(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """A transaction like that of `writing`, on a new connection, such as another process would open."""
-
-    def single(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """For one statement that writes nothing: in one round trip where the engine can do that."""
-
-    def reading(self, *, isolated: bool = True) -> AbstractAsyncContextManager[AsyncConnection]:
-        """A transaction in which every statement sees the same snapshot.
-
-        Where it is not `isolated`, each statement may see a later snapshot than the one before it.
-        """
-
-    async def check_rights(self, connection: AsyncConnection) -> None:
-        """Raise `StoreRefused` if the login may not write a table of appends: the shard of each commit would fail."""
-
-    async def maintain(self) -> None:
-        """Upkeep that is due every few hours."""
-
-
 class SqliteConnections:
-    """One connection that writes, and a few that read beside it, on a file that no other service has open."""
+    """One connection that writes, and a few that read beside it, on a file that no other service has open.
+
+    What the driver raises comes through as it is, here and in `PostgresConnections`.
+    """
 
     dialect = "sqlite"
 
@@ -115,6 +76,7 @@ class SqliteConnections:
         self._file.keep_log()
 
     async def close(self) -> None:
+        """Close all connections; more than once does no harm."""
         if self._is_noted:
             with suppress(StoreUnavailable), store_errors(is_in_use=True):
                 async with asyncio.timeout(CLOSE_S):
@@ -133,24 +95,31 @@ class SqliteConnections:
             _log.warning("the disk does not answer: the store's lock ends with this process")
 
     async def recognise(self, connection: AsyncConnection) -> bool:
+        """Whether this is an earlier state of the store than was seen here; raises its floors then."""
         return await recognise(connection, self._file.note)
 
     async def note_length(self, connection: AsyncConnection) -> None:
-        """Without a sync: each round on the leases does this, and an earlier note only shows less."""
+        """Remember how long the journal is, outside of the store itself.
+
+        Without a sync: each round on the leases does this, and an earlier note only shows less.
+        """
         if (note := self._file.note) is not None:
             self._file.write_note(replace(note, length=await read_length(connection)), is_synced=False)
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
+        """A transaction that is committed and durable when the block has ended without an exception."""
         async with self._writer as connection, connection.begin():
             yield connection
 
     async def append(self, batches: Sequence[ShardBatch]) -> set[int]:
+        """Write the batches of the shards that pass the check, in a transaction; returns these shards."""
         async with self._writer as connection:
             return await append_to_sqlite(connection, batches)
 
     @asynccontextmanager
     async def writing_anew(self) -> AsyncIterator[AsyncConnection]:
+        """A transaction on a new connection, such as another process would open."""
         self._file.check()
         engine = sqlite_engine(self._path, connections=1, writes=True, busy_timeout_ms=_LOCK_TIMEOUT_MS)
         try:
@@ -160,16 +129,21 @@ class SqliteConnections:
             await engine.dispose()
 
     def single(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """For one statement that writes nothing: in one round trip if the engine can do that."""
         return self._readers.begin()
 
     def reading(self, *, isolated: bool = True) -> AbstractAsyncContextManager[AsyncConnection]:  # noqa: ARG002
+        """A transaction in which every statement sees the same snapshot.
+
+        If it is not `isolated`, each statement may see a later snapshot than the one before it.
+        """
         return self._readers.begin()
 
     async def check_rights(self, connection: AsyncConnection) -> None:
         """The file was opened for writing."""
 
     async def maintain(self) -> None:
-        """Note how the store stands. SQLite moves its log into the file by itself."""
+        """Upkeep that is due every few hours: note the store's state. SQLite moves its log into the file by itself."""
         async with self.writing() as connection:
             note = await read_standing(connection)
         self._file.write_note(note)
@@ -251,6 +225,7 @@ class PostgresConnections:
         return self._kept.use() if self._kept is not None else self.writing()
 
     async def check_rights(self, connection: AsyncConnection) -> None:
+        """Raise `StoreRefused` if the login may not write a table of appends: the shard of each commit would fail."""
         table = await connection.scalar(_NOT_WRITABLE)
         if table is not None:
             raise StoreRefused(f"the store refuses us: permission denied for table {table}")
@@ -276,19 +251,3 @@ class PostgresConnections:
             )
         else:
             _log.debug("created partitions of the journal: %s", created)
-
-
-def connections_to(
-    location: StoreLocation, *, write_timeout_ms: int, read_timeout_ms: int, on_terminated: OnTerminated | None = None
-) -> Connections:
-    """`on_terminated` gets the role of each session on Postgres that kept the gate of a shard (`gate.py`)."""
-    match location:
-        case SqliteLocation(path):
-            return SqliteConnections(path, write_timeout_ms=write_timeout_ms)
-        case PostgresLocation():
-            return PostgresConnections(
-                location,
-                write_timeout_ms=write_timeout_ms,
-                read_timeout_ms=read_timeout_ms,
-                on_terminated=on_terminated,
-            )

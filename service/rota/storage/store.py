@@ -29,7 +29,7 @@ from rota.replica.ports import (
     check_batches,
 )
 from rota.storage.access import add_session, end_session, note_uses, read_session, read_stored, read_tokens
-from rota.storage.connections import connections_to
+from rota.storage.connections import PostgresConnections, SqliteConnections
 from rota.storage.errors import UPGRADE_HINT, is_locked, store_errors
 from rota.storage.gate import OnTerminated
 from rota.storage.incarnation import fix_identity, read_incarnation
@@ -66,12 +66,16 @@ class SqlStore:
         """Whether the store was an earlier state of itself when it was opened, so that its floors were raised."""
         self._write_timeout_s = write_timeout_ms / 1000
         self._read_timeout_s = read_timeout_ms / 1000
-        self._connections = connections_to(
-            self.location,
-            write_timeout_ms=write_timeout_ms,
-            read_timeout_ms=read_timeout_ms,
-            on_terminated=on_terminated,
-        )
+        self._connections: SqliteConnections | PostgresConnections
+        if isinstance(self.location, SqliteLocation):
+            self._connections = SqliteConnections(self.location.path, write_timeout_ms=write_timeout_ms)
+        else:
+            self._connections = PostgresConnections(
+                self.location,
+                write_timeout_ms=write_timeout_ms,
+                read_timeout_ms=read_timeout_ms,
+                on_terminated=on_terminated,
+            )
         self._is_in_use = False
         self._replicas = Replicas(self._connections.dialect)
         self._leases = Leases(self._connections.dialect)
