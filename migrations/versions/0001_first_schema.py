@@ -698,36 +698,3 @@ def create_reader() -> None:
         END $$
         """
     )
-
-
-def downgrade() -> None:
-    if on_postgres():
-        op.execute(
-            f"""
-            DO $$ BEGIN
-                IF EXISTS (SELECT FROM pg_roles WHERE rolname = '{READER}') THEN
-                    REVOKE ALL ON ALL TABLES IN SCHEMA rota FROM {READER};
-                    REVOKE USAGE ON SCHEMA rota FROM {READER};
-                END IF;
-            END $$
-            """
-        )
-        for table in ("fence_checks", "side_commits", "fence_roles"):
-            op.drop_table(table, schema="rota")
-        for signature in ("rota.timeline()", *reversed(FUNCTIONS)):
-            op.execute(f"DROP FUNCTION {signature}")
-    for table in (
-        "console_sessions",
-        "tokens",
-        "journal_readers",
-        "group_events",
-        "topics_revisions",
-        "topics",
-        "offsets",
-        "members",
-        "groups",
-        "replicas",
-        "shards",
-        "store",
-    ):
-        op.drop_table(table, schema=schema())

@@ -33,7 +33,7 @@ from rota.protocol.messages import (
 )
 from rota.replica.ports import EPOCHS_SKIPPED, JournalEvent, ShardBatch, StoreRefused
 from rota.runtime.coordinator import LocalCoordinator
-from rota.storage import SqlStore, check, downgrade, open_store, upgrade
+from rota.storage import SqlStore, check, open_store, upgrade
 from rota.storage.backup import backup, restore
 from rota.storage.engine import single_engine
 from rota.storage.partitions import create_partitions
@@ -324,8 +324,6 @@ async def test_a_restore_leaves_the_former_store_or_the_backup(stage: Stage, kil
 
 @pytest.mark.slow
 async def test_an_upgrade_is_whole_or_not_begun(stage: Stage, killed: Killed) -> None:
-    await made(stage)
-    await downgrade(stage.url)
     before = await check(stage.url)
     assert not before.usable
 

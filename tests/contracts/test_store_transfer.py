@@ -7,7 +7,7 @@ import pytest
 
 from rota.group.rows import RowChanges
 from rota.replica.ports import StoreRefused
-from rota.storage import SqlStore, downgrade
+from rota.storage import SqlStore
 from rota.storage.pruning import list_readers, register_reader
 from rota.storage.transfer import COPIED, copy_store
 from rota.storage.verify import verify
@@ -84,12 +84,11 @@ async def test_nothing_is_copied_from_a_used_store_or_over_another(sqlite_url: s
         await copy_store(sqlite_url, postgres_url)
 
 
-async def test_a_copy_takes_this_releases_schema_on_both_sides(sqlite_url: str, postgres_url: str) -> None:
+async def test_a_copy_takes_this_releases_schema_on_both_sides(sqlite_url: str, postgres_dsn: str) -> None:
     await an_embedded_store(sqlite_url)
-    await downgrade(postgres_url)
 
     with pytest.raises(StoreRefused, match="rota db upgrade"):
-        await copy_store(sqlite_url, postgres_url)
+        await copy_store(sqlite_url, postgres_dsn)
 
 
 @pytest.mark.parametrize("other_way", [False, True])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rota.storage.migrate import MigrationStatus, check, downgrade, upgrade
+from rota.storage.migrate import MigrationStatus, check, upgrade
 from rota.storage.store import SqlStore
 from rota.storage.urls import default_store_url
 
@@ -11,7 +11,6 @@ __all__ = [
     "SqlStore",
     "check",
     "default_store_url",
-    "downgrade",
     "open_store",
     "upgrade",
 ]

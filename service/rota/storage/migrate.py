@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,12 +59,6 @@ async def upgrade(store_url: str, revision: str = "head") -> MigrationStatus:
         return await connection.run_sync(read_status)
 
 
-async def downgrade(store_url: str, revision: str = "base") -> None:
-    """Take migrations back down to `revision`, with all the data that they hold."""
-    async with _migrating(parse_store_url(store_url)) as connection:
-        await connection.run_sync(_run_alembic, command.downgrade, revision)
-
-
 async def check(store_url: str) -> MigrationStatus:
     """Where the schema stands. Changes nothing, and may run beside a service."""
     location = parse_store_url(store_url)
@@ -87,7 +81,7 @@ def status_of(current: str | None) -> MigrationStatus:
 
 async def migrate(connection: AsyncConnection, revision: str = "head") -> None:
     """Run the migrations up to `revision` in this transaction."""
-    await connection.run_sync(_run_alembic, command.upgrade, revision)
+    await connection.run_sync(_run_alembic, revision)
 
 
 @asynccontextmanager
@@ -164,10 +158,10 @@ async def _check_encoding(connection: AsyncConnection) -> None:
         )
 
 
-def _run_alembic(connection: Connection, step: Callable[[Config, str], None], revision: str) -> None:
+def _run_alembic(connection: Connection, revision: str) -> None:
     config = _config()
     config.attributes["connection"] = connection
-    step(config, revision)
+    command.upgrade(config, revision)
 
 
 def _migration_context(connection: Connection) -> MigrationContext:
