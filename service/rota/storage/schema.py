@@ -109,87 +109,54 @@ Name = Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
 
 metadata = MetaData(schema=POSTGRES_SCHEMA)
 
+AnyType = TypeEngine[Any] | type[TypeEngine[Any]]
+
+
+def _key(name: str, type_: AnyType, comment: str | None = None) -> Column[Any]:
+    return Column(name, type_, primary_key=True, autoincrement=False, comment=comment)
+
+
+def _required(name: str, type_: AnyType, comment: str | None = None, default: str | None = None) -> Column[Any]:
+    return Column(name, type_, nullable=False, comment=comment, server_default=default)
+
+
 store = Table(
     "store",
     metadata,
-    Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("shard_count", Integer, nullable=False),
-    Column(
-        "incarnation", Text, nullable=False, comment="random id of this journal: its sequence numbers mean this one"
-    ),
-    Column("created_at_ms", BigInteger, nullable=False),
+    _key("id", Integer),
+    _required("shard_count", Integer),
+    _required("incarnation", Text, "random id of this journal: its sequence numbers mean this one"),
+    _required("created_at_ms", BigInteger),
     CheckConstraint("id = 1", name="store_is_one_row"),
 )
 
 shards = Table(
     "shards",
     metadata,
-    Column("shard_id", Integer, primary_key=True, autoincrement=False),
-    Column("replica_id", Text, nullable=False),
-    Column("address", Text, nullable=False),
-    Column("epoch", BigInteger, nullable=False),
-    Column("lease_until_ms", BigInteger, nullable=False, comment="by this store's clock"),
-    Column("last_seq", BigInteger, nullable=False, comment="the journal's last entry of this shard"),
-    Column(
-        "first_seq",
-        BigInteger,
-        nullable=False,
-        server_default="1",
-        comment="the journal's first entry of this shard that was not pruned",
-    ),
-    Column(
-        "claimed_epoch",
-        BigInteger,
-        nullable=False,
-        server_default="0",
-        comment="the epoch that claimed_seq means",
-    ),
-    Column(
-        "claimed_seq",
-        BigInteger,
-        nullable=False,
-        server_default="0",
-        comment="the journal's last entry when that epoch began",
-    ),
+    _key("shard_id", Integer),
+    _required("replica_id", Text),
+    _required("address", Text),
+    _required("epoch", BigInteger),
+    _required("lease_until_ms", BigInteger, "by this store's clock"),
+    _required("last_seq", BigInteger, "the journal's last entry of this shard"),
+    _required("first_seq", BigInteger, "the journal's first entry of this shard that was not pruned", "1"),
+    _required("claimed_epoch", BigInteger, "the epoch that claimed_seq means", "0"),
+    _required("claimed_seq", BigInteger, "the journal's last entry when that epoch began", "0"),
     Column("timeline", Text, comment="of the server at the last renewal; null where it is unknown"),
-    Column(
-        "generation_floor",
-        Integer,
-        nullable=False,
-        server_default="0",
-        comment="no group of this shard grants this generation or an earlier one",
-    ),
-    Column(
-        "epoch_floor",
-        BigInteger,
-        nullable=False,
-        server_default="0",
-        comment="no claim gets this epoch or an earlier one",
-    ),
+    _required("generation_floor", Integer, "no group of this shard grants this generation or an earlier one", "0"),
+    _required("epoch_floor", BigInteger, "no claim gets this epoch or an earlier one", "0"),
 )
 
 replicas = Table(
     "replicas",
     metadata,
-    Column("replica_id", Text, primary_key=True),
-    Column("address", Text, nullable=False, comment="where clients reach it"),
-    Column("peer_address", Text, nullable=False, comment="where other replicas reach it"),
-    Column("grpc_address", Text, nullable=False, server_default="", comment="where clients reach it over gRPC"),
-    Column(
-        "worker_http_port",
-        Integer,
-        nullable=False,
-        server_default="0",
-        comment="shared with no worker beside it",
-    ),
-    Column(
-        "worker_grpc_port",
-        Integer,
-        nullable=False,
-        server_default="0",
-        comment="shared with no worker beside it",
-    ),
-    Column("seen_until_ms", BigInteger, nullable=False, comment="by this store's clock"),
+    _key("replica_id", Text),
+    _required("address", Text, "where clients reach it"),
+    _required("peer_address", Text, "where other replicas reach it"),
+    _required("grpc_address", Text, "where clients reach it over gRPC", ""),
+    _required("worker_http_port", Integer, "shared with no worker beside it", "0"),
+    _required("worker_grpc_port", Integer, "shared with no worker beside it", "0"),
+    _required("seen_until_ms", BigInteger, "by this store's clock"),
 )
 
 # Each key begins with the shard: a shard's rows load as one range, and a statement that carries a
@@ -197,86 +164,80 @@ replicas = Table(
 groups = Table(
     "groups",
     metadata,
-    Column("shard_id", Integer, primary_key=True, autoincrement=False),
-    Column("namespace", Name, primary_key=True),
-    Column("group_id", Name, primary_key=True),
-    Column("state", Text, nullable=False),
-    Column("generation_id", Integer, nullable=False),
-    Column("join_generation_id", Integer, nullable=False),
+    _key("shard_id", Integer),
+    _key("namespace", Name),
+    _key("group_id", Name),
+    _required("state", Text),
+    _required("generation_id", Integer),
+    _required("join_generation_id", Integer),
     Column("protocol_type", Text),
     Column("protocol_name", Text),
     Column("leader_id", Text),
-    Column("state_since_ms", BigInteger, nullable=False),
-    Column("rebalance_reason", Text, nullable=False),
-    Column("rebalance_by", Text, nullable=False),
-    Column("takeovers", Integer, nullable=False, server_default="0", comment="of members, in this generation"),
-    Column(
-        "rebalance_cause",
-        Text,
-        nullable=False,
-        server_default="",
-        comment="a code; empty: none",
-    ),
+    _required("state_since_ms", BigInteger),
+    _required("rebalance_reason", Text),
+    _required("rebalance_by", Text),
+    _required("takeovers", Integer, "of members, in this generation", "0"),
+    _required("rebalance_cause", Text, "a code; empty: none", ""),
     Column("frozen_until_ms", BigInteger, comment="null: not frozen"),
-    Column("frozen_reason", Text, nullable=False, server_default=""),
-    Column("leaving", Text, nullable=False, server_default="", comment="JSON: members that may leave, and until when"),
-    Column("quarantine", Text, nullable=False, server_default="", comment="JSON: rule, suspects and quarantined units"),
+    _required("frozen_reason", Text, default=""),
+    _required("leaving", Text, "JSON: members that may leave, and until when", ""),
+    _required("quarantine", Text, "JSON: rule, suspects and quarantined units", ""),
     Index("groups_by_name", "namespace", "group_id"),
 )
 
 members = Table(
     "members",
     metadata,
-    Column("shard_id", Integer, primary_key=True, autoincrement=False),
-    Column("namespace", Name, primary_key=True),
-    Column("group_id", Name, primary_key=True),
-    Column("member_id", Name, primary_key=True),
-    Column("position", Integer, nullable=False),
+    _key("shard_id", Integer),
+    _key("namespace", Name),
+    _key("group_id", Name),
+    _key("member_id", Name),
+    _required("position", Integer),
     Column("group_instance_id", Text),
-    Column("client_id", Text, nullable=False),
-    Column("host", Text, nullable=False),
-    Column("session_timeout_ms", BigInteger, nullable=False),
-    Column("rebalance_timeout_ms", BigInteger, nullable=False),
-    Column("protocols", Json, nullable=False, comment="[[name, metadata in base64], …] in order of preference"),
-    Column("assignment", LargeBinary, nullable=False),
-    Column("takeover", Integer, nullable=False, server_default="0", comment="its number among the takeovers"),
-    Column("subject", Text, nullable=False, server_default="", comment="the caller that joined; empty: not known"),
+    _required("client_id", Text),
+    _required("host", Text),
+    _required("session_timeout_ms", BigInteger),
+    _required("rebalance_timeout_ms", BigInteger),
+    _required("protocols", Json, "[[name, metadata in base64], …] in order of preference"),
+    _required("assignment", LargeBinary),
+    _required("takeover", Integer, "its number among the takeovers", "0"),
+    _required("subject", Text, "the caller that joined; empty: not known", ""),
 )
 
 offsets = Table(
     "offsets",
     metadata,
-    Column("shard_id", Integer, primary_key=True, autoincrement=False),
-    Column("namespace", Name, primary_key=True),
-    Column("group_id", Name, primary_key=True),
-    Column("topic", Name, primary_key=True),
-    Column("partition", Integer, primary_key=True, autoincrement=False),
-    Column("offset", BigInteger, nullable=False),
+    _key("shard_id", Integer),
+    _key("namespace", Name),
+    _key("group_id", Name),
+    _key("topic", Name),
+    _key("partition", Integer),
+    _required("offset", BigInteger),
     Column("leader_epoch", Integer),
-    Column("metadata", Text, nullable=False),
-    Column("committed_at_ms", BigInteger, nullable=False),
+    _required("metadata", Text),
+    _required("committed_at_ms", BigInteger),
     Column("expires_at_ms", BigInteger, comment="null: the retention of the server counts"),
-    Column("topic_id", BigInteger, nullable=False, server_default="0", comment="topics.topic_id at the commit"),
+    _required("topic_id", BigInteger, "topics.topic_id at the commit", "0"),
 )
 
 topics = Table(
     "topics",
     metadata,
-    Column("shard_id", Integer, primary_key=True, autoincrement=False),
-    Column("namespace", Name, primary_key=True),
-    Column("topic", Name, primary_key=True),
-    Column("partitions", Integer, nullable=False, comment="0: deleted"),
-    Column("attributes", Json, nullable=False, comment="[[name, value], …]"),
-    Column("revision", BigInteger, nullable=False, server_default="0", comment="topics_revisions at its last change"),
-    Column("topic_id", BigInteger, nullable=False, server_default="0", comment="topics_revisions at its last deletion"),
+    _key("shard_id", Integer),
+    _key("namespace", Name),
+    _key("topic", Name),
+    _required("partitions", Integer, "0: deleted"),
+    _required("attributes", Json, "[[name, value], …]"),
+    _required("revision", BigInteger, "topics_revisions at its last change", "0"),
+    _required("topic_id", BigInteger, "topics_revisions at its last deletion", "0"),
 )
 
 topics_revisions = Table(
     "topics_revisions",
     metadata,
-    Column("shard_id", Integer, primary_key=True, autoincrement=False),
-    Column("namespace", Name, primary_key=True),
-    Column("revision", BigInteger, nullable=False, comment="how often its topics have changed in this shard"),
+    _key("shard_id", Integer),
+    _key("namespace", Name),
+    _required("revision", BigInteger, "how often its topics have changed in this shard"),
 )
 
 # `at` is in the key because Postgres wants the partition key there; SQLite's key is (shard_id, seq).
@@ -284,16 +245,16 @@ topics_revisions = Table(
 group_events = Table(
     "group_events",
     metadata,
-    Column("shard_id", Integer, primary_key=True, autoincrement=False),
-    Column("seq", BigInteger, primary_key=True, autoincrement=False),
-    Column("at", WallClockMs, primary_key=True),
-    Column("epoch", BigInteger, nullable=False),
-    Column("namespace", Name, nullable=False),
-    Column("group_id", Name, nullable=False),
-    Column("generation_id", Integer, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("payload", Payload, nullable=False),
+    _key("shard_id", Integer),
+    _key("seq", BigInteger),
+    _key("at", WallClockMs),
+    _required("epoch", BigInteger),
+    _required("namespace", Name),
+    _required("group_id", Name),
+    _required("generation_id", Integer),
+    _required("kind", Text),
+    _required("reason", Text),
+    _required("payload", Payload),
     Index("group_events_of_group", "shard_id", "namespace", "group_id", "seq"),
     postgresql_partition_by="RANGE (at)",
 )
@@ -303,13 +264,13 @@ group_events = Table(
 side_commits = Table(
     "side_commits",
     metadata,
-    Column("shard_id", Integer, primary_key=True, autoincrement=False),
+    _key("shard_id", Integer),
     Column("id", BigInteger, Identity(), primary_key=True),
-    Column("namespace", Name, nullable=False),
-    Column("group_id", Name, nullable=False),
-    Column("topic", Name, nullable=False),
-    Column("partition", Integer, nullable=False),
-    Column("member_id", Name, nullable=False),
+    _required("namespace", Name),
+    _required("group_id", Name),
+    _required("topic", Name),
+    _required("partition", Integer),
+    _required("member_id", Name),
     info={"only": "postgresql"},
 )
 
@@ -317,9 +278,9 @@ fence_checks = Table(
     "fence_checks",
     metadata,
     Column("id", BigInteger, Identity(), primary_key=True),
-    Column("namespace", Name, nullable=False),
-    Column("group_id", Name, nullable=False),
-    Column("generation_id", Integer, nullable=False),
+    _required("namespace", Name),
+    _required("group_id", Name),
+    _required("generation_id", Integer),
     Column("member_id", Name),
     Column("offsets", Json, comment="what is to be committed; null where the fence alone is checked"),
     prefixes=["UNLOGGED"],
@@ -330,40 +291,40 @@ fence_checks = Table(
 fence_roles = Table(
     "fence_roles",
     metadata,
-    Column("role_name", Name, primary_key=True),
-    Column("namespace", Name, primary_key=True, comment="* is all of them"),
+    _key("role_name", Name),
+    _key("namespace", Name, "* is all of them"),
     info={"only": "postgresql"},
 )
 
 journal_readers = Table(
     "journal_readers",
     metadata,
-    Column("reader", Text, primary_key=True),
-    Column("incarnation", Text, nullable=False, comment="the journal that the positions mean"),
-    Column("positions", Text, nullable=False, comment='{"shard id": last sequence number read}, as JSON'),
-    Column("updated_at_ms", BigInteger, nullable=False, comment="by this store's clock"),
+    _key("reader", Text),
+    _required("incarnation", Text, "the journal that the positions mean"),
+    _required("positions", Text, '{"shard id": last sequence number read}, as JSON'),
+    _required("updated_at_ms", BigInteger, "by this store's clock"),
 )
 
 tokens = Table(
     "tokens",
     metadata,
-    Column("token_id", Text, primary_key=True),
-    Column("name", Text, nullable=False),
-    Column("digest", Text, nullable=False, comment="SHA-256 of the token, in hexadecimal"),
-    Column("grants", Text, nullable=False, comment="its scope: rules, as JSON"),
-    Column("created_at_ms", BigInteger, nullable=False),
+    _key("token_id", Text),
+    _required("name", Text),
+    _required("digest", Text, "SHA-256 of the token, in hexadecimal"),
+    _required("grants", Text, "its scope: rules, as JSON"),
+    _required("created_at_ms", BigInteger),
     Column("expires_at_ms", BigInteger),
     Column("revoked_at_ms", BigInteger),
-    Column("note", Text, nullable=False),
+    _required("note", Text),
     Column("last_used_at_ms", BigInteger, comment="give or take minutes, by the clock of a server"),
 )
 
 console_sessions = Table(
     "console_sessions",
     metadata,
-    Column("digest", Text, primary_key=True, comment="SHA-256 of the cookie, in hex"),
-    Column("sealed", Text, nullable=False, comment="the token, encrypted with a key from the cookie"),
-    Column("expires_at_ms", BigInteger, nullable=False),
+    _key("digest", Text, "SHA-256 of the cookie, in hex"),
+    _required("sealed", Text, "the token, encrypted with a key from the cookie"),
+    _required("expires_at_ms", BigInteger),
 )
 
 
