@@ -171,7 +171,9 @@ class PostgresConnections:
         self._gate = Gate(self.writing, on_terminated)
 
     async def open(self) -> None:
-        is_direct = await self._find_out_whether_direct()
+        probe = postgres_engine(self._location, explicit_transactions=True)
+        async with postgres_transaction(probe, self._read_timeout_ms) as connection:
+            is_direct = not await is_behind_pooler(connection)
         self._engine = postgres_engine(
             self._location,
             connections=_POSTGRES_CONNECTIONS,
@@ -181,11 +183,6 @@ class PostgresConnections:
         )
         if is_direct:
             self._kept = KeptConnections(self._engine, plan_once)
-
-    async def _find_out_whether_direct(self) -> bool:
-        probe = postgres_engine(self._location, explicit_transactions=True)
-        async with postgres_transaction(probe, self._read_timeout_ms) as connection:
-            return not await is_behind_pooler(connection)
 
     async def recognise(self, connection: AsyncConnection) -> bool:  # noqa: ARG002
         """The replicas' memory and the server's timeline show it instead."""

@@ -90,13 +90,26 @@ class SqlStore:
         try:
             with store_errors():
                 await self._connections.open()
-            await self._check_schema()
+            async with self._reading() as connection:
+                await check_schema(connection, self.location)
+                await self._connections.check_rights(connection)
             async with self._writing() as connection:
                 self.incarnation = await fix_identity(connection, shard_count)
                 self.went_back = await self._connections.recognise(connection)
                 if self.went_back:
                     self.incarnation = await read_incarnation(connection)
-            await self._maintain_at_once()
+            try:
+                await self.maintain()
+            except StoreUnavailable as error:
+                # A store on Postgres serves without its upkeep; the note of an embedded one belongs to its opening.
+                if isinstance(self.location, SqliteLocation):
+                    raise
+                _log.warning(
+                    "the journal's partitions were not made, the default one takes the lines: %s, which has no time "
+                    "limit",
+                    UPGRADE_HINT,
+                    extra={"error": str(error)},
+                )
         except BaseException:
             await self.close()
             raise
@@ -104,19 +117,6 @@ class SqlStore:
 
     async def close(self) -> None:
         await self._connections.close()
-
-    async def _maintain_at_once(self) -> None:
-        """A store on Postgres serves without its upkeep; the note of an embedded one belongs to its opening."""
-        try:
-            await self.maintain()
-        except StoreUnavailable as error:
-            if isinstance(self.location, SqliteLocation):
-                raise
-            _log.warning(
-                "the journal's partitions were not made, the default one takes the lines: %s, which has no time limit",
-                UPGRADE_HINT,
-                extra={"error": str(error)},
-            )
 
     async def maintain(self) -> None:
         """Upkeep, to be called every few hours: makes the journal's partitions of the next days, or notes its end."""
@@ -143,11 +143,6 @@ class SqlStore:
         except (StoreUnavailable, StoreRefused) as error:
             return is_locked(error)
         return True
-
-    async def _check_schema(self) -> None:
-        async with self._reading() as connection:
-            await check_schema(connection, self.location)
-            await self._connections.check_rights(connection)
 
     # --- replicas and leases --------------------------------------------------------------------
 

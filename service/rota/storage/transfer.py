@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 
 from sqlalchemy import BigInteger, Table, func, insert, select, type_coerce
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -15,7 +15,7 @@ from rota.storage.migrate import refuse_missing, usable
 from rota.storage.partitions import create_partitions
 from rota.storage.restored import read_facts
 from rota.storage.store_file import FileLock
-from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation, parse_store_url
+from rota.storage.urls import PostgresLocation, SqliteLocation, parse_store_url
 
 COPIED = (
     schema.store,
@@ -32,7 +32,7 @@ COPIED = (
 """Registrations of replicas and the console's sessions end with the former store. The rest is Postgres' own."""
 
 _ROWS = 1_000
-_DAY_MS = 86_400_000
+_DAY_S = 86_400
 _UNOWNED = {"replica_id": "", "address": "", "lease_until_ms": RELEASED, "timeline": None}
 
 
@@ -63,31 +63,19 @@ async def copy_store(source_url: str, target_url: str) -> Copied:
     refuse_missing(source)
     with FileLock(source.path):
         async with usable(source, writes=False) as reading, usable(target, writes=True) as writing:
-            await _refuse_a_store(writing, target)
-            await _prepare_partitions(reading, writing)
+            # Two copies at a time take turns: the second one finds a store.
+            await writing.execute(schema.ALONE)
+            if await writing.scalar(select(func.count()).select_from(schema.store)):
+                raise StoreRefused(f"{target} holds a store already: copy into a new database, after `rota db upgrade`")
+            # A partition for each day of the journal, so that days are pruned as those of any other store.
+            day = type_coerce(schema.group_events.c.at, BigInteger()) // (_DAY_S * 1000)
+            days = await reading.scalars(select(day).distinct().order_by(day))
+            await create_partitions(writing, [datetime.fromtimestamp(each * _DAY_S, UTC).date() for each in days])
             rows = {table.name: await _copy(table, reading, writing) for table in COPIED}
             facts = await read_facts(reading)
             if await read_facts(writing) != facts:
                 raise StoreRefused("the copy differs from its source; nothing was written")
             return Copied(facts.incarnation, len(facts.last_seqs), rows)
-
-
-async def _refuse_a_store(connection: AsyncConnection, target: StoreLocation) -> None:
-    """Two copies at a time take turns: the second one finds a store."""
-    await connection.execute(schema.ALONE)
-    if await connection.scalar(select(func.count()).select_from(schema.store)):
-        raise StoreRefused(f"{target} holds a store already: copy into a new database, after `rota db upgrade`")
-
-
-async def _prepare_partitions(reading: AsyncConnection, writing: AsyncConnection) -> None:
-    """Make a partition for each day of the journal, so that days are pruned as those of any other store."""
-    day = type_coerce(schema.group_events.c.at, BigInteger()) // _DAY_MS
-    days = await reading.scalars(select(day).distinct().order_by(day))
-    await create_partitions(writing, [_date_of(each) for each in days])
-
-
-def _date_of(day: int) -> date:
-    return datetime.fromtimestamp(day * _DAY_MS / 1000, UTC).date()
 
 
 async def _copy(table: Table, reading: AsyncConnection, writing: AsyncConnection) -> int:
