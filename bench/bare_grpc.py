@@ -11,7 +11,7 @@ import grpc
 import uvloop
 
 from bench.setting import HOST
-from rota.api.grpc.bounds import bounded_options
+from rota.api.grpc.receiving import bounded_options
 from rota.protocol.limits import Limits
 
 UNARY = "/bench.Echo/Unary"

@@ -73,7 +73,7 @@ class MemberStream(MemberCalls):
         self._batching = False
         self._tasks = [asyncio.create_task(self._write()), asyncio.create_task(self._read())]
         if path == SESSION:
-            options = pb.SessionOptions(leave_after_ms=leave_after_ms, batching=True, elections=True)
+            options = pb.SessionOptions(leave_after_ms=leave_after_ms, batching=True)
             self.send(self._on_options, options=options)
 
     def put(self, request: pb.SessionRequest) -> None:
@@ -118,8 +118,8 @@ class MemberStream(MemberCalls):
 
     async def _read(self) -> None:
         while isinstance(data := await self._stream.read(), bytes):
-            for event in split_batch(pb.SessionEvent.FromString(data)):
-                self.take(event)
+            for each in split_batch(pb.SessionEvent, data):
+                self.take(pb.SessionEvent.FromString(each))
 
     def _on_options(self, answer: pb.SessionEvent) -> None:
         self._batching = answer.options.batching

@@ -289,7 +289,7 @@ class _Candidate(Candidate):
 
     def __init__(self, name: str, wire: Grpc) -> None:
         self.leads = Leading()
-        self._stream = _WireStream(wire, pb.SessionOptions(leave_after_ms=0, elections=True))
+        self._stream = _WireStream(wire, pb.SessionOptions(leave_after_ms=0))
         self._crowd = StreamCrowd(
             name,
             [self._stream],

@@ -15,7 +15,7 @@ import pytest_asyncio
 from msgspec import structs
 
 from rota.access.rules import ROLES
-from rota.api.grpc.inquiries import ACCESS
+from rota.api.grpc.calls import ACCESS
 from rota.api.http.probes import PROBES, ProbesOnly
 from rota.protocol import messages as m
 from rota.protocol.calls import ADMIN, CALLS, COORDINATOR, MEMBER_PATH, NAMESPACE_PATH, Action
@@ -315,7 +315,8 @@ async def _on_a_stream(channel: grpc.aio.Channel, metadata: tuple[tuple[str, str
         return _verdict(await client.stream.code())
     finally:
         await client.close()
-    codes = {event.error.code for event in (joined, synced, left)} | {seen.heartbeat.groups[0].error}
+    of_heartbeats = seen.error.code or seen.heartbeat.groups[0].error
+    codes = {event.error.code for event in (joined, synced, left)} | {of_heartbeats}
     verdicts = {_verdict_of(code) for code in codes}
     assert len(verdicts) == 1, codes
     return verdicts.pop()

@@ -16,7 +16,7 @@ from rota.access.binding import check_binding, wrong_with_pod
 from rota.access.certificates import PeerCertificate, caller_of_certificate, read_certificate
 from rota.access.document import Issuer
 from rota.access.rules import Caller, Pod
-from rota.api.grpc.inquiries import ACCESS
+from rota.api.grpc.calls import ACCESS
 from rota.protocol import messages as m
 from rota.server.access.issuers import caller_of_claims, caller_of_review
 from rota.v1.access_pb2 import WhoAmIResponse

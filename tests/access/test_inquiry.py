@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from google.protobuf.json_format import MessageToDict
 
-from rota.api.grpc.inquiries import ACCESS
+from rota.api.grpc.calls import ACCESS
 from rota.api.http.app import create_app
 from rota.v1 import access_pb2 as pb
 from tests.access.guarded import GROUP, NAMESPACE, TOPIC, Secrets, Service, a_guarded_service, bearer

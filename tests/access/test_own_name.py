@@ -155,11 +155,10 @@ async def test_a_lost_stream_takes_no_other_callers_member_along(
             stream = SessionClient(service.channel, tuple(callers[caller].headers().items()))
             await stream.ask(options=pb.SessionOptions(leave_after_ms=0))
             [session] = service.server._sessions
-            session._groups.add(key)
             service.server._roster.bind(session, key, me.member_id)
 
             await stream.close()
-            await until(lambda: not service.server._roster._tables)
+            await until(lambda: not service.server._roster._groups)
 
             beat = await own(m.Heartbeat(*key, me.member_id, me.generation_id))
 

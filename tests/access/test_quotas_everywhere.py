@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from rota.access.quotas import BURST_S
-from rota.api.grpc.inquiries import ACCESS
+from rota.api.grpc.calls import ACCESS
 from rota.protocol.calls import NAMESPACE_PATH
 from rota.v1 import coordinator_pb2 as pb
 from tests.access.guarded import GROUP, NAMESPACE, Secrets, Service, a_guarded_service, bearer

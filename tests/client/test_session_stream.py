@@ -37,7 +37,7 @@ class Recorder:
     async def session(self, messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         async for data in messages:
             self.messages.append(Request.FromString(data))
-            for request in split_batch(self.messages[-1]):
+            for request in self.messages[-1].batch or (self.messages[-1],):
                 answer = SessionEvent(call=request.call, heartbeat=HeartbeatManyResponse())
                 if request.HasField("options"):
                     answer = SessionEvent(call=request.call, options=SessionOptions(batching=self._takes_batches))
@@ -56,7 +56,8 @@ async def a_server(session: Callable[..., Awaitable[None]]) -> tuple[grpc.aio.Se
 async def moves_on(messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
     """Answers each heartbeat, and says in the same message that the member's group rebalances."""
     async for data in messages:
-        for request in split_batch(Request.FromString(data)):
+        for each in split_batch(Request, data):
+            request = Request.FromString(each)
             if request.HasField("heartbeat"):
                 group = request.heartbeat.groups[0]
                 place = {"namespace": group.namespace, "group_id": group.group_id}

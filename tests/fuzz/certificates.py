@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from rota.access.certificates import PeerCertificate, caller_of_certificate
-from rota.api.grpc.credentials import _caller_of as caller_over_grpc
+from rota.api.grpc.server import _caller_of as caller_over_grpc
 from rota.api.http.connection import certificate_of
 from rota.server.tls import ServerTls, TlsFiles, validity_of
 from tests.fuzz.campaign import Broken, Target

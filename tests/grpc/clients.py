@@ -13,7 +13,6 @@ from grpc_status import rpc_status
 from rota.v1 import coordinator_pb2 as pb
 from rota.v1.admin_pb2_grpc import AdminStub
 from rota.v1.coordinator_pb2_grpc import GroupCoordinatorStub
-from rota.wire.batching import split_batch
 
 Channel: TypeAlias = grpc.aio.Channel
 G: dict[str, Any] = {"namespace": "default", "group_id": "g"}
@@ -129,7 +128,7 @@ class SessionClient:
         try:
             async for message in self.stream:
                 self.messages += 1
-                for event in split_batch(message):
+                for event in message.batch or (message,):
                     if event.call:
                         self.answers[event.call] = event
                     else:

@@ -25,11 +25,7 @@ CANDIDATE: dict[str, Any] = {"protocol_type": "leader", "protocols": [pb.Protoco
 
 @pytest.fixture
 async def streams(channel: Channel) -> AsyncIterator[list[SessionClient]]:
-    """Two of clients that take elections, and one that does not."""
     clients = [SessionClient(channel) for _ in range(3)]
-    for client, takes_elections in zip(clients, (True, True, False), strict=True):
-        options = (await client.ask(options=pb.SessionOptions(elections=takes_elections))).options
-        assert options.elections == takes_elections
     yield clients
     for client in clients:
         await client.close()
@@ -83,18 +79,6 @@ async def test_members_taken_along_get_what_joins_would_get(streams: list[Sessio
     assert third.member_id != second.member_id
 
 
-async def test_a_client_that_takes_no_elections_is_asked_to_join(streams: list[SessionClient]) -> None:
-    first, _, third = await candidates(streams)
-
-    await streams[0].ask(leave=a_leave(first.member_id))
-    news = await streams[2].next_news("rebalance")
-
-    assert list(news.member_ids) == [third.member_id]
-    assert news.generation_id == first.generation_id
-    joined = (await streams[2].ask(join=a_join(None, member_id=third.member_id, **CANDIDATE))).joined
-    assert joined.generation_id == first.generation_id + 1
-
-
 async def test_a_member_that_is_led_into_the_generation_is_in_it(streams: list[SessionClient]) -> None:
     first, second, third = await candidates(streams)
     await streams[0].ask(leave=a_leave(first.member_id))
@@ -108,8 +92,9 @@ async def test_a_member_that_is_led_into_the_generation_is_in_it(streams: list[S
         generation_id,
         0,
     )
-    assert list((await streams[2].next_news("rebalance")).member_ids) == [third.member_id]
-    assert (await streams[2].next_news("rebalance")).generation_id == generation_id
+    news = [await streams[2].next_news("election") for _ in range(2)]
+    assert [[member.member_id for member in each.members] for each in news] == [[third.member_id]] * 2
+    assert [each.generation_id for each in news] == [generation_id, generation_id + 1]
 
 
 async def test_an_ordinary_rebalance_asks_all_to_join(streams: list[SessionClient]) -> None:
@@ -125,9 +110,8 @@ def agreed(*elections: Election) -> set[int]:
     return {each.member.generation_id for each in elections}
 
 
-@pytest.mark.parametrize("takes_elections", [True, False], ids=["this release", "an earlier server"])
 async def test_the_next_candidate_of_the_sdk_leads(
-    server: GrpcServer, coordinator: LocalCoordinator, monkeypatch: pytest.MonkeyPatch, takes_elections: bool
+    server: GrpcServer, coordinator: LocalCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joins: list[str] = []
     waiting: set[tuple[str, int]] = set()
@@ -148,8 +132,6 @@ async def test_the_next_candidate_of_the_sdk_leads(
 
     monkeypatch.setattr(coordinator, "submit", submitting)
     monkeypatch.setattr(coordinator, "try_heartbeat", beating)
-    if not takes_elections:
-        monkeypatch.setattr("rota.api.grpc.roster.elected_in", lambda _lines: None)
     async with AsyncExitStack() as stack, asyncio.timeout(10):
         clients = [await stack.enter_async_context(rota.connect(f"grpc+stream://{server.address}")) for _ in range(3)]
         leader = await clients[0].leader("writer").__aenter__()
@@ -163,7 +145,7 @@ async def test_the_next_candidate_of_the_sdk_leads(
         await until(lambda: any(each.is_leader for each in others) and all(map(is_waiting, others)))
 
         assert agreed(*others) == {generation_id + 1}
-        assert sorted(joins) == ([] if takes_elections else sorted(each.member.member_id for each in others))
+        assert joins == []
         term = next(each.term for each in others if each.is_leader)
         assert term is not None
         assert (await term.verify()).fencing_token == term.fencing_token == fencing_token(generation_id + 1)

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from rota.access.sources import Proxies, parse_networks
-from rota.api.grpc.calls import host_of
+from rota.api.grpc.receiving import host_of
 from rota.api.grpc.server import GrpcServer
 from rota.observability.metrics import Metrics
 from rota.protocol.ids import shard_of

@@ -11,9 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
-from rota.api.grpc.requests import requests_in
+from rota.api.grpc.receiving import Turns
 from rota.api.grpc.server import GrpcServer
-from rota.api.grpc.turns import Turns
 from rota.api.large import ON_THE_LOOP_BYTES, begin_reading
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
@@ -58,49 +57,37 @@ async def kinds_of(session: SessionClient, *calls: int) -> list[str | None]:
 async def test_a_stream_has_one_large_call_that_is_not_read(
     channel: Channel, server: GrpcServer, may_read: threading.Event
 ) -> None:
-    """And one message behind that, which is not parsed. Small calls between the two go on."""
+    """The messages behind it are not received until then."""
     member, session = await a_stable_member(channel), SessionClient(channel)
     first = await session.send(commit=a_large_commit(member))
-    assert (await session.ask(heartbeat=beats(member))).heartbeat.groups[0].error == "NONE"
-    second = await session.send(commit=a_large_commit(member))
     [at_server] = server._sessions
-    await until(lambda: at_server._has_received)
+    await until(lambda: at_server._is_beginning)
+    second = asyncio.create_task(session.ask(heartbeat=beats(member)))
+    for _ in range(100):
+        await asyncio.sleep(0)
 
-    assert list(at_server._open) == [first]
+    assert not at_server._open
+    assert not second.done()
     may_read.set()
-    assert await kinds_of(session, first, second) == ["committed"] * 2
+    assert await kinds_of(session, first) == ["committed"]
+    assert (await second).HasField("heartbeat")
     await session.close()
 
 
-async def test_a_drain_answers_large_calls_that_wait(
+async def test_a_drain_answers_a_large_call_that_waits(
     channel: Channel, server: GrpcServer, may_read: threading.Event
 ) -> None:
     member, session = await a_stable_member(channel), SessionClient(channel)
-    calls = [await session.send(commit=a_large_commit(member)) for _ in range(2)]
+    call = await session.send(commit=a_large_commit(member))
     [at_server] = server._sessions
-    await until(lambda: at_server._has_received)
+    await until(lambda: at_server._is_beginning)
 
     await server.drain()
     await session.next_news("drain")
     may_read.set()
 
-    assert await kinds_of(session, *calls) == ["committed"] * 2
+    assert await kinds_of(session, call) == ["committed"]
     assert await session.until_ended() is grpc.StatusCode.OK
-
-
-async def test_a_large_call_that_is_cancelled_holds_up_nothing(
-    channel: Channel, server: GrpcServer, may_read: threading.Event
-) -> None:
-    member, session = await a_stable_member(channel), SessionClient(channel)
-    wrong = await session.send(commit=a_large_commit(member, generation_id=-7))
-    await session.send(cancel=wrong)
-    last = await session.send(commit=a_large_commit(member))
-    may_read.set()
-
-    assert await kinds_of(session, last) == ["committed"]
-    [at_server] = server._sessions
-    assert at_server._reading is None
-    await session.close()
 
 
 @pytest.mark.thorough
@@ -145,7 +132,7 @@ async def test_a_refusal_keeps_nothing_of_what_was_read() -> None:
     assert error.__context__ is None
 
 
-async def test_a_large_batch_is_parsed_as_its_turns_come(
+async def test_a_batch_is_parsed_as_its_turns_come(
     channel: Channel, server: GrpcServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed: list[int] = []
@@ -155,18 +142,17 @@ async def test_a_large_batch_is_parsed_as_its_turns_come(
         parsed.append(len(data))
         return parse(kind, data)
 
-    async def wait(_turns: Turns, size: int) -> None:
+    async def take(_turns: Turns, _size: int) -> None:
         if parsed:
             await begins.wait()
 
-    monkeypatch.setattr("rota.api.grpc.requests.parse", counted)
-    monkeypatch.setattr(Turns, "try_begin", lambda _turns, _size: False)
-    monkeypatch.setattr(Turns, "wait", wait)
+    monkeypatch.setattr("rota.api.grpc.session.parse", counted)
+    monkeypatch.setattr(Turns, "take", take)
     session = SessionClient(channel)
     await session.stream.write(a_batch_of_joins())
     await session.answer_to(1)
 
-    assert len(parsed) == 1
+    assert len(parsed) == 2, "once for its kind, and once more where it is read"
     begins.set()
     assert [(await session.answer_to(call)).WhichOneof("event") for call in range(2, 7)] == ["joined"] * 5
     assert max(parsed) < 2 * len(LARGE)
@@ -190,15 +176,15 @@ def broken(message: bytes) -> dict[str, bytes]:
     }
 
 
-def test_a_large_message_like_a_batch_is_refused() -> None:
-    batch = a_batch_of_joins()
-    size, found = requests_in(batch.SerializeToString())
-    assert (size, [request for request, _ in found]) == (6, list(batch.batch))
+@pytest.mark.parametrize("name", broken(a_batch_of_joins().SerializeToString()))
+async def test_a_message_like_a_batch_ends_the_stream(session: SessionClient, name: str) -> None:
+    message = broken(a_batch_of_joins().SerializeToString())[name]
+    raw: Any = session.stream
 
-    for name, data in broken(batch.SerializeToString()).items():
-        with pytest.raises(RejectedRequest) as raised:
-            list(requests_in(data)[1])
-        assert raised.value.code is ErrorCode.INVALID_REQUEST, name
+    raw._request_serializer = None
+    await raw.write(message)
+
+    assert await session.until_ended() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_items_of_a_list_that_is_too_long_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from rota.api.grpc.bound_calls import Bound, begin_bound
-from rota.api.grpc.roster import BYTES_OF_A_LEAVE, RETRY_LEAVE_S, Loss, Roster, Stream
-from rota.api.grpc.turns import BYTES_OF_A_TURN, Turns
+from rota.api.access.guard import ADMIT_ALL, AdmitAll
+from rota.api.grpc.failures import Failure
+from rota.api.grpc.receiving import BYTES_OF_A_TURN, Turns
+from rota.api.grpc.roster import BYTES_OF_A_LEAVE, RETRY_LEAVE_S, Roster, Stream
 from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
@@ -42,22 +43,25 @@ GRACE_MS = 1_000
 class Deaf:
     """A stream with a client that reads nothing."""
 
-    takes_elections = False
-
     def __init__(self) -> None:
-        self.loss: Loss | None = None
-        self.groups: list[tuple[str, str]] = []
+        self.members: dict[tuple[tuple[str, str], str], None] = {}
 
-    def push(self, news: SessionEvent) -> None:
+    def push(self, event: SessionEvent) -> None:
         pass
 
-    def note_group(self, key: tuple[str, str]) -> None:
-        self.groups.append(key)
+
+class InNameOf(AdmitAll):
+    """All streams are of this caller."""
+
+    def __init__(self, subject: str) -> None:
+        self._subject = subject
+
+    def in_name_of_caller(self, request: Any, /) -> Any:
+        return replace(request, subject=self._subject)
 
 
-def a_loss(leave_after_ms: int | None, subject: str = "") -> Loss:
-    """Of a stream of this caller, now."""
-    return Loss(asyncio.get_running_loop().time(), leave_after_ms, lambda leave: replace(leave, subject=subject))
+def a_roster(coordinator: LocalCoordinator, subject: str = "") -> Roster:
+    return Roster(coordinator, InNameOf(subject) if subject else ADMIT_ALL, Turns())
 
 
 @pytest.mark.parametrize("elsewhere", ["stream", "unary"])
@@ -65,11 +69,11 @@ def a_loss(leave_after_ms: int | None, subject: str = "") -> Loss:
 async def test_members_that_show_up_elsewhere_within_the_grace_stay(elsewhere: str) -> None:
     async with a_coordinator() as coordinator:
         leaves, stays = await two_members(coordinator)
-        roster, lost, other = Roster(coordinator, Turns()), Deaf(), Deaf()
+        roster, lost, other = a_roster(coordinator), Deaf(), Deaf()
         for member in (leaves, stays):
             roster.bind(lost, KEY, member.member_id)
 
-        roster.lose(lost, [KEY], a_loss(GRACE_MS))
+        roster.lose(lost, GRACE_MS)
         await asyncio.sleep(GRACE_MS / 2_000)
         if elsewhere == "stream":
             await beat_on(other, roster, coordinator, stays)
@@ -98,7 +102,7 @@ async def beat_on(stream: Deaf, roster: Roster, coordinator: LocalCoordinator, m
     request = HeartbeatMany(*KEY, (MemberHeartbeat(member.member_id, member.generation_id),))
     reply = (await coordinator.call(request)).reply
     assert isinstance(reply, HeartbeatManyReply)
-    roster.on_heartbeat(stream, request, reply.errors)
+    roster.on_heartbeats(stream, request, reply)
 
 
 async def member_ids(coordinator: LocalCoordinator) -> list[str]:
@@ -107,66 +111,35 @@ async def member_ids(coordinator: LocalCoordinator) -> list[str]:
     return [member.member_id for member in described.members]
 
 
+def a_call(roster: Roster, stream: Deaf, request: Any, answered: asyncio.Future[Answer]) -> asyncio.Task[Answer]:
+    """A call on this stream, which waits for the answer of another replica."""
+
+    async def asking() -> Answer:
+        return await answered
+
+    return asyncio.create_task(roster.follow(stream, request, asking()))
+
+
+@pytest.mark.parametrize("code", [ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_MEMBER_ID])
 @in_virtual_time
-async def test_a_stream_that_joins_in_anothers_name_releases_the_place() -> None:
+async def test_a_stream_that_joins_in_anothers_name_releases_the_member(code: ErrorCode) -> None:
+    """Its own stream has it again with its next heartbeat."""
     async with a_coordinator() as coordinator:
-        roster, own, thief = Roster(coordinator, Turns()), Deaf(), Deaf()
-        roster.bind(own, KEY, "m")
-        roster.bind(thief, KEY, "m")
+        member, _ = await two_members(coordinator)
+        roster, own, thief = a_roster(coordinator), Deaf(), Deaf()
+        roster.bind(own, KEY, member.member_id)
+        answered = asyncio.get_running_loop().create_future()
+        join = a_call(roster, thief, replace(a_join(), member_id=member.member_id), answered)
+        await asyncio.sleep(0)
+        assert roster.streams(KEY)[member.member_id] is thief
 
-        roster.give_back(thief, KEY, "m", own)
+        answered.set_exception(Failure(code))
+        with pytest.raises(Failure):
+            await join
+        assert not roster.streams(KEY)
+        await beat_on(own, roster, coordinator, member)
 
-        assert roster.streams(KEY)["m"] is own
-        assert own.groups == [KEY], "it may have forgotten the group, of which it had no member meanwhile"
-        roster.bind(thief, KEY, "n")
-        roster.give_back(thief, KEY, "n", None)
-        assert list(roster.streams(KEY)) == ["m"]
-        roster.remove(own, KEY, ["m"])
-
-
-def joins_in_its_name(roster: Roster, stream: Deaf, member_id: str) -> Bound:
-    """A join on this stream, which waits for the answer of another replica."""
-    call = begin_bound(roster, stream, replace(a_join(), member_id=member_id))
-    assert call is not None
-    return call
-
-
-@pytest.mark.parametrize("answered_after_ms", [GRACE_MS // 2, 2 * GRACE_MS])
-@pytest.mark.parametrize("leave_after_ms", [None, GRACE_MS])
-@in_virtual_time
-async def test_a_member_that_a_lost_stream_has_back_leaves(leave_after_ms: int | None, answered_after_ms: int) -> None:
-    """Its stream is lost while a join in its name is under way, which is refused in the grace or after it."""
-    async with a_coordinator() as coordinator:
-        member, other = await two_members(coordinator)
-        roster, lost, thief = Roster(coordinator, Turns()), Deaf(), Deaf()
-        roster.bind(lost, KEY, member.member_id)
-        join = joins_in_its_name(roster, thief, member.member_id)
-
-        roster.lose(lost, [KEY], a_loss(leave_after_ms))
-        await asyncio.sleep(answered_after_ms / 1000)
-        join.end(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        await until(lambda: not roster._leaving)
-
-        assert not roster._tables
-        stays = [member.member_id] if leave_after_ms is None else []
-        assert await member_ids(coordinator) == [*stays, other.member_id]
-
-
-@pytest.mark.parametrize("where", ["on another stream", "gone"])
-@in_virtual_time
-async def test_a_member_that_went_on_is_not_given_back(where: str) -> None:
-    async with a_coordinator() as coordinator:
-        roster, former, thief, its_next = Roster(coordinator, Turns()), Deaf(), Deaf(), Deaf()
-        roster.bind(former, KEY, "m")
-        join = joins_in_its_name(roster, thief, "m")
-
-        if where == "gone":
-            roster.remove(thief, KEY, ["m"])
-        else:
-            roster.bind(its_next, KEY, "m")
-        join.end(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-
-        assert dict(roster.streams(KEY)) == ({} if where == "gone" else {"m": its_next})
+        assert roster.streams(KEY)[member.member_id] is own
         roster.stop()
 
 
@@ -177,15 +150,17 @@ async def test_members_leave_in_the_name_of_their_streams_caller(subject: str, l
     async with a_coordinator() as coordinator:
         member = (await coordinator.call(replace(a_join(), subject="own"))).reply
         assert isinstance(member, JoinReply)
-        roster, stream = Roster(coordinator, Turns()), Deaf()
-        join = joins_in_its_name(roster, stream, member.member_id)
-
-        join.end(None)
-        await asyncio.sleep(0.1)
-        roster.lose(stream, [KEY], a_loss(0, subject))
+        roster, stream = a_roster(coordinator, subject), Deaf()
+        answered = asyncio.get_running_loop().create_future()
+        join = a_call(roster, stream, replace(a_join(), member_id=member.member_id), answered)
         await asyncio.sleep(0.1)
 
-        assert not roster._tables
+        join.cancel()
+        await asyncio.sleep(0.1)
+        roster.lose(stream, 0)
+        await asyncio.sleep(0.1)
+
+        assert not roster._groups
         assert await member_ids(coordinator) == ([] if leaves else [member.member_id])
 
 
@@ -194,19 +169,18 @@ async def test_members_leave_in_the_name_of_their_streams_caller(subject: str, l
 async def test_members_leave_once_their_owner_answers(error: ErrorCode, monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_coordinator() as coordinator:
         leaves, stays = await two_members(coordinator)
-        refusals, submit = [error] * len(RETRY_LEAVE_S), coordinator.submit
+        refusals, call = [error] * len(RETRY_LEAVE_S), coordinator.call
 
-        def submit_late(request: LeaveGroup, done: Callable[[Answer], None]) -> object:
-            if not refusals:
-                return submit(request, done)
-            done(Answer(refuse(request, refusals.pop(), "not now")))
-            return None
+        async def call_late(request: Any) -> Answer:
+            if isinstance(request, LeaveGroup) and refusals:
+                return Answer(refuse(request, refusals.pop(), "not now"))
+            return await call(request)
 
-        monkeypatch.setattr(coordinator, "submit", submit_late)
-        roster, lost = Roster(coordinator, Turns()), Deaf()
+        monkeypatch.setattr(coordinator, "call", call_late)
+        roster, lost = a_roster(coordinator), Deaf()
         roster.bind(lost, KEY, leaves.member_id)
 
-        roster.lose(lost, [KEY], a_loss(0))
+        roster.lose(lost, 0)
         await until(lambda: not refusals and not roster._leaving)
 
         assert await member_ids(coordinator) == [stays.member_id]
@@ -217,12 +191,13 @@ async def test_members_leave_once_their_owner_answers(error: ErrorCode, monkeypa
 async def test_a_refused_heartbeat_takes_no_member_off_its_stream(error: ErrorCode) -> None:
     """While its owner is silent, or its generation is over. Of a stranger the first shows nothing."""
     async with a_coordinator() as coordinator:
-        roster, stream = Roster(coordinator, Turns()), Deaf()
+        roster, stream = a_roster(coordinator), Deaf()
         roster.bind(stream, KEY, "m")
         request = HeartbeatMany(*KEY, (MemberHeartbeat("m", 1), MemberHeartbeat("stranger", 1)))
         stranger = error if error in UNANSWERED else ErrorCode.UNKNOWN_MEMBER_ID
 
-        roster.on_heartbeat(stream, request, [HeartbeatError("m", error), HeartbeatError("stranger", stranger)])
+        errors = (HeartbeatError("m", error), HeartbeatError("stranger", stranger))
+        roster.on_heartbeats(stream, request, HeartbeatManyReply(errors=errors))
 
         assert list(roster.streams(KEY)) == ["m"]
         roster.stop()
@@ -234,15 +209,19 @@ async def test_members_whose_leave_fails_leave_with_their_stream(error: ErrorCod
     """Or has no answer when the stream is lost."""
     async with a_coordinator() as coordinator:
         leaves, stays = await two_members(coordinator)
-        roster, lost = Roster(coordinator, Turns()), Deaf()
+        roster, lost = a_roster(coordinator), Deaf()
         roster.bind(lost, KEY, leaves.member_id)
-        leave = begin_bound(roster, lost, LeaveGroup(*KEY, (LeavingMember(leaves.member_id),)))
-        assert leave is not None
-
-        leave.end(error)
+        answered = asyncio.get_running_loop().create_future()
+        leave = a_call(roster, lost, LeaveGroup(*KEY, (LeavingMember(leaves.member_id),)), answered)
         await asyncio.sleep(0.1)
-        roster.lose(lost, [KEY], a_loss(0))
-        await until(lambda: not roster._leaving and not roster._tables)
+
+        if error is None:
+            leave.cancel()
+        else:
+            answered.set_exception(Failure(error))
+        await asyncio.wait((leave,))
+        roster.lose(lost, 0)
+        await until(lambda: not roster._leaving and not roster._groups)
 
         assert await member_ids(coordinator) == [stays.member_id]
 
@@ -255,23 +234,24 @@ async def test_a_group_that_fails_costs_no_other_its_leaves(
     async with a_coordinator() as coordinator:
         asked: list[str] = []
 
-        def submit(request: Any, _done: Callable[[Answer], None]) -> None:
+        async def call(request: Any) -> Answer:
             asked.append(request.group_id)
             if request.group_id == "g1":
                 raise RuntimeError("a bug")
+            return Answer(refuse(request, ErrorCode.UNKNOWN_MEMBER_ID, "no member"))
 
-        monkeypatch.setattr(coordinator, "submit", submit)
-        roster, lost = Roster(coordinator, Turns()), Deaf()
+        monkeypatch.setattr(coordinator, "call", call)
+        roster, lost = a_roster(coordinator), Deaf()
         keys = [("default", f"g{number}") for number in range(4)]
         for key in keys:
             roster.bind(lost, key, "m")
 
-        roster.lose(lost, keys, a_loss(grace_ms))
+        roster.lose(lost, grace_ms)
         await until(lambda: not roster._leaving and len(asked) == len(keys))
 
         assert sorted(asked) == [group_id for _, group_id in keys]
         assert [each.__dict__["group_id"] for each in caplog.records] == ["g1"]
-        assert not roster._tables
+        assert not roster._groups
 
 
 @pytest.mark.parametrize("grace_ms", [0, GRACE_MS])
@@ -280,21 +260,21 @@ async def test_the_loop_goes_round_while_streams_end(grace_ms: int, monkeypatch:
     """100 streams with members in 20 groups each are lost at once. A renewal of the leases needs some turns more."""
     left_in_turn = [0]
     async with a_coordinator() as coordinator:
-        submit = coordinator.submit
+        call = coordinator.call
 
-        def counted(request: LeaveGroup, done: Callable[[Answer], None]) -> object:
+        async def counted(request: Any) -> Answer:
             left_in_turn[-1] += 1
-            return submit(request, done)
+            return await call(request)
 
-        monkeypatch.setattr(coordinator, "submit", counted)
-        roster = Roster(coordinator, Turns())
+        monkeypatch.setattr(coordinator, "call", counted)
+        roster = a_roster(coordinator)
         streams, keys = [Deaf() for _ in range(100)], [("default", f"g{n}") for n in range(20)]
         for number, stream in enumerate(streams):
             for key in keys:
                 roster.bind(stream, key, f"m{number}")
 
         for stream in streams:
-            roster.lose(stream, keys, a_loss(grace_ms))
+            roster.lose(stream, grace_ms)
         await asyncio.sleep(grace_ms / 1_000)
         async with asyncio.timeout(60):
             while sum(left_in_turn) < 2_000:
@@ -317,11 +297,11 @@ class Unwalked(dict[str, Stream]):
 @in_virtual_time
 async def test_a_lost_stream_looks_at_its_own_members_alone() -> None:
     async with a_coordinator() as coordinator:
-        roster, lost = Roster(coordinator, Turns()), Deaf()
+        roster, lost = a_roster(coordinator), Deaf()
         for stream, member_id in ((Deaf(), "first"), (lost, "lost"), (Deaf(), "last")):
             roster.bind(stream, KEY, member_id)
-        roster._tables[KEY].streams = Unwalked(roster.streams(KEY))
+        roster._groups[KEY].streams = Unwalked(roster.streams(KEY))
 
-        roster.lose(lost, [KEY], a_loss(None))
+        roster.lose(lost, None)
 
         assert [member_id in roster.streams(KEY) for member_id in ("first", "lost", "last")] == [True, False, True]

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from rota.api.grpc.server import GrpcServer
-from rota.api.grpc.submitted import SubmittedCall
+from rota.protocol.messages import CommitOffsets, SyncGroup
 from rota.runtime.coordinator import LocalCoordinator
 from rota.v1 import admin_pb2
 from rota.v1 import coordinator_pb2 as pb
@@ -116,7 +116,7 @@ async def test_a_leave_may_name_a_member_twice(session: SessionClient, server: G
     left = (await session.ask(leave=leave)).left
 
     assert [member.error for member in left.members] == ["NONE", "UNKNOWN_MEMBER_ID"]
-    assert not server._roster._tables
+    assert not server._roster._groups
 
 
 async def test_a_member_that_leaves_on_a_stream_gets_the_answer_alone(session: SessionClient) -> None:
@@ -222,7 +222,8 @@ async def test_an_answered_call_does_not_wait_for_the_collector(session: Session
             await session.ask(commit=commit)
             await session.ask(sync=pb.SyncGroupRequest(**G, member_id=member.member_id, generation_id=generation_id))
 
-        assert not [each for each in gc.get_objects() if type(each) is SubmittedCall]
+        requests = [each for each in gc.get_objects() if type(each) in (CommitOffsets, SyncGroup)]
+        assert not [each for each in requests if each.member_id == member.member_id]
     finally:
         gc.enable()
 
@@ -246,47 +247,6 @@ async def test_requests_of_a_message_are_batched_only_if_asked_for(
 
     assert [answer.groups[0].state for answer in answers] == ["Stable"] * 50
     assert session.messages - came == (1 if batching else 50)
-
-
-async def test_calls_of_other_groups_end_where_one_cannot_be_cancelled(
-    channel: Channel, server: GrpcServer, coordinator: LocalCoordinator, caplog: pytest.LogCaptureFixture
-) -> None:
-    session = SessionClient(channel)
-    for group in ("g", "h"):
-        await stub(channel).JoinGroup(a_join("i0", group_id=group))
-    calls = [await session.send(join=a_join("i1", group_id=group)) for group in ("g", "h")]
-    await until(lambda: coordinator.parked() == 2)
-
-    def fails() -> None:
-        raise RuntimeError("a bug")
-
-    [at_server] = server._sessions
-    first = at_server._open[calls[0]]
-    assert isinstance(first, SubmittedCall)
-    first._cancel = fails
-    await session.close()
-    await until(lambda: not server._sessions)
-
-    assert coordinator.parked() == 1
-    assert "a request failed" in caplog.text
-
-
-async def test_a_call_that_succeeds_has_its_group_looked_at_again(
-    channel: Channel, server: GrpcServer, coordinator: LocalCoordinator
-) -> None:
-    """The caller's rights to the group were gone for a moment, in which the stream took it for one without members."""
-    session, alone = SessionClient(channel), await stub(channel).JoinGroup(a_join("i0"))
-    call = await session.send(join=a_join("i1"))
-    await until(lambda: coordinator.parked() == 1)
-    [at_server] = server._sessions
-    at_server._groups.clear()
-
-    await stub(channel).JoinGroup(a_join("i0", member_id=alone.member_id))
-    await session.answer_to(call)
-
-    assert at_server._groups == {("default", "g")}
-    await session.close()
-    await until(lambda: not server._roster._tables)
 
 
 async def test_a_call_behind_a_heartbeat_that_waits_begins_after_it(session: SessionClient) -> None:

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import cast
+from typing import Any
 
 import pytest
 
-from rota.api.grpc import session as sessions
-from rota.api.grpc.calls import Context
 from rota.api.grpc.failures import Failure
-from rota.api.grpc.receiving import SessionMessages
 from rota.api.grpc.server import GrpcServer
-from rota.api.grpc.session import MOST_FORGOTTEN, NOT_READ, Session
-from rota.api.grpc.unread import MAX_UNREAD_BYTES
+from rota.api.grpc.session import MAX_UNREAD_BYTES, NOT_READ, Session
 from rota.api.heartbeats import GROUPS_OF_A_TURN
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import Heartbeat, HeartbeatMany
 from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
 from rota.v1 import coordinator_pb2 as pb
+from rota.wire.heartbeats import read_group
 from tests.grpc.clients import Channel, SessionClient, a_join, a_sync, beats, stub
-from tests.grpc.test_session_ends import ACaller, AJoin
+from tests.grpc.test_session_ends import ACaller, a_session
 from tests.runtime.conftest import until
 
 KEY = ("default", "g")
@@ -36,11 +33,9 @@ class AStuckCaller(ACaller):
 
 
 @pytest.fixture
-async def stuck(server: GrpcServer, monkeypatch: pytest.MonkeyPatch) -> tuple[Session, asyncio.Task[object]]:
+async def stuck(server: GrpcServer) -> tuple[Session, asyncio.Task[object]]:
     """A session with such a client, which has a member."""
-    monkeypatch.setattr(sessions, "LAST_WORDS_S", 0.01)
-    messages = cast(SessionMessages, AJoin())
-    session = Session(server._calls, server._roster, cast(Context, AStuckCaller()), messages)
+    session = a_session(server, AStuckCaller())
     running = asyncio.create_task(session.run())
     await until(lambda: session._writing is not None)
     return session, running
@@ -54,8 +49,7 @@ async def test_a_client_that_reads_nothing_is_cut_off(stuck: tuple[Session, asyn
         session.push(share)
 
     async with asyncio.timeout(60):
-        assert await running == NOT_READ
-    assert session._unread is None
+        assert await running is NOT_READ
 
 
 async def test_a_rejected_stream_that_is_not_read_ends(stuck: tuple[Session, asyncio.Task[object]]) -> None:
@@ -69,20 +63,45 @@ async def test_a_rejected_stream_that_is_not_read_ends(stuck: tuple[Session, asy
     assert failure.code is ErrorCode.UNAUTHENTICATED
 
 
-async def test_groups_without_members_on_a_stream_are_forgotten(session: SessionClient, server: GrpcServer) -> None:
-    """They are looked at again and again where callers are checked, and as many may be named as a client likes."""
+async def test_groups_without_members_on_a_stream_are_not_kept(session: SessionClient, server: GrpcServer) -> None:
+    """They would be looked at again and again when callers are checked, and a client may name any number of groups."""
     member = (await session.ask(join=a_join("i1"))).joined
     await session.ask(sync=a_sync(member, {member.member_id: b""}))
     unknown = pb.MemberHeartbeat(member_id="nobody", generation_id=1)
 
     for number in range(5):
-        names = [f"g{number}-{n}" for n in range(MOST_FORGOTTEN)]
+        names = [f"g{number}-{n}" for n in range(1_000)]
         groups = [pb.GroupHeartbeat(namespace="default", group_id=name, members=[unknown]) for name in names]
         await session.ask(heartbeat=pb.HeartbeatManyRequest(groups=groups))
 
     [at_server] = server._sessions
-    assert len(at_server._groups) <= MOST_FORGOTTEN + 2
-    assert KEY in at_server._groups
+    assert list(at_server.members) == [(KEY, member.member_id)]
+    assert list(server._roster._groups) == [KEY]
+
+
+async def test_a_group_with_the_bytes_of_the_last_message_is_not_read_again(
+    session: SessionClient, server: GrpcServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[str]()
+
+    def noted(group: Any) -> HeartbeatMany:
+        read.append(group.group_id)
+        return read_group(group)
+
+    def said(**generations: int) -> pb.HeartbeatManyRequest:
+        groups = pb.HeartbeatManyRequest()
+        for name, generation_id in generations.items():
+            group = groups.groups.add(namespace="default", group_id=name)
+            group.members.add(member_id="nobody", generation_id=generation_id)
+        return groups
+
+    monkeypatch.setattr("rota.api.grpc.calls.read_group", noted)
+    for message in (said(a=1, b=1), said(b=1, a=1), said(a=2, b=1), said(a=1)):
+        await session.ask(heartbeat=message)
+
+    assert read == ["a", "b", "a", "a"]
+    [at_server] = server._sessions
+    assert len(at_server._known) == 1
 
 
 async def test_a_lost_stream_keeps_nothing_of_its_heartbeats(channel: Channel, server: GrpcServer) -> None:
@@ -92,13 +111,13 @@ async def test_a_lost_stream_keeps_nothing_of_its_heartbeats(channel: Channel, s
     member = (await session.ask(join=a_join("i1"))).joined
     await session.ask(heartbeat=beats(member))
     [at_server] = server._sessions
-    assert at_server._heartbeats is not None
+    assert at_server._known
 
     await session.close()
-    await until(lambda: at_server.loss is not None)
+    await until(lambda: not server._sessions)
 
     assert server._roster.streams(KEY)[member.member_id] is at_server
-    assert at_server._heartbeats is None
+    assert not at_server._known
 
 
 async def test_heartbeats_beside_one_that_waits_are_asked_once(

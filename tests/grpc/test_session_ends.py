@@ -8,12 +8,9 @@ from typing import cast
 import grpc
 import pytest
 
-from rota.api.grpc.calls import Context
-from rota.api.grpc.receiving import SessionMessages
+from rota.api.grpc.receiving import Context
 from rota.api.grpc.server import GrpcServer
-from rota.api.grpc.session import NOT_READ, Session
-from rota.api.grpc.turns import Turns
-from rota.api.grpc.unread import MAX_UNREAD
+from rota.api.grpc.session import MAX_UNREAD, NOT_READ, Session
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import DescribeGroup, DescribeReply, LeaveGroup, LeavingMember
 from rota.runtime.coordinator import LocalCoordinator
@@ -23,13 +20,12 @@ from tests.runtime.conftest import until
 
 
 class ACaller:
-    """What a session asks of gRPC's own context, for a call that the test itself ends."""
+    """What a session asks of gRPC's own context: a stream with these messages, which the test itself ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, *messages: bytes) -> None:
+        self.left = list(messages) or [pb.SessionRequest(call=1, join=a_join("i0")).SerializeToString()]
         self.reads = asyncio.Event()
         """Until it is set, writes wait."""
-        self.ended = asyncio.Event()
-        """Set once a write is cancelled; it takes for ever until it is cancelled again."""
         self.fails = False
 
     def peer(self) -> str:
@@ -41,30 +37,35 @@ class ACaller:
     def time_remaining(self) -> None:
         return None
 
+    async def read(self) -> bytes:
+        if not self.left:
+            await asyncio.Event().wait()
+        return self.left.pop(0)
+
     async def write(self, data: bytes) -> None:
         if self.fails:
             raise ConnectionError
+        await self.reads.wait()
+
+
+class AStubbornCaller(ACaller):
+    """A write that is cancelled takes for ever, until it is cancelled again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended = asyncio.Event()
+        """Set once a write is cancelled."""
+
+    async def write(self, data: bytes) -> None:
         try:
-            await self.reads.wait()
+            await super().write(data)
         except asyncio.CancelledError:
             self.ended.set()
             await asyncio.Event().wait()
 
 
-class AJoin:
-    """The messages of a session: one, and no more until the test itself ends the call."""
-
-    def __init__(self) -> None:
-        self._messages = iter([pb.SessionRequest(call=1, join=a_join("i0")).SerializeToString()])
-
-    def turns_of(self, _data: bytes) -> Turns:
-        return Turns()
-
-    async def next(self) -> bytes:
-        for message in self._messages:
-            return message
-        await asyncio.Event().wait()
-        return b""
+def a_session(server: GrpcServer, caller: ACaller) -> Session:
+    return Session(server._calls, server._roster, cast(Context, caller))
 
 
 async def member_ids(coordinator: LocalCoordinator) -> list[str]:
@@ -108,8 +109,8 @@ async def test_a_loss_reported_twice_still_takes_its_members_along(
     coordinator: LocalCoordinator, server: GrpcServer
 ) -> None:
     """The client's last message is seen to be the last, and then, while that is cleared away, its stream is gone."""
-    caller = ACaller()
-    session = Session(server._calls, server._roster, cast(Context, caller), cast(SessionMessages, AJoin()))
+    caller = AStubbornCaller()
+    session = a_session(server, caller)
     running = asyncio.create_task(session.run())
     await until(lambda: len(server._roster.streams(("default", "g"))) == 1)
 
@@ -124,15 +125,14 @@ async def test_a_loss_reported_twice_still_takes_its_members_along(
 
 async def test_a_client_that_does_not_read_its_events_is_cut_off(server: GrpcServer) -> None:
     caller = ACaller()
-    session = Session(server._calls, server._roster, cast(Context, caller), cast(SessionMessages, AJoin()))
+    session = a_session(server, caller)
     running = asyncio.create_task(session.run())
     await until(lambda: len(server._roster.streams(("default", "g"))) == 1)
 
     for _ in range(MAX_UNREAD + 1):
         session.push(pb.SessionEvent())
-    caller.reads.set()
 
-    assert await running == NOT_READ
+    assert await running is NOT_READ
     server._roster.stop()
 
 
@@ -140,7 +140,7 @@ async def test_a_client_may_go_while_the_server_ends_its_stream(server: GrpcServ
     """The server ends its wait for messages, and gRPC the rpc, before the task had a turn."""
     caller = ACaller()
     caller.reads.set()
-    session = Session(server._calls, server._roster, cast(Context, caller), cast(SessionMessages, AJoin()))
+    session = a_session(server, caller)
     running = asyncio.create_task(session.run())
     await until(lambda: len(server._roster.streams(("default", "g"))) == 1)
 
@@ -155,10 +155,12 @@ async def test_a_client_may_go_while_the_server_ends_its_stream(server: GrpcServ
 async def test_a_stream_whose_writes_fail_ends(server: GrpcServer) -> None:
     caller = ACaller()
     caller.fails = True
-    session = Session(server._calls, server._roster, cast(Context, caller), cast(SessionMessages, AJoin()))
+    session = a_session(server, caller)
 
-    with pytest.raises(ConnectionError):
-        await session.run()
+    failure = await session.run()
+
+    assert failure is not None
+    assert failure.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     assert not server._roster.streams(("default", "g"))
 
@@ -242,5 +244,5 @@ async def test_a_group_without_members_on_streams_is_not_listened_to(
     await session.next_news("fenced")
     await session.next_news("fenced")
 
-    assert server._roster._tables == {}
+    assert server._roster._groups == {}
     assert coordinator._subscriptions._listeners == {}

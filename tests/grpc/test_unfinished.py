@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from rota.access.budgets import Share
-from rota.api.grpc import unfinished
-from rota.api.grpc.bounds import UNRECEIVED_BYTES
+from rota.api.grpc import receiving
+from rota.api.grpc.receiving import UNRECEIVED_BYTES, Unfinished
 from rota.api.grpc.server import GrpcServer
-from rota.api.grpc.unfinished import Unfinished
 from rota.protocol.calls import COORDINATOR
 from rota.protocol.errors import RejectedRequest
 from rota.v1 import coordinator_pb2 as pb
@@ -51,8 +50,8 @@ async def test_few_messages_without_proof_are_received(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rpcs that each caller may call: two messages at a time, until they have taken too long."""
-    monkeypatch.setattr(unfinished, "DEADLINE_S", 0.3)
-    monkeypatch.setattr(unfinished, "SWEEP_EVERY_S", 0.05)
+    monkeypatch.setattr(receiving, "DEADLINE_S", 0.3)
+    monkeypatch.setattr(receiving, "CHECK_EVERY_S", 0.05)
     async with a_guarded_service(Secrets(tmp_path)) as service:
         host, port = service.server.address.split(":")
         async with RawHttp2(host, int(port)) as raw:
@@ -67,8 +66,8 @@ async def test_unfinished_messages_give_way_to_others(
     server: GrpcServer, channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a server without rules they are received, a few at a time. Others from the same address still have turns."""
-    monkeypatch.setattr(unfinished, "STALLED_S", 0.1)
-    monkeypatch.setattr(unfinished, "SWEEP_EVERY_S", 0.05)
+    monkeypatch.setattr(receiving, "STALLED_S", 0.1)
+    monkeypatch.setattr(receiving, "CHECK_EVERY_S", 0.05)
     host, port = server.address.split(":")
     async with RawHttp2(host, int(port)) as raw:
         for _ in range(20):
@@ -125,8 +124,8 @@ async def test_a_stalled_message_is_refused_where_others_wait() -> None:
 
     await callers.send("b")
 
-    assert now() - began <= unfinished.STALLED_S + unfinished.SWEEP_EVERY_S
-    assert [detail_of(task) for task in stalled] == [unfinished.STALLS] * 2
+    assert now() - began <= receiving.STALLED_S + receiving.CHECK_EVERY_S
+    assert [detail_of(task) for task in stalled] == [receiving.STALLS] * 2
     assert callers.refusals == 2
 
 
@@ -137,8 +136,8 @@ async def test_a_message_may_take_its_time_where_none_waits() -> None:
 
     await asyncio.wait((slow,))
 
-    assert detail_of(slow) == unfinished.TOO_SLOW
-    assert now() - began >= unfinished.DEADLINE_S
+    assert detail_of(slow) == receiving.TOO_SLOW
+    assert now() - began >= receiving.DEADLINE_S
 
 
 @in_virtual_time
@@ -148,7 +147,7 @@ async def test_rpcs_that_wait_are_bounded_for_each_source() -> None:
     await asyncio.sleep(0)
 
     for source in ("a", "b"):
-        with pytest.raises(RejectedRequest, match=unfinished.TOO_MANY):
+        with pytest.raises(RejectedRequest, match=receiving.TOO_MANY):
             await callers.send(source)
     assert now() == began
     await give_up(stalled)

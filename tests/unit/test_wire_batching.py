@@ -14,9 +14,10 @@ def sizes(count: int, of_bytes: int = 0) -> list[int]:
     queue = deque(sent)
     messages = []
     while queue:
-        messages.append(SessionRequest.FromString(dump_next(queue)))
-    assert [each for message in messages for each in split_batch(message)] == sent
-    return [len(message.batch) for message in messages]
+        messages.append(dump_next(queue))
+    received = [each for message in messages for each in split_batch(SessionRequest, message)]
+    assert [SessionRequest.FromString(each) for each in received] == sent
+    return [len(SessionRequest.FromString(message).batch) for message in messages]
 
 
 def test_one_alone_goes_as_itself() -> None:

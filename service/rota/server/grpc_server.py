@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 from rota.access.sources import Proxies
 from rota.api.access.guard import Guard
 from rota.api.connections import room_for_grpc
-from rota.api.grpc.ports import StreamedCoordinator
 from rota.observability.metrics import Metrics
 from rota.server.http_server import CannotListen
 from rota.server.own_ports import OwnPorts
@@ -19,6 +18,7 @@ from rota.server.tls import ServerTls
 
 if TYPE_CHECKING:
     # gRPC is not in the base install, which serves the embedded store only.
+    from rota.api.grpc.roster import StreamedCoordinator
     from rota.api.grpc.server import GrpcServer
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 MAX_BATCH = 1_000
@@ -36,20 +36,16 @@ def dump_next(queue: deque[Any]) -> bytes:
     return b"".join(parts)
 
 
-def split_batch(message: Any) -> Sequence[Any]:
-    """The messages that came as one; a single one is itself."""
-    return message.batch or (message,)
+def split_batch(message_type: Any, data: bytes) -> Iterator[bytes]:
+    """The bytes of each message of a batch, which is not parsed: parsed it may be 40 times as large.
 
-
-def places_in_batch(message_type: Any, data: bytes) -> list[slice] | None:
-    """Where each message of a batch is, which is not parsed. None if the bytes do not begin with a batch.
-
-    Raises ValueError where they go on with anything else, and where there are more than `MAX_BATCH`.
+    Other bytes are a single message. Raises ValueError if anything else is beside a batch, or if it has more than
+    `MAX_BATCH` messages.
     """
     tag, end = _varint(message_type.BATCH_FIELD_NUMBER << 3 | _LENGTH_DELIMITED), 0
-    places: list[slice] = []
     if not data.startswith(tag):
-        return None
+        return iter((data,))
+    places: list[slice] = []
     while end < len(data):
         size, begin = read_varint(data, end + len(tag))
         if not data.startswith(tag, end) or begin == end + len(tag) or begin + size > len(data):
@@ -58,7 +54,7 @@ def places_in_batch(message_type: Any, data: bytes) -> list[slice] | None:
             raise ValueError("there are too many messages")
         end = begin + size
         places.append(slice(begin, end))
-    return places
+    return (data[place] for place in places)
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:

@@ -1,9 +1,10 @@
-"""Whatever comes of a call becomes an answer or a `Failure`: the one place where exceptions turn into error codes."""
+"""Results of calls that did not succeed: the one place where exceptions become error codes."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -21,8 +22,8 @@ _log = logging.getLogger(__name__)
 Outcome = TypeVar("Outcome")
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+@dataclass(eq=False)
+class Failure(Exception):
     """A call that did not succeed, as a status or a stream's error will say it."""
 
     code: ErrorCode
@@ -46,64 +47,37 @@ def failure_of(rejected: RejectedRequest) -> Failure:
     )
 
 
-class CallFailed(Exception):
-    """Raised where a reply carries an error; `outcome_of` catches it."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.code)
-        self.failure = failure
-
-
-def failure_in(answer: Answer) -> Failure | None:
-    """The failure that the answer is; None where it has no error."""
+def checked(answer: Answer) -> Answer:
+    """An answer without an error; raises the `Failure` that it is otherwise."""
     reply = answer.reply
     if reply.error is ErrorCode.NONE:
-        return None
+        return answer
     member_id = reply.member_id if isinstance(reply, JoinReply) else ""
-    return Failure(reply.error, reply.detail, answer.revision, answer.epoch, member_id, answer.owner)
+    raise Failure(reply.error, reply.detail, answer.revision, answer.epoch, member_id, answer.owner)
 
 
-def checked(answer: Answer) -> Answer:
-    """An answer without an error; raises `CallFailed` otherwise."""
-    failure = failure_in(answer)
-    if failure is not None:
-        raise CallFailed(failure)
-    return answer
-
-
-def outcome_of(work: Awaitable[Outcome], operation: str) -> Coroutine[Any, Any, Outcome | Failure]:
-    """Await the result of a call, or convert the exception to a failure."""
-    return traced(_awaited(work, operation), operation)
-
-
-def traced(work: Coroutine[Any, Any, Outcome | Failure], operation: str) -> Coroutine[Any, Any, Outcome | Failure]:
-    """The same work, within a span where spans are switched on."""
+async def outcome_of(work: Awaitable[Outcome], operation: str) -> Outcome | Failure:
+    """Await the result of a call, or convert its exception to a failure; within a span if spans are switched on."""
     spans = tracing.spans
-    return work if spans is None else _traced(spans, work, operation)
-
-
-async def _traced(spans: tracing.Spans, work: Awaitable[Outcome | Failure], operation: str) -> Outcome | Failure:
-    with spans.within(operation, tracing.Kind.SERVER) as span:
-        outcome = await work
-        code = outcome.code if isinstance(outcome, Failure) else ErrorCode.NONE
-        span.note("rota.code", code.name)
-        if code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
-            span.failed(code.name)
+    with nullcontext() if spans is None else spans.within(operation, tracing.Kind.SERVER) as span:
+        outcome: Outcome | Failure
+        try:
+            outcome = await work
+        except Exception as error:
+            outcome = converted(error, operation)
+        if span is not None:
+            code = outcome.code if isinstance(outcome, Failure) else ErrorCode.NONE
+            span.note("rota.code", code.name)
+            if code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                span.failed(code.name)
         return outcome
-
-
-async def _awaited(work: Awaitable[Outcome], operation: str) -> Outcome | Failure:
-    try:
-        return await work
-    except Exception as error:
-        return converted(error, operation)
 
 
 def converted(error: Exception, operation: str) -> Failure:
     """The failure that an exception means; to be called where it is handled."""
     match error:
-        case CallFailed():
-            return error.failure
+        case Failure():
+            return error.with_traceback(None)  # Its frames have the request.
         case RejectedRequest():
             return failure_of(error)
         case StoreUnavailable():
@@ -119,13 +93,13 @@ def converted(error: Exception, operation: str) -> Failure:
 
 def error_event(call: int, failure: Failure) -> SessionEvent:
     """The answer on a session stream to a call that has failed."""
-    retry_after_s = STATUS[failure.code].retry_after_s
+    row = STATUS[failure.code]
     error = SessionError(
         code=failure.code.value,
-        detail=failure.detail or STATUS[failure.code].title,
+        detail=failure.detail or row.title,
         member_id=failure.member_id,
         owner=failure.owner,
-        retry_after_ms=None if retry_after_s is None else retry_after_s * 1000,
+        retry_after_ms=None if row.retry_after_s is None else row.retry_after_s * 1000,
         revision=failure.revision,
         epoch=failure.epoch,
     )
@@ -134,16 +108,6 @@ def error_event(call: int, failure: Failure) -> SessionEvent:
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], failure: Failure) -> NoReturn:
     """End the call with the failure's status."""
-    status = rpc_status(
-        failure.code,
-        failure.detail,
-        revision=failure.revision,
-        epoch=failure.epoch,
-        member_id=failure.member_id,
-        owner=failure.owner,
-        first_revision=failure.first_revision,
-        last_revision=failure.last_revision,
-        incarnation=failure.incarnation,
-    )
+    status = rpc_status(**vars(failure))
     code = grpc.StatusCode[STATUS[failure.code].grpc]
     await context.abort(code, status.message, ((DETAILS_KEY, status.SerializeToString()),))

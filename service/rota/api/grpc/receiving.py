@@ -1,32 +1,210 @@
-"""How rpcs receive their messages: once their callers are admitted, and within a budget."""
+"""Receives messages: what an rpc costs before its caller is known, and while its message arrives (ADR 50).
+
+gRPC makes room for a whole message once it is asked to receive it, and keeps a few KiB of one that it is not asked for.
+So the number of messages that are received at the same time bounds the memory that unfinished ones take.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+import asyncio
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from inspect import isasyncgenfunction
+from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import grpc
-from google.protobuf.message import DecodeError
 
-from rota.access.budgets import Budgets
-from rota.access.sources import Proxies, source_of
+from rota.access.budgets import Budgets, Share
+from rota.access.sources import FORWARDED_FOR, Proxies, source_of
 from rota.api.access.guard import Admission, Guard
 from rota.api.access.identity import ORIGIN
-from rota.api.grpc.calls import Context, client_of
-from rota.api.grpc.failures import Failure, abort, failure_of
-from rota.api.grpc.turns import Turns
-from rota.api.grpc.unfinished import Unfinished
+from rota.api.grpc.failures import abort, failure_of
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import Heartbeat
-from rota.wire.heartbeats import are_heartbeats
+from rota.wire.protobuf import parse
+from rota.wire.shapes import invalid
 
-SMALL_BYTES = 32
-"""The options of a stream, or the cancellation of a call, but no join."""
+UNRECEIVED_BYTES = 16 * 1024
+HANDSHAKE_TIMEOUT_MS = 5_000
+"""For TLS, and then for HTTP/2's settings."""
+IDLE_TIMEOUT_MS = 75_000
+"""As long as HTTP keeps a connection between two requests."""
+ANY_NUMBER = 1_000_000
 LIBRARY_MESSAGE_BYTES = 4 * 1024
 """The most for health and reflection: a message names a service or a symbol, and is kept while its stream is open."""
+DEADLINE_S = 30.0
+"""For a message's turn to come, and for the message to arrive."""
+STALLED_S = 2.0
+"""A message that takes so long is refused if others wait for its turn."""
+CHECK_EVERY_S = 0.25
+
+TOO_SLOW = "the message did not arrive in time"
+STALLS = "the message arrives too slowly while others wait"
+TOO_MANY = "too many rpcs wait until their messages are received"
+
+BYTES_OF_A_TURN = 32 * 1024
+"""Some 250 joins, or 15 ms. gRPC accepts one new rpc in two turns: with longer ones, other clients wait for seconds."""
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+Message = TypeVar("Message")
+
+
+def bounded_options(
+    *,
+    streams: int,
+    message_bytes: int,
+    keepalive_ms: int,
+    keepalive_timeout_ms: int,
+    most_connections: int = ANY_NUMBER,
+) -> list[tuple[str, Any]]:
+    """Options of a server whose connections carry so many streams at a time.
+
+    A stream that is not received holds `UNRECEIVED_BYTES`, whatever the network could carry. A connection is closed
+    unless it has made itself known as one of HTTP/2 in time, and when it has carried no rpc for long. Clients may ping
+    often (a dead server should be noticed soon).
+    """
+    return [
+        ("grpc.max_allowed_incoming_connections", most_connections),
+        ("grpc.max_concurrent_streams", streams),
+        ("grpc.max_receive_message_length", message_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", UNRECEIVED_BYTES),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
+        ("grpc.max_connection_idle_ms", IDLE_TIMEOUT_MS),
+        ("grpc.keepalive_time_ms", keepalive_ms),
+        ("grpc.keepalive_timeout_ms", keepalive_timeout_ms),
+        # The first bounds what the other kernel leaves unacknowledged, this one the answer of its process.
+        ("grpc.http2.ping_timeout_ms", keepalive_timeout_ms),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
+def client_of(context: Context, proxies: Proxies) -> str:
+    """The address that a call comes from: the peer's, or that which a proxy that is trusted has forwarded it for."""
+    host = host_of(context.peer())
+    if not proxies.trust(host):
+        return host
+    metadata = context.invocation_metadata() or ()
+    return proxies.client_of(host, [str(value) for key, value in metadata if key == FORWARDED_FOR])
+
+
+def host_of(peer: str) -> str:
+    """The address in gRPC's name for a peer: `ipv4:10.0.0.7:1234`, `ipv6:%5B::1%5D:1234`, `unix:`."""
+    kind, _, rest = unquote(peer).partition(":")
+    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else ""
+
+
+class Turns:
+    """Lets so many bytes of messages be handled in each turn of the event loop, about in the order of their arrival.
+
+    A message has up to 1,000 calls, and gRPC wakes all streams whose messages have arrived, or that have ended, in one
+    turn. If thousands of members rejoin or leave at once, that turn takes seconds, and the leases expire: each step of
+    a renewal takes one more turn.
+    """
+
+    def __init__(self) -> None:
+        self._left = BYTES_OF_A_TURN
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `take` would wait for the next turn."""
+        return self._left <= 0
+
+    async def take(self, size: int) -> None:
+        """Return in a turn that is not over, of which this takes so many bytes."""
+        while self._left <= 0:  # noqa: ASYNC110 — an event would wake them all in one turn
+            await asyncio.sleep(0)
+        if self._left == BYTES_OF_A_TURN:
+            asyncio.get_running_loop().call_soon(self._begin)
+        self._left -= size
+
+    def _begin(self) -> None:
+        self._left = BYTES_OF_A_TURN
+
+
+class Places:
+    """Counts the rpcs of each source (`rota.access.sources`) while they take a place; a share bounds them."""
+
+    def __init__(self, most: Share, refused: Callable[[], None]) -> None:
+        """`refused` is called each time that there is no place."""
+        self._most = most
+        self._refused = refused
+        self.taken = Counter[str]()
+
+    @contextmanager
+    def one(self, source: str, why: str) -> Iterator[None]:
+        """Take a place while the block runs; raises `RejectedRequest` (THROTTLED) if there is none."""
+        if self.taken[source] >= self._most.per_source or self.taken.total() >= self._most.in_all:
+            raise self.refusal(why)
+        self.taken[source] += 1
+        try:
+            yield
+        finally:
+            self.taken[source] -= 1
+            if not self.taken[source]:
+                del self.taken[source]
+
+    def refusal(self, why: str) -> RejectedRequest:
+        self._refused()
+        return RejectedRequest(ErrorCode.THROTTLED, why)
+
+
+class Unfinished:
+    """Receives messages within a budget.
+
+    So many are received at a time, and so many of each source. No source has more rpcs in the queue of all sources
+    than it may receive messages, so sources have turns about one after the other.
+    """
+
+    def __init__(self, messages: Share, waiting: Share, refused: Callable[[], None]) -> None:
+        """`refused` is called each time that a message is refused."""
+        self._messages = messages
+        most = Share(messages.per_source + waiting.per_source, messages.in_all + waiting.in_all)
+        self._rpcs = Places(most, refused)
+        """Those that wait, and those whose message is received."""
+        self._turns = asyncio.Semaphore(messages.in_all)
+        self._turns_of = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(messages.per_source))
+
+    async def receive(self, source: str, read: Callable[[], Awaitable[Message]]) -> Message:
+        """The message; raises `RejectedRequest` (THROTTLED) if it would take too long or too much."""
+        loop = asyncio.get_running_loop()
+        why, deadline = TOO_MANY, asyncio.timeout(DEADLINE_S)
+        checking: asyncio.TimerHandle
+
+        def refuse_if_others_wait() -> None:
+            nonlocal why, checking
+            if self._others_wait(source):
+                why = STALLS
+                deadline.reschedule(loop.time())
+            else:
+                checking = loop.call_later(CHECK_EVERY_S, refuse_if_others_wait)
+
+        with self._rpcs.one(source, TOO_MANY):
+            try:
+                async with deadline, self._turns_of[source], self._turns:
+                    why, checking = TOO_SLOW, loop.call_later(STALLED_S, refuse_if_others_wait)
+                    try:
+                        return await read()
+                    finally:
+                        checking.cancel()
+            except TimeoutError:
+                raise self._rpcs.refusal(why) from None
+            finally:
+                if self._rpcs.taken[source] == 1:
+                    del self._turns_of[source]
+
+    def _others_wait(self, source: str) -> bool:
+        """Whether rpcs wait for a turn that a message of this source has."""
+        most = self._messages
+        in_queue = sum(min(rpcs, most.per_source) for rpcs in self._rpcs.taken.values())
+        return self._rpcs.taken[source] > most.per_source or in_queue > most.in_all
 
 
 class Receiver:
@@ -39,45 +217,31 @@ class Receiver:
     def __init__(self, budgets: Budgets, guard: Guard | None, proxies: Proxies, metrics: Metrics) -> None:
         self._guard = guard
         self._proxies = proxies
-        self.turns = Turns()
-        """In which most messages of sessions begin."""
-        self.turns_of_heartbeats = Turns()
-        """For those that have heartbeats alone: behind joins they would wait for seconds, and their members expire. For
-        small messages, too: heartbeats of the same stream wait behind them.
-        """
-        self.turns_of_answers = Turns()
-        """In which streams write what comes for many members at once. More of it comes while a stream waits, and goes
-        out in the same message: a message costs as much as 20 answers.
-        """
+        waiting = budgets.waiting_rpcs
         self._proven = Unfinished(
-            budgets.unfinished_messages, budgets.waiting_rpcs, lambda: metrics.over_budget("unfinished_messages")
+            budgets.unfinished_messages, waiting, lambda: metrics.over_budget("unfinished_messages")
         )
         self._unproven = Unfinished(
-            budgets.unproven_messages, budgets.waiting_rpcs, lambda: metrics.over_budget("unproven_messages")
+            budgets.unproven_messages, waiting, lambda: metrics.over_budget("unproven_messages")
         )
-        self._metrics = metrics
-        self._most_open = budgets.waiting_rpcs
-        self._open = Counter[str]()
-        """Rpcs of the services of libraries, which may stay open for as long as their callers like, by source."""
+        self._of_libraries = Places(waiting, lambda: metrics.over_budget("waiting_rpcs"))
+        """Rpcs of the services of libraries, which may stay open for as long as their callers like."""
+        self.turns = Turns()
+        """In which most calls of sessions begin."""
+        self.turns_of_heartbeats = Turns()
+        """For heartbeats: behind joins they would wait for seconds, and their members expire."""
 
     async def message(self, context: Context) -> bytes:
         """The message of an rpc that has one; raises `RejectedRequest`."""
-        return _present(await self.receive(context))
-
-    def session(self, context: Context, admission: Admission) -> SessionMessages:
-        """The messages of a session."""
-        return SessionMessages(self, context, admission)
+        data = await self.receive(context)
+        if data is None:
+            raise invalid("the rpc has no message")
+        return data
 
     async def receive(self, context: Context) -> bytes | None:
-        """The next message, None after the last one."""
-        source = self._source(context)
-        return _bytes(await (self._unproven if self._lacks_proof() else self._proven).receive(source, context.read))
-
-    def _source(self, context: Context) -> str:
-        return source_of(ORIGIN.get() or client_of(context, self._proxies))
-
-    def _lacks_proof(self) -> bool:
-        return self._guard is not None and self._guard.current().caller.is_anonymous
+        """The next message, None after the last one; raises `RejectedRequest`."""
+        unfinished = self._unproven if self._lacks_proof() else self._proven
+        return await unfinished.receive(self._source(context), lambda: next_message(context))
 
     def may_join(self, admission: Admission) -> bool:
         """Whether the caller may be a member anywhere, or has proved its identity."""
@@ -87,121 +251,52 @@ class Receiver:
             return not self._lacks_proof()
         return True
 
-    # --- the services of libraries --------------------------------------------------------------------
+    def _source(self, context: Context) -> str:
+        return source_of(ORIGIN.get() or client_of(context, self._proxies))
 
-    def handlers(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The handlers of a library's service, by name, with their messages received here."""
-        return {name: self._handler(handler) for name, handler in given.items()}
+    def _lacks_proof(self) -> bool:
+        return self._guard is not None and self._guard.current().caller.is_anonymous
 
-    def _handler(self, handler: Any) -> Any:
-        parse, dump = handler.request_deserializer, handler.response_serializer
-        if handler.unary_unary is not None:
-            respond = self._to_one(handler.unary_unary, parse)
-            return grpc.stream_unary_rpc_method_handler(respond, response_serializer=dump)
-        if handler.unary_stream is not None:
-            respond = self._to_one(handler.unary_stream, parse)
-        else:
-            respond = self._to_all(handler.stream_stream, parse)
-        return grpc.stream_stream_rpc_method_handler(respond, response_serializer=dump)
+    def open_to_all(self, respond: Callable[[Any, Any], Any], request_type: Any) -> Any:
+        """The handler of an rpc of a library's service: no more of its messages is received than of others.
 
-    @contextmanager
-    def _counted(self, context: Context) -> Iterator[None]:
-        """Count an rpc while it is open; raises `RejectedRequest` if there are too many."""
-        source, most = self._source(context), self._most_open
-        if self._open[source] >= most.per_source or self._open.total() >= most.in_all:
-            self._metrics.over_budget("waiting_rpcs")
-            raise RejectedRequest(ErrorCode.THROTTLED, "too many health watches and reflections are open")
-        self._open[source] += 1
-        try:
-            yield
-        finally:
-            self._open[source] -= 1
-            if not self._open[source]:
-                del self._open[source]
+        It answers with a stream: to the client a stream of one response is a single response.
+        """
 
-    def _to_one(self, respond: Callable[[Any, Context], Awaitable[Any]], parse: Callable[[bytes], Any]) -> Any:
-        async def receive_and_respond(_requests: object, context: Context) -> Any:
-            try:
-                with self._counted(context):
-                    return await respond(parse(_small(await self.message(context))), context)
-            except (RejectedRequest, DecodeError) as error:
-                failure = _failure(error)
-            # Outside of the handler: what is raised there keeps the frames of the error, and their message.
-            return await abort(context, failure)
+        def parsed(data: bytes) -> Any:
+            if len(data) > LIBRARY_MESSAGE_BYTES:
+                raise invalid(f"the message has more than {LIBRARY_MESSAGE_BYTES} bytes")
+            return parse(request_type, data)
 
-        return receive_and_respond
-
-    def _to_all(self, respond: Callable[[Any, Context], AsyncIterator[Any]], parse: Callable[[bytes], Any]) -> Any:
-        async def receive(context: Context) -> AsyncIterator[Any]:
+        async def requests(context: Context) -> AsyncIterator[Any]:
             while (data := await self.receive(context)) is not None:
-                yield parse(_small(data))
+                yield parsed(data)
 
-        async def receive_and_respond(_requests: object, context: Context) -> AsyncIterator[Any]:
+        async def answer(_requests: object, context: Any) -> None:
             try:
-                with self._counted(context):
-                    async for response in respond(receive(context), context):
-                        yield response
-                return
-            except (RejectedRequest, DecodeError) as error:
-                failure = _failure(error)
+                with self._of_libraries.one(self._source(context), "too many health watches and reflections are open"):
+                    if not isasyncgenfunction(respond):
+                        response = await respond(parsed(await self.message(context)), context)
+                        if response is not None:  # else it has written its responses
+                            await context.write(response)
+                        return
+                    async for response in respond(requests(context), context):
+                        await context.write(response)
+                    return
+            except RejectedRequest as rejected:
+                failure = failure_of(rejected)
+            # Outside of the handler: what is raised there keeps the frames of the error, and their message.
             await abort(context, failure)
 
-        return receive_and_respond
+        return grpc.stream_stream_rpc_method_handler(answer, response_serializer=dump)
 
 
-class SessionMessages:
-    """The messages of one session. All are within the budget, where the caller may be no member anywhere."""
-
-    __slots__ = ("_admission", "_context", "_is_free", "_receiver")
-
-    def __init__(self, receiver: Receiver, context: Context, admission: Admission) -> None:
-        self._receiver = receiver
-        self._context = context
-        self._admission = admission
-        self._is_free: bool | None = None
-        """Whether messages are received past the budget; None until the first one was asked for."""
-
-    def turns_of(self, data: bytes) -> Turns:
-        """In which this message begins."""
-        waits_for_no_joins = len(data) <= SMALL_BYTES or are_heartbeats(data)
-        return self._receiver.turns_of_heartbeats if waits_for_no_joins else self._receiver.turns
-
-    @property
-    def turns_of_heartbeats(self) -> Turns:
-        """In which heartbeats of many groups go on."""
-        return self._receiver.turns_of_heartbeats
-
-    @property
-    def turns_of_answers(self) -> Turns:
-        """In which answers are written."""
-        return self._receiver.turns_of_answers
-
-    def next(self) -> Awaitable[object]:
-        """The next message; anything but bytes after the last one. Raises `RejectedRequest`."""
-        if not self._is_free:
-            # The first message is received before the caller's rights are looked at.
-            self._is_free = self._is_free is not None and self._receiver.may_join(self._admission)
-        return self._context.read() if self._is_free else self._receiver.receive(self._context)
+def dump(message: Any) -> bytes:
+    dumped: bytes = message.SerializeToString()
+    return dumped
 
 
-def _bytes(received: object) -> bytes | None:
-    """None after the last message."""
+async def next_message(context: Context) -> bytes | None:
+    """The next message of an rpc, past the budget; None after the last one."""
+    received: object = await context.read()
     return received if isinstance(received, bytes) else None
-
-
-def _present(data: bytes | None) -> bytes:
-    if data is None:
-        raise RejectedRequest(ErrorCode.INVALID_REQUEST, "the rpc has no message")
-    return data
-
-
-def _small(data: bytes) -> bytes:
-    if len(data) > LIBRARY_MESSAGE_BYTES:
-        raise RejectedRequest(ErrorCode.INVALID_REQUEST, f"the message has more than {LIBRARY_MESSAGE_BYTES} bytes")
-    return data
-
-
-def _failure(error: RejectedRequest | DecodeError) -> Failure:
-    if isinstance(error, RejectedRequest):
-        return failure_of(error)
-    return Failure(ErrorCode.INVALID_REQUEST, "this is no message of the rpc")

@@ -4,47 +4,54 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from functools import lru_cache, partial
+from ssl import PEM_cert_to_DER_cert
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
-from grpc_health.v1 import health, health_pb2_grpc
-from grpc_health.v1.health_pb2 import HealthCheckResponse
-from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+from grpc_health.v1 import health
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_reflection.v1alpha import reflection
 from grpc_reflection.v1alpha._async import ReflectionServicer
+from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
 from rota.access.budgets import BUDGETS, Budgets
+from rota.access.certificates import caller_of_certificate, read_certificate
+from rota.access.rules import Caller
 from rota.access.sources import NO_PROXIES, Proxies
 from rota.api.access.guard import ADMIT_ALL, Guard, behind
-from rota.api.access.identity import ORIGIN, RENEWAL_S
-from rota.api.grpc.bounds import ANY_NUMBER, bounded_options
-from rota.api.grpc.calls import Calls, Context, client_of
-from rota.api.grpc.credentials import credentials_of
-from rota.api.grpc.failures import abort, failure_of, traced
-from rota.api.grpc.inquiries import ACCESS, Inquiries
-from rota.api.grpc.ports import StreamedCoordinator
-from rota.api.grpc.receiving import Receiver
-from rota.api.grpc.roster import Roster
-from rota.api.grpc.session import OPERATION, Session
+from rota.api.access.identity import (
+    NO_CREDENTIALS,
+    NOTE,
+    NOTE_MAX_CHARS,
+    ORIGIN,
+    RENEWAL_S,
+    SEVERAL_CREDENTIALS,
+    Credentials,
+)
+from rota.api.grpc.calls import ACCESS, Calls
+from rota.api.grpc.failures import Failure
+from rota.api.grpc.receiving import ANY_NUMBER, Context, Receiver, bounded_options, client_of
+from rota.api.grpc.roster import Roster, StreamedCoordinator
+from rota.api.grpc.session import Session
 from rota.api.grpc.watching import Watching
 from rota.api.known_methods import add_methods, lasting_server
 from rota.grpc_polling import keep_polling
 from rota.observability.metrics import Metrics
 from rota.protocol.calls import ADMIN, COORDINATOR
-from rota.protocol.errors import RejectedRequest
 from rota.protocol.limits import Limits
 from rota.v1 import access_pb2, admin_pb2, coordinator_pb2
 
 READINESS_INTERVAL_S = 0.1
 SLACK_BYTES = 1024 * 1024
 """So that a message that is a little too large is refused by us, with a code that says why."""
-
 STREAMS_PER_CONNECTION = 1_000
 
-_NOT_COUNTED = nullcontext()
-
-_SERVICES = ("", COORDINATOR, ADMIN, ACCESS)
+_NOTE_KEY = "rota-note"
 
 
 class CannotBind(Exception):
@@ -70,17 +77,17 @@ class GrpcServer:
         most_connections: int = ANY_NUMBER,
     ) -> None:
         limits, metrics = limits or Limits(), metrics or Metrics()
+        admission, guarded = guard or ADMIT_ALL, behind(guard, coordinator)
         self._coordinator = coordinator
         self._guard = guard
-        guarded = behind(guard, coordinator)
+        self._proxies = proxies
         self._receiver = Receiver(budgets, guard, proxies, metrics)
-        self._calls = Calls(guarded, limits, metrics, guard or ADMIT_ALL, proxies, self._receiver.message)
+        self._calls = Calls(guarded, limits, metrics, guard, admission, self._receiver)
         # Follows groups for members that were admitted.
-        self._roster = Roster(coordinator, self._receiver.turns)
+        self._roster = Roster(coordinator, admission, self._receiver.turns)
         self._sessions: set[Session] = set()
-        self._drained = asyncio.Event()
-        admission = self._calls.admission
-        self._watching = Watching(guarded, limits, metrics, self._drained, admission, self._receiver.message)
+        self._has_drained = False
+        self._watching = Watching(self._calls)
         self._health = health.aio.HealthServicer()
         keep_polling()
         options = bounded_options(
@@ -92,10 +99,9 @@ class GrpcServer:
         )
         # Two servers never share a port unawares.
         self._server = lasting_server([*options, ("grpc.so_reuseport", int(shares_port))])
-        for service, methods in (self._handlers() | self._handlers_of_libraries()).items():
+        for service, methods in self._handlers().items():
             add_methods(self._server, service, methods)
         self._readiness: asyncio.Task[None] | None = None
-        self._was_ready: bool | None = None
         self.address = ""
         """Where it listens, once it does: `HOST:PORT`."""
 
@@ -122,53 +128,55 @@ class GrpcServer:
 
     async def answer(self) -> None:
         """Begin to answer where it listens."""
-        await self._set_readiness()
+        self._readiness = asyncio.create_task(self._report_readiness())
+        await asyncio.sleep(0)  # The first report is there before the first question.
         await self._server.start()
-        self._readiness = asyncio.create_task(self._keep_telling_readiness())
 
     async def begin_drain(self) -> None:
         """From now on the health service says NOT_SERVING."""
-        await self._end_readiness()
         await self._health.enter_graceful_shutdown()
 
     async def drain(self) -> None:
         """Send all clients on streams to other servers. The coordinator's own drain answers their parked calls."""
-        self._drained.set()
+        self._has_drained = True
+        self._watching.drain()
         for session in tuple(self._sessions):
             session.drain()
 
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, let those that are open end within the grace, and close."""
-        await self._end_readiness()
+        if self._readiness is not None:
+            self._readiness.cancel()
+            await asyncio.wait((self._readiness,))
         await self.drain()
         await self._server.stop(grace_s)
         self._roster.stop()
 
     # --- the services ---------------------------------------------------------------------------------
 
-    def _handlers_of_libraries(self) -> dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]]:
-        """Health and reflection, for all callers: they do not receive more of a message than others do."""
-        names = [d.full_name for module in (coordinator_pb2, admin_pb2, access_pb2) for d in _services_of(module)]
-        shown = ReflectionServicer([*names, health.SERVICE_NAME, reflection.SERVICE_NAME])
-        services: Any = _Services()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, services)
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(shown, services)  # type: ignore[no-untyped-call]
-        return {service: self._receiver.handlers(handlers) for service, handlers in services.handlers.items()}
-
-    def _handlers(self) -> dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]]:
+    def _handlers(self) -> dict[str, dict[str, Any]]:
         """By service. Handlers take bytes: gRPC would answer a message that it cannot parse with INTERNAL."""
-        by_service: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {
-            COORDINATOR: {},
-            ADMIN: {},
-            ACCESS: {},
-        }
-        inquiries = Inquiries(self._calls, self._guard)
-        for path, behaviour in (self._calls.behaviours() | inquiries.behaviours()).items():
+        by_service = defaultdict[str, dict[str, Any]](dict)
+        for path, behaviour in self._calls.behaviours().items():
             _, service, name = path.split("/")
             by_service[service][name] = grpc.stream_unary_rpc_method_handler(self._entered(behaviour))
-        watch = self._entered(self._watching.watch)
-        by_service[ADMIN]["WatchGroup"] = grpc.stream_stream_rpc_method_handler(watch)
-        by_service[COORDINATOR]["Session"] = grpc.stream_stream_rpc_method_handler(self._session)
+        for service, name, work in (
+            (COORDINATOR, "Session", self._session),
+            (ADMIN, "WatchGroup", self._watching.watch),
+        ):
+            behaviour = partial(self._calls.carry_out, work, name)
+            by_service[service][name] = grpc.stream_stream_rpc_method_handler(self._entered(behaviour))
+        open_to_all = self._receiver.open_to_all
+        by_service[health.SERVICE_NAME] = {
+            "Check": open_to_all(self._health.Check, HealthCheckRequest),
+            "Watch": open_to_all(self._health.Watch, HealthCheckRequest),
+        }
+        modules: tuple[Any, ...] = (coordinator_pb2, admin_pb2, access_pb2)
+        names = [each.full_name for module in modules for each in module.DESCRIPTOR.services_by_name.values()]
+        shown = ReflectionServicer([*names, health.SERVICE_NAME, reflection.SERVICE_NAME])
+        by_service[reflection.SERVICE_NAME] = {
+            "ServerReflectionInfo": open_to_all(shown.ServerReflectionInfo, ServerReflectionRequest)
+        }
         return by_service
 
     def _entered(self, behaviour: Callable[[Context], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
@@ -178,41 +186,29 @@ class GrpcServer:
         """
 
         async def enter(_requests: object, context: Context) -> Any:
-            await self._enter(context)
+            ORIGIN.set(client_of(context, self._proxies))
+            if self._guard is not None:
+                await self._guard.enter(credentials_of(context))
             return await behaviour(context)
 
         return enter
 
-    async def _enter(self, context: Context) -> None:
-        if self._guard is not None:
-            ORIGIN.set(client_of(context, self._calls.proxies))
-            await self._guard.enter(credentials_of(context))
+    async def _session(self, context: Context) -> Failure | None:
+        counted = self._guard.streaming() if self._guard is not None else nullcontext()
+        with counted, self._calls.metrics.streaming():
+            session = Session(self._calls, self._roster, context)
+            self._sessions.add(session)
+            if self._has_drained:
+                session.drain()
+            ending = self._drain_before_expiry(session)
+            try:
+                return await session.run()
+            finally:
+                if ending is not None:
+                    ending.cancel()
+                self._sessions.discard(session)
 
-    async def _session(self, _requests: object, context: Context) -> None:
-        """One coroutine: each that a stream waits in is memory for as long as it is open."""
-        await self._enter(context)
-        counted = self._guard.streaming() if self._guard is not None else _NOT_COUNTED
-        try:
-            with counted, self._calls.metrics.streaming():
-                messages = self._receiver.session(context, self._calls.admission)
-                session = Session(self._calls, self._roster, context, messages)
-                self._sessions.add(session)
-                if self._drained.is_set():
-                    session.drain()
-                ending = self._end_with_proof(session)
-                try:
-                    failure = await traced(session.run(), OPERATION)
-                finally:
-                    if ending is not None:
-                        ending.cancel()
-                    self._sessions.discard(session)
-        except RejectedRequest as rejected:
-            failure = failure_of(rejected)
-        if failure is not None:
-            self._calls.metrics.request_answered(OPERATION, failure.code)
-            await abort(context, failure)
-
-    def _end_with_proof(self, session: Session) -> asyncio.TimerHandle | None:
+    def _drain_before_expiry(self, session: Session) -> asyncio.TimerHandle | None:
         """A stream ends in order before its token does: the client opens the next one with its next token."""
         expires_at_ms = self._guard.current().caller.expires_at_ms if self._guard is not None else None
         if expires_at_ms is None:
@@ -220,43 +216,40 @@ class GrpcServer:
         left_s = expires_at_ms / 1000 - time.time() - RENEWAL_S
         return asyncio.get_running_loop().call_later(max(0.0, left_s), session.drain)
 
-    # --- health ---------------------------------------------------------------------------------------
-
-    async def _keep_telling_readiness(self) -> None:
+    async def _report_readiness(self) -> None:
+        """Set the health of all services whenever it changes: each call notifies all watches."""
+        was_ready = None
         while True:
+            ready, _ = self._coordinator.ready()
+            if ready is not was_ready:
+                was_ready = ready
+                status = HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
+                for service in ("", COORDINATOR, ADMIN, ACCESS):
+                    await self._health.set(service, status)
             await asyncio.sleep(READINESS_INTERVAL_S)
-            await self._set_readiness()
-
-    async def _set_readiness(self) -> None:
-        ready, _ = self._coordinator.ready()
-        if ready is self._was_ready:
-            return  # Each call notifies all watches.
-        self._was_ready = ready
-        for service in _SERVICES:
-            await self._health.set(service, HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING)
-
-    async def _end_readiness(self) -> None:
-        task, self._readiness = self._readiness, None
-        if task is not None:
-            task.cancel()
-            # Awaiting it would take our own cancellation for its.
-            await asyncio.wait((task,))
-            if not task.cancelled():
-                task.result()
 
 
-class _Services:
-    """Where the libraries add their services: a server of ours that keeps them for now."""
+def credentials_of(context: Context) -> Credentials:
+    """The `authorization` metadata, and the subject of the connection's certificate."""
+    authorization = b""
+    for key, value in context.invocation_metadata() or ():
+        if key == "authorization":
+            if authorization:
+                return SEVERAL_CREDENTIALS
+            authorization = value.encode() if isinstance(value, str) else bytes(value)
+        elif key == _NOTE_KEY and isinstance(value, str):
+            NOTE.set(unquote(value)[:NOTE_MAX_CHARS])
+    shown = tuple(context.auth_context().get("x509_pem_cert", ()))
+    certificate = _caller_of(shown[0]) if len(shown) == 1 else None
+    if not authorization and certificate is None:
+        return NO_CREDENTIALS
+    return Credentials(authorization, certificate)
 
-    def __init__(self) -> None:
-        self.handlers: dict[str, dict[str, Any]] = {}
 
-    def add_generic_rpc_handlers(self, _handlers: object) -> None:
-        """The same come by the other way, which names their service."""
-
-    def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
-        self.handlers[service] = handlers
-
-
-def _services_of(module: Any) -> Any:
-    return module.DESCRIPTOR.services_by_name.values()
+@lru_cache(maxsize=1_000)
+def _caller_of(pem: bytes) -> Caller | None:
+    """The caller that a certificate names. gRPC's own list of its names does not say of which kind each one is."""
+    try:
+        return caller_of_certificate(read_certificate(PEM_cert_to_DER_cert(pem.decode("ascii"))))
+    except ValueError:
+        return None

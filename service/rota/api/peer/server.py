@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from rota.access.budgets import BUDGETS, Budgets
-from rota.api.grpc.bounds import ANY_NUMBER, bounded_options
+from rota.api.grpc.receiving import ANY_NUMBER, bounded_options
 from rota.api.known_methods import add_methods, lasting_server
 from rota.api.peer.messages import (
     EVENTS_AHEAD,

@@ -14,7 +14,7 @@ from contextlib import suppress
 from operator import itemgetter
 
 from rota.access.sources import source_of
-from rota.api.grpc.calls import host_of
+from rota.api.grpc.receiving import host_of
 
 PROOF_S = 10.0
 """A connection is closed unless a call on it has proven by then to come from a peer."""

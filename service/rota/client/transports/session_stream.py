@@ -52,7 +52,7 @@ class SessionStream:
         """The server has asked to go elsewhere: it still answers open calls."""
         self._batching = False
         """Does the server take several requests in one message? Set once it has said so."""
-        options = SessionOptions(leave_after_ms=leave_after_ms, batching=True, elections=True)
+        options = SessionOptions(leave_after_ms=leave_after_ms, batching=True)
         self._send(self._next_number(), options=options)
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
 
@@ -126,9 +126,9 @@ class SessionStream:
         failure = broken(self._url, "the server ended the stream")
         try:
             while isinstance(data := await self._stream.read(), bytes):
-                for event in split_batch(SessionEvent.FromString(data)):
-                    self._take(event)
-        except DecodeError:
+                for each in split_batch(SessionEvent, data):
+                    self._take(SessionEvent.FromString(each))
+        except (DecodeError, ValueError):
             failure = foreign(f"what the stream from {self._url} brought is no message of Rota's")
         except Exception as error:
             failure = self._failure_of(error)
