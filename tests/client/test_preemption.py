@@ -191,7 +191,7 @@ async def test_a_leader_asked_twice_while_its_work_ends_hands_over() -> None:
 
 @in_virtual_time
 async def test_a_leader_asked_before_it_knows_that_it_leads_hands_over() -> None:
-    """The answer to its join was lost: it holds nothing that it could revoke before it joins again."""
+    """The answer to its join was lost. Its next join does not name the generation, so it leads before it hands over."""
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         first, second = Ranked(coordinator, "first"), Ranked(coordinator, "second")
         first.cable.electing_s = None
@@ -204,7 +204,7 @@ async def test_a_leader_asked_before_it_knows_that_it_leads_hands_over() -> None
         first.cable.electing_s = 0.0
         await until(lambda: second.deeds == ["begins"])
 
-        assert first.deeds == []
+        assert first.deeds[-1:] != ["begins"]
 
 
 @in_virtual_time

@@ -60,11 +60,13 @@ async def moves_on(messages: AsyncIterator[bytes], context: grpc.aio.ServicerCon
             request = Request.FromString(each)
             if request.HasField("heartbeat"):
                 group = request.heartbeat.groups[0]
-                place = {"namespace": group.namespace, "group_id": group.group_id}
                 result = GroupHeartbeatResult(error="NONE", generation_id=1, state="Stable")
                 answer = SessionEvent(call=request.call, heartbeat=HeartbeatManyResponse(groups=[result]))
                 member_ids = [member.member_id for member in group.members]
-                news = SessionEvent(rebalance=Rebalance(**place, member_ids=member_ids, generation_id=1))
+                rebalance = Rebalance(
+                    namespace=group.namespace, group_id=group.group_id, member_ids=member_ids, generation_id=1
+                )
+                news = SessionEvent(rebalance=rebalance)
                 await context.write(SessionEvent(batch=[answer, news]).SerializeToString())
 
 
