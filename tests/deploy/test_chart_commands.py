@@ -51,13 +51,14 @@ def test_rota_reads_every_variable_that_a_container_is_given() -> None:
 
 def test_every_setting_of_the_server_is_one_of_the_chart() -> None:
     """But those that mean nothing in a pod, which holds one process of several, with gRPC where HTTP is; and origins of
-    other sites' pages, and budgets, which belong into `extraEnv`.
+    other sites' pages, budgets, and the way of requests, which belong into `extraEnv`.
     """
     commands = [command for case in CASES for command in _commands(render(case))]
     given = {variable for arguments, variables in commands if arguments == ["serve"] for variable in variables}
 
     settings = {f"ROTA_{name.upper()}" for name in Settings.model_fields} - {"ROTA_LIMITS", "ROTA_BUDGETS"}
-    assert settings - given == {"ROTA_WORKERS", "ROTA_WORKER_PORTS", "ROTA_ADVERTISE_GRPC", "ROTA_ALLOW_ORIGIN"}
+    of_other_setups = {"ROTA_WORKERS", "ROTA_WORKER_PORTS", "ROTA_ADVERTISE_GRPC"}
+    assert settings - given == of_other_setups | {"ROTA_ALLOW_ORIGIN", "ROTA_HTTP_DIRECT"}
 
 
 @pytest.mark.slow

@@ -91,7 +91,6 @@ def test_without_a_java_the_doctor_says_how_to_get_one(
     ("statements", "says"),
     [
         (["UPDATE alembic_version SET version_num = '9999'"], "9999 is of a later release"),
-        (["UPDATE alembic_version SET version_num = '0002'"], "rota db upgrade"),
         (
             ["UPDATE shards SET first_seq = 41 WHERE shard_id = 1", "DELETE FROM group_events WHERE seq <= 40"],
             "shard 1: lines 1 to 40 were pruned before they were read",
