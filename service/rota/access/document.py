@@ -18,7 +18,7 @@ _KINDS = {"oidc": (GROUP, USER), "kubernetes": (SERVICE_ACCOUNT,)}
 """The kinds of names that an issuer of a kind gives."""
 _PREFIX = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 _Algorithm = Literal["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "EdDSA"]
-"""Those with a public key. With a shared secret every verifier of tokens could make them, too."""
+"""Algorithms with a public key. With a shared secret every verifier of tokens could make them, too."""
 _Content = TypeVar("_Content")
 
 

@@ -101,7 +101,7 @@ class Guard:
         self.current().check_ever(CALLS[request].needs)
 
     def admit_needing(self, need: Need) -> None:
-        """As `admit_undecoded`, for an operation that is no request of the protocol."""
+        """Admit an operation that is no request of the protocol, as `admit_undecoded` does."""
         self.current().check_ever((need,))
 
     def admit_unread(self, request: type[Request], namespace: str, name: str) -> None:

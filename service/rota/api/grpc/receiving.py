@@ -31,7 +31,7 @@ UNRECEIVED_BYTES = 16 * 1024
 HANDSHAKE_TIMEOUT_MS = 5_000
 """For TLS, and then for HTTP/2's settings."""
 IDLE_TIMEOUT_MS = 75_000
-"""As long as HTTP keeps a connection between two requests."""
+"""The same time for which HTTP keeps a connection between two requests."""
 ANY_NUMBER = 1_000_000
 LIBRARY_MESSAGE_BYTES = 4 * 1024
 """The most for health and reflection: a message names a service or a symbol, and is kept while its stream is open."""
@@ -168,7 +168,7 @@ class Unfinished:
         self._messages = messages
         most = Share(messages.per_source + waiting.per_source, messages.in_all + waiting.in_all)
         self._rpcs = Places(most, refused)
-        """Those that wait, and those whose message is received."""
+        """Rpcs that wait, and rpcs whose message is being received."""
         self._turns = asyncio.Semaphore(messages.in_all)
         self._turns_of = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(messages.per_source))
 

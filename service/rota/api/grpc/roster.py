@@ -55,7 +55,7 @@ class Stream(Protocol):
     """A session stream."""
 
     members: dict[tuple[GroupKey, str], None]
-    """Those that are bound to it."""
+    """The members that are bound to it."""
 
     def push(self, event: SessionEvent) -> None:
         """Send an event; it is dropped if the stream is over."""

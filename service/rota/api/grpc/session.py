@@ -49,7 +49,7 @@ MAX_LEAVE_AFTER_MS = 1_800_000
 MAX_UNREAD = 20_000
 """Events that the client has not taken yet. A client that falls further behind is cut off."""
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
-"""The same in bytes: eight of the largest requests. An answer that is larger by itself goes out nevertheless."""
+"""The bytes of such events: eight of the largest requests. A single larger answer is sent nevertheless."""
 DRAINING = "this replica is stopping; go on at another one"
 NOT_READ = Failure(ErrorCode.THROTTLED, "the stream's events are not read fast enough")
 RULES = f"a request has a number of at least 1, a batch at most {MAX_BATCH} requests and nothing beside them"

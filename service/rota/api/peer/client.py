@@ -221,7 +221,7 @@ class _Unanswered:
     """Its place among what is unsent."""
     receive: Receive
     deadline: asyncio.TimerHandle | None
-    """None for a watch, which gets many answers."""
+    """Is None for a watch, which gets many answers."""
 
 
 class _Link:

@@ -161,9 +161,9 @@ class _Stream:
         self._write = write
         self._outbox = Outbox()
         self._cancels: dict[int, Cancel] = {}
-        """Of the unanswered requests, by number."""
+        """Functions that cancel the unanswered requests, by number."""
         self._room: dict[int, asyncio.Semaphore] = {}
-        """Of the watches: for further events."""
+        """The credits of the watches for further events, by number."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def answer_all(self, read: Callable[[], Awaitable[object]]) -> None:
