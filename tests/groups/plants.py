@@ -381,6 +381,16 @@ def an_eager_leader_gives_out_what_still_runs(patch: Patch) -> None:
     patch(connect_worker.WorkRole, "assign", assign_all)
 
 
+@plant("the check", "two-holders", 140716)
+def a_leader_that_joined_again_moves_what_is_held(patch: Patch) -> None:
+    def answer(result: Any, group: Any, member: Any, call: int, **named: Any) -> None:
+        answered(result, group, member, call, **named)
+        member.joined_again = False
+
+    answered = join._answer_from_memory
+    patch(join, "_answer_from_memory", answer)
+
+
 # --- quarantine -------------------------------------------------------------------------------------
 
 

@@ -231,6 +231,7 @@ def _answer_from_memory(
     """
     if member.taken_along_from is not None:
         renew_session(result, group, member)
+    member.joined_again = True
     reply = join_reply(group, member, skip_assignment=skip_assignment)
     result.reply(call, reply)
     if reply.assignment is not None:

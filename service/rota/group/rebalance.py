@@ -367,7 +367,7 @@ def _begin_sync_phase(result: Result, group: Group) -> None:
         if member.missed_phase:
             member.taken_along_from = None
         member.joined = False
-        member.has_fetched = False
+        member.has_fetched = member.joined_again = False
         member.skip_assignment = False
         group.pending_sync[member.member_id] = None
     group.sync_deadline_ms = result.now_ms + group.rebalance_timeout_ms()

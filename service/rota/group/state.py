@@ -143,6 +143,7 @@ class Member:
         "image",
         "join_call",
         "joined",
+        "joined_again",
         "known_generation_id",
         "longest_gap_ms",
         "member_id",
@@ -168,6 +169,10 @@ class Member:
         # Soft from here on.
         self.joined = False
         """It joined in this phase. It stays true between two polls of a pending join."""
+        self.joined_again = True
+        """It may have had this generation's answer to a join more than once, and then it may assign more than once. An
+        owner that has loaded the group does not know.
+        """
         self.known_generation_id = NO_GENERATION
         """The highest generation that its last join named."""
         self.join_call: int | None = None

@@ -171,8 +171,13 @@ def _resync(result: Result, group: Group, leader: Member, request: SyncGroup, ca
         return
     # It assigns to an id that a static member has given up since: the one that came back would lose its share.
     # So the group rebalances, and the leader learns the new ids.
+    reason = ""
     if stranger := next((m for m, a in given.items() if a and m not in group.members), None):
         reason = f"leader {leader.member_id} assigned to {stranger}, which is no member any more"
+    # It may believe that this is its first assignment, so that no member holds anything yet.
+    elif leader.joined_again:
+        reason = f"leader {leader.member_id} joined again, and may not know of its first assignment"
+    if reason:
         result.reply(call, SyncReply(REBALANCE_IN_PROGRESS, detail=reason))
         start_rebalance(result, group, limits, Trigger(Cause.ASSIGNMENT_OUTDATED, reason, leader.member_id))
         return

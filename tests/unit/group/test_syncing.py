@@ -250,6 +250,28 @@ def test_resync_raises_the_generation_without_a_join_phase() -> None:
     assert core.group.state == "Stable"
 
 
+def test_a_leader_that_joined_again_moves_nothing_that_is_held() -> None:
+    """It may take its second assignment for the first one, when another sync of it has arrived meanwhile."""
+    core = a_group_awaiting_its_assignment(members=2)
+    core.ask(a_join("m0"))
+    core.ask(a_sync("m0", 1, m0=b"a", m1=b"b"))
+
+    reply = core.ask(a_sync("m0", 1, m0=b"b", m1=b"a"))
+
+    assert reply.error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert core.group.state == "PreparingRebalance"
+    assert core.group.rebalance_reason == "leader m0 joined again, and may not know of its first assignment"
+    assert {m.member_id: m.assignment for m in core.group.members.values()} == {"m0": b"a", "m1": b"b"}
+
+
+def test_a_new_owner_does_not_know_whether_the_leader_joined_again() -> None:
+    core = a_stable_group(members=2)
+    core.restart()
+
+    assert core.ask(a_sync("m0", 1, m0=b"m0", m1=b"m1")).error is ErrorCode.NONE
+    assert core.ask(a_sync("m0", 1, m0=b"m1", m1=b"m0")).error is ErrorCode.REBALANCE_IN_PROGRESS
+
+
 def test_a_leader_s_resync_says_which_topics_have_changed() -> None:
     core = an_empty_shard()
     core.send(a_join(new="m0", instance="i", protocol_type="consumer"))
