@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import structs
+
 from rota.assignors import GroupAssignment, own, registry, roles
 from rota.client import (
     commits,
@@ -373,7 +375,7 @@ def an_eager_leader_gives_out_what_still_runs(patch: Patch) -> None:
         if generation.protocol_name == connect_worker.EAGER:
             states = [replace(decode_state(member.metadata), running=()) for member in generation.members]
             members = zip(generation.members, states, strict=True)
-            without = tuple(replace(member, metadata=encode_state(state)) for member, state in members)
+            without = tuple(structs.replace(member, metadata=encode_state(state)) for member, state in members)
             generation = replace(generation, members=without)
         return await assign(self, generation)
 
