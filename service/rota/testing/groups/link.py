@@ -48,6 +48,9 @@ class Observer:
 
     def sent(self, request: Request) -> None: ...
 
+    def tried(self, request: Request) -> None:
+        """A request is refused on its way to the coordinator. Until its sender has the answer it cannot know that."""
+
     def arrives(self, request: Request) -> None:
         """The coordinator is about to decide the request."""
 
@@ -217,11 +220,17 @@ class Link:
             self._coordinator.hang_up(flight.call)
 
     async def _refused_at_once(self, request: Request) -> Received:
-        await asyncio.sleep(0.002)
-        code = self._rng.choice(UNAVAILABLE)
-        asked_ms = self._rng.choice((0, 0, 300, 86_400_000)) if code is ErrorCode.THROTTLED else 0
-        self._trace.note(self.name, "is refused", (type(request).__name__, code.value, asked_ms))
-        return Received(refuse(request, code, "bad weather"), retry_after_ms=asked_ms)
+        self.observer.tried(request)
+        try:
+            await asyncio.sleep(0.002)
+            code = self._rng.choice(UNAVAILABLE)
+            asked_ms = self._rng.choice((0, 0, 300, 86_400_000)) if code is ErrorCode.THROTTLED else 0
+            self._trace.note(self.name, "is refused", (type(request).__name__, code.value, asked_ms))
+            reply = refuse(request, code, "bad weather")
+            self.observer.answered(request, reply)
+        finally:
+            self.observer.concluded(request)
+        return Received(reply, retry_after_ms=asked_ms)
 
     # --- faults -------------------------------------------------------------------------------
 

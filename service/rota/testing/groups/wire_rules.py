@@ -65,6 +65,10 @@ class WireRules(Observer):
             case CommitOffsets():
                 self._note_commit(request)
 
+    def tried(self, request: Request) -> None:
+        if isinstance(request, CommitOffsets):
+            self._under_way[id(request)] = (request, {place for place, _ in _commits_of(request)})
+
     def answered(self, request: Request, reply: Reply) -> None:
         self._under_way.pop(id(request), None)
         match request, reply:
