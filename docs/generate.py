@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from docs import mutants_reference
 from docs.api_reference import body_of, dump_openapi, grpc_rows, http_rows
 from docs.sdk_reference import sdk_parts
 from docs.sync_stub import STUB, sync_stub
@@ -327,36 +326,6 @@ def sdk() -> str:
     return page("The Python SDK", *sdk_parts())
 
 
-# --- planted bugs ----------------------------------------------------------------------------------
-
-
-def mutants() -> str:
-    """Every planted bug with the seed or test that finds it, and the outcomes of the mutants that a tool made."""
-    rows = mutants_reference
-    return page(
-        "Mutants",
-        "Each row is a bug that a test plants in the product's code, to show that the checks would notice it. "
-        "`make test` plants all of them, so a row that is out of date fails. Times are left out: a seed or a test "
-        "takes well below a second on any machine.",
-        "## The server",
-        "`simulator` is `rota.testing` (replay: `make sim SEED=8 ARGS='--mutant NAME'`; without a number, one of the "
-        "first 500 seeds finds it), `runtime` is `rota.testing.runtimes`, which plays the production runtime; "
-        "otherwise a test is named. The rules are those of the [model](../model/README.md).",
-        table(rows.SERVER_HEADINGS, rows.server_rows()),
-        "## The SDK, and storage",
-        "`groups` is `rota.testing.groups`, which plays groups of SDK objects.",
-        table(rows.CLIENT_HEADINGS, rows.client_rows()),
-        "## Made by a tool",
-        "`make mutants` has mutmut make every small change of `membership/`, `replica/`, `group/` and `fencing/` "
-        "that it knows, and of the appends, leases, rows, journal and pruning of `storage/`, "
-        "and plays the rooms' quick tests against each. mypy rejects most of them; a change of a text for people is "
-        "not counted. These are the counts of the last run.",
-        table(rows.TOOL_HEADINGS, rows.tool_rows()),
-        "Those that may survive, each with its reason:",
-        table(rows.SURVIVOR_HEADINGS, rows.survivor_rows()),
-    )
-
-
 PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli,
     "defaults.md": defaults,
@@ -369,7 +338,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "http.md": http,
     "grpc.md": grpc,
     "sdk.md": sdk,
-    "mutants.md": mutants,
 }
 
 

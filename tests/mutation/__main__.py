@@ -71,7 +71,7 @@ def _line(counts: Counter[str]) -> str:
 
 
 def _note(room: Room, counts: Counter[str]) -> None:
-    """Record the counts for docs/reference/mutants.md."""
+    """Record the counts in measured.json, which `table.py` shows."""
     measured = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
     measured[room.name] = {name: counts[name] for name in (TYPES, TESTS, SURVIVED, "text")}
     MEASURED.write_text(json.dumps(dict(sorted(measured.items())), indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""The counts of the last run: `measured.json`, which `make mutants` writes and docs/reference/mutants.md shows."""
+"""The counts of the last run: `measured.json`, which `make mutants` writes and `table.py` shows."""
 
 from __future__ import annotations
 

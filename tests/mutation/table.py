@@ -1,4 +1,7 @@
-"""The rows of docs/reference/mutants.md: bugs that are planted on purpose, and the seed or test that finds each."""
+"""Bugs that are planted on purpose, the seed or test that finds each, and the counts of the last `make mutants`.
+
+`python -m tests.mutation.table` writes them to build/mutants.md.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
+from docs.generate import table
 from tests.groups import plants as group_plants
 from tests.groups.named import ROWS
 from tests.mutation.measured import MEASURED, percent_found
@@ -20,7 +24,9 @@ from tests.sim.findings import FINDINGS, findings_of
 from tests.sim.mutants import MUTANTS
 from tests.sim.registry import ABOUT
 from tests.sim.test_mutants import FOUND_BY, NOT_BY_SEEDS, RARE
+from tests.support.sources import ROOT
 
+_PAGE = ROOT / "build" / "mutants.md"
 SERVER_HEADINGS = ("planted bug", "rule", "defect", "where", "finding", "found by")
 CLIENT_HEADINGS = ("planted bug", "finding", "found by")
 TOOL_HEADINGS = ("room", "made", "rejected by mypy", "texts", "left to the tests", "found", "survive")
@@ -109,3 +115,20 @@ def _place(target: Any, attribute: str) -> str:
         home = target.__name__ if is_module else target.__module__
     shown = attribute if is_module else f"{target.__name__}.{attribute}"
     return f"{home.removeprefix('rota.').replace('.', '/')}.py `{shown}`"
+
+
+def whole_table() -> str:
+    """All rows, in Markdown."""
+    parts = (
+        ("Planted in the server", SERVER_HEADINGS, server_rows()),
+        ("Planted in the SDK and in storage", CLIENT_HEADINGS, client_rows()),
+        ("Made by mutmut", TOOL_HEADINGS, tool_rows()),
+        ("Survivors that are allowed", SURVIVOR_HEADINGS, survivor_rows()),
+    )
+    return "\n\n".join(f"# {title}\n\n{table(headings, rows)}" for title, headings, rows in parts) + "\n"
+
+
+if __name__ == "__main__":
+    _PAGE.parent.mkdir(exist_ok=True)
+    _PAGE.write_text(whole_table(), encoding="utf-8")
+    print(_PAGE.relative_to(ROOT))
