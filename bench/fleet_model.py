@@ -65,7 +65,7 @@ MEASURED = Costs(
     heartbeat_ms={"HTTP": 19.0, "HTTP, 50 a request": 1.5, "streams, one each": 110.0, "streams, shared": 1.4},
     member_kb={"HTTP": 29.0, "HTTP, 50 a request": 1.4, "streams, one each": 33.0, "streams, shared": 1.5},
 )
-"""Heartbeats of HTTP: docs/benchmarks.md, runs of pairs on 2026-11-24; of streams: the race; memory: bench `grpc`."""
+"""Measured on 2026-11-24: heartbeats over HTTP by pairs of runs, streams in the race, memory by the bench `grpc`."""
 RACE = {
     "HTTP": ("keep-alives one by one, 64 connections: CPU of 1,000", "Rota, HTTP"),
     "HTTP, 50 a request": ("keep-alives together: CPU of 1,000", "Rota, HTTP"),

@@ -1,4 +1,4 @@
-"""The figures as a table for people, as JSON for programs, and in `docs/benchmarks.md`."""
+"""The figures as a table for people, and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 from bench.figures import Figure
 
 ROOT = Path(__file__).resolve().parent.parent
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 COLUMNS = ("bench", "what", "unit", "median", "best", "aim", "floor", "floor's median", "× floor's cost")
 
 
@@ -63,14 +62,6 @@ def save(folder: Path, figures: Sequence[Figure], where: dict[str, Any]) -> None
     (folder / "figures.md").write_text(table(figures) + "\n")
 
 
-def publish(page: Path, figures: Sequence[Figure], where: dict[str, Any]) -> None:
-    """Put the table between the marks of a page, in place of the last one."""
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    facts = "\n".join(f"- {name}: {_plain(value)}" for name, value in where.items())
-    page.write_text(f"{before}{BEGIN}\n\n{facts}\n\n{table(figures)}\n\n{END}{after}")
-
-
 def _row(figure: Figure) -> tuple[str, ...]:
     aim = "" if figure.aim is None else f"{'≥' if figure.is_rate else '≤'} {_number(figure.aim)}"
     missed = " (missed)" if figure.aim_met is False else ""
@@ -93,10 +84,6 @@ def _number(value: float | None) -> str:
     if value >= 1_000:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"
-
-
-def _plain(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else f"`{value}`"
 
 
 def _cpu_model() -> str:

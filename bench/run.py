@@ -58,8 +58,6 @@ def main() -> None:
         # Now already, for the next one may fail.
         report.save(options.out, figures, where)
     print(report.table(figures))
-    if options.publish:
-        report.publish(options.publish, figures, where)
 
 
 def _run(name: str, effort: Effort) -> list[Figure]:
@@ -78,7 +76,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--attack", action="append", default=[], metavar="NAME", help="of `attacks`; all")
     parser.add_argument("--row", action="append", default=[], metavar="KEY", help="of `race`, as 'one by one'; all")
     parser.add_argument("--out", type=Path, default=Path("build/bench"), help="where figures.json and .md go")
-    parser.add_argument("--publish", type=Path, help="a page to put the table in, such as docs/benchmarks.md")
     return parser.parse_args()
 
 

@@ -122,9 +122,9 @@ def _missing(result: Result) -> Iterable[str]:
     reasons: dict[tuple[str, str], list[str]] = {}
     for quantity in result.quantities:
         for system, why in quantity.lacking.items():
-            reasons.setdefault((system, why), []).append(quantity.name)
+            reasons.setdefault((system, why), []).append(quantity.name.partition(":")[0])
     for (system, why), names in reasons.items():
-        yield f"{system} has no figure of *{'*, *'.join(names)}*: {why}."
+        yield f"{system} has no figure of *{'*, *'.join(dict.fromkeys(names))}*: {why}."
 
 
 def picture(result: Result) -> str:
