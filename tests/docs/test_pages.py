@@ -30,10 +30,8 @@ QUICK = (
 SLOW = (
     "how-to/cron-singleton.md",
     "how-to/permits.md",
-    "how-to/priority.md",
     "how-to/workers.md",
-    "how-to/freeze.md",
-    "how-to/quarantine.md",
+    "how-to/operate-a-group.md",
     "how-to/migrate-from-kafka.md",
     "how-to/migrate-from-kazoo.md",
 )
@@ -47,7 +45,6 @@ ELSEWHERE = {
     "docs/how-to/query-the-lake.md": "tests/docs/test_query_how_to.py",
     "docs/how-to/security.md": "tests/docs/test_security_how_to.py",
     "docs/how-to/topics.md": "tests/docs/test_topics_how_to.py",
-    "docs/how-to/plan.md": "tests/docs/test_plan_how_to.py",
     "docs/tutorials/first-hour.md": "tests/docs/test_first_hour.py",
     "docs/reference/sdk.md": "tests/docs/test_references.py",
 }

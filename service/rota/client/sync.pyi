@@ -166,7 +166,7 @@ class Client:
             metadata: What others may read of this candidate, such as where it can be reached. A JSON object gets the
                 fields of the next two; with other bytes, this candidate leads until it leaves.
             priority: The candidate of the highest priority leads. A leader of a lower one hands over in order: its body
-                ends first. See docs/how-to/priority.md.
+                ends first. See docs/how-to/operate-a-group.md.
             preempt_after: For how long this candidate must have outranked a leader before that hands over; None for
                 a candidate that only counts where there is no leader.
             options: See `MemberOptions`.
