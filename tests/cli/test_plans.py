@@ -53,7 +53,7 @@ def test_a_plan_is_printed_for_people_and_for_programs(rota: Rota, group: str) -
     [
         (["--without", "pod-O"], "without[0]: unknown member 'pod-O'; did you mean 'pod-0'? (INVALID_REQUEST)"),
         (["--strategy", "stiky"], "strategy: unknown strategy 'stiky'; did you mean 'sticky'? (INVALID_REQUEST)"),
-        (["--partitions", "words=1"], "topics[0].partitions must be at least 2: words has as many"),
+        (["--partitions", "words=1"], "partitions of words must be at least 2: words has as many"),
         (["--partitions", "words"], "must look like orders=12, not 'words'"),
         (["--members", "2"], "must look like +2, not '2'; members that leave are named by --without"),
     ],

@@ -18,8 +18,9 @@ from rota.assignors import (
     register_strategy,
 )
 from rota.client import Consumer, InvalidRequest
-from rota.protocol.messages import PlannedMember, PlanReply, TopicPartitions
+from rota.protocol.messages import TopicPartitions
 from rota.runtime.coordinator import LocalCoordinator
+from rota.types.plan import PlannedMember, PlannedRebalance
 from tests.client.stage import GROUP, SESSION_S, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 from tests.support.strategies import registered_for_one_test
@@ -122,7 +123,7 @@ def named(partitions: tuple[TopicPartitions, ...]) -> frozenset[TopicPartition]:
     return frozenset(TopicPartition(each.topic, number) for each in partitions for number in each.partitions)
 
 
-def staying(plan: PlanReply) -> list[PlannedMember]:
+def staying(plan: PlannedRebalance) -> list[PlannedMember]:
     return [each for each in plan.members if each.fate == "stays"]
 
 

@@ -31,15 +31,12 @@ from rota.protocol.messages import (
     ListGroups,
     ListTopics,
     OffsetToCommit,
-    PlanGroup,
-    PlanReply,
     Protocol,
     PutTopic,
     RebalanceGroup,
     Reply,
     Request,
     SyncGroup,
-    TopicCount,
     TopicPartitions,
     TopicReply,
     VerifyFence,
@@ -152,25 +149,6 @@ async def an_administrator_has_a_group_agree_anew(say: Say) -> None:
     await say(DeleteGroup(*G, "не нужна"))
 
 
-async def a_rebalance_is_planned(say: Say) -> None:
-    metadata = encode_subscription(Subscription(("t",)))
-    share = encode_assignment(Assignment((TopicPartition("t", 0), TopicPartition("t", 1))))
-    join = replace(a_join("i1"), protocol_type="consumer", protocols=(Protocol("cooperative-sticky", metadata),))
-    await say(PlanGroup(*G))
-    member = await joined(say, join)
-    await say(PlanGroup(*G))
-    await say(SyncGroup(*G, member.member_id, member.generation_id, assignments=((member.member_id, share),)))
-    await say(PlanGroup(*G))
-    reply = await say(PlanGroup(*G, (), 2, (TopicCount("t", 3),), "cooperative-sticky"))
-    assert isinstance(reply, PlanReply)
-    assert (reply.moves, reply.rounds, len(reply.members)) == (1, 2, 3)
-    assert reply.members[0].pauses == tuple(TopicPartitions(each.topic, each.partitions) for each in reply.moved)
-    await say(PlanGroup(*G, ("i1",)))
-    await say(PlanGroup(*G, ("i2",)))
-    await say(PlanGroup(*G, strategy="coperative-stiky"))
-    await say(PlanGroup(*G, topics=(TopicCount("t", 0),)))
-
-
 async def a_group_is_described_as_its_type_reads_it(say: Say) -> None:
     subscription = encode_subscription(Subscription(("t",)))
     share = encode_assignment(Assignment((TopicPartition("t", 0), TopicPartition("t", 2))))
@@ -270,7 +248,6 @@ CONVERSATIONS: list[Conversation] = [
     a_leader_fails,
     a_static_member_returns,
     an_administrator_has_a_group_agree_anew,
-    a_rebalance_is_planned,
     a_group_is_described_as_its_type_reads_it,
     members_leave_a_group_that_is_not_there,
     an_administrator_removes_members,

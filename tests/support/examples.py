@@ -116,26 +116,6 @@ EXAMPLES = (
         m.DrainReply(granted=True, until_ms=1_763_000_000_000, leaving=(_MEMBER,)),
     ),
     Example(
-        m.PlanGroup(*_G, without=(_OTHER,), topics=(m.TopicCount("documents", 4),), strategy="cooperative-sticky"),
-        m.PlanReply(
-            generation_id=7,
-            protocol_name="range",
-            planned_protocol_name="cooperative-sticky",
-            rounds=1,
-            moves=1,
-            least_moves=1,
-            members=(
-                m.PlannedMember(
-                    _MEMBER,
-                    before=(m.TopicPartitions("documents", (0, 1)),),
-                    after=(m.TopicPartitions("documents", (0, 1, 2, 3)),),
-                ),
-                m.PlannedMember(_OTHER, fate="leaves", before=(m.TopicPartitions("documents", (2,)),)),
-            ),
-            moved=(m.PlannedMove("documents", (2,), _OTHER, _MEMBER),),
-        ),
-    ),
-    Example(
         m.ListGroups("default", states=("Stable",), limit=100),
         m.ListReply(groups=(m.ListedGroup("indexers", "Stable", "worker", 7, 2),), more=True),
     ),

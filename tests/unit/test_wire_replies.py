@@ -75,25 +75,6 @@ REPLIES: list[m.Reply] = [
     m.QuarantineReply(),
     m.DrainReply(granted=True, until_ms=9_000, leaving=("m-1", "m-2")),
     m.DrainReply(leaving=("m-1",), why_not="1 of 1 members has a permission already"),
-    m.PlanReply(
-        generation_id=4,
-        protocol_name="range",
-        planned_protocol_name="cooperative-sticky",
-        rounds=2,
-        moves=3,
-        least_moves=2,
-        imbalance_before=5,
-        imbalance_after=1,
-        members=(
-            m.PlannedMember(
-                "m-1", "pod-0", "stays", (m.TopicPartitions("a", (0, 1)),), (m.TopicPartitions("a", (0,)),)
-            ),
-            m.PlannedMember("new-1", None, "joins", pauses=(m.TopicPartitions("a", (1,)),)),
-        ),
-        moved=(m.PlannedMove("a", (1,), "m-1", "new-1"),),
-        unowned=(m.TopicPartitions("ä", (7,)),),
-        notes=("one", "two"),
-    ),
     m.LeaderReply(generation_id=4, leader_id="m-1", group_instance_id="pod-0", client_id="c", state="Stable"),
     m.TopicReply(topic="a", partitions=12, attributes=(("k", "v"),)),
     m.ListTopicsReply(topics=(m.ListedTopic("a", 12),), more=True),

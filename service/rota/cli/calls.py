@@ -22,8 +22,11 @@ from rota.protocol.messages import (
     FetchOffsets,
     GroupRequest,
     ListedGroup,
+    ListedTopic,
     ListGroups,
     ListReply,
+    ListTopics,
+    ListTopicsReply,
     Reply,
     Request,
     TopicRequest,
@@ -125,6 +128,16 @@ class Server:
             groups += page.groups
             more, after = page.more, page.groups[-1].group_id if page.groups else ""
         return groups
+
+    def topics(self, namespace: str) -> list[ListedTopic]:
+        """All topics of a namespace, over all pages."""
+        topics: list[ListedTopic] = []
+        more = True
+        while more:
+            page = self.call(ListTopics(namespace, topics[-1].topic if topics else ""), ListTopicsReply)
+            topics += page.topics
+            more = page.more and bool(page.topics)
+        return topics
 
     def has_group(self, group_id: str) -> bool:
         """Whether the group is there now; also True where this caller may not know."""

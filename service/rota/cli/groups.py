@@ -15,7 +15,7 @@ from msgspec import to_builtins
 
 from rota.cli.completion import complete_member, complete_member_id
 from rota.cli.consent import Yes, confirm
-from rota.cli.exits import CommandFailed, Exit
+from rota.cli.exits import CommandFailed, Exit, exit_for
 from rota.cli.lists import AllNamespaces, Limit, Listing, Sort, Watch
 from rota.cli.options import Group, Member, Namespace, OutputFormat, Url, shared
 from rota.cli.output import Output, as_line, print_item, print_notice
@@ -23,6 +23,7 @@ from rota.cli.tables import print_table
 from rota.cli.times import ago, milliseconds, since_ms, until
 from rota.observability.printable import printable
 from rota.observability.timeline import timeline_line, why
+from rota.protocol.errors import RejectedRequest
 from rota.protocol.fencing_token import takeover_of
 from rota.protocol.ids import check_group_id
 
@@ -395,13 +396,20 @@ def plan_group(
     """
     from rota.cli.calls import Server
     from rota.cli.plans import partition_counts, plan_item, print_plan, so_many_more
-    from rota.protocol.messages import PlanGroup, PlanReply
+    from rota.protocol.messages import DescribeGroup, DescribeReply
+    from rota.types import TopicFacts
+    from rota.types.plan import Hypothesis, plan_rebalance
 
     options = shared(context, url, namespace, output)
-    more, topics = so_many_more(members), partition_counts(partitions or ())
+    hypothesis = Hypothesis(without or (), so_many_more(members), partition_counts(partitions or ()), strategy)
     with Server(options) as server:
-        request = PlanGroup(server.namespace, group, tuple(without or ()), more, topics, strategy)
-        plan = server.call(request, PlanReply)
+        described = server.call(DescribeGroup(server.namespace, group), DescribeReply)
+        listed = server.topics(server.namespace)
+    topics = {each.topic: TopicFacts(each.partitions, dict(each.attributes)) for each in listed}
+    try:
+        plan = plan_rebalance(described, topics, hypothesis)
+    except RejectedRequest as rejected:
+        raise CommandFailed(f"{rejected.detail} ({rejected.code})", exit_for(rejected.code)) from None
     if options.output is Output.TABLE:
         print_plan(group, plan)
     else:

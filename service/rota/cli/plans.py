@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
 import typer
 
 from rota.cli.tables import print_table
 from rota.observability.printable import printable
-from rota.protocol.messages import PlanReply, TopicCount, TopicPartitions
-from rota.wire.replies import encode_reply
+from rota.protocol.messages import TopicPartitions
+from rota.types.plan import PlannedRebalance
 
 _MORE = re.compile(r"\+([0-9]{1,9})")
 _TOPIC_COUNT = re.compile(r"([^=]+)=([0-9]{1,9})")
@@ -28,23 +29,23 @@ def so_many_more(text: str | None) -> int:
     return int(matched[1])
 
 
-def partition_counts(texts: Iterable[str]) -> tuple[TopicCount, ...]:
+def partition_counts(texts: Iterable[str]) -> dict[str, int]:
     """`orders=12`, for each topic."""
-    counts = []
+    counts = {}
     for text in texts:
         matched = _TOPIC_COUNT.fullmatch(text)
         if matched is None:
             raise typer.BadParameter(f"must look like orders=12, not {text!r}", param_hint="--partitions")
-        counts.append(TopicCount(matched[1], int(matched[2])))
-    return tuple(counts)
+        counts[matched[1]] = int(matched[2])
+    return counts
 
 
-def plan_item(group_id: str, plan: PlanReply) -> dict[str, Any]:
+def plan_item(group_id: str, plan: PlannedRebalance) -> dict[str, Any]:
     """The plan as JSON, with its group."""
-    return {"group_id": group_id, **encode_reply(plan)}
+    return {"group_id": group_id, **msgspec.to_builtins(plan)}
 
 
-def print_plan(group_id: str, plan: PlanReply) -> None:
+def print_plan(group_id: str, plan: PlannedRebalance) -> None:
     """The plan for people: its figures, each member before and after, the partitions that move, and what it assumes."""
     strategies = dict.fromkeys([plan.protocol_name, plan.planned_protocol_name])
     facts = {

@@ -35,20 +35,13 @@ def list_topics(
 ) -> None:
     """List the topics of a namespace, or of all."""
     from rota.cli.calls import Server
-    from rota.protocol.messages import ListTopics, ListTopicsReply
 
     options = shared(context, url, namespace, output)
     listing = Listing(("topic", "partitions", "attributes"), "topic", sort, limit, watch, all_namespaces=all_namespaces)
     with Server(options) as server:
 
         def read(of_namespace: str) -> list[dict[str, Any]]:
-            topics: list[dict[str, Any]] = []
-            more, after = True, ""
-            while more and not listing.is_enough(topics):
-                page = server.call(ListTopics(of_namespace, after), ListTopicsReply)
-                topics += [_item(topic) for topic in page.topics]
-                more, after = page.more, page.topics[-1].topic if page.topics else ""
-            return topics
+            return [_item(topic) for topic in server.topics(of_namespace)]
 
         listing.print(lambda: listing.gathered(server, read), options.output)
 

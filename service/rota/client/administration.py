@@ -52,17 +52,16 @@ from rota.protocol.messages import (
     ListTopicsReply,
     OffsetToCommit,
     PartitionResult,
-    PlanGroup,
-    PlanReply,
     PutTopic,
     QuarantineGroup,
     QuarantineReply,
     RebalanceGroup,
     RebalanceReply,
-    TopicCount,
     TopicPartitions,
     TopicReply,
 )
+from rota.types import TopicFacts
+from rota.types.plan import Hypothesis, PlannedRebalance, plan_rebalance
 
 _WATCH_PAUSE_S = 0.5
 
@@ -188,7 +187,7 @@ class Administration:
         more_members: int = 0,
         partitions: Mapping[str, int] | None = None,
         strategy: str = "",
-    ) -> PlanReply:
+    ) -> PlannedRebalance:
         """What a rebalance of a `consumer` group would do under a hypothesis. Nothing of it happens.
 
         The reply has each member before and after, the partitions that move, and those on which members pause.
@@ -204,9 +203,11 @@ class Administration:
             InvalidRequest: The hypothesis does not fit the group; the detail names the field.
             RebalanceInProgress: The group is not Stable.
         """
-        topics = tuple(TopicCount(topic, count) for topic, count in (partitions or {}).items())
-        request = PlanGroup(self.namespace, group_id, tuple(without), more_members, topics, strategy)
-        return await self._caller.ask(request, PlanReply)
+        group = await self.describe_group(group_id)
+        topics = {each.topic: TopicFacts(each.partitions, dict(each.attributes)) for each in await self.topics()}
+        hypothesis = Hypothesis(tuple(without), more_members, partitions or {}, strategy)
+        with typed_errors():
+            return await asyncio.to_thread(plan_rebalance, group, topics, hypothesis)
 
     async def remove_member(self, group_id: str, member_id: str, reason: str = "") -> None:
         """Remove a member from its group, for administrators; `MembershipLost` if there is none."""

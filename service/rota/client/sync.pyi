@@ -39,11 +39,11 @@ from rota.protocol.messages import (
     ListedGroup,
     ListedTopic,
     OffsetToCommit,
-    PlanReply,
     QuarantineReply,
     TopicPartitions,
     TopicReply,
 )
+from rota.types.plan import PlannedRebalance
 
 __all__ = [
     "Client",
@@ -408,7 +408,7 @@ class Client:
         more_members: int = 0,
         partitions: Mapping[str, int] | None = None,
         strategy: str = "",
-    ) -> PlanReply:
+    ) -> PlannedRebalance:
         """What a rebalance of a `consumer` group would do under a hypothesis. Nothing of it happens.
 
         The reply has each member before and after, the partitions that move, and those on which members pause.

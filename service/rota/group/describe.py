@@ -138,6 +138,7 @@ def _described(group: Group, member: Member, *, decodes: bool) -> DescribedMembe
         awaited=_is_awaited(group, member),
         fencing_token=group.token_of(member) if member.settled is not None else NO_TOKEN,
         metadata_decoded=decoded(readable_metadata(kind, metadata)) if metadata and decodes else None,
+        protocols=tuple(protocol.name for protocol in image.protocols),
         assignment_decoded=decoded(readable_assignment(kind, assignment)) if assignment and decodes else None,
     )
 

@@ -48,7 +48,6 @@ from rota.group.sessions import (
     start_sessions,
 )
 from rota.group.shard_state import ShardState, http_date
-from rota.group.snapshot import snapshot_group
 from rota.group.state import (
     COMPLETING_REBALANCE,
     DEAD,
@@ -93,7 +92,6 @@ from rota.protocol.messages import (
     ListGroups,
     ListTopics,
     ListTopicsReply,
-    PlanGroup,
     PutTopic,
     QuarantineGroup,
     RebalanceGroup,
@@ -408,8 +406,6 @@ class Shard(ShardState):
         match request:
             case DescribeGroup():
                 result.reply(call, describe_group(group, result.now_ms))
-            case PlanGroup():
-                result.reply(call, snapshot_group(group))
             case VerifyFence():
                 result.reply(call, verify_fence(group, request))
             case GetLeader():

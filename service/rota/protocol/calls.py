@@ -220,11 +220,6 @@ _ALL = (
         (*_GROUP_ERRORS, E.UNKNOWN_MEMBER_ID, E.FENCED_INSTANCE_ID),
     ),
     Call(
-        *(m.PlanGroup, m.PlanReply, DESCRIBE_GROUP, "POST", GROUP_PATH + "/plan", ADMIN, "groupsPlan", Tag.GROUPS),
-        "What a rebalance would do with fewer or more members, more partitions or another strategy. Changes nothing.",
-        (*_GROUP_ERRORS, E.REBALANCE_IN_PROGRESS, E.INVALID_PARTITIONS, E.ASSIGNMENT_FAILED),
-    ),
-    Call(
         *(m.ListGroups, m.ListReply, LIST_GROUPS, "GET", NAMESPACE_PATH + "/groups", ADMIN, "groupsList", Tag.GROUPS),
         "Groups of a namespace, ordered by id, in pages.",
     ),

@@ -28,7 +28,6 @@ from rota.protocol.messages import (
     JoinGroup,
     ListGroups,
     ListTopics,
-    PlanGroup,
     PutTopic,
     Reply,
     Request,
@@ -48,7 +47,6 @@ from rota.runtime.following import Listener, Subscriptions, watch_group
 from rota.runtime.forwarding import Forwarder, Peers
 from rota.runtime.host import Call, ShardHost
 from rota.runtime.ownership import Ownership
-from rota.runtime.planning import Planner
 from rota.runtime.sessions import SharedSessions
 from rota.runtime.telemetry import Telemetry
 from rota.runtime.topic_news import TopicNews, TopicNotifications
@@ -119,7 +117,6 @@ class LocalCoordinator:
         ask_all = self.forwarder.call if self.forwarder else self.call
         self._ask_all_replicas = ask_all
         self._assigner = ServerAssigner(ask_all, self._clock, hosts)
-        self._planner = Planner(ask_all, self.limits)
         self._ownership = Ownership(
             store,
             self._clock,
@@ -226,8 +223,6 @@ class LocalCoordinator:
                 return await self._verify_and_sign(request)
             case PutTopic() | DeleteTopic():
                 return await self._change_topic(request)
-            case PlanGroup():
-                return await self._planner.finish(request, await self._submit(request))
             case ListTopics() if request.wait_ms:
                 return await self.topic_news.list_when_changed(request, self._list)
             case ListGroups() | ListTopics() | ForgetTopic():

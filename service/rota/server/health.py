@@ -9,14 +9,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from rota.group.health import judge, may_divide_topics, unowned_partitions
 from rota.group.state import Group, GroupState
 from rota.observability.census import Census
+from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
-from rota.protocol.messages import Request
+from rota.protocol.messages import ListTopics, ListTopicsReply, Request
 from rota.protocol.troubles import TroubleKind
 from rota.replica.ports import Answer
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.planning import list_all_topics
-from rota.types.topic_facts import partition_counts
 
 INTERVAL_SECONDS = 10.0
 """The coordinator lists topics for the groups that it assigns as often."""
@@ -69,16 +68,28 @@ class HealthCheck:
 
         The leader of a client may have missed that topics changed, so the server does not wait for an assignment.
         """
-        listed = await list_all_topics(self._ask, namespace)
-        if not isinstance(listed, dict):
+        topics = await self._list_topics(namespace)
+        if topics is None:
             return
-        former, topics = self._topics.get(namespace), partition_counts(listed)
+        former = self._topics.get(namespace)
         self._topics[namespace] = topics
         for group in groups:
             generation_id = group.generation_id
             if topics != former or group.unowned[0] != generation_id:
                 members = list(group.members.values())
                 group.unowned = generation_id, await asyncio.to_thread(unowned_partitions, group, members, topics)
+
+    async def _list_topics(self, namespace: str) -> dict[str, int] | None:
+        """The partitions of all topics; None if not all are known now."""
+        topics: dict[str, int] = {}
+        after, more = "", True
+        while more:
+            page = (await self._ask(ListTopics(namespace, after))).reply
+            if not isinstance(page, ListTopicsReply) or page.error is not ErrorCode.NONE:
+                return None
+            topics |= {each.topic: each.partitions for each in page.topics}
+            after, more = page.topics[-1].topic if page.topics else "", page.more and bool(page.topics)
+        return topics
 
     def take_census(self) -> Census:
         """Count every group of this replica, for a scrape: a tenth of a microsecond or so for each."""

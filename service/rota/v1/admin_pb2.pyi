@@ -86,7 +86,7 @@ class DescribeGroupRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ...) -> None: ...
 
 class DescribedMember(_message.Message):
-    __slots__ = ("member_id", "group_instance_id", "client_id", "host", "metadata", "assignment", "session_timeout_ms", "rebalance_timeout_ms", "session_deadline_ms", "joined", "awaited", "metadata_decoded", "assignment_decoded", "fencing_token")
+    __slots__ = ("member_id", "group_instance_id", "client_id", "host", "metadata", "assignment", "session_timeout_ms", "rebalance_timeout_ms", "session_deadline_ms", "joined", "awaited", "metadata_decoded", "assignment_decoded", "fencing_token", "protocols")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +101,7 @@ class DescribedMember(_message.Message):
     METADATA_DECODED_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_DECODED_FIELD_NUMBER: _ClassVar[int]
     FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOLS_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     group_instance_id: str
     client_id: str
@@ -115,7 +116,8 @@ class DescribedMember(_message.Message):
     metadata_decoded: str
     assignment_decoded: str
     fencing_token: int
-    def __init__(self, member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., metadata: _Optional[bytes] = ..., assignment: _Optional[bytes] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., session_deadline_ms: _Optional[int] = ..., joined: _Optional[bool] = ..., awaited: _Optional[bool] = ..., metadata_decoded: _Optional[str] = ..., assignment_decoded: _Optional[str] = ..., fencing_token: _Optional[int] = ...) -> None: ...
+    protocols: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., metadata: _Optional[bytes] = ..., assignment: _Optional[bytes] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., session_deadline_ms: _Optional[int] = ..., joined: _Optional[bool] = ..., awaited: _Optional[bool] = ..., metadata_decoded: _Optional[str] = ..., assignment_decoded: _Optional[str] = ..., fencing_token: _Optional[int] = ..., protocols: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DescribeGroupResponse(_message.Message):
     __slots__ = ("group_id", "state", "generation_id", "protocol_type", "protocol_name", "leader_id", "members", "pending_members", "rebalance_reason", "rebalance_by", "state_since_ms", "phase_deadline_ms", "rebalance_cause", "frozen_until_ms", "frozen_reason", "leaving", "quarantine_after", "quarantined", "preempt_at_ms", "generation_protocol_name", "troubles", "revision", "epoch")
@@ -296,90 +298,6 @@ class DrainMemberResponse(_message.Message):
     revision: int
     epoch: int
     def __init__(self, granted: _Optional[bool] = ..., until_ms: _Optional[int] = ..., leaving: _Optional[_Iterable[str]] = ..., why_not: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
-
-class TopicCount(_message.Message):
-    __slots__ = ("topic", "partitions")
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
-    topic: str
-    partitions: int
-    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ...) -> None: ...
-
-class PlanGroupRequest(_message.Message):
-    __slots__ = ("namespace", "group_id", "without", "more_members", "topics", "strategy")
-    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
-    WITHOUT_FIELD_NUMBER: _ClassVar[int]
-    MORE_MEMBERS_FIELD_NUMBER: _ClassVar[int]
-    TOPICS_FIELD_NUMBER: _ClassVar[int]
-    STRATEGY_FIELD_NUMBER: _ClassVar[int]
-    namespace: str
-    group_id: str
-    without: _containers.RepeatedScalarFieldContainer[str]
-    more_members: int
-    topics: _containers.RepeatedCompositeFieldContainer[TopicCount]
-    strategy: str
-    def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ..., without: _Optional[_Iterable[str]] = ..., more_members: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicCount, _Mapping]]] = ..., strategy: _Optional[str] = ...) -> None: ...
-
-class PlannedMember(_message.Message):
-    __slots__ = ("member_id", "group_instance_id", "fate", "before", "after", "pauses")
-    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
-    GROUP_INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
-    FATE_FIELD_NUMBER: _ClassVar[int]
-    BEFORE_FIELD_NUMBER: _ClassVar[int]
-    AFTER_FIELD_NUMBER: _ClassVar[int]
-    PAUSES_FIELD_NUMBER: _ClassVar[int]
-    member_id: str
-    group_instance_id: str
-    fate: str
-    before: _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.TopicPartitions]
-    after: _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.TopicPartitions]
-    pauses: _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.TopicPartitions]
-    def __init__(self, member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., fate: _Optional[str] = ..., before: _Optional[_Iterable[_Union[_coordinator_pb2.TopicPartitions, _Mapping]]] = ..., after: _Optional[_Iterable[_Union[_coordinator_pb2.TopicPartitions, _Mapping]]] = ..., pauses: _Optional[_Iterable[_Union[_coordinator_pb2.TopicPartitions, _Mapping]]] = ...) -> None: ...
-
-class PlannedMove(_message.Message):
-    __slots__ = ("topic", "partitions", "from_member_id", "to_member_id")
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
-    FROM_MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
-    TO_MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
-    topic: str
-    partitions: _containers.RepeatedScalarFieldContainer[int]
-    from_member_id: str
-    to_member_id: str
-    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., from_member_id: _Optional[str] = ..., to_member_id: _Optional[str] = ...) -> None: ...
-
-class PlanGroupResponse(_message.Message):
-    __slots__ = ("generation_id", "protocol_name", "planned_protocol_name", "rounds", "moves", "least_moves", "imbalance_before", "imbalance_after", "members", "moved", "unowned", "notes", "revision", "epoch")
-    GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
-    PROTOCOL_NAME_FIELD_NUMBER: _ClassVar[int]
-    PLANNED_PROTOCOL_NAME_FIELD_NUMBER: _ClassVar[int]
-    ROUNDS_FIELD_NUMBER: _ClassVar[int]
-    MOVES_FIELD_NUMBER: _ClassVar[int]
-    LEAST_MOVES_FIELD_NUMBER: _ClassVar[int]
-    IMBALANCE_BEFORE_FIELD_NUMBER: _ClassVar[int]
-    IMBALANCE_AFTER_FIELD_NUMBER: _ClassVar[int]
-    MEMBERS_FIELD_NUMBER: _ClassVar[int]
-    MOVED_FIELD_NUMBER: _ClassVar[int]
-    UNOWNED_FIELD_NUMBER: _ClassVar[int]
-    NOTES_FIELD_NUMBER: _ClassVar[int]
-    REVISION_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
-    generation_id: int
-    protocol_name: str
-    planned_protocol_name: str
-    rounds: int
-    moves: int
-    least_moves: int
-    imbalance_before: int
-    imbalance_after: int
-    members: _containers.RepeatedCompositeFieldContainer[PlannedMember]
-    moved: _containers.RepeatedCompositeFieldContainer[PlannedMove]
-    unowned: _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.TopicPartitions]
-    notes: _containers.RepeatedScalarFieldContainer[str]
-    revision: int
-    epoch: int
-    def __init__(self, generation_id: _Optional[int] = ..., protocol_name: _Optional[str] = ..., planned_protocol_name: _Optional[str] = ..., rounds: _Optional[int] = ..., moves: _Optional[int] = ..., least_moves: _Optional[int] = ..., imbalance_before: _Optional[int] = ..., imbalance_after: _Optional[int] = ..., members: _Optional[_Iterable[_Union[PlannedMember, _Mapping]]] = ..., moved: _Optional[_Iterable[_Union[PlannedMove, _Mapping]]] = ..., unowned: _Optional[_Iterable[_Union[_coordinator_pb2.TopicPartitions, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class RemoveMembersRequest(_message.Message):
     __slots__ = ("namespace", "group_id", "members")

@@ -70,11 +70,6 @@ class AdminStub:
                 request_serializer=rota_dot_v1_dot_admin__pb2.DrainMemberRequest.SerializeToString,
                 response_deserializer=rota_dot_v1_dot_admin__pb2.DrainMemberResponse.FromString,
                 _registered_method=True)
-        self.PlanGroup = channel.unary_unary(
-                '/rota.v1.Admin/PlanGroup',
-                request_serializer=rota_dot_v1_dot_admin__pb2.PlanGroupRequest.SerializeToString,
-                response_deserializer=rota_dot_v1_dot_admin__pb2.PlanGroupResponse.FromString,
-                _registered_method=True)
         self.RemoveMembers = channel.unary_unary(
                 '/rota.v1.Admin/RemoveMembers',
                 request_serializer=rota_dot_v1_dot_admin__pb2.RemoveMembersRequest.SerializeToString,
@@ -160,13 +155,6 @@ class AdminServicer:
 
     def DrainMember(self, request, context):
         """May a member leave now, as one of at most so many at once? Removes nothing.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def PlanGroup(self, request, context):
-        """What a rebalance would do with fewer or more members, more partitions or another strategy. Changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -261,11 +249,6 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DrainMember,
                     request_deserializer=rota_dot_v1_dot_admin__pb2.DrainMemberRequest.FromString,
                     response_serializer=rota_dot_v1_dot_admin__pb2.DrainMemberResponse.SerializeToString,
-            ),
-            'PlanGroup': grpc.unary_unary_rpc_method_handler(
-                    servicer.PlanGroup,
-                    request_deserializer=rota_dot_v1_dot_admin__pb2.PlanGroupRequest.FromString,
-                    response_serializer=rota_dot_v1_dot_admin__pb2.PlanGroupResponse.SerializeToString,
             ),
             'RemoveMembers': grpc.unary_unary_rpc_method_handler(
                     servicer.RemoveMembers,
@@ -493,33 +476,6 @@ class Admin:
             '/rota.v1.Admin/DrainMember',
             rota_dot_v1_dot_admin__pb2.DrainMemberRequest.SerializeToString,
             rota_dot_v1_dot_admin__pb2.DrainMemberResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def PlanGroup(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/rota.v1.Admin/PlanGroup',
-            rota_dot_v1_dot_admin__pb2.PlanGroupRequest.SerializeToString,
-            rota_dot_v1_dot_admin__pb2.PlanGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -91,6 +91,7 @@ def test_a_stable_group_is_described_with_its_members() -> None:
         session_deadline_ms=core.now_ms + SESSION_MS,
         joined=False,
         fencing_token=TOKEN,
+        protocols=("range",),
     )
 
 

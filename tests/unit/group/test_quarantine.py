@@ -18,7 +18,6 @@ from rota.protocol.messages import (
     FreezeGroup,
     LeaveGroup,
     LeavingMember,
-    PlanGroup,
     QuarantineGroup,
     QuarantineReply,
     RebalanceGroup,
@@ -106,7 +105,7 @@ def test_a_plan_begins_with_the_units_that_are_left_out() -> None:
     let_join(core)
     assign(core, m2=share(0, 1, 2))
 
-    assert core.ask(PlanGroup(*KEY)).snapshot.quarantined == (POISON,)
+    assert core.ask(DescribeGroup(*KEY)).quarantined == (POISON,)
 
 
 def test_a_unit_that_felled_its_holders_in_a_row_is_left_out() -> None:

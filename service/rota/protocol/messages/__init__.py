@@ -10,5 +10,4 @@ from rota.protocol.messages.base import *
 from rota.protocol.messages.groups import *
 from rota.protocol.messages.membership import *
 from rota.protocol.messages.offsets import *
-from rota.protocol.messages.plans import *
 from rota.protocol.messages.topics import *

@@ -107,6 +107,7 @@ class DescribedMember(Struct, frozen=True):
     metadata_decoded: Annotated[dict[str, Any] | None, doc(f"The metadata {_DECODED}")] = None
     assignment_decoded: Annotated[dict[str, Any] | None, doc(f"The assignment {_DECODED}")] = None
     fencing_token: Annotated[Int64, doc("-1 for a member that only joins the next generation.")] = NO_TOKEN
+    protocols: Annotated[tuple[str, ...], doc("All that it could use, by preference.")] = ()
 
 
 class Trouble(Struct, frozen=True):
