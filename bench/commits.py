@@ -24,7 +24,7 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets
 from rota.replica.ports import ShardStore
 from rota.runtime.coordinator import LocalCoordinator
-from rota.storage import upgrade
+from rota.storage.migrate import upgrade
 from tests.support.postgres import PostgresServer
 
 COMMITTERS = (1, 64, 500)

@@ -15,7 +15,7 @@ from rota.replica.ports import ShardStore
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.telemetry import Telemetry
-from rota.storage import SqlStore
+from rota.storage.store import SqlStore
 from rota.testing.memory import MemoryStore
 
 SHARDS = 64

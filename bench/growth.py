@@ -39,7 +39,7 @@ from bench.replicas import (
     own_doors,
 )
 from bench.servers import ROOT, rota_server
-from rota.storage import upgrade
+from rota.storage.migrate import upgrade
 from tests.support.postgres import PostgresServer
 
 _JOURNAL = LINES[1]

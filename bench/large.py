@@ -16,7 +16,7 @@ from bench.figures import Effort, Figure, transposed
 from bench.servers import Server, bare_grpc_server, rota_server
 from bench.stream_members import MemberStream, StreamCrowd, all_agree, open_streams
 from bench.streams import as_many_messages
-from rota.storage import upgrade
+from rota.storage.migrate import upgrade
 from tests.support.postgres import PostgresServer
 
 MEMBERS, STREAMS_OF_A_GROUP = 10_000, 10

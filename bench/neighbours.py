@@ -24,7 +24,7 @@ from bench.connection import Connection
 from bench.figures import Effort, Figure
 from bench.members import Crowd
 from bench.servers import ROOT, rota_server
-from rota.storage import upgrade
+from rota.storage.migrate import upgrade
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Process
 

@@ -16,7 +16,7 @@ from bench.figures import Effort, Figure, transposed
 from bench.members import METADATA, Crowd
 from bench.servers import Server, bare_server, rota_server
 from bench.setting import WAIT_MS
-from rota.storage import upgrade
+from rota.storage.migrate import upgrade
 from tests.support.postgres import PostgresServer
 
 SIZES = (10, 100, 500)

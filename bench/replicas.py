@@ -20,7 +20,7 @@ from bench.load import Plan
 from bench.members import Crowd
 from bench.over_grpc import HEARTBEAT, SESSION, a_call, a_group, callers, on_a_stream, streams
 from bench.servers import Server, get_json, rota_server
-from rota.storage import upgrade
+from rota.storage.migrate import upgrade
 from tests.support.postgres import PostgresServer
 
 GROUPS = 40

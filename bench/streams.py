@@ -19,7 +19,7 @@ from bench.figures import Effort, Figure, transposed
 from bench.servers import ROOT, Server, bare_grpc_server, rota_server
 from bench.setting import HOST
 from bench.stream_members import METADATA, StreamCrowd, open_streams
-from rota.storage import upgrade
+from rota.storage.migrate import upgrade
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Process
 

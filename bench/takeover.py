@@ -21,7 +21,7 @@ from bench.connection import Connection
 from bench.figures import Effort, Figure, transposed
 from bench.servers import Server, rota_server
 from bench.setting import HOST, NAMESPACE
-from rota.storage import upgrade
+from rota.storage.migrate import upgrade
 from tests.support.postgres import PostgresServer
 
 REPLICAS = 3

@@ -17,7 +17,7 @@ from bench.race.wire import Grpc, Http, Refused, message_frame
 from bench.servers import Server, rota_server
 from bench.setting import HOST, NAMESPACE
 from bench.stream_members import SESSION, MemberCalls, MemberStream, StreamCrowd, StreamMember
-from rota.storage import upgrade
+from rota.storage.migrate import upgrade
 from rota.v1 import coordinator_pb2 as pb
 from tests.support.postgres import PostgresServer
 

@@ -21,8 +21,9 @@ from rota.protocol.messages import Act, CommitOffsets, JoinGroup, OffsetToCommit
 from rota.replica.ports import StoreRefused, StoreUnavailable
 from rota.runtime.coordinator import LocalCoordinator
 from rota.server.access.tokens import Tokens
-from rota.storage import SqlStore, upgrade
 from rota.storage.access import TokenTable
+from rota.storage.migrate import upgrade
+from rota.storage.store import SqlStore
 from rota.storage.verify import verify
 from tests.pipeline.replaying import findings_of, fold_lines
 

@@ -10,8 +10,8 @@ import redis
 from rota.liveness.redis import RedisLiveness
 from rota.passwords import split_password_file
 from rota.replica.ports import LivenessUnavailable, StoreRefused, StoreUnavailable
-from rota.storage import upgrade
 from rota.storage.access import TokenTable
+from rota.storage.migrate import upgrade
 from rota.storage.urls import parse_store_url
 from tests.support.postgres import PostgresServer
 from tests.support.valkey import ValkeyServer

@@ -13,7 +13,7 @@ from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
 from rota.server.bootstrap import Services, open_services
 from rota.server.settings import Address, Settings
-from rota.storage import upgrade
+from rota.storage.migrate import upgrade
 from tests.console.conftest import Site
 
 SHARDS = 8

@@ -24,8 +24,9 @@ from rota.observability.metrics import Metrics
 from rota.protocol.messages import Act
 from rota.server.access.opening import open_guard
 from rota.server.proxies import TrustedProxies
-from rota.storage import SqlStore, upgrade
 from rota.storage.access import MOST_OF_A_CALLER, MOST_SESSIONS, TokenTable
+from rota.storage.migrate import upgrade
+from rota.storage.store import SqlStore
 from tests.access.guarded import bearer
 from tests.console.conftest import HOST
 from tests.console.doors import GROUP, NAMESPACE, SAME_ORIGIN, Doors, guarded

@@ -12,8 +12,9 @@ import pytest
 from rota.pipeline.journal import open_journal
 from rota.pipeline.positions import Position
 from rota.replica.ports import ShardClaim, ShardStore
-from rota.storage import SqlStore, upgrade
+from rota.storage.migrate import upgrade
 from rota.storage.pruning import prune
+from rota.storage.store import SqlStore
 from rota.testing.memory import MemoryStore, MemoryTables
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresServer

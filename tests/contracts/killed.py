@@ -26,10 +26,11 @@ from sqlalchemy.engine import Engine
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import DeleteTopic
 from rota.runtime.coordinator import LocalCoordinator
-from rota.storage import SqlStore, upgrade
 from rota.storage.backup import backup, restore
+from rota.storage.migrate import upgrade
 from rota.storage.pruning import prune
 from rota.storage.restored import restored
+from rota.storage.store import SqlStore
 
 SHARDS = 3
 TOPIC = "doomed"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rota.group.rows import RowChanges
 from rota.replica.ports import ShardClaim
-from rota.storage import SqlStore
+from rota.storage.store import SqlStore
 from tests.contracts.builders import a_batch, a_group, an_offset
 from tests.contracts.conftest import SHARD_COUNT
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rota.group.rows import NO_QUARANTINE, Quarantine, RowChanges, ShardImage
 from rota.replica.ports import JournalEvent, ShardBatch, ShardStore
-from rota.storage import SqlStore
+from rota.storage.store import SqlStore
 from rota.testing.memory import MemoryStore
 from tests.contracts.builders import a_group, a_member, a_topic, an_event, an_offset
 

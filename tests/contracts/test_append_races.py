@@ -15,10 +15,10 @@ import pytest
 
 from rota.group.rows import RowChanges, TopicsRevisionRow
 from rota.replica.ports import ShardClaim
-from rota.storage import SqlStore
 from rota.storage.bulk import TableChange
 from rota.storage.gate import Gate
 from rota.storage.schema import FENCE_GATE, topics
+from rota.storage.store import SqlStore
 from tests.contracts.builders import a_batch, a_group, a_member, a_topic, an_offset, claim_one
 from tests.contracts.conftest import SHARD_COUNT
 

@@ -19,11 +19,11 @@ from rota.pipeline.failures import WrongIncarnation
 from rota.pipeline.journal import open_journal
 from rota.pipeline.positions import Position
 from rota.replica.ports import Replica, StoreRefused, StoreUnavailable
-from rota.storage import SqlStore
 from rota.storage.backup import backup, restore
 from rota.storage.backup_postgres import connection_of
 from rota.storage.pruning import list_readers
 from rota.storage.restored import Lost, LostCommit, LostGroup, restored
+from rota.storage.store import SqlStore
 from rota.storage.urls import PostgresLocation, parse_store_url
 from tests.contracts.builders import a_batch, a_group, an_offset, image_of
 from tests.contracts.conftest import SHARD_COUNT

@@ -21,11 +21,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 import rota
 from rota.replica.ports import StoreRefused
-from rota.storage import check
 from rota.storage.backup import backup, restore
 from rota.storage.backup_files import manifest_of, read_manifest
 from rota.storage.engine import single_engine
-from rota.storage.migrate import migrations_folder
+from rota.storage.migrate import check, migrations_folder
 from rota.storage.objects import RELEASED, check_objects, differences, read_objects
 from rota.storage.schema import metadata_for
 from rota.storage.urls import parse_store_url

@@ -27,12 +27,12 @@ from rota.pipeline.journal import open_journal
 from rota.pipeline.positions import Position
 from rota.protocol.errors import ErrorCode, LinesPruned
 from rota.replica.ports import JournalEvent, ShardBatch, StoreUnavailable
-from rota.storage import SqlStore
 from rota.storage.append import append_to_postgres
 from rota.storage.partitions import create_partitions
 from rota.storage.prune_plan import Pruned, horizon_ms, plan
 from rota.storage.pruning import list_readers, prune
 from rota.storage.schema import FENCE_GATE
+from rota.storage.store import SqlStore
 from rota.testing.memory import MemoryReader, MemoryStore, MemoryTables
 from tests.contracts.builders import A_MINUTE_MS, AT_MS, a_batch, an_event, an_offset, image_of
 from tests.contracts.conftest import EVENTUALLY_S, SHARD_COUNT

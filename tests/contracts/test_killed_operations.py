@@ -33,12 +33,13 @@ from rota.protocol.messages import (
 )
 from rota.replica.ports import EPOCHS_SKIPPED, JournalEvent, ShardBatch, StoreRefused
 from rota.runtime.coordinator import LocalCoordinator
-from rota.storage import SqlStore, check, open_store, upgrade
 from rota.storage.backup import backup, restore
 from rota.storage.engine import single_engine
+from rota.storage.migrate import check, upgrade
 from rota.storage.partitions import create_partitions
 from rota.storage.schema import group_events as lines
 from rota.storage.schema import groups, offsets, shards, store, topics
+from rota.storage.store import SqlStore, open_store
 from rota.storage.urls import parse_store_url
 from rota.storage.verify import verify
 from tests.contracts.killed import ACTIONS, LEASE_MS, SHARDS, TOPIC, Killed

@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.replica.ports import StoreRefused
-from rota.storage import SqlStore, check, open_store, upgrade
 from rota.storage.backup import backup, restore
 from rota.storage.engine import single_engine
+from rota.storage.migrate import check, migrations_folder, revisions, upgrade
 from rota.storage.schema import POSTGRES_SCHEMA, metadata_for
+from rota.storage.store import SqlStore, open_store
 from rota.storage.urls import parse_store_url
 from tests.contracts.conftest import SHARD_COUNT
 from tests.support.postgres import PostgresServer, binary
@@ -88,6 +90,12 @@ async def test_upgrading_makes_a_store_and_repeats_harmlessly(empty_url: str) ->
     assert (before.current, before.usable) == (None, False)
     assert first == second == await check(empty_url)
     assert (first.current, first.up_to_date, first.is_newer) == (first.head, True, False)
+
+
+def test_the_revisions_by_file_name_are_those_that_alembic_finds() -> None:
+    scripts = ScriptDirectory(str(migrations_folder())).walk_revisions()
+
+    assert revisions() == [script.revision for script in scripts][::-1]
 
 
 async def test_the_migrated_schema_is_the_one_in_the_statements(empty_url: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from rota.group.rows import RowChanges
 from rota.replica.ports import StoreUnavailable
-from rota.storage import SqlStore
+from rota.storage.store import SqlStore
 from tests.contracts.builders import a_batch, a_group, image_of
 from tests.contracts.conftest import SHARD_COUNT
 from tests.support.pgbouncer import PgBouncer

@@ -13,9 +13,9 @@ from sqlalchemy import text
 
 from rota.group.rows import RowChanges
 from rota.replica.ports import StoreUnavailable
-from rota.storage import SqlStore
 from rota.storage.engine import asyncpg_connect, driver_of
 from rota.storage.errors import as_store_error
+from rota.storage.store import SqlStore
 from rota.storage.urls import PostgresLocation
 from tests.contracts.builders import a_batch, a_group, a_member, claim_one, image_of
 from tests.contracts.conftest import EVENTUALLY_S, SHARD_COUNT

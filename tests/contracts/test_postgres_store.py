@@ -18,11 +18,12 @@ from sqlalchemy import text
 
 from rota.group.rows import RowChanges
 from rota.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailable
-from rota.storage import SqlStore, upgrade
 from rota.storage.append import append_to_postgres
 from rota.storage.connections import CLOSE_S
 from rota.storage.errors import store_errors
+from rota.storage.migrate import upgrade
 from rota.storage.pruning import opened
+from rota.storage.store import SqlStore
 from tests.contracts.builders import a_batch, a_group, an_event, an_offset, image_of
 from tests.contracts.conftest import EVENTUALLY_S, SHARD_COUNT
 from tests.support.postgres import PostgresServer

@@ -22,11 +22,13 @@ from rota.pipeline.positions import Position
 from rota.protocol.errors import LinesPruned
 from rota.replica.ports import JournalEvent, ShardBatch, StoreRefused
 from rota.server.retention import delete_old_lines
-from rota.storage import SqlStore, pruning, upgrade
+from rota.storage import pruning
 from rota.storage.engine import single_engine
+from rota.storage.migrate import upgrade
 from rota.storage.partitions import create_partitions, existing_days, partition_name
 from rota.storage.pruning import forget_reader, list_readers, prune, register_reader
 from rota.storage.schema import group_events
+from rota.storage.store import SqlStore
 from rota.storage.urls import parse_store_url
 from rota.storage.verify import ShardReport, verify
 

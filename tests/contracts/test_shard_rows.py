@@ -10,7 +10,7 @@ import pytest
 from rota.group.rows import NO_QUARANTINE, RowChanges, ShardImage, TopicsRevisionRow
 from rota.protocol.messages import Protocol
 from rota.replica.ports import ShardStore, StoreRefused
-from rota.storage import SqlStore
+from rota.storage.store import SqlStore
 from tests.contracts.builders import (
     A_MINUTE_MS,
     a_batch,

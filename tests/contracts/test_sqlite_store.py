@@ -19,12 +19,13 @@ from sqlalchemy import text
 
 from rota.group.rows import RowChanges
 from rota.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailable
-from rota.storage import SqlStore, check, default_store_url, upgrade
 from rota.storage.connections import SqliteConnections
 from rota.storage.engine import driver_of
+from rota.storage.migrate import check, upgrade
 from rota.storage.restored import restored
+from rota.storage.store import SqlStore
 from rota.storage.store_file import FileLock
-from rota.storage.urls import PostgresLocation, SqliteLocation, parse_store_url
+from rota.storage.urls import PostgresLocation, SqliteLocation, default_store_url, parse_store_url
 from tests.contracts.builders import a_batch, a_group, an_event, an_offset, image_of
 from tests.contracts.conftest import EVENTUALLY_S, SHARD_COUNT
 

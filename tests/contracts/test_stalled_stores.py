@@ -21,11 +21,12 @@ import pytest
 
 from rota.protocol.messages import Act
 from rota.replica.ports import Replica, StoreRefused, StoreUnavailable
-from rota.storage import SqlStore, engine
+from rota.storage import engine
 from rota.storage.access import TokenTable
 from rota.storage.connections import SqliteConnections
 from rota.storage.engine import SqliteDriver, SqliteDrivers
 from rota.storage.pruning import prune, register_reader
+from rota.storage.store import SqlStore
 from tests.contracts.builders import a_batch, image_of
 from tests.contracts.conftest import EVENTUALLY_S, SHARD_COUNT
 from tests.support.postgres import PostgresServer

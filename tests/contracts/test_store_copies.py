@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from rota.replica.ports import StoreRefused
-from rota.storage import upgrade
 from rota.storage.backup import backup, restore
 from rota.storage.backup_files import manifest_of
+from rota.storage.migrate import upgrade
 from rota.storage.restored import restored
 from tests.contracts.builders import image_of
 from tests.contracts.restorable import append, claimed, opened, path_of

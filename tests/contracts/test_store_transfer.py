@@ -7,8 +7,8 @@ import pytest
 
 from rota.group.rows import RowChanges
 from rota.replica.ports import StoreRefused
-from rota.storage import SqlStore
 from rota.storage.pruning import list_readers, register_reader
+from rota.storage.store import SqlStore
 from rota.storage.transfer import COPIED, copy_store
 from rota.storage.verify import verify
 from tests.contracts.builders import a_batch, a_group, a_member, a_topic, an_event, an_offset, image_of

@@ -25,7 +25,7 @@ from rota.cli.commands import app
 from rota.console.app import Console
 from rota.observability.metrics import Metrics
 from rota.server.settings import Settings
-from rota.storage import SqlStore
+from rota.storage.store import SqlStore
 from tests.http.routes import routes_of
 from tests.http.scripted import ScriptedCoordinator
 from tests.support.pgbouncer import PgBouncer

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from examples.worker_pool.worker import SCHEMA, SHARDS
-from rota.storage import upgrade
+from rota.storage.migrate import upgrade
 from tests.examples.conftest import ROOT
 from tests.processes.server import Server
 from tests.support.processes import Process, Processes

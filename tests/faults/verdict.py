@@ -11,7 +11,7 @@ from typing import Protocol
 from rota.group import records as r
 from rota.group.journal import decode_entry
 from rota.replica.ports import JournalEvent
-from rota.storage import SqlStore
+from rota.storage.store import SqlStore
 from rota.testing.checks import check
 from rota.testing.history import Call, History, Landed
 from rota.testing.profiles import Profile

@@ -21,7 +21,8 @@ from rota.protocol.messages import (
     SyncGroup,
 )
 from rota.runtime.coordinator import LocalCoordinator
-from rota.storage import SqlStore, upgrade
+from rota.storage.migrate import upgrade
+from rota.storage.store import SqlStore
 from tests.support.postgres import PostgresServer
 
 LIMITS = Limits(initial_rebalance_delay_ms=0)

@@ -14,7 +14,8 @@ import pytest
 from rota.server import lifecycle
 from rota.server.lifecycle import serve
 from rota.server.settings import Address, Settings
-from rota.storage import SqlStore, upgrade
+from rota.storage.migrate import upgrade
+from rota.storage.store import SqlStore
 from tests.contracts.test_pruning import batch, days_ago
 from tests.support.ports import free_port
 

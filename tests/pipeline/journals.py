@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rota.group.journal import encode_entry
 from rota.pipeline.events import Line
-from rota.storage import upgrade
+from rota.storage.migrate import upgrade
 from rota.testing.profiles import PROFILES
 from rota.testing.world import World
 from rota.workload.generate import Wanted

@@ -20,7 +20,8 @@ from rota.pipeline.journal import Journal, Wanted, open_journal
 from rota.pipeline.positions import Position, Span, lines_per_task, packed, spans_between
 from rota.pipeline.schema_check import check_schema
 from rota.replica.ports import JournalEvent, ShardBatch
-from rota.storage import SqlStore, upgrade
+from rota.storage.migrate import upgrade
+from rota.storage.store import SqlStore
 from rota.workload.generate import generate
 from tests.pipeline.journals import UNTIL_MS, fleet, simulated, sqlite_store
 from tests.support.postgres import PostgresServer

@@ -11,8 +11,10 @@ import hashlib
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from cryptography.fernet import Fernet, InvalidToken
+if TYPE_CHECKING:
+    from cryptography.fernet import Fernet
 
 SECRET_BYTES = 32
 CALLER_BYTES = 8
@@ -62,6 +64,8 @@ def new_session(secret: bytes, token: str, now_ms: int) -> SessionRecord:
 
 def token_of(secret: bytes, record: SessionRecord) -> str | None:
     """The token in a session's row; None if the row was changed or belongs to another cookie."""
+    from cryptography.fernet import InvalidToken
+
     try:
         return _cipher(secret).decrypt(record.sealed).decode()
     except InvalidToken:
@@ -69,4 +73,6 @@ def token_of(secret: bytes, record: SessionRecord) -> str | None:
 
 
 def _cipher(secret: bytes) -> Fernet:
+    from cryptography.fernet import Fernet
+
     return Fernet(urlsafe_b64encode(hashlib.sha256(b"rota console session: token\0" + secret).digest()))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
 from rota.group.rows import RowChanges, ShardImage, SideCommit
-from rota.group.sessions import MemberName
 from rota.protocol.messages import Reply, Request
+
+if TYPE_CHECKING:  # A command that opens a store does not load the core.
+    from rota.group.sessions import MemberName
 
 EPOCHS_SKIPPED = 1_000
 """By how much the epoch of a claim grows beyond the next one, where the server's timeline is another."""

@@ -32,7 +32,8 @@ from rota.server.plugins import load_plugins
 from rota.server.settings import Address, Settings
 from rota.server.telemetry import ServerTelemetry
 from rota.server.tls import ServerTls, TlsFiles, UnusableCertificate
-from rota.storage import SqlStore, upgrade
+from rota.storage.migrate import upgrade
+from rota.storage.store import SqlStore
 from rota.storage.urls import SqliteLocation, parse_store_url
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import logging
 
 from rota.observability.metrics import Metrics
 from rota.replica.ports import StoreRefused, StoreUnavailable
-from rota.storage import SqlStore
 from rota.storage.pruning import prune
+from rota.storage.store import SqlStore
 
 COUNT_INTERVAL_SECONDS = 60.0
 

@@ -22,7 +22,7 @@ from rota.protocol.limits import Limits
 from rota.server.access.files import read_access_file
 from rota.server.access.tokens import read_tokens
 from rota.server.peer_secrets import read_peer_secrets
-from rota.storage import default_store_url
+from rota.storage.urls import default_store_url
 
 MIN_LEASE_MS = 1_000
 

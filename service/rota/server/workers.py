@@ -23,7 +23,7 @@ from rota.server.own_ports import OwnPorts, own_ports
 from rota.server.peer_secrets import new_peer_secret
 from rota.server.settings import Address, Settings
 from rota.server.worker import pack
-from rota.storage import SqlStore
+from rota.storage.store import SqlStore
 from rota.storage.urls import SqliteLocation, parse_store_url
 
 FIRST_PAUSE_S = 0.1

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import suppress
+from functools import cache
 from json import JSONDecodeError
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from rota.replica.ports import StoreRefused, StoreUnavailable
-
-_DRIVER_ERRORS: tuple[type[Exception], ...] = (DBAPIError, sqlite3.Error, OSError)
-_ENDED: tuple[type[Exception], ...] = ()
-"""What asyncpg raises between the last message of a session that Postgres ends and the end of the connection."""
-with suppress(ModuleNotFoundError):
-    # Statements that run on the driver itself raise its own errors; it may not be installed without Postgres.
-    from asyncpg import InterfaceError, InternalClientError, PostgresError
-
-    _DRIVER_ERRORS += (InterfaceError, InternalClientError, PostgresError)
-    _ENDED += (InternalClientError,)
 
 UPGRADE_HINT = "run `rota db upgrade`"
 LOCK_NOT_AVAILABLE = "55P03"
@@ -59,7 +49,7 @@ class store_errors:
                 pass
             case TimeoutError() | PoolTimeoutError():
                 raise StoreUnavailable("the store did not answer in time") from error
-            case _ if isinstance(error, _DRIVER_ERRORS):
+            case _ if isinstance(error, (DBAPIError, sqlite3.Error, OSError, *_errors_of_asyncpg())):
                 meaning = as_store_error(error)
                 raise (StoreUnavailable(str(meaning)) if self._is_in_use else meaning) from error
             case UnicodeDecodeError() | JSONDecodeError():
@@ -80,9 +70,20 @@ def as_store_error(error: BaseException) -> StoreRefused | StoreUnavailable:
             return _from_sqlstate(state, _said(cause))
         if isinstance(cause, sqlite3.Error):
             return _from_sqlite(cause)
-        if isinstance(cause, _ENDED) and "cannot switch to state" in str(cause):
+        # asyncpg raises this between the last message of a session that Postgres ends and the end of the connection.
+        if isinstance(cause, _errors_of_asyncpg()) and "cannot switch to state" in str(cause):
             return StoreUnavailable("the store has ended the connection")
     return StoreUnavailable(f"the store cannot be reached: {_said(error)}")
+
+
+@cache
+def _errors_of_asyncpg() -> tuple[type[Exception], ...]:
+    """The errors of statements that run on the driver itself; it may not be installed if there is no Postgres."""
+    try:
+        from asyncpg import InterfaceError, InternalClientError, PostgresError
+    except ModuleNotFoundError:
+        return ()
+    return InterfaceError, InternalClientError, PostgresError
 
 
 def is_locked(error: BaseException | None) -> bool:

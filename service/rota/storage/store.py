@@ -289,3 +289,10 @@ class SqlStore:
             transaction = self._connections.reading(isolated=isolated)
             async with asyncio.timeout(timeout_s or self._read_timeout_s), transaction as connection:
                 yield connection
+
+
+async def open_store(url: str, shard_count: int) -> SqlStore:
+    """A store that is open; `StoreRefused` where its schema or `shard_count` does not fit, or it is in use."""
+    store = SqlStore(url)
+    await store.open(shard_count)
+    return store

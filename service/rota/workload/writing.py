@@ -11,9 +11,9 @@ from itertools import islice
 
 from rota.group.rows import RowChanges, ShardImage
 from rota.replica.ports import ShardBatch, StoreRefused
-from rota.storage import SqlStore, upgrade
 from rota.storage.engine import asyncpg_connect
-from rota.storage.migrate import transaction
+from rota.storage.migrate import transaction, upgrade
+from rota.storage.store import SqlStore
 from rota.storage.urls import PostgresLocation, SqliteLocation, parse_store_url
 from rota.workload.shard import JournalRow
 

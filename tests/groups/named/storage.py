@@ -11,8 +11,9 @@ from sqlalchemy.exc import DBAPIError
 from rota.fencing import transactions
 from rota.runtime import coordinator, waiting
 from rota.runtime.host import ShardHost
-from rota.storage import SqlStore, append, gate, prune_plan, pruning
+from rota.storage import append, gate, prune_plan, pruning
 from rota.storage.engine import driver_of
+from rota.storage.store import SqlStore
 from tests.groups.planting import Patch, Plants
 
 PLANTS = Plants()

@@ -17,7 +17,7 @@ from rota.server.access.issuers import IssuedTokens, ReviewBudget
 from rota.server.access.tokens import Tokens
 from rota.server.http_server import CannotListen
 from rota.server.settings import Settings
-from rota.storage import SqlStore
+from rota.storage.store import SqlStore
 
 COUNT_EVERY_S = 2.0
 
