@@ -172,13 +172,15 @@ class Server:
         try:
             yield
         except httpx.TransportError as error:
-            from rota.client.errors import UnreachableKind
-            from rota.client.transports.causes import cause_of
-
-            cause = cause_of(error, self.url, int(_TIMEOUT_S * 1000))
             message = f"no server answers at {self.url} ({str(error) or type(error).__name__}); `rota serve` starts one"
-            if cause.kind in (UnreachableKind.TLS, UnreachableKind.FOREIGN_ANSWER):  # Something answers there.
-                message = cause.detail
+            if isinstance(error, httpx.RemoteProtocolError) or split_address(self.url).scheme == "https":
+                # Another program may answer there. The SDK has the words for it, and takes 0.1 s to import.
+                from rota.client.errors import UnreachableKind
+                from rota.client.transports.causes import cause_of
+
+                cause = cause_of(error, self.url, int(_TIMEOUT_S * 1000))
+                if cause.kind in (UnreachableKind.TLS, UnreachableKind.FOREIGN_ANSWER):
+                    message = cause.detail
             raise CommandFailed(message, Exit.UNAVAILABLE) from error
         except httpx.RequestError as error:
             # An answer in an encoding that it does not have, or redirects without end.

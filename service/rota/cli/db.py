@@ -10,7 +10,7 @@ import typer
 
 from rota.cli import copies
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.options import OutputFormat, Store, shared, store_url
+from rota.cli.options import OutputFormat, Store, a_number, shared, store_url
 from rota.cli.output import Output, print_item, print_notice
 from rota.protocol.defaults import STORE_WAIT_MS
 from rota.protocol.ids import NO_SHARD
@@ -55,8 +55,9 @@ def check(context: typer.Context, store: Store = None, output: OutputFormat = No
 @app.command()
 def wait(
     store: Store = None,
-    timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Maximum time to wait.")] = STORE_WAIT_MS
-    / 1000,
+    timeout: Annotated[
+        float, typer.Option(min=0, callback=a_number, metavar="SECONDS", help="Maximum time to wait.")
+    ] = STORE_WAIT_MS / 1000,
 ) -> None:
     """Wait until another process has upgraded the store to this release, then end with 0; with 69 after the timeout.
 

@@ -28,7 +28,7 @@ from rota.cli.members import (
     config_offset_of,
     run_member,
 )
-from rota.cli.options import Namespace, Url, shared, usage
+from rota.cli.options import Namespace, Url, a_number, shared, usage
 from rota.cli.times import milliseconds
 from rota.protocol.defaults import RETURN_DELAY_MS, SESSION_TIMEOUT_MS, STOP_DRAIN_MS
 
@@ -75,6 +75,7 @@ Wait = Annotated[
         "--wait",
         min=0,
         max=LONGEST_MS / 1000,
+        callback=a_number,
         metavar="SECONDS",
         help="Exit with 75 if nothing is granted within this time; default: wait forever.",
         show_default=False,

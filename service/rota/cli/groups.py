@@ -17,7 +17,7 @@ from rota.cli.completion import complete_member, complete_member_id
 from rota.cli.consent import Yes, confirm
 from rota.cli.exits import CommandFailed, Exit, exit_for
 from rota.cli.lists import AllNamespaces, Limit, Listing, Sort, Watch
-from rota.cli.options import Group, Member, Namespace, OutputFormat, Url, shared
+from rota.cli.options import Group, Member, Namespace, OutputFormat, Url, a_number, shared
 from rota.cli.output import Output, as_line, print_item, print_notice
 from rota.cli.tables import print_table
 from rota.cli.times import ago, milliseconds, since_ms, until
@@ -353,7 +353,10 @@ def drain_member(
     member_id: Member,
     max_leaving: Annotated[int, typer.Option("--max-leaving", min=1, help="So many may leave at once.")] = 1,
     wait: Annotated[
-        float, typer.Option("--wait", min=0, metavar="SECONDS", help="Ask again for so long; then end with 69.")
+        float,
+        typer.Option(
+            "--wait", min=0, callback=a_number, metavar="SECONDS", help="Ask again for so long; then end with 69."
+        ),
     ] = 0,
     reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the journal.")] = "",
     url: Url = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import isnan
 from typing import Annotated
 
 import typer
@@ -82,6 +83,13 @@ def store_url(given: str | None) -> str:
     from rota.storage.urls import default_store_url
 
     return default_store_url()
+
+
+def a_number(value: float | None) -> float | None:
+    """Refuse NaN, which is within all bounds."""
+    if value is not None and isnan(value):
+        raise typer.BadParameter("'nan' is no number.")
+    return value
 
 
 @contextmanager

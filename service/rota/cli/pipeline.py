@@ -9,7 +9,7 @@ import typer
 
 from rota.cli import pipeline_steps as steps
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.options import OutputFormat, Store, shared, store_url
+from rota.cli.options import OutputFormat, Store, a_number, shared, store_url
 from rota.cli.output import print_items, print_notice
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ Decode = Annotated[
     ),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the report.", file_okay=False)]
-Days = Annotated[float, typer.Option(min=0.01, help="Days that the report covers.")]
+Days = Annotated[float, typer.Option(min=0.01, callback=a_number, help="Days that the report covers.")]
 Format = Annotated[str, typer.Option("--format", help="Format of new tables: delta, or parquet for plain files.")]
 Reader = Annotated[
     str, typer.Option(help="Name among the journal's readers: pruning waits for it. Empty registers none.")
@@ -94,9 +94,14 @@ def ingest(
     follow: Annotated[
         bool, typer.Option("--follow/--once", help="Keep running, and keep the facts up to date.")
     ] = False,
-    every_s: Annotated[float, typer.Option("--every", min=0.1, help="With --follow: seconds between two reads.")] = 5.0,
+    every_s: Annotated[
+        float, typer.Option("--every", min=0.1, callback=a_number, help="With --follow: seconds between two reads.")
+    ] = 5.0,
     refresh_every_s: Annotated[
-        float, typer.Option("--refresh-every", min=0.1, help="With --follow: seconds between two refreshes.")
+        float,
+        typer.Option(
+            "--refresh-every", min=0.1, callback=a_number, help="With --follow: seconds between two refreshes."
+        ),
     ] = 60.0,
     compact_every_s: Annotated[
         float, typer.Option("--compact-every", min=0, help="With --follow: seconds between two compactions; 0: none.")

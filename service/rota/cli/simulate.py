@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rota.cli.options import a_number
 from rota.cli.output import print_notice
 
 app = typer.Typer(no_args_is_help=True, help="Generate synthetic journals for testing.")
@@ -24,7 +25,7 @@ def journal(
     ],
     groups: Annotated[int, typer.Option(min=1, help="Number of groups in the fleet.")] = 50,
     days: Annotated[
-        float, typer.Option(min=0.01, max=36_500, help="Length of the history in days; it ends now.")
+        float, typer.Option(min=0.01, max=36_500, callback=a_number, help="Length of the history in days; it ends now.")
     ] = 1.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same fleet and the same faults.")] = 1,
     shards: Annotated[int, typer.Option(min=1, max=1024, help="Number of shards of the store.")] = 64,

@@ -8,14 +8,16 @@ from typing import Annotated
 import typer
 
 from rota.cli.lists import AllNamespaces
-from rota.cli.options import Namespace, OutputFormat, Url, shared
+from rota.cli.options import Namespace, OutputFormat, Url, a_number, shared
 from rota.cli.output import print_items
 
 
 def top(
     context: typer.Context,
     count: Annotated[int, typer.Option("--rows", "-n", min=1, max=200, help="How many groups to show.")] = 20,
-    interval: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Seconds between two refreshes.")] = 1.0,
+    interval: Annotated[
+        float, typer.Option(min=0.1, callback=a_number, metavar="SECONDS", help="Seconds between two refreshes.")
+    ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print once and exit; the default without a terminal.")] = False,
     all_namespaces: AllNamespaces = False,
     url: Url = None,
