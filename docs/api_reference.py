@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rota.protocol.messages import Request
 
@@ -26,7 +25,7 @@ def dump_openapi() -> str:
 
 
 def http_rows() -> dict[str, list[Row]]:
-    """Method and path, summary, the action that rules must allow, and the statuses, by tag."""
+    """Method and path, summary, and the action that rules must allow, by tag."""
     from rota.protocol.calls import CALLS
 
     rights = {(call.method, call.path): f"`{call.need.action}`" for call in CALLS.values()}
@@ -34,8 +33,8 @@ def http_rows() -> dict[str, list[Row]]:
     rows: dict[str, list[Row]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            asked = rights.get((method.upper(), path), "who may") if operation["security"] else "anybody"
-            row = (f"`{method.upper()} {path}`", operation["summary"], asked, _statuses(operation))
+            asked = rights.get((method.upper(), path), "credentials") if operation["security"] else "nothing"
+            row = (f"`{method.upper()} {path}`", operation["summary"], asked)
             rows.setdefault(operation["tags"][0], []).append(row)
     return rows
 
@@ -57,7 +56,3 @@ def grpc_rows() -> Iterator[tuple[str, list[Row]]]:
 def _rpc(comment: str, name: str, streamed: str, request: str, streams: str, response: str) -> Row:
     text = " ".join(line.strip().removeprefix("//").strip() for line in comment.splitlines())
     return (f"`{name}`", text, f"{streamed}`{request}`", f"{streams}`{response}`")
-
-
-def _statuses(operation: dict[str, Any]) -> str:
-    return " ".join(sorted(operation["responses"]))

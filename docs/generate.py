@@ -291,14 +291,14 @@ def http() -> str:
     tables = (
         part
         for tag, rows in http_rows().items()
-        for part in (f"## {tag.capitalize()}", table(("route", "what it does", "for", "statuses"), rows))
+        for part in (f"## {tag.capitalize()}", table(("route", "what it does", "needs"), rows))
     )
     opening = (
         "Bodies and answers are JSON; bytes are base64, times end with `_ms`. Refusals are problem documents whose "
         "`code` is one of the [errors](errors.md). Every answer carries `revision` and `epoch`. A server describes "
-        "itself at `/docs` and `/openapi.json`; the document for the default limits is `docs/reference/openapi.json`. "
-        "Where a server has [rules](../how-to/security.md), a caller shows a token or a certificate, as the document's "
-        "security schemes say; what is for anybody asks for neither."
+        "all fields and statuses at `/docs` and `/openapi.json` (with the default limits: "
+        "`docs/reference/openapi.json`). With [rules](../how-to/security.md), a caller shows a token or a certificate; "
+        "*needs* is the action that a rule must allow."
     )
     join = JoinGroup(
         "default", "indexers", "worker", (Protocol("range", b"documents"),), 10_000, 60_000, wait_ms=30_000
