@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rota.group.journal import decode_entry, encode_entry
-from rota.group.result import Result, Timer
 from rota.group.shard import Shard
+from rota.group.state import Result, Timer
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits

@@ -15,7 +15,7 @@ import pytest
 from rota.console import desk, group
 from rota.console.browsing import PAGE_HEADERS
 from rota.console.rendering import MOST_NAMED, STATES, static_file
-from rota.group import health
+from rota.group import describe
 from rota.server.bootstrap import open_services
 from rota.server.settings import Address, Settings
 from tests.console.conftest import HOST, Site
@@ -32,7 +32,7 @@ SHARE = json.dumps({"topics": {"documents": [0, 1, 2], "audit": [7]}}).encode()
 async def test_the_overview_counts_groups_and_names_those_in_trouble(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "STUCK_MS", -1)
+    monkeypatch.setattr(describe, "STUCK_MS", -1)
     member_id = await site.stable("calm")
     await site.stable("busy")
     await site.join("busy", wait_ms=0)

@@ -29,7 +29,7 @@ from rota.client.holding import Holding
 from rota.client.stop_deadline import Step, StopDeadline
 from rota.client.transports import http_answers
 from rota.client.worker_pool import WorkerPool
-from rota.group import assignment, join, quarantine, rebalance, shard, state, succession, suspects, sync
+from rota.group import assignment, join, maintenance, rebalance, shard, state, succession, sync
 from rota.membership import pace, requests
 from rota.membership.standing import Standing
 from rota.protocol.errors import ErrorCode
@@ -410,7 +410,7 @@ def a_holder_that_gave_a_unit_up_acquits_nothing(patch: Patch) -> None:
 
 @plant("the check", "quarantine", 52, 69)
 def more_units_than_may_be_are_quarantined(patch: Patch) -> None:
-    quarantine_due = suspects._quarantine_due
+    quarantine_due = assignment._quarantine_due
 
     def without_limit(result: Any, group: Any, last: Any) -> None:
         rule = group.quarantine
@@ -418,12 +418,12 @@ def more_units_than_may_be_are_quarantined(patch: Patch) -> None:
         quarantine_due(result, group, last)
         group.quarantine = replace(group.quarantine, max_units=rule.max_units)
 
-    patch(suspects, "_quarantine_due", without_limit)
+    patch(assignment, "_quarantine_due", without_limit)
 
 
 @plant("the check", "unrest", 454, 1059)
 def a_released_unit_gets_no_holder(patch: Patch) -> None:
-    patch(quarantine, "start_rebalance", lambda *_: None)
+    patch(maintenance, "start_rebalance", lambda *_: None)
 
 
 @plant("the check", "two-active", 346, 460)

@@ -14,8 +14,8 @@ from math import ceil
 from statistics import pstdev
 from typing import NamedTuple
 
-from rota.group.gaps import class_end_ms
 from rota.group.journal import decode_entry
+from rota.group.records import class_end_ms
 from rota.group.shard import Shard
 from rota.pipeline.events import Line
 from rota.protocol.limits import Limits

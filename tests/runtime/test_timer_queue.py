@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from rota.group.result import Timer, TimerKind
+from rota.group.state import Timer, TimerKind
 from rota.runtime.clock import BATCH, SPAN_MS, STALL_MS, Clock, SystemClock, TimerQueue
 
 

@@ -7,22 +7,7 @@ from typing import Any
 
 from msgspec import structs
 
-from rota.group import (
-    apply,
-    expiry,
-    fence,
-    heartbeat,
-    join,
-    leave,
-    offsets,
-    rebalance,
-    sessions,
-    shard,
-    shard_state,
-    state,
-    sync,
-)
-from rota.group.membership_checks import check_member
+from rota.group import describe, join, offsets, rebalance, sessions, shard, shard_state, state, sync
 from rota.group.records import (
     AssignmentSynced,
     GenerationCompleted,
@@ -30,11 +15,11 @@ from rota.group.records import (
     MemberLeft,
     MemberRemoved,
     OffsetsCommitted,
+    Trigger,
 )
-from rota.group.result import Result
 from rota.group.rows import RowChanges
-from rota.group.state import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE
-from rota.group.trigger import Trigger
+from rota.group.sessions import check_member
+from rota.group.state import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, Result
 from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import FenceReply, SyncGroup
@@ -61,19 +46,19 @@ def void_pending_id_does_not_end_the_join_phase(patch: Patch) -> None:
         if group.pending.get(timer.member_id) == timer.at_ms:
             del group.pending[timer.member_id]
 
-    patch(expiry, "_on_pending_timer", on_pending_timer)
+    patch(shard, "on_pending_timer", on_pending_timer)
 
 
 @mutant
 def leave_does_not_end_the_join_phase(patch: Patch) -> None:
     """L3 (A7): the phase waits for its timeout after the last member that had not joined has left."""
-    original = leave._after_departure
+    original = rebalance._after_departure
 
     def after_departure(result: Result, group: Any, limits: Any, gone: Any, *, by_admin: bool) -> None:
         if group.state is not PREPARING_REBALANCE:
             original(result, group, limits, gone, by_admin=by_admin)
 
-    patch(leave, "_after_departure", after_departure)
+    patch(rebalance, "_after_departure", after_departure)
 
 
 @mutant
@@ -97,7 +82,7 @@ def static_members_go_at_the_rebalance_timeout(patch: Patch) -> None:
         for member in [member for member in group.members.values() if not member.joined]:
             rebalance.drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
             why = "did not rejoin within the rebalance timeout"
-            apply.record(
+            state.record(
                 result,
                 group,
                 MemberExpired(member.member_id, member.image.group_instance_id, why, Cause.MEMBER_EXPIRED),
@@ -121,7 +106,7 @@ def each_rebalance_has_the_cause_of_a_join(patch: Patch) -> None:
     def replace_departed(result: Result, group: Any, limits: Any, trigger: Trigger) -> None:
         original(result, group, limits, trigger._replace(cause=Cause.MEMBER_JOINED))
 
-    patch(leave, "replace_departed", replace_departed)
+    patch(rebalance, "replace_departed", replace_departed)
 
 
 @mutant
@@ -144,11 +129,11 @@ def departure_while_the_assignment_is_awaited_is_not_settled(patch: Patch) -> No
 
     def gone(group: Any, record: Any, at_ms: int) -> None:
         settled = group.settled
-        apply._member_gone(group, record, at_ms)
+        state._member_gone(group, record, at_ms)
         if group.state is COMPLETING_REBALANCE:
             group.settled = settled
 
-    patch(apply, "_APPLY", {**apply._APPLY, MemberLeft: gone, MemberExpired: gone, MemberRemoved: gone})
+    patch(state, "_APPLY", {**state._APPLY, MemberLeft: gone, MemberExpired: gone, MemberRemoved: gone})
 
 
 @mutant
@@ -167,11 +152,11 @@ def repeated_resync_opens_a_generation(patch: Patch) -> None:
         if any(given.get(member.member_id, b"") != member.assignment for member in group.members.values()):
             original(result, group, leader, request, call, limits)
             return
-        apply.record(
+        state.record(
             result, group, sync._synced(group, request, given, group.generation_id + 1, resync=True, reason="")
         )
         result.reply(call, sync.sync_reply(group, leader))
-        heartbeat.release_heartbeats(result, group)
+        sessions.release_heartbeats(result, group)
 
     patch(sync, "_resync", resync)
 
@@ -226,7 +211,7 @@ def the_retention_of_a_commit_is_ignored(patch: Patch) -> None:
 @mutant
 def an_offset_keeps_the_retention_of_an_earlier_commit(patch: Patch) -> None:
     """S10, S14: a commit that names no retention leaves the former one in force, so the offset expires too early."""
-    original = apply._APPLY[OffsetsCommitted]
+    original = state._APPLY[OffsetsCommitted]
 
     def offsets_committed(group: Any, record: Any, at_ms: int) -> None:
         former = dict(group.offsets)
@@ -236,7 +221,7 @@ def an_offset_keeps_the_retention_of_an_earlier_commit(patch: Patch) -> None:
             if item.expires_at_ms is None and key in former:
                 group.offsets[key] = group.offsets[key]._replace(expires_at_ms=former[key].expires_at_ms)
 
-    patch(apply, "_APPLY", {**apply._APPLY, OffsetsCommitted: offsets_committed})
+    patch(state, "_APPLY", {**state._APPLY, OffsetsCommitted: offsets_committed})
 
 
 @mutant
@@ -297,7 +282,7 @@ def commit_does_not_renew_the_session(patch: Patch) -> None:
 @mutant
 def heartbeat_of_an_older_generation_is_accepted(patch: Patch) -> None:
     """S15 (A8): a member that has missed a join phase is not asked to join."""
-    original = heartbeat.heartbeat
+    original = sessions.heartbeat
 
     def beat(result: Result, group: Any, request: Any, call: int) -> None:
         known = check_member(group, request.member_id, request.group_instance_id, "") is ErrorCode.NONE
@@ -354,8 +339,8 @@ def assignment_not_persisted(patch: Patch) -> None:
         original(group, record, at_ms)
         group.dirty_members.clear()
 
-    original = apply._APPLY[AssignmentSynced]
-    patch(apply, "_APPLY", {**apply._APPLY, AssignmentSynced: synced})
+    original = state._APPLY[AssignmentSynced]
+    patch(state, "_APPLY", {**state._APPLY, AssignmentSynced: synced})
 
 
 @mutant
@@ -427,7 +412,7 @@ def parked_reply_dropped(patch: Patch) -> None:
 @mutant
 def answered_twice(patch: Patch) -> None:
     """L6: a parked heartbeat is released and kept."""
-    original = heartbeat.release_heartbeats
+    original = sessions.release_heartbeats
 
     def release(result: Result, group: Any) -> None:
         kept = {member: member.heartbeat_call for member in group.members.values()}
@@ -445,9 +430,9 @@ def leave_not_durable(patch: Patch) -> None:
     def dismiss(result: Result, group: Any, member_id: str, reason: str, *, by_admin: bool) -> None:
         member = group.members[member_id]
         rebalance.drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
-        apply.apply(group, MemberLeft(member_id, member.image.group_instance_id, reason), result.now_ms)
+        state.apply(group, MemberLeft(member_id, member.image.group_instance_id, reason), result.now_ms)
 
-    patch(leave, "_dismiss", dismiss)
+    patch(rebalance, "_dismiss", dismiss)
 
 
 @mutant
@@ -512,7 +497,7 @@ def newcomer_passes_the_fence(patch: Patch) -> None:
         joined = group is not None and request.member_id in group.members
         return FenceReply(generation_id=group.generation_id, is_member=True) if joined else reply
 
-    original = fence.verify_fence
+    original = describe.verify_fence
     patch(shard, "verify_fence", verify)
 
 
@@ -536,7 +521,7 @@ def failover_shortens_sessions(patch: Patch) -> None:
 @mutant
 def heartbeat_in_join_phase_does_not_renew(patch: Patch) -> None:
     """L1: a heartbeat that is answered REBALANCE_IN_PROGRESS does not count as life."""
-    original = heartbeat.heartbeat
+    original = sessions.heartbeat
 
     def beat(result: Result, group: Any, request: Any, call: int) -> None:
         member = group.members.get(request.member_id)
@@ -560,4 +545,4 @@ def session_timer_not_rearmed(patch: Patch) -> None:
             return None
         return member
 
-    patch(expiry, "member_to_expire", member_to_expire)
+    patch(rebalance, "member_to_expire", member_to_expire)

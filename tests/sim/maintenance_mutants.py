@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rota.group import drain, expiry, freeze, invariants, join, leave, rebalance, shard, state, succession, sync
+from rota.group import join, maintenance, rebalance, shard, state, succession, sync
+from rota.testing import invariants
 from rota.types import leader
 from tests.sim.registry import Patch, mutant
 
@@ -75,8 +76,7 @@ def a_departure_waits_for_the_end_of_a_freeze(patch: Patch) -> None:
         if not group.is_frozen(result.now_ms):
             original(result, group, *arguments)
 
-    for module in (leave, expiry):
-        patch(module, "replace_departed", replace_departed)
+    patch(rebalance, "replace_departed", replace_departed)
 
 
 @mutant
@@ -88,13 +88,13 @@ def a_freeze_does_not_end(patch: Patch) -> None:
 @mutant
 def held_back_changes_are_forgotten(patch: Patch) -> None:
     """L7: a leader that was held back is not called for again at the end of the freeze."""
-    original = freeze._thaw
+    original = maintenance._thaw
 
     def thaw(result: Any, group: Any, limits: Any) -> None:
         group.held_back = None
         original(result, group, limits)
 
-    patch(freeze, "_thaw", thaw)
+    patch(maintenance, "_thaw", thaw)
 
 
 @mutant
@@ -109,11 +109,11 @@ def a_freeze_outlives_its_time_at_a_new_owner(patch: Patch) -> None:
 @mutant
 def a_member_may_leave_at_any_time(patch: Patch) -> None:
     """S25: permissions are granted while the group rebalances, and while it is frozen."""
-    patch(drain, "_refusal", lambda *_: "")
+    patch(maintenance, "_drain_refusal", lambda *_: "")
 
 
 @mutant
 def permissions_are_not_counted(patch: Patch) -> None:
     """S25: more members leave at once than the evictor allows."""
-    original = drain._refusal
-    patch(drain, "_refusal", lambda group, _others, *rest: original(group, (), *rest))
+    original = maintenance._drain_refusal
+    patch(maintenance, "_drain_refusal", lambda group, _others, *rest: original(group, (), *rest))

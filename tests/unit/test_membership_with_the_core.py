@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rota.group.result import Result
 from rota.group.shard import Shard
+from rota.group.state import Result
 from rota.membership import (
     Assigned,
     Event,

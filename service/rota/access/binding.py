@@ -1,6 +1,6 @@
 """Members are tied to their callers: to the caller that joined, and to the calling pod by its token.
 
-A member belongs to the caller that joined. The shard's owner compares (`group/membership_checks.py: check_caller`),
+A member belongs to the caller that joined. The shard's owner compares (`group/sessions.py: check_caller`),
 because it knows each member's caller. The guard of the replica that was called names the caller, and knows whether it
 is an administrator of the group (ADR 43).
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from rota.group.apply import record
-from rota.group.membership_checks import check_generation, is_in_generation, report_fenced, why
-from rota.group.quarantine import release_units
+from rota.group.maintenance import release_units
 from rota.group.records import IN_USERS_TRANSACTION, CommittedOffset, OffsetsCommitted, OffsetsDeleted
-from rota.group.result import Result
 from rota.group.rows import OffsetRow, SideCommit
-from rota.group.sessions import renew_session
-from rota.group.state import COMPLETING_REBALANCE, EMPTY, STABLE, Group
+from rota.group.sessions import check_generation, is_in_generation, renew_session, report_fenced, why
+from rota.group.state import COMPLETING_REBALANCE, EMPTY, STABLE, Group, Result, record
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (

@@ -1,4 +1,6 @@
-"""The join phase: starting it, its timers, completing it, and electing a leader.
+"""Rebalances: members that leave or expire, and the join phase, its timers and its end.
+
+A member that leaves or expires starts one, unless standbys take over; a join does (`join.py`).
 
 Where the leader of a Stable group is gone and the other members hold nothing (type `leader`), there is nothing to wait
 for: the coordinator has their metadata, and they have nothing to give up. It takes them along into the next generation.
@@ -11,19 +13,38 @@ Kafka has none of this.
 
 from __future__ import annotations
 
-from rota.group.apply import record
-from rota.group.assignment import begin_assigning, promote_standbys, record_assignment, server_side_of
-from rota.group.heartbeat import release_heartbeats
+from rota.group.assignment import (
+    begin_assigning,
+    clear_survived,
+    judge_falls,
+    note_fall,
+    promote_standbys,
+    record_assignment,
+    server_side_of,
+)
 from rota.group.records import (
     GenerationCompleted,
     GenerationRaised,
     GroupEmptied,
     LeaderChanged,
     MemberExpired,
+    MemberLeft,
+    MemberRemoved,
     RebalanceStarted,
+    Trigger,
+    trigger_of,
 )
-from rota.group.result import Result, TimerKind
-from rota.group.sessions import start_session, start_sessions
+from rota.group.sessions import (
+    check_caller,
+    check_member,
+    member_to_expire,
+    release_heartbeats,
+    report_fenced,
+    report_gaps,
+    session_is_over,
+    start_session,
+    start_sessions,
+)
 from rota.group.state import (
     COMPLETING_REBALANCE,
     EMPTY,
@@ -31,7 +52,11 @@ from rota.group.state import (
     STABLE,
     Group,
     Member,
+    Result,
     StepsDown,
+    Timer,
+    TimerKind,
+    record,
 )
 from rota.group.succession import (
     Preemption,
@@ -42,12 +67,24 @@ from rota.group.succession import (
     lacks_only_a_leader,
     watch_candidates,
 )
-from rota.group.suspects import judge_falls
-from rota.group.trigger import Trigger, trigger_of
 from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import HeartbeatReply, JoinedMember, JoinReply, RebalanceGroup, RebalanceReply, SyncReply
+from rota.protocol.messages import (
+    HeartbeatReply,
+    JoinedMember,
+    JoinReply,
+    LeaveGroup,
+    LeaveReply,
+    LeavingMember,
+    LeftMember,
+    RebalanceGroup,
+    RebalanceReply,
+    SyncReply,
+)
+
+# --- join phases ----------------------------------------------------------------------------------
+
 
 REBALANCE_IN_PROGRESS = ErrorCode.REBALANCE_IN_PROGRESS
 LEADERLESS_WAIT_MS = 100
@@ -384,3 +421,162 @@ def _answer_joins(result: Result, group: Group) -> None:
             result.reply(member.join_call, join_reply(group, member, is_served=is_served))
             member.join_call = None
     start_sessions(result, group, [member for member in group.members.values() if member.taken_along_from is None])
+
+
+# --- leaves and removals (protocol.md §3) ---------------------------------------------------------
+
+
+def leave_group(result: Result, group: Group, request: LeaveGroup, call: int, limits: Limits) -> None:
+    """Remove the members, answer with an error for ids that are none, then have the others rebalance, once."""
+    members_before = len(group.members)
+    pending_before = len(group.pending)
+    by_admin, subject = request.by_admin, request.subject
+    answers = tuple(_leave(result, group, member, by_admin=by_admin, subject=subject) for member in request.members)
+    left = [each for each, a in zip(request.members, answers, strict=True) if a.error is ErrorCode.NONE]
+    if len(group.members) < members_before:
+        _after_departure(result, group, limits, left, by_admin=request.by_admin)
+    elif len(group.pending) < pending_before:
+        # A pending id was never in the generation: its going only ends the wait for it (§9).
+        maybe_complete_join(result, group)
+    result.reply(call, LeaveReply(members=answers))
+
+
+def _leave(result: Result, group: Group, leaving: LeavingMember, *, by_admin: bool, subject: str) -> LeftMember:
+    member_id, instance_id = leaving.member_id, leaving.group_instance_id
+    if not member_id and instance_id is not None:
+        current = group.static_members.get(instance_id)
+        error = check_caller(group.members[current], subject) if current else ErrorCode.UNKNOWN_MEMBER_ID
+    elif member_id in group.pending and instance_id is None:
+        del group.pending[member_id]
+        return LeftMember(member_id, instance_id, ErrorCode.NONE)
+    else:
+        current = member_id
+        error = check_member(group, member_id, instance_id, subject)
+        report_fenced(result, group, "leave", error, member_id, instance_id, -1)
+    if error is ErrorCode.NONE and leaving.silent_for_ms is not None:
+        assert current is not None
+        error = _check_silent(group.members[current], result.now_ms - leaving.silent_for_ms)
+    if error is ErrorCode.NONE:
+        assert current is not None
+        _dismiss(result, group, current, leaving, by_admin=by_admin)
+    return LeftMember(member_id, instance_id, error)
+
+
+def _check_silent(member: Member, since_ms: int) -> ErrorCode:
+    """Its last heartbeat renewed the session; with a parked call it waits for an answer, and so is alive."""
+    if member.session_deadline_ms is None or member.heartbeat_call is not None:
+        return ErrorCode.INVALID_REQUEST
+    seen_ms = member.session_deadline_ms - member.image.session_timeout_ms
+    return ErrorCode.INVALID_REQUEST if seen_ms > since_ms else ErrorCode.NONE
+
+
+def _dismiss(result: Result, group: Group, member_id: str, leaving: LeavingMember, *, by_admin: bool) -> None:
+    member = group.members[member_id]
+    drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
+    report_gaps(result, group, (member,))
+    cause = _cause(leaving, by_admin=by_admin)
+    if not by_admin:
+        _note_end(result, group, member, leaving)
+    departure = MemberRemoved if by_admin else MemberLeft
+    record(result, group, departure(member_id, member.image.group_instance_id, leaving.reason, cause))
+
+
+def _note_end(result: Result, group: Group, member: Member, leaving: LeavingMember) -> None:
+    """What the member's end says of its units: its work on one failed, its connection is lost, or it left in order."""
+    if leaving.failed_unit:
+        note_fall(result, group, member, Cause.UNIT_FAILED, leaving.reason, leaving.failed_unit)
+    elif leaving.silent_for_ms is not None:
+        note_fall(result, group, member, Cause.MEMBER_LEFT, leaving.reason)
+    else:
+        clear_survived(result, group, member)
+
+
+def _cause(leaving: LeavingMember, *, by_admin: bool) -> Cause:
+    if by_admin:
+        return Cause.MEMBER_REMOVED
+    return Cause.UNIT_FAILED if leaving.failed_unit else Cause.MEMBER_LEFT
+
+
+def _after_departure(
+    result: Result, group: Group, limits: Limits, left: list[LeavingMember], *, by_admin: bool
+) -> None:
+    gone, failed_unit = [each.member_id or each.group_instance_id or "" for each in left], left[0].failed_unit
+    verb = "was removed" if by_admin else f"left: its work on {failed_unit} failed" if failed_unit else "left"
+    reason = f"{', '.join(gone[:3])}{' and others' if len(gone) > 3 else ''} {verb}"
+    trigger = Trigger(_cause(left[0], by_admin=by_admin), reason, gone[0] if len(gone) == 1 else "")
+    if group.state is PREPARING_REBALANCE:
+        maybe_complete_join(result, group)
+    elif group.members:
+        replace_departed(result, group, limits, trigger)
+    else:
+        assert group.state is not EMPTY
+        empty_group(result, group, trigger)
+
+
+# --- the end of a member's time (protocol.md §5) --------------------------------------------------
+
+
+def removes_members(group: Group, timer: Timer, now_ms: int) -> bool:
+    """Would this timer remove members now because they are silent? Then the owner first reads what has arrived."""
+    match timer.kind:
+        case TimerKind.SESSION:
+            return session_is_over(group, timer, now_ms)
+        case TimerKind.JOIN:
+            return group.join_deadline_ms == timer.at_ms and not group.all_joined()
+        case TimerKind.SYNC:
+            return group.sync_deadline_ms == timer.at_ms
+        case _:
+            return False
+
+
+def on_session_timer(result: Result, group: Group, timer: Timer, limits: Limits) -> None:
+    """Expire the member, unless it has shown since that it lives."""
+    member = member_to_expire(result, group, timer)
+    if member is None:
+        return
+    member_id, instance_id = member.member_id, member.image.group_instance_id
+    silent = f"no heartbeat within its session timeout of {member.image.session_timeout_ms} ms"
+    drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
+    report_gaps(result, group, (member,))
+    note_fall(result, group, member, Cause.MEMBER_EXPIRED, silent)
+    gone = MemberExpired(member_id, instance_id, silent, Cause.MEMBER_EXPIRED)
+    record(result, group, gone)
+    _after_expiry(result, group, limits, trigger_of(gone))
+
+
+def _after_expiry(result: Result, group: Group, limits: Limits, trigger: Trigger) -> None:
+    """Unlike a leave, an expiry may end the initial delay early: so does Kafka."""
+    if group.state is PREPARING_REBALANCE:
+        if group.all_joined():
+            complete_join(result, group)
+    elif group.members:
+        replace_departed(result, group, limits, trigger)
+    else:
+        empty_group(result, group, trigger)
+
+
+def on_pending_timer(result: Result, group: Group, timer: Timer) -> None:
+    """No member has joined by this id."""
+    if group.pending.get(timer.member_id) != timer.at_ms:
+        return
+    del group.pending[timer.member_id]
+    if group.state is PREPARING_REBALANCE and group.all_joined():
+        complete_join(result, group)
+
+
+def on_sync_timer(result: Result, group: Group, timer: Timer, limits: Limits) -> None:
+    """The rebalance timeout after the join phase ran out: members that have not synced are removed, static or not."""
+    if group.sync_deadline_ms != timer.at_ms:
+        return
+    group.sync_deadline_ms = None
+    late = list(group.pending_sync)
+    for member_id in late:
+        member = group.members[member_id]
+        drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
+        why, instance_id = "did not sync within the rebalance timeout", member.image.group_instance_id
+        record(result, group, MemberExpired(member_id, instance_id, why, Cause.SYNC_TIMEOUT))
+    if not late:
+        return
+    reason = f"{len(late)} of the members did not sync within the rebalance timeout"
+    by = late[0] if len(late) == 1 else ""
+    _after_expiry(result, group, limits, Trigger(Cause.SYNC_TIMEOUT, reason, by))

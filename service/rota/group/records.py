@@ -1,4 +1,4 @@
-"""Facts, as the core decides them and the journal keeps them. `apply.py` folds them into a group.
+"""Facts, as the core decides them and the journal keeps them. `state.py` folds them into a group.
 
 `kind` is the journal's name for a record (architecture.md §3). Fields hold what a reader of the journal
 needs to rebuild the state and to say why it changed; the journal line around it adds time, group and generation.
@@ -7,6 +7,7 @@ needs to rebuild the state and to say why it changed; the journal line around it
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 from rota.group.rows import MemberImage
@@ -202,7 +203,7 @@ class SessionStats:
     """How regularly heartbeats of members came; changes nothing by itself. Heartbeats have no lines of their own.
 
     For each member its id, client id and session timeout, since when its gaps were counted, the longest of them, and
-    how many fell into each class (`gaps.py`). What an owner has counted and not yet written is lost with it.
+    how many fell into each class (`records.py`). What an owner has counted and not yet written is lost with it.
     """
 
     kind: ClassVar[str] = "session_stats"
@@ -414,3 +415,94 @@ class Entry(NamedTuple):
     generation_id: int
     at_ms: int
     record: Record
+
+
+# --- triggers of rebalances -----------------------------------------------------------------------
+
+
+class Trigger(NamedTuple):
+    """`cause` is a code of `rota.protocol.causes`; `by` is the member that caused it, empty where no single one did."""
+
+    cause: str
+    reason: str
+    by: str = ""
+
+
+def trigger_of(gone: MemberGone) -> Trigger:
+    """The trigger of a group that is empty because its last member went as `gone` says."""
+    match gone:
+        case MemberExpired(member_id=member_id, reason=silent):
+            return Trigger(gone.cause, f"member {member_id} expired: {silent}", member_id)
+        case MemberLeft(member_id=member_id):
+            return Trigger(gone.cause, f"member {member_id} left", member_id)
+        case MemberRemoved(member_id=member_id):
+            return Trigger(gone.cause, f"member {member_id} was removed", member_id)
+
+
+# --- classes of gaps between two heartbeats -------------------------------------------------------
+
+
+CLASSES = 96
+"""The last one begins at about nine hours."""
+
+
+class GapCount:
+    """The gaps of one member since `since_ms`: how many by class. `sessions.renew_sessions` counts them.
+
+    Nearly all gaps of a member are of one class: a dictionary for that would take three times as much as all the rest.
+    """
+
+    __slots__ = ("_others", "in_a_row", "longest_ms", "number", "since_ms")
+
+    def __init__(self, since_ms: int, number: int) -> None:
+        """`number` is the class of the first gap, which is not counted yet."""
+        self.since_ms = since_ms
+        self.longest_ms = 0
+        self.number = number
+        """The class of the last gap."""
+        self.in_a_row = 0
+        """How many of that class came one after the other."""
+        self._others: dict[int, int] | None = None
+        """Those before them."""
+
+    def begin_row(self, number: int) -> None:
+        """Count a gap that is of another class than the last one."""
+        if self._others is None:
+            self._others = {}
+        self._others[self.number] = self._others.get(self.number, 0) + self.in_a_row
+        self.number, self.in_a_row = number, 1
+
+    @property
+    def classes(self) -> dict[int, int]:
+        """How many gaps there were of each class."""
+        classes = dict(self._others or {})
+        classes[self.number] = classes.get(self.number, 0) + self.in_a_row
+        return classes
+
+
+@lru_cache(maxsize=10_000)
+def gap_class(gap_ms: int) -> int:
+    """Which class a gap belongs to. Up to 3 ms each has its own; from there a class is a quarter of a doubling."""
+    if gap_ms < 4:
+        return max(0, gap_ms)
+    doublings = gap_ms.bit_length() - 3
+    return min(CLASSES - 1, 4 * doublings + (gap_ms >> doublings))
+
+
+def class_end_ms(number: int) -> int:
+    """The longest gap that the class holds."""
+    if number < 4:
+        return number
+    doublings, quarter = divmod(number, 4)
+    return ((quarter + 5) << (doublings - 1)) - 1
+
+
+def quantile_ms(classes: dict[int, int], share: float) -> int | None:
+    """A gap that `share` of all gaps do not exceed: the end of its class; None without gaps."""
+    wanted = sum(classes.values()) * share
+    seen = 0
+    for number in sorted(classes):
+        seen += classes[number]
+        if seen >= wanted and seen:
+            return class_end_ms(number)
+    return None

@@ -9,16 +9,19 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from rota.group.apply import record
 from rota.group.assignment import AssignmentJob, ask_for_assignment, assignment_job, is_current
-from rota.group.describe import describe_group, get_leader, list_groups
-from rota.group.drain import drain_member
-from rota.group.expiry import on_timer, removes_members
-from rota.group.fence import verify_fence
-from rota.group.freeze import freeze_group, refuse_newcomer, watch_freeze
-from rota.group.heartbeat import heartbeat, heartbeat_many, unpark_heartbeat
+from rota.group.describe import describe_group, get_leader, list_groups, snapshot_group, verify_fence
 from rota.group.join import check_join, join_group, pass_generations, reject_join, unpark_join
-from rota.group.leave import leave_group
+from rota.group.maintenance import (
+    drain_member,
+    freeze_group,
+    on_release_timer,
+    on_thaw_timer,
+    quarantine_group,
+    refuse_newcomer,
+    watch_freeze,
+    watch_quarantine,
+)
 from rota.group.offsets import (
     commit_offsets,
     delete_offsets,
@@ -27,8 +30,17 @@ from rota.group.offsets import (
     forget_topic,
     take_in,
 )
-from rota.group.quarantine import quarantine_group, watch_quarantine
-from rota.group.rebalance import force_rebalance, raise_generation
+from rota.group.rebalance import (
+    force_rebalance,
+    leave_group,
+    on_join_timer,
+    on_pending_timer,
+    on_preempt_timer,
+    on_session_timer,
+    on_sync_timer,
+    raise_generation,
+    removes_members,
+)
 from rota.group.records import (
     Administered,
     Entry,
@@ -36,16 +48,18 @@ from rota.group.records import (
     OffsetsDeleted,
     TopicChanged,
 )
-from rota.group.result import Result, Timer, TimerKind
 from rota.group.rows import ShardImage, SideCommit
 from rota.group.sessions import (
     MemberName,
     due_gaps,
     extend_session,
+    heartbeat,
+    heartbeat_many,
     last_seen,
     report_gaps,
     shorten_sessions,
     start_sessions,
+    unpark_heartbeat,
 )
 from rota.group.shard_state import ShardState, http_date
 from rota.group.state import (
@@ -56,6 +70,10 @@ from rota.group.state import (
     STABLE,
     Group,
     Member,
+    Result,
+    Timer,
+    TimerKind,
+    record,
 )
 from rota.group.succession import watch_candidates
 from rota.group.sync import finish_job, sync_group, unpark_sync
@@ -172,9 +190,26 @@ class Shard(ShardState):
         """A timer that an earlier result set has fired; stale ones do nothing."""
         result = Result(now_ms, self.seen)
         group = self.groups.get((timer.namespace, timer.group_id))
-        if group is not None:
-            on_timer(result, group, timer, self.limits)
-            self._note_dirty(result)
+        if group is None:
+            return result
+        match timer.kind:
+            case TimerKind.SESSION:
+                on_session_timer(result, group, timer, self.limits)
+            case TimerKind.JOIN:
+                on_join_timer(result, group, self.limits, timer.at_ms)
+            case TimerKind.SYNC:
+                on_sync_timer(result, group, timer, self.limits)
+            case TimerKind.PENDING:
+                on_pending_timer(result, group, timer)
+            case TimerKind.THAW:
+                on_thaw_timer(result, group, timer.at_ms, self.limits)
+            case TimerKind.RELEASE:
+                on_release_timer(result, group, self.limits)
+            case TimerKind.PREEMPT:
+                on_preempt_timer(result, group, timer.at_ms)
+            case TimerKind.ASSIGN:
+                pass  # The replica hands the assignment in, with `finish_job`.
+        self._note_dirty(result)
         return result
 
     def unpark(self, request: Request, call: int, now_ms: int, *, answer: bool) -> Result:

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from email.utils import formatdate
 
-from rota.group.apply import apply
 from rota.group.records import Administered, Entry, GroupDeleted, ShardAcquired, ShardReleased, TopicChanged
-from rota.group.result import Result
 from rota.group.rows import GroupRow, RowChanges, ShardImage, SideCommit, TopicRow, TopicsRevisionRow
-from rota.group.state import DEAD, STABLE, Group, GroupState
+from rota.group.state import DEAD, STABLE, Group, GroupState, Result, apply
 
 
 class ShardState:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rota.group.assignment import generation_of, server_side_of
-from rota.group.result import Result, TimerKind
-from rota.group.state import STABLE, Group, Member, Ranked
+from rota.group.state import STABLE, Group, Member, Ranked, Result, TimerKind
 from rota.protocol.fencing_token import fencing_token
 from rota.types import Generation, JoinedWith, Succession, server_side
 

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rota.group.apply import record
 from rota.group.assignment import (
     AssignmentJob,
     again_at_ms,
     ask_again,
+    clear_handed_over,
     describe_changes,
     describe_topic_changes,
     is_current,
+    leave_out,
     mark_synced,
     record_assignment,
     server_side_of,
     shares_of,
 )
-from rota.group.freeze import hold_back
-from rota.group.heartbeat import release_heartbeats
-from rota.group.membership_checks import check_generation, report_fenced, was_taken_along, why
-from rota.group.mismatch import sync_mismatch
+from rota.group.join import sync_mismatch
+from rota.group.maintenance import hold_back
 from rota.group.rebalance import REBALANCE_IN_PROGRESS, start_rebalance
-from rota.group.records import AssignmentFailed, AssignmentSynced
-from rota.group.result import Result
-from rota.group.sessions import start_session, start_sessions, stop_session
-from rota.group.state import Group, GroupState, Member
+from rota.group.records import AssignmentFailed, AssignmentSynced, Trigger
+from rota.group.sessions import (
+    check_generation,
+    release_heartbeats,
+    report_fenced,
+    start_session,
+    start_sessions,
+    stop_session,
+    was_taken_along,
+    why,
+)
+from rota.group.state import Group, GroupState, Member, Result, record
 from rota.group.succession import note_fetched, watch_candidates
-from rota.group.suspects import clear_handed_over, leave_out
-from rota.group.trigger import Trigger
 from rota.protocol.causes import MEMBER_ENDS, Cause
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits

@@ -8,9 +8,8 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from rota.group import records as r
-from rota.group.cause_rules import TELLING, has_cause, wrong_cause
-from rota.group.journal import decode_entry
-from rota.group.membership_checks import is_in_generation
+from rota.group.journal import TELLING, decode_entry, has_cause, wrong_cause
+from rota.group.sessions import is_in_generation
 from rota.group.shard_state import ShardState
 from rota.group.state import COMPLETING_REBALANCE, STABLE
 from rota.pipeline.events import Line

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from rota.group.assignment import AssignmentJob
-from rota.group.result import Timer
+from rota.group.state import Timer
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import ListTopics, ListTopicsReply
 from rota.replica.owned_shard import OwnedShard

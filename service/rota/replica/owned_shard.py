@@ -32,10 +32,10 @@ from rota.group.records import (
     ShardAcquired,
     ShardReleased,
 )
-from rota.group.result import Result, Timer, TimerKind
 from rota.group.rows import RowChanges, ShardImage, SideCommit
 from rota.group.sessions import MemberName
 from rota.group.shard import Lost, Shard
+from rota.group.state import Result, Timer, TimerKind
 from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_WAIT_MS, Limits

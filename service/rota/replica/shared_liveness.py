@@ -23,8 +23,8 @@ from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from rota.group.result import Timer
 from rota.group.sessions import MemberName
+from rota.group.state import Timer
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, HeartbeatError, HeartbeatMany, HeartbeatManyReply, HeartbeatReply, Reply
 from rota.replica.owned_shard import STILL_HERE_MS, Now, OwnedShard

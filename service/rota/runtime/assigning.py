@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from rota.group.result import Timer
+from rota.group.state import Timer
 from rota.protocol.messages import Request
 from rota.replica.assigning import AskAll, Assigning, Compute, Outcome, Step
 from rota.replica.ports import Answer

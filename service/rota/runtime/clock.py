@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import count, islice
 from typing import Any, Protocol
 
-from rota.group.result import Timer
+from rota.group.state import Timer
 from rota.replica.owned_shard import Now
 
 STALL_MS = 100

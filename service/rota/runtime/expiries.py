@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rota.group.result import Timer, TimerKind
+from rota.group.state import Timer, TimerKind
 from rota.runtime.clock import BATCH
 from rota.runtime.host import ShardHost
 from rota.runtime.sessions import SharedSessions

@@ -14,10 +14,10 @@ from typing import Any
 
 from rota.group.assignment import AssignmentJob
 from rota.group.records import MemberExpired
-from rota.group.result import Result, Timer
 from rota.group.rows import ShardImage, SideCommit
 from rota.group.sessions import MemberName
 from rota.group.shard import Lost, Shard
+from rota.group.state import Result, Timer
 from rota.observability import tracing
 from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rota.group.result import Timer
 from rota.group.rows import ShardImage
 from rota.group.shard import Lost
+from rota.group.state import Timer
 from rota.protocol.limits import Limits
 from rota.replica import steps as step
 from rota.replica.going_back import LostFact, Setback

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from rota.group.result import Timer
 from rota.group.sessions import MemberName
+from rota.group.state import Timer
 from rota.protocol.messages import Heartbeat, HeartbeatMany
 from rota.replica import shared_liveness as step
 from rota.replica.owned_shard import PUBLISH_MS

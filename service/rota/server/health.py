@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 
-from rota.group.health import judge, may_divide_topics, unowned_partitions
+from rota.group.describe import judge, may_divide_topics, unowned_partitions
 from rota.group.state import Group, GroupState
 from rota.observability.census import Census
 from rota.protocol.errors import ErrorCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from rota.group import records as r
-from rota.group.cause_rules import has_cause, wrong_cause
+from rota.group.journal import has_cause, wrong_cause
 from rota.protocol.messages import CommitOffsets
 from rota.testing.beside_checks import EMPTIED, check_limits, check_step_down, check_taken_in, is_of_user
 from rota.testing.history import Landed

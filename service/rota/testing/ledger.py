@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from rota.group import records as r
-from rota.group.cause_rules import TELLING
+from rota.group.journal import TELLING
 from rota.group.rows import MemberImage
 from rota.protocol.fencing_token import fencing_token
 from rota.testing.history import GroupKey, Landed

@@ -9,8 +9,8 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rota.group.result import Timer
 from rota.group.sessions import MemberName
+from rota.group.state import Timer
 from rota.liveness.memory import MemoryLiveness
 from rota.protocol.messages import Heartbeat, HeartbeatMany
 from rota.replica import shared_liveness as step

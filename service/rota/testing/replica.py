@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from rota.group.invariants import check_group
-from rota.group.result import Result, Timer, TimerKind
 from rota.group.rows import SideCommit
+from rota.group.state import Result, Timer, TimerKind
 from rota.protocol.causes import MEMBER_ENDS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import GroupRequest, JoinGroup, Request
@@ -32,6 +31,7 @@ from rota.replica.prerequisites import (
     refused_without,
 )
 from rota.testing.coverage import outcome_of_request, outcome_of_step, state_of
+from rota.testing.invariants import check_group
 from rota.testing.keeper import ShardKeeper
 from rota.testing.liveness import SimulatedSessions
 from rota.testing.peers import Incoming, PeersOfReplica

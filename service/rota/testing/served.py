@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, cast
 
-from rota.group.result import Timer
-from rota.group.state import Group
+from rota.group.state import Group, Timer
 from rota.membership import Assigned, State
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import ListedTopic, ListTopicsReply, Protocol

@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Sequence
 from random import Random
 
-from rota.group.invariants import check_join_phase, check_sync_phase
 from rota.group.shard import Shard
 from rota.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE, STABLE, GroupState
 from rota.protocol.ids import shard_of
@@ -24,6 +23,7 @@ from rota.testing.candidate import LEADERSHIP
 from rota.testing.facts import facts_of, image_differences, without_offsets
 from rota.testing.freezes import CLOCKS_DIFFER_MS, wait_for_their_end
 from rota.testing.history import Call, Effect, GroupKey, History
+from rota.testing.invariants import check_join_phase, check_sync_phase
 from rota.testing.liveness import LivenessServer
 from rota.testing.member import Share
 from rota.testing.nemesis import Nemesis

@@ -9,9 +9,9 @@ from typing import Any
 
 from rota.group.journal import encode_entry
 from rota.group.records import Entry, ShardAcquired, ShardReleased
-from rota.group.result import Result, Timer
 from rota.group.rows import ShardImage
 from rota.group.shard import Shard
+from rota.group.state import Result, Timer
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request
 from rota.testing.scheduler import Process, Scheduler

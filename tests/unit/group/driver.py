@@ -11,15 +11,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rota.group.invariants import check_group
 from rota.group.records import Entry, ShardAcquired
-from rota.group.result import Result, Timer
 from rota.group.rows import GroupRow, RowChanges, ShardImage
 from rota.group.shard import Shard
-from rota.group.state import Group
+from rota.group.state import Group, Result, Timer
 from rota.protocol import messages as m
 from rota.protocol.limits import Limits
 from rota.testing.facts import facts_of, rows_of
+from rota.testing.invariants import check_group
 from rota.testing.memory import MemoryTables, _Shard
 
 KEY = NAMESPACE, GROUP_ID = "default", "g"

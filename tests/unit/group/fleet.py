@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rota.group.result import Timer, TimerKind
+from rota.group.state import Timer, TimerKind
 from rota.protocol.errors import ErrorCode
 from rota.types import TopicFacts, readable_assignment
 from rota.types.worker import decode_share, listed

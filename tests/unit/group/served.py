@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from rota.group.assignment import AssignmentJob
-from rota.group.result import TimerKind
+from rota.group.state import TimerKind
 from rota.types import TopicFacts
 from rota.types.leader import Candidate, encode_candidate
 from tests.unit.group.driver import KEY, Core, a_join, an_empty_shard

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from rota.group import records as r
-from rota.group.cause_rules import wrong_cause
+from rota.group.journal import wrong_cause
 from rota.group.records import MemberEnd
 from rota.protocol import messages as m
 from rota.protocol.causes import CAUSES, MEMBER_ENDS, Cause

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from rota.group.health import LEAST_INTERVAL_MS, STUCK_MS, judge, unowned_partitions
+from rota.group.describe import LEAST_INTERVAL_MS, STUCK_MS, judge, unowned_partitions
 from rota.group.state import Member
 from rota.protocol import messages as m
 from rota.protocol.troubles import LATELY_MS, harm

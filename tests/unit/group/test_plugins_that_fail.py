@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from rota.group.assignment import AGAIN_MS
-from rota.group.result import Timer, TimerKind
+from rota.group.state import Timer, TimerKind
 from rota.protocol import messages as m
 from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode

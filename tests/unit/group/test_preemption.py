@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rota.group.result import Timer, TimerKind
+from rota.group.state import Timer, TimerKind
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import DescribeGroup, HeartbeatMany, MemberHeartbeat, RebalanceGroup
 from rota.types.leader import Candidate, Election, decode_election, encode_candidate

@@ -9,7 +9,7 @@ import pytest
 from rota.assignors import TopicPartition
 from rota.assignors.work import WorkItem, WorkShare
 from rota.group.assignment import shares_of
-from rota.group.result import Timer, TimerKind
+from rota.group.state import Timer, TimerKind
 from rota.protocol.causes import Cause
 from rota.protocol.defaults import QUARANTINE_WINDOW_MS
 from rota.protocol.errors import ErrorCode

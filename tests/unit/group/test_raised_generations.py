@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from rota.group.join import MOST_GENERATIONS_AHEAD
-from rota.group.result import Result
+from rota.group.state import Result
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import DeleteGroup, JoinGroup
 from tests.unit.group.driver import (

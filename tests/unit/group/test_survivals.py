@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from rota.group.result import Timer, TimerKind
 from rota.group.rows import GroupRow, TopicsRevisionRow
+from rota.group.state import Timer, TimerKind
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
 from rota.types import TopicFacts

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rota.group.apply import record
 from rota.group.records import UnitsQuarantined
-from rota.group.result import Result
 from rota.group.rows import OffsetRow, SideCommit
+from rota.group.state import Result, record
 from rota.group.topics import version_of_all
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rota.group.result import Timer, TimerKind
+from rota.group.state import Timer, TimerKind
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import FreezeGroup
 from rota.types import TopicFacts

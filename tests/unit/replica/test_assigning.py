@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rota.group.result import Timer, TimerKind
+from rota.group.state import Timer, TimerKind
 from rota.protocol.messages import ListedTopic, ListTopicsReply
 from rota.replica.assigning import (
     LINGER_MS,

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from rota.group.assignment import AssignmentJob
 from rota.group.records import Entry, ShardAcquired, ShardReleased
-from rota.group.result import Timer, TimerKind
 from rota.group.rows import OffsetRow, ShardImage, SideCommit
+from rota.group.state import Timer, TimerKind
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, JoinGroup
 from rota.replica.leases import MOVES

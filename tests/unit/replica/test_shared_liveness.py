@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rota.group.result import Timer, TimerKind
+from rota.group.state import Timer, TimerKind
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     Heartbeat,

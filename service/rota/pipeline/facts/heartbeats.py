@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rota.group.gaps import CLASSES, quantile_ms
+from rota.group.records import CLASSES, quantile_ms
 from rota.pipeline.facts.fact import Event, Fact, Row, State, row, us
 from rota.pipeline.facts.view import GroupView
 from rota.pipeline.tables import HEARTBEATS

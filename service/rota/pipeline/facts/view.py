@@ -1,4 +1,4 @@
-"""How a group stands between two lines: as much of its state as the facts look at, folded like `rota.group.apply`."""
+"""How a group stands between two lines: as much of its state as the facts look at, folded like `rota.group.state`."""
 
 from __future__ import annotations
 

@@ -13,10 +13,9 @@ from msgspec.structs import replace
 
 from rota.group.assignment import AssignmentJob
 from rota.group.records import Entry, GenerationCompleted
-from rota.group.result import Result, Timer, TimerKind
 from rota.group.rows import ShardImage, TopicsRevisionRow
 from rota.group.shard import Shard
-from rota.group.state import Group
+from rota.group.state import Group, Result, Timer, TimerKind
 from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
