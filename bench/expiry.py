@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import quantiles
 
@@ -107,7 +107,8 @@ class _Expired(Telemetry):
         self._clock = clock
         self._size = size
 
-    def on_events(self, shard_id: int, events: Sequence[JournalEvent]) -> None:  # noqa: ARG002
+    def on_commit(self, lines: Mapping[int, Sequence[JournalEvent]], seconds: float) -> None:  # noqa: ARG002
+        events = (event for of_shard in lines.values() for event in of_shard)
         expired = {e.payload["member_id"]: e.at_ms for e in events if e.kind == "member_expired"}
         self.at_ms.update(expired)
         self.last_durable_ms = self._clock.now_ms()

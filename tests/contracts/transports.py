@@ -22,8 +22,7 @@ from rota.protocol.limits import Limits
 from rota.protocol.messages import HeartbeatReply, Reply, Request
 from rota.replica.placement import preferred_owners, shards_of
 from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.routing import RoutedCoordinator
+from rota.runtime.coordinator import LocalCoordinator, RoutedCoordinator
 from rota.testing.memory import MemoryStore, MemoryTables
 from tests.http.serving import serving
 from tests.runtime.conftest import until

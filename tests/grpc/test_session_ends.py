@@ -14,6 +14,7 @@ from rota.api.grpc.session import MAX_UNREAD, NOT_READ, Session
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import DescribeGroup, DescribeReply, LeaveGroup, LeavingMember
 from rota.runtime.coordinator import LocalCoordinator
+from rota.runtime.loop import ALL_TOPICS
 from rota.v1 import coordinator_pb2 as pb
 from tests.grpc.clients import Channel, SessionClient, a_join, a_pair
 from tests.runtime.conftest import until
@@ -245,4 +246,4 @@ async def test_a_group_without_members_on_streams_is_not_listened_to(
     await session.next_news("fenced")
 
     assert server._roster._groups == {}
-    assert coordinator._subscriptions._listeners == {}
+    assert list(coordinator.loop.subscriptions._listeners) == [ALL_TOPICS]

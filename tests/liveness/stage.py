@@ -30,8 +30,7 @@ from rota.replica.ports import (
     ShardOwner,
     StoreUnavailable,
 )
-from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.routing import RoutedCoordinator
+from rota.runtime.coordinator import LocalCoordinator, RoutedCoordinator
 from rota.testing.memory import MemoryStore, MemoryTables
 from tests.client.virtual_time import LoopClock
 

@@ -7,7 +7,7 @@ import asyncio
 from rota.liveness.memory import MemoryLiveness
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatManyReply, HeartbeatReply, MemberHeartbeat
-from rota.runtime.routing import RoutedCoordinator
+from rota.runtime.coordinator import RoutedCoordinator
 from tests.client.virtual_time import in_virtual_time
 from tests.liveness.stage import GROUP, PUBLISHED_S, SESSION_S, Fleet, Worker, a_worker, members, owner_and_other
 

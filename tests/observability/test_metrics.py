@@ -146,9 +146,9 @@ def test_a_phase_that_began_in_a_former_claim_is_not_timed() -> None:
 
     telemetry.on_shard_loaded(0, 1, 0, 0.0)
     telemetry.on_shard_dropped(0, 1, "handed over")
-    telemetry.on_events(0, [completed])
+    telemetry.on_commit({0: [completed]}, 0.0)
     telemetry.on_shard_loaded(0, 3, 1, 0.0)
-    telemetry.on_events(0, [synced])
+    telemetry.on_commit({0: [synced]}, 0.0)
 
     assert metrics.registry.get_sample_value("rota_rebalance_duration_seconds_count", {"phase": "sync"}) is None
 

@@ -6,7 +6,7 @@ import asyncio
 
 from rota.protocol.messages import HeartbeatReply
 from rota.replica.ports import Answer
-from rota.runtime.host import ANSWERS_OF_A_TURN, Answers, Call
+from rota.runtime.loop import ANSWERS_OF_A_TURN, Answers, Call
 
 ANSWER = Answer(HeartbeatReply())
 

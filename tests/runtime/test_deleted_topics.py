@@ -22,8 +22,7 @@ from rota.protocol.messages import (
     TopicReply,
 )
 from rota.replica.ports import ShardBatch
-from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.routing import RoutedCoordinator
+from rota.runtime.coordinator import LocalCoordinator, RoutedCoordinator
 from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import NOW, FaultyStore, until_ready
 from tests.runtime.test_routing import SHARDS, RunningReplica, a_replica, settled
@@ -170,4 +169,4 @@ async def test_a_forget_without_a_topic_is_answered_by_every_shard(fleet: list[R
 
 
 def shards_of(replica: RunningReplica) -> list[Shard]:
-    return [host.shard for host in replica.local._ownership.hosts.values()]
+    return [owned.shard for owned in replica.local.loop.leases.owned.values()]

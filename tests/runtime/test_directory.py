@@ -6,7 +6,7 @@ import asyncio
 
 from rota.replica.forwarding import POLL_MS, AwaitArrival, ReadOwners, await_owner
 from rota.replica.ports import Replica, ShardOwner
-from rota.runtime.directory import Directory
+from rota.runtime.forwarding import Directory
 from rota.testing.memory import MemoryStore
 from tests.client.virtual_time import LoopClock, in_virtual_time
 

@@ -27,10 +27,10 @@ async def test_nothing_keeps_a_shard_that_was_dropped(coordinator: LocalCoordina
     await a_stable_member(coordinator)
     in_memory = shards_in_memory()
 
-    for host in list(coordinator._ownership.hosts.values()):
-        coordinator._ownership.give_up(host, "for the test")
-    del host
-    await until(lambda: len(coordinator._ownership.hosts) == coordinator.shard_count)
+    for owned in list(coordinator.loop.leases.owned.values()):
+        coordinator.loop.give_up(owned, "for the test")
+    del owned
+    await until(lambda: len(coordinator.loop.shards) == coordinator.shard_count)
 
     assert shards_in_memory() == in_memory
 

@@ -10,7 +10,7 @@ import pytest
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import CommitOffsets, OffsetToCommit
 from rota.replica.ports import JournalEvent
-from rota.runtime import host
+from rota.runtime import loop
 from rota.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import a_join, a_stable_member, until
@@ -49,7 +49,7 @@ async def test_events_of_a_group_of_another_replica_come_too(fleet: list[Running
     here, there = fleet[0], fleet[1]
     group, reported = a_group_of(there), Listener()
     end = here.routed.subscribe("default", group, reported)
-    await until(lambda: bool(there.local._host("default", group).watchers))  # type: ignore[union-attr]
+    await until(lambda: bool(there.local._shard("default", group).watchers))  # type: ignore[union-attr]
 
     await there.routed.call(a_join(group))
 
@@ -65,7 +65,7 @@ async def test_a_group_is_followed_where_it_goes(tables: MemoryTables) -> None:
             await settled([staying, going])
             group, reported = a_group_of(going), Listener()
             end = staying.routed.subscribe("default", group, reported)
-            await until(lambda: bool(going.local._host("default", group).watchers))  # type: ignore[union-attr]
+            await until(lambda: bool(going.local._shard("default", group).watchers))  # type: ignore[union-attr]
             await a_stable_member(staying.routed, group)  # type: ignore[arg-type]
             await until(lambda: "assignment_synced" in reported.kinds)
             await going.local.stop()
@@ -84,10 +84,10 @@ async def test_a_watcher_that_reads_nothing_keeps_few_lines(
     coordinator: LocalCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its client does not read, so it stands behind a line. It ends there, and resumes by revision."""
-    monkeypatch.setattr(host, "BACKLOG", 5)
+    monkeypatch.setattr(loop, "BACKLOG", 5)
     watch = coordinator.watch("default", "g")
     waiting = asyncio.ensure_future(anext(watch))
-    at_owner = coordinator._ownership.hosts[shard_of("default", "g", 2)]
+    at_owner = coordinator.loop.shards[shard_of("default", "g", 2)]
     await until(lambda: bool(at_owner.watchers))
     [queue] = at_owner.watchers["default", "g"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rota.runtime.parking import Parking
+from rota.runtime.loop import Parking
 from rota.testing.virtual_time import run
 
 
@@ -85,17 +85,5 @@ def test_a_call_that_ended_may_leave_its_line() -> None:
         ended.parking.leave(line, 1)
         await asyncio.sleep(5)
         assert ended.calls == [(1, 1.0), (2, 6.0)]
-
-    run(main(), most_turns=1_000)
-
-
-def test_no_call_ends_after_a_stop() -> None:
-    async def main() -> None:
-        ended = Ended()
-        ended.parking.park(1, 1_000)
-        ended.parking.park(2, 2_000)
-        ended.parking.stop()
-        await asyncio.sleep(5)
-        assert ended.calls == []
 
     run(main(), most_turns=1_000)

@@ -53,7 +53,7 @@ async def test_a_watch_from_now_on_is_not_stopped_by_pruned_lines(
     store.tables.prune_shard(shard_of("default", "g", 2), 4)
     watch = coordinator.watch("default", "g")
     next_line = asyncio.ensure_future(anext(watch))
-    await until(lambda: bool(coordinator._host("default", "g").watchers))  # type: ignore[union-attr]
+    await until(lambda: bool(coordinator._shard("default", "g").watchers))  # type: ignore[union-attr]
 
     await commit(coordinator, "g", 1)
 
@@ -108,7 +108,7 @@ async def test_a_follower_goes_on_with_a_later_epoch_of_a_lost_line(
 
     follower = Follower(here.routed, "default", group, listener)
     follower._last = (0, 1_000)
-    await until(lambda: bool(there.local._host("default", group).watchers))  # type: ignore[union-attr]
+    await until(lambda: bool(there.local._shard("default", group).watchers))  # type: ignore[union-attr]
     await there.routed.call(a_join(group))
     await until(lambda: listener.kinds[-1:] == ["leader_changed"])
 
@@ -139,7 +139,7 @@ async def test_a_follower_goes_on_behind_pruned_lines_and_says_so(
 
     follower = Follower(here.routed, "default", group, listener)
     follower._last = (1, 1)  # where it was when the group's owner went away
-    await until(lambda: bool(there.local._host("default", group).watchers))  # type: ignore[union-attr]
+    await until(lambda: bool(there.local._shard("default", group).watchers))  # type: ignore[union-attr]
     await there.routed.call(a_join(group))
     await until(lambda: listener.kinds[-1:] == ["leader_changed"])
 

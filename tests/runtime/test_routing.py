@@ -46,8 +46,7 @@ from rota.replica import forwarding
 from rota.replica.forwarding import Submitted
 from rota.replica.ports import Answer, Replica, ShardNews
 from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.routing import RoutedCoordinator
+from rota.runtime.coordinator import LocalCoordinator, RoutedCoordinator
 from rota.testing.memory import MemoryTables
 from rota.types.plain import decode_plain_assignment
 from tests.runtime.conftest import NOW, FaultyStore, a_join, a_stable_member, until
@@ -260,9 +259,8 @@ async def test_a_call_cancelled_while_its_shard_moves_ends(fleet: list[RunningRe
     assert cancel is not None
     assert forwarder is not None
 
-    host = first.local._ownership.hosts[shard_of("default", group, SHARDS)]
-    first.local._ownership._remove(host)
-    host.drop("handed over", ErrorCode.NOT_COORDINATOR, undecided=True)
+    owned = first.local.loop.leases.owned[shard_of("default", group, SHARDS)]
+    first.local.loop.drop(owned, "handed over", ErrorCode.NOT_COORDINATOR, undecided=True)
     cancel()
     await asyncio.sleep(0)
 
@@ -339,8 +337,7 @@ async def test_a_listing_has_the_groups_of_all_replicas(fleet: list[RunningRepli
 
 async def end_rounds(replica: RunningReplica) -> None:
     """End the rounds of a replica, so that it keeps its directory."""
-    replica.local._ownership.leases.is_leaving = True
-    await replica.local._ownership._end_round()
+    await replica.local._ownership.end_rounds()
 
 
 async def has_not_seen(replica: RunningReplica, other: str) -> Callable[[], None]:

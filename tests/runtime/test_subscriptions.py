@@ -102,7 +102,7 @@ async def test_a_drain_answers_who_waits_for_a_leader(coordinator: LocalCoordina
     waiting = asyncio.create_task(
         coordinator.call(GetLeader("default", "g", after_generation=member.generation_id, wait_ms=30_000))
     )
-    await until(lambda: any(host.watchers for host in coordinator._ownership.hosts.values()))
+    await until(lambda: any(shard.watchers for shard in coordinator.loop.shards.values()))
 
     await coordinator.drain()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -24,18 +25,26 @@ class HandClock(Clock):
         return self.ms
 
 
+Fire = Callable[[Timer], None]
+
+
+def fire_due(queue: TimerQueue[Fire]) -> None:
+    for fire, timer in queue.due():
+        fire(timer)
+
+
 def a_timer(at_ms: int) -> Timer:
     return Timer(TimerKind.SESSION, "default", "g", "m", at_ms)
 
 
 def test_timers_fire_in_the_order_in_which_they_are_due() -> None:
     clock, fired = HandClock(), list[Timer]()
-    queue = TimerQueue(clock, lambda _: None)
+    queue: TimerQueue[Fire] = TimerQueue(clock, lambda _: None)
     for at_ms in (1_030, 1_010, 1_020, 1_040):
         queue.set(a_timer(at_ms), fired.append)
 
     clock.ms = 1_030
-    queue.fire_due()
+    fire_due(queue)
 
     assert [timer.at_ms for timer in fired] == [1_010, 1_020, 1_030]
     assert queue.next_at_ms() == 1_040
@@ -43,28 +52,28 @@ def test_timers_fire_in_the_order_in_which_they_are_due() -> None:
 
 def test_a_process_that_slept_delays_its_timers_as_long() -> None:
     clock, fired, late = HandClock(), list[Timer](), list[int]()
-    queue = TimerQueue(clock, late.append)
+    queue: TimerQueue[Fire] = TimerQueue(clock, late.append)
     queue.set(a_timer(1_010), fired.append)
 
     clock.ms = 1_010 + 700
-    queue.fire_due()
+    fire_due(queue)
 
     assert (fired, late, queue.next_at_ms()) == ([], [700], 1_010 + 1_400)
     clock.ms = 1_010 + 1_400
-    queue.fire_due()
+    fire_due(queue)
     assert len(fired) == 1
 
 
 def test_timers_that_are_set_after_a_stall_fire_in_time() -> None:
     clock, fired = HandClock(), list[Timer]()
-    queue = TimerQueue(clock, lambda _: None)
+    queue: TimerQueue[Fire] = TimerQueue(clock, lambda _: None)
     queue.set(a_timer(1_010), fired.append)
 
     clock.ms = 1_010 + 700
-    queue.fire_due()
+    fire_due(queue)
     is_first = queue.set(a_timer(1_760), fired.append)
     clock.ms = 1_760
-    queue.fire_due()
+    fire_due(queue)
 
     assert is_first
     assert ([timer.at_ms for timer in fired], queue.next_at_ms()) == ([1_760], 1_010 + 1_400)
@@ -72,14 +81,14 @@ def test_timers_that_are_set_after_a_stall_fire_in_time() -> None:
 
 def test_a_short_stall_does_not_end_a_longer_hold() -> None:
     clock, fired, late = HandClock(), list[Timer](), list[int]()
-    queue = TimerQueue(clock, late.append)
+    queue: TimerQueue[Fire] = TimerQueue(clock, late.append)
     queue.set(a_timer(1_010), fired.append)
 
     clock.ms = 1_010 + 700
-    queue.fire_due()
+    fire_due(queue)
     queue.set(a_timer(1_720), fired.append)
     clock.ms = 1_720 + 150
-    queue.fire_due()
+    fire_due(queue)
 
     assert (fired, late, queue.next_at_ms()) == ([], [700, 150], 1_010 + 1_400)
 
@@ -87,14 +96,14 @@ def test_a_short_stall_does_not_end_a_longer_hold() -> None:
 def test_a_backlog_of_expiries_is_worked_off_without_a_pause() -> None:
     clock, late = HandClock(), list[int]()
     fired: list[Timer] = []
-    queue = TimerQueue(clock, late.append)
+    queue: TimerQueue[Fire] = TimerQueue(clock, late.append)
     batches = 10
     for _ in range(batches * BATCH):
         queue.set(a_timer(1_010), fired.append)
 
     clock.ms = 1_010
     for _ in range(batches):
-        queue.fire_due()
+        fire_due(queue)
         clock.ms += STALL_MS // 2  # the expiry also has to be written
 
     assert len(fired) == batches * BATCH
@@ -103,30 +112,30 @@ def test_a_backlog_of_expiries_is_worked_off_without_a_pause() -> None:
 
 def test_a_process_asleep_in_a_backlog_holds_the_rest_back() -> None:
     clock, fired, late = HandClock(), list[Timer](), list[int]()
-    queue = TimerQueue(clock, late.append)
+    queue: TimerQueue[Fire] = TimerQueue(clock, late.append)
     for _ in range(2 * BATCH):
         queue.set(a_timer(1_010), fired.append)
 
     clock.ms = 1_010
-    queue.fire_due()
+    fire_due(queue)
     clock.ms += 500
-    queue.fire_due()
+    fire_due(queue)
 
     assert (len(fired), late) == (BATCH, [500])
 
 
 def test_timers_of_one_moment_fire_in_the_order_of_setting() -> None:
     clock, fired = HandClock(), list[str]()
-    queue = TimerQueue(clock, lambda _: None)
+    queue: TimerQueue[Fire] = TimerQueue(clock, lambda _: None)
     at_ms = clock.ms + 2 * SPAN_MS
     for name in ("m2", "m0", "m1"):
         queue.set(Timer(TimerKind.SESSION, "default", "g", name, at_ms), lambda timer: fired.append(timer.member_id))
 
     clock.ms = at_ms - 1
-    queue.fire_due()
+    fire_due(queue)
     queue.set(Timer(TimerKind.SESSION, "default", "g", "late", at_ms), lambda timer: fired.append(timer.member_id))
     clock.ms = at_ms
-    queue.fire_due()
+    fire_due(queue)
 
     assert fired == ["m2", "m0", "m1", "late"]
 
@@ -135,7 +144,7 @@ def test_any_timers_fire_when_they_are_due() -> None:
     """Each fires in its millisecond; timers of one millisecond fire in the order in which they were set."""
     drawn = Random(0)
     clock, fired = HandClock(), list[tuple[int, Timer]]()
-    queue = TimerQueue(clock, lambda _: None)
+    queue: TimerQueue[Fire] = TimerQueue(clock, lambda _: None)
     timers: list[Timer] = []
 
     while clock.ms < 6_000:
@@ -148,7 +157,7 @@ def test_any_timers_fire_when_they_are_due() -> None:
             )
         clock.ms += 1
         if (next_ms := queue.next_at_ms()) is not None and next_ms <= clock.ms:
-            queue.fire_due()
+            fire_due(queue)
 
     assert fired == [(timer.at_ms, timer) for timer in sorted(timers, key=lambda timer: timer.at_ms)]
     assert queue.next_at_ms() is None
@@ -156,18 +165,18 @@ def test_any_timers_fire_when_they_are_due() -> None:
 
 def test_a_stall_holds_back_timers_of_later_spans_too() -> None:
     clock, fired, late = HandClock(), list[Timer](), list[int]()
-    queue = TimerQueue(clock, late.append)
+    queue: TimerQueue[Fire] = TimerQueue(clock, late.append)
     for at_ms in (1_010, 1_010 + 900, 1_010 + 3_000):
         queue.set(a_timer(at_ms), fired.append)
 
     clock.ms = 1_010 + 700
-    queue.fire_due()
+    fire_due(queue)
     clock.ms = 1_010 + 900
-    queue.fire_due()
+    fire_due(queue)
 
     assert (fired, late, queue.next_at_ms()) == ([], [700], 1_010 + 1_400)
     clock.ms = 1_010 + 1_400
-    queue.fire_due()
+    fire_due(queue)
     assert [timer.at_ms for timer in fired] == [1_010, 1_010 + 900]
 
 

@@ -28,7 +28,7 @@ async def changed(coordinator: LocalCoordinator, version: str, wait_ms: int = 20
 async def parked(coordinator: LocalCoordinator, version: str) -> asyncio.Task[TopicReply]:
     """A call that has looked at the topic and waits."""
     task = asyncio.create_task(changed(coordinator, version))
-    await until(lambda: any(("default", "") in host.watchers for host in coordinator._ownership.hosts.values()))
+    await until(lambda: any(("default", "") in shard.watchers for shard in coordinator.loop.shards.values()))
     for _ in range(5):
         await asyncio.sleep(0)
     assert not task.done()
@@ -90,7 +90,7 @@ async def test_nobody_is_left_waiting_when_the_server_stops(coordinator: LocalCo
     await coordinator.drain()
 
     assert (await waiting).version in ("", first.version)
-    assert not any(host.watchers for host in coordinator._ownership.hosts.values())
+    assert not any(shard.watchers for shard in coordinator.loop.shards.values())
 
 
 # --- all topics of a namespace ----------------------------------------------------------------------

@@ -9,11 +9,10 @@ from typing import Any
 
 from rota.group.rows import OffsetRow, SideCommit
 from rota.protocol.messages import FetchOffsets, FetchReply, LeaveGroup, LeavingMember
+from rota.replica.owned_shard import OwnedShard
 from rota.replica.ports import Answer
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.host import ShardHost
-from rota.runtime.upkeep import Upkeep
 from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import NOW, FaultyStore, a_stable_member, until, until_ready
 
@@ -21,7 +20,7 @@ from tests.runtime.conftest import NOW, FaultyStore, a_stable_member, until, unt
 class BusyStore(FaultyStore):
     """While its side commits are read, a member commits in a transaction of its own and leaves."""
 
-    leaving: ShardHost | None = None
+    leaving: OwnedShard | None = None
     member_id = ""
     leave: Callable[[], Coroutine[Any, Any, Answer]]
     left: asyncio.Task[Answer] | None = None
@@ -29,12 +28,12 @@ class BusyStore(FaultyStore):
     async def side_commits(self, shard_ids: Sequence[int]) -> list[SideCommit]:
         found = await super().side_commits(shard_ids)
         if self.leaving is not None and self.leaving.shard_id in shard_ids:
-            host, self.leaving = self.leaving, None
+            owned, self.leaving = self.leaving, None
             row = OffsetRow("default", "g", "documents", 0, 7, None, "", SystemClock().now_ms())
-            self.tables.commit_beside(host.shard_id, row, self.member_id)
+            self.tables.commit_beside(owned.shard_id, row, self.member_id)
             # It has left in memory; the append waits until the committer has read the side commits.
             self.left = asyncio.create_task(self.leave())
-            await until(lambda: not host.owned.shard.groups["default", "g"].members)
+            await until(lambda: not owned.shard.groups["default", "g"].members)
         return found
 
 
@@ -46,10 +45,10 @@ async def test_a_group_that_is_left_during_a_sweep_keeps_its_progress(tables: Me
         await until_ready(coordinator)
         store.member_id = (await a_stable_member(coordinator)).member_id
         store.leave = lambda: coordinator.call(LeaveGroup("default", "g", (LeavingMember(store.member_id),)))
-        hosts = coordinator._ownership.hosts.values()
-        store.leaving = next(host for host in hosts if host.owned.shard.groups)
+        here = coordinator.loop.leases.owned.values()
+        store.leaving = next(owned for owned in here if owned.shard.groups)
 
-        await Upkeep(coordinator._ownership, coordinator._clock, has_side_door=True).sweep_all()
+        await coordinator.loop.sweep_all()
 
         assert store.left is not None
         await store.left

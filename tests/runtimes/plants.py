@@ -15,7 +15,7 @@ from rota.replica.leases import Leases
 from rota.replica.owned_shard import OwnedShard
 from rota.replica.ports import LivenessUnavailable, StoreUnavailable
 from rota.replica.shared_liveness import UNAVAILABLE
-from rota.runtime.host import ShardHost
+from rota.runtime.loop import ShardLoop
 from rota.runtime.ownership import Ownership
 from rota.runtime.sessions import SharedSessions
 from tests.sim.mutants import MUTANTS
@@ -156,13 +156,13 @@ def a_garbled_answer_of_the_liveness_store_ends_the_process(patch: Patch) -> Non
 
 @plant("the net", "L6 L7 L9 crash")
 def a_cancelled_call_stays_parked(patch: Patch) -> None:
-    patch(ShardHost, "cancel", lambda self, call: None)
+    patch(ShardLoop, "cancel", lambda self, call: None)
 
 
 @plant("the net", "L9 crash", 0, 1)
 def stopping_waits_for_a_store_that_hangs(patch: Patch) -> None:
     async def flush(self: Any) -> None:
-        await self.committer.flush()
+        await self.loop.flush()
         await asyncio.sleep(7)
 
     patch(Ownership, "flush", flush)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rota.runtime.loop import ShardLoop
 from rota.runtime.ownership import Ownership
 from rota.testing.runtimes.setbacks import run_setback_seed
 from rota.testing.runtimes.tally import replay_command, run_seeds
@@ -50,13 +51,13 @@ def floors_are_not_written(patch: pytest.MonkeyPatch) -> None:
 
 def shards_are_served_on(patch: pytest.MonkeyPatch) -> None:
     """The shell does not give a shard up, though its memory is ahead of the store."""
-    original = Ownership.give_up
+    original = ShardLoop.give_up
 
-    def give_up(self: Any, host: Any, reason: str) -> None:
+    def give_up(self: Any, owned: Any, reason: str) -> None:
         if "went back" not in reason:
-            original(self, host, reason)
+            original(self, owned, reason)
 
-    patch.setattr(Ownership, "give_up", give_up)
+    patch.setattr(ShardLoop, "give_up", give_up)
 
 
 FOUND_BY: dict[Plant, int] = {

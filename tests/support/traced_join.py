@@ -1,4 +1,4 @@
-"""The path of a join through the product, as a newcomer follows it: `python -m tests.support.traced_join` (ADR 53)."""
+"""The path of a join through the product, as a newcomer follows it: `python -m tests.support.traced_join` (ADR 131)."""
 
 from __future__ import annotations
 

@@ -29,19 +29,15 @@ from rota.protocol.messages import (
     DescribedMember,
     DescribeReply,
     FenceReply,
-    GroupSnapshot,
     LeaderReply,
     ListedGroup,
     ListGroups,
     ListReply,
-    PlanReply,
-    SnapshotMember,
     Trouble,
     VerifyFence,
 )
 from rota.protocol.troubles import LATELY_MS, TroubleKind, harm
 from rota.protocol.wording import NAMED, count, duration, listed
-from rota.types.consumer import PROTOCOL_TYPE
 from rota.types.leader import PROTOCOL_TYPE as LEADER
 from rota.types.registry import (
     decoded,
@@ -196,37 +192,6 @@ def _phase_deadline_ms(group: Group) -> int | None:
             return group.sync_deadline_ms
         case _:
             return None
-
-
-# --- the snapshot that a plan is made from --------------------------------------------------------
-
-
-def snapshot_group(group: Group) -> PlanReply:
-    """The group's members with what they hold, or why there is no plan. Changes nothing."""
-    if group.state is EMPTY:
-        return PlanReply(ErrorCode.INVALID_REQUEST, "the group has no members, so there is no assignment to plan from")
-    if group.protocol_type != PROTOCOL_TYPE:
-        why = f"the group is of type '{group.protocol_type}': only groups of type '{PROTOCOL_TYPE}' share partitions"
-        return PlanReply(ErrorCode.INVALID_REQUEST, f"{why} that a plan can assign")
-    if group.state is not STABLE:
-        why = f"the group rebalances ({group.rebalance_reason}); ask again once it is Stable"
-        return PlanReply(ErrorCode.REBALANCE_IN_PROGRESS, why)
-    return PlanReply(snapshot=_snapshot(group))
-
-
-def _snapshot(group: Group) -> GroupSnapshot:
-    name = group.protocol_name or ""
-    members = tuple(
-        SnapshotMember(
-            member.member_id,
-            member.image.group_instance_id,
-            tuple(protocol.name for protocol in member.image.protocols),
-            member.image.metadata_for(name),
-            member.assignment,
-        )
-        for member in group.members.values()
-    )
-    return GroupSnapshot(group.generation_id, group.leader_id or "", name, members, group.quarantine.names)
 
 
 # --- fence checks ---------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from rota.group.assignment import AssignmentJob, ask_for_assignment, assignment_job, is_current
-from rota.group.describe import describe_group, get_leader, list_groups, snapshot_group, verify_fence
+from rota.group.describe import describe_group, get_leader, list_groups, verify_fence
 from rota.group.join import check_join, join_group, pass_generations, reject_join, unpark_join
 from rota.group.maintenance import (
     drain_member,

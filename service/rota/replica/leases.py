@@ -55,7 +55,7 @@ class Leases:
         self.is_placed = False
         """Whether it is known which shards are due to this replica. None are, where it is one too many."""
         self.is_leaving = False
-        """It takes nothing more."""
+        """It takes nothing more: see `leave`."""
         self._renewed_ms = 0
         self._loading_at_once = LOADING_AT_ONCE
         """Fewer after a portion that took too long, or a busy machine with a slow store would load it forever."""
@@ -145,10 +145,11 @@ class Leases:
 
         At once, and not when the last connection has ended: until then no other replica may answer for these groups.
         A store that does not answer is not waited for: the leases then run out by themselves.
+
+        BEFORE this, the shell sets `is_leaving` and lets the round under way end, for as long as that is worth waiting
+        for, and takes no new calls.
         """
-        self.is_leaving = True
-        yield steps.EndRound()
-        yield steps.Drain()
+        assert self.is_leaving
         shards = list(self.owned.values())
         yield from self._close_and_drop(shards, "the replica stops", DRAINING, NOT_AVAILABLE)
         with suppress(StoreUnavailable):

@@ -119,16 +119,6 @@ class GiveUp:
 
 
 @dataclass(frozen=True, slots=True)
-class EndRound:
-    """Begin no other round, and let the one under way end, for as long as that is worth waiting for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """Take no new call, and end those that wait for something else than a shard of this replica."""
-
-
-@dataclass(frozen=True, slots=True)
 class Close:
     """Have these shards decide nothing more, and what they have decided become durable, for as long as that is worth
     waiting for. BEFORE they are dropped.
@@ -176,8 +166,6 @@ Do: TypeAlias = (
     | ReportLost
     | RaiseGenerations
     | GiveUp
-    | EndRound
-    | Drain
     | Close
     | DropClosed
     | Release

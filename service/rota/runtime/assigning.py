@@ -1,17 +1,15 @@
-"""The shell of `rota.replica.assigning`: asks for topics, and computes assignments beside the event loop."""
+"""Assignments by the server, computed beside the event loop: the shell of `rota.replica.assigning`."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 
-from rota.group.state import Timer
 from rota.protocol.messages import Request
-from rota.replica.assigning import AskAll, Assigning, Compute, Outcome, Step
+from rota.replica.assigning import AskAll, Compute, Outcome, Step
 from rota.replica.ports import Answer
-from rota.runtime.clock import Clock
-from rota.runtime.host import ShardHost
+from rota.runtime.loop import ShardLoop
 
 DROPPED = "the shard was dropped"
 INLINE_SIZE = 2_000
@@ -21,37 +19,26 @@ logger = logging.getLogger(__name__)
 
 
 class ServerAssigner:
-    """Run `run()` as a task that its creator awaits; `want` and `topics_changed` may be called at any time.
+    """Run `run()` as a task that its creator awaits. `ask` reaches the shards of all replicas."""
 
-    `ask` reaches the shards of all replicas, `hosts` are those of this one.
-    """
-
-    def __init__(
-        self, ask: Callable[[Request], Awaitable[Answer]], clock: Clock, hosts: Mapping[int, ShardHost]
-    ) -> None:
+    def __init__(self, ask: Callable[[Request], Awaitable[Answer]], loop: ShardLoop) -> None:
         self._ask = ask
-        self._clock = clock
-        self._hosts = hosts
+        self._loop = loop
+        self._clock = loop.clock
+        self._assigning = loop.assigning
         self.compute: Callable[[Compute], Awaitable[Outcome]] = compute
         """Replaced by the simulator, where computing may take long."""
-        self._assigning = Assigning()
-        self._wake = asyncio.Event()
-
-    def want(self, host: ShardHost, timer: Timer) -> None:
-        """See `Assigning.want`."""
-        self._assigning.want(host.owned, timer, self._clock.monotonic_ms())
-        self._wake.set()
 
     def topics_changed(self, namespaces: Iterable[str]) -> None:
         """See `Assigning.topics_changed`."""
         for namespace in namespaces:
             self._assigning.topics_changed(namespace, self._clock.monotonic_ms())
-        self._wake.set()
+        self._loop.assigning_changed.set()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             while True:
-                self._wake.clear()
+                self._loop.assigning_changed.clear()
                 for do in self._assigning.next(self._clock.monotonic_ms()):
                     tasks.create_task(self._do(do))
                 await self._pause()
@@ -61,7 +48,7 @@ class ServerAssigner:
         wake_ms = self._assigning.wake_ms(now_ms)
         try:
             async with asyncio.timeout(None if wake_ms is None else max(0, wake_ms - now_ms) / 1000):
-                await self._wake.wait()
+                await self._loop.assigning_changed.wait()
         except TimeoutError:
             pass
 
@@ -70,16 +57,13 @@ class ServerAssigner:
             case AskAll(request):
                 answer = await self._ask(request)
                 self._assigning.listed(do, answer, self._clock.monotonic_ms())
-            case Compute() if do.owned.is_dropped:  # Between its turn and this one.
+            case Compute(owned=owned) if owned.is_dropped:  # Between its turn and this one.
                 self._assigning.handed_in(do, DROPPED, taken=False)
-            case Compute():
+            case Compute(owned=owned):
                 outcome = await self.compute(do)
-                self._assigning.handed_in(do, outcome, taken=self._hand_in(do, outcome))
-        self._wake.set()
-
-    def _hand_in(self, do: Compute, outcome: Outcome) -> bool:
-        host = self._hosts.get(do.owned.shard_id)
-        return host is not None and host.owned is do.owned and host.finish_job(do.job, outcome)
+                taken = self._loop.finish_job(owned, do.job, outcome)
+                self._assigning.handed_in(do, outcome, taken=taken)
+        self._loop.assigning_changed.set()
 
 
 async def compute(do: Compute) -> Outcome:

@@ -1,4 +1,4 @@
-"""The runtime's time: the two clocks, and timers, which it fires by them.
+"""The runtime's time: the two clocks, and the queue of its timers.
 
 The timers of all shards are in one queue. Those that are due next are in a heap. The others lie in lists, one for each
 span of time, where a timer takes least memory: each member has one for its session. Setting a timer costs an append.
@@ -6,12 +6,11 @@ span of time, where a timer takes least memory: each member has one for its sess
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count, islice
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from rota.group.state import Timer
 from rota.replica.owned_shard import Now
@@ -26,7 +25,8 @@ SPAN_MS = 100
 """Timers of a span go into the heap together when it begins: 1,000 of 100,000 members with sessions of 10 s."""
 
 
-_Entry = tuple[int, int, Callable[[Timer], None], Timer]
+Owner = TypeVar("Owner")
+"""Says whose timer it is."""
 
 
 class Clock(Protocol):
@@ -68,7 +68,7 @@ class SystemClock(Clock):
         return now
 
 
-class TimerQueue:
+class TimerQueue(Generic[Owner]):
     """Due timers, earliest first. The caller waits for them.
 
     When timers fire late (a paused process, a blocked loop), the heartbeats that came in meanwhile still
@@ -79,45 +79,45 @@ class TimerQueue:
     def __init__(self, clock: Clock, on_late: Callable[[int], None]) -> None:
         self._clock = clock
         self._on_late = on_late
-        self._heap: list[_Entry] = []
+        self._heap: list[tuple[int, int, Owner, Timer]] = []
         self._heap_ends_ms = 0
         """Timers from here on lie in `_spans`."""
         self._spans: dict[int, list[Any]] = {}
-        """By the time when a span begins: what fires each of its timers, and then the timer's fields, in the order of
+        """By the time when a span begins: the owner of each of its timers, and then the timer's fields, in the order of
         setting. All in one list, because an object for each timer takes twice the memory."""
         self._span_begins_ms: list[int] = []
         """The keys of `_spans`, as a heap."""
-        self._held: list[_Entry] = []
+        self._held: list[tuple[int, int, Owner, Timer]] = []
         """Set before a stall was noticed. They join the others at `_held_until_ms`."""
         self._held_until_ms = 0
         self._order = count()
         self._left_ms = 0
-        """When `fire_due` last gave the event loop its turn."""
+        """When the timers that were due had been handled last."""
 
-    def set(self, timer: Timer, fire: Callable[[Timer], None]) -> bool:
+    def set(self, timer: Timer, owner: Owner) -> bool:
         """Keep a timer; True if it is now the first to fire."""
         first_ms, at_ms = self.next_at_ms(), timer.at_ms
         if at_ms < self._heap_ends_ms:
-            self._push(timer, fire)
+            self._push(timer, owner)
         else:
             begins_ms = at_ms - at_ms % SPAN_MS
             span = self._spans.get(begins_ms)
             if span is None:
                 span = self._spans[begins_ms] = []
                 heapq.heappush(self._span_begins_ms, begins_ms)
-            span.append(fire)
+            span.append(owner)
             span += timer
         return first_ms is None or at_ms < first_ms
 
     def next_at_ms(self) -> int | None:
-        """When `fire_due` has something to do next, by the clock's `now_ms`: at the latest when a timer is due."""
+        """When `due` has something to give next, by the clock's `now_ms`: at the latest when a timer is due."""
         next_ms = self._heap[0][0] if self._heap else self._span_begins_ms[0] if self._span_begins_ms else None
         if not self._held:
             return next_ms
         return self._held_until_ms if next_ms is None else min(next_ms, self._held_until_ms)
 
-    def fire_due(self) -> None:
-        """Fire due timers, at most `BATCH` of them."""
+    def due(self) -> Iterator[tuple[Owner, Timer]]:
+        """Take due timers out, at most `BATCH` of them. Each is to be handled before the next is asked for."""
         now_ms = self._clock.now_ms()
         self._begin_spans(now_ms)
         self._hold_if_late(now_ms)
@@ -128,20 +128,20 @@ class TimerQueue:
         for _ in range(BATCH):
             if not self._heap or self._heap[0][0] > now_ms:
                 break
-            _, _, fire, timer = heapq.heappop(self._heap)
-            fire(timer)
+            _, _, owner, timer = heapq.heappop(self._heap)
+            yield owner, timer
         self._left_ms = self._clock.now_ms()
 
-    def _push(self, timer: Timer, fire: Callable[[Timer], None]) -> None:
-        heapq.heappush(self._heap, (timer.at_ms, next(self._order), fire, timer))
+    def _push(self, timer: Timer, owner: Owner) -> None:
+        heapq.heappush(self._heap, (timer.at_ms, next(self._order), owner, timer))
 
     def _begin_spans(self, until_ms: int) -> None:
         """Put all timers of the spans that have begun by then into the heap."""
         while self._span_begins_ms and self._span_begins_ms[0] <= until_ms:
             begins_ms = heapq.heappop(self._span_begins_ms)
             values = iter(self._spans.pop(begins_ms))
-            for fire in values:
-                self._push(Timer._make(islice(values, len(Timer._fields))), fire)
+            for owner in values:
+                self._push(Timer._make(islice(values, len(Timer._fields))), owner)
             self._heap_ends_ms = begins_ms + SPAN_MS
 
     def _hold_if_late(self, now_ms: int) -> None:
@@ -156,34 +156,3 @@ class TimerQueue:
             self._held += self._heap
             self._heap = []
             self._on_late(lateness_ms)
-
-
-class TimerTask:
-    """Sleeps until the next timer and fires it: run `run()` as a task that its creator awaits."""
-
-    def __init__(self, clock: Clock, on_late: Callable[[int], None]) -> None:
-        self._clock = clock
-        self._queue = TimerQueue(clock, on_late)
-        self._wake = asyncio.Event()
-
-    def set(self, timer: Timer, fire: Callable[[Timer], None]) -> None:
-        if self._queue.set(timer, fire):
-            self._wake.set()
-
-    async def run(self) -> None:
-        while True:
-            self._wake.clear()
-            await self._sleep()
-            self._queue.fire_due()
-            await asyncio.sleep(0)
-
-    async def _sleep(self) -> None:
-        at_ms = self._queue.next_at_ms()
-        delay_s = LONGEST_SLEEP_S if at_ms is None else (at_ms - self._clock.now_ms()) / 1000
-        if delay_s <= 0:
-            return
-        try:
-            async with asyncio.timeout(delay_s):
-                await self._wake.wait()
-        except TimeoutError:
-            pass

@@ -1,11 +1,14 @@
-"""The coordinator of one process: finds the shard of each request, waits where the protocol waits, drains."""
+"""The coordinators of one process: `LocalCoordinator` answers for its own shards, `RoutedCoordinator` for all.
+
+Each finds the shard of a request, and waits where the protocol waits.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from contextlib import aclosing
 from typing import Any
 
 from msgspec.structs import replace
@@ -35,22 +38,20 @@ from rota.protocol.messages import (
     VerifyFence,
 )
 from rota.replica.forwarding import Forwarding, Submitted, shard_of_request
+from rota.replica.leases import Leases
 from rota.replica.listing import not_all, page_of_shards
+from rota.replica.owned_shard import OwnedShard
 from rota.replica.ports import Answer, Cancel, JournalEvent, Liveness, Replica, ShardOwner, ShardStore
 from rota.replica.prerequisites import Prerequisite, prerequisites, refused_without
 from rota.runtime.assigning import ServerAssigner
-from rota.runtime.clock import Clock, SystemClock, TimerTask
-from rota.runtime.confirming import Confirmations
-from rota.runtime.directory import Directory
-from rota.runtime.expiries import Expiries
-from rota.runtime.following import Listener, Subscriptions, watch_group
-from rota.runtime.forwarding import Forwarder, Peers
-from rota.runtime.host import Call, ShardHost
+from rota.runtime.clock import Clock, SystemClock
+from rota.runtime.following import Follower, watch_group
+from rota.runtime.forwarding import Directory, Forwarder, Peers
+from rota.runtime.loop import ALL_TOPICS, Call, Listener, ServedShard, ShardLoop
 from rota.runtime.ownership import Ownership
 from rota.runtime.sessions import SharedSessions
 from rota.runtime.telemetry import Telemetry
 from rota.runtime.topic_news import TopicNews, TopicNotifications
-from rota.runtime.upkeep import Upkeep
 from rota.runtime.waiting import ask_until_changed
 
 Sign = Callable[[VerifyFence, FenceReply], FenceReply]
@@ -88,55 +89,28 @@ class LocalCoordinator:
         self._store = store
         self._clock = clock or SystemClock()
         self._telemetry = telemetry or Telemetry()
-        self._timers = TimerTask(self._clock, self._telemetry.on_late_timer)
-        self._subscriptions = Subscriptions()
         self._tasks: list[asyncio.Task[None]] = []
-        hosts: dict[int, ShardHost] = {}
         # Without a liveness store, the memory of the shards' owners is all that is known of sessions.
-        self._sessions = SharedSessions(liveness, self._clock, self._telemetry, hosts.values) if liveness else None
-        self._expiries = Expiries(self._sessions)
+        self._sessions = SharedSessions(liveness, self._clock, self._telemetry) if liveness else None
         self.directory = Directory(store, self._clock, self.replica_id, shard_count)
         """The other replicas that are up, and the owners of shards."""
-        self.forwarding = Forwarding(self.directory, hosts, forwards=forward and peers is not None)
+        leases = Leases(Replica(self.replica_id, address), self.directory, lease_ms=lease_ms, steal=steal)
+        self.loop = ShardLoop(store, self._clock, self._telemetry, leases, self._sessions)
+        """The shards in memory here."""
+        self.loop.subscriptions.add(*ALL_TOPICS, self._on_topic_lines)
+        self.forwarding = Forwarding(self.directory, self.loop.shards, forwards=forward and peers is not None)
         """Which calls are answered here."""
         self.forwarder: Forwarder | None = None
         """Answers clients' calls wherever their shards are, where there may be other replicas."""
         self._notifications: TopicNotifications | None = None
         if peers is not None:
-            self.forwarder = Forwarder(
-                self.forwarding,
-                self.directory,
-                peers,
-                answer=self.call,
-                submit=self.submit_to,
-                record=self.record_heartbeat,
-                on_forwarded=self._telemetry.on_forwarded,
-            )
+            self.forwarder = Forwarder(self.forwarding, self.directory, peers, self, self._telemetry)
             self._notifications = TopicNotifications(peers.notify_topics_changed, self.directory)
         self.topic_news = TopicNews()
         ask_all = self.forwarder.call if self.forwarder else self.call
         self._ask_all_replicas = ask_all
-        self._assigner = ServerAssigner(ask_all, self._clock, hosts)
-        self._ownership = Ownership(
-            store,
-            self._clock,
-            self.limits,
-            self._telemetry,
-            self._timers,
-            hosts,
-            self.directory,
-            replica=Replica(self.replica_id, address),
-            lease_ms=lease_ms,
-            steal=steal,
-            on_events=self._on_events,
-            notify=peers.notify_released if peers is not None else None,
-            ask_owners=peers.held if peers is not None else None,
-            ask=self._expiries.ask,
-            sessions=self._sessions,
-            assign=self._assigner.want,
-            drain=self._drain,
-        )
-        self._confirmations = Confirmations(store, self.replica_id, self._ownership.give_up)
+        self._assigner = ServerAssigner(ask_all, self.loop)
+        self._ownership = Ownership(self.loop, self.directory, peers, self.limits)
 
     async def __aenter__(self) -> LocalCoordinator:
         await self.start()
@@ -147,17 +121,17 @@ class LocalCoordinator:
 
     async def start(self) -> None:
         """Start serving. Shards answer as they are loaded; `ready()` says when all are."""
-        upkeep = Upkeep(self._ownership, self._clock, has_side_door=self._store.has_side_door)
-        runners = [self._ownership.run(), self._ownership.committer.run(), self._timers.run(), upkeep.run()]
-        runners += [self._assigner.run(), self._expiries.run()]
+        loop = self.loop
+        runners = [self._ownership.run(), loop.run(), loop.run_timers(), loop.run_expiries(), loop.run_upkeep()]
+        runners.append(self._assigner.run())
         if self._sessions:
-            runners.append(self._sessions.run())
+            runners.append(self._sessions.run(loop.leases.owned))
         self._tasks = [asyncio.create_task(runner) for runner in runners]
 
     async def wait_until_ready(self) -> None:
         """Return once every shard is loaded and says so in the journal."""
-        await self._ownership.complete.wait()
-        await self._ownership.committer.flush()
+        await self._ownership.wait_until_complete()
+        await self.loop.flush()
 
     async def watch_over(self) -> None:
         """Wait for as long as the runtime's tasks live; raise what ended one. A process without them must end."""
@@ -171,6 +145,11 @@ class LocalCoordinator:
 
         Watches end, and so do waits for a leader, with the one that there is.
         """
+        await self._ownership.end_rounds()
+        self.forwarding.is_draining = True
+        if self.forwarder is not None:
+            self.forwarder.drain()
+        self.topic_news.end_waits()
         await self._ownership.leave()
 
     async def stop(self) -> None:
@@ -197,8 +176,8 @@ class LocalCoordinator:
         for task in self._tasks:
             if task.done():
                 return False, f"a task of the runtime ended: {task.get_name()}"
-        hosts = self._ownership.hosts
-        usable, due = sum(host.may_answer() for host in hosts.values()), self._ownership.due()
+        now, due = self._clock.now(), self._ownership.due()
+        usable = sum(owned.may_answer(now) for owned in self.loop.leases.owned.values())
         is_ready = self._ownership.leases.is_placed and due <= usable
         troubles = [each for each in (self._ownership.setback, self._ownership.store_trouble) if each]
         counts = f"{usable} shards are served, {due} are due to this replica"
@@ -217,8 +196,8 @@ class LocalCoordinator:
             case JoinGroup():
                 return await self._submit(self._with_new_member_id(request))
             case GetLeader() | GetTopic() if request.wait_ms:
-                host = self._host(request.namespace, request.key)
-                return await ask_until_changed(request, self._submit, host, self._clock)
+                shard = self._shard(request.namespace, request.key)
+                return await ask_until_changed(request, self._submit, shard, self._clock)
             case VerifyFence(sign=True):
                 return await self._verify_and_sign(request)
             case PutTopic() | DeleteTopic():
@@ -232,33 +211,29 @@ class LocalCoordinator:
 
     def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         """The answer, where it can be given without waiting for anything."""
-        host = self._ownership.hosts.get(shard_of(request.namespace, request.group_id, self.shard_count))
-        if host is None or self.forwarding.is_draining:
+        if self.forwarding.is_draining:
             return None
-        return host.try_heartbeat(request)
+        return self.loop.try_heartbeat(shard_of(request.namespace, request.group_id, self.shard_count), request)
 
     def try_read(self, request: VerifyFence | GetLeader) -> Answer | None:
         """The answer to a call that changes nothing, where it can be given without waiting for anything."""
-        host = self._host(request.namespace, request.group_id)
         waits = request.sign if isinstance(request, VerifyFence) else request.wait_ms
-        if host is None or waits or self.forwarding.is_draining:
+        if waits or self.forwarding.is_draining or self._prerequisites(request):
             return None
-        if self._prerequisites(request):
-            return None
-        return host.try_read(request)
+        return self.loop.try_read(shard_of(request.namespace, request.group_id, self.shard_count), request)
 
     def submit(self, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
         """As `call`, without a task; `done` gets the answer, unless the call is cancelled before."""
         call = Call(done)
         self.submit_to(shard_of_request(request, self.shard_count), request, call)
-        return None if call.host is None else call.cancel
+        return None if call.loop is None else call.cancel
 
     def submit_to(self, shard_id: int, request: Submitted, call: Call) -> None:
         """As `submit`, where the request's shard is known; `call` gets the answer."""
         if isinstance(request, JoinGroup) and not request.member_id:
             request = self._with_new_member_id(request)
         refusal = self.forwarding.refusal(request, shard_id)
-        answer = refusal or self._ownership.hosts[shard_id].submit(request, call)
+        answer = refusal or self.loop.submit(self.loop.shards[shard_id].owned, request, call)
         if answer is not None:
             call.answered(answer)
 
@@ -272,17 +247,17 @@ class LocalCoordinator:
         self, namespace: str, group_id: str, after_revision: int | None = None
     ) -> AsyncIterator[JournalEvent]:
         """The group's journal from `after_revision` on, then live. Ends when the shard moves: resume by revision."""
-        host = self._host(namespace, group_id)
-        if host is not None and not self.forwarding.is_draining:
-            async for event in watch_group(host, self._store, namespace, group_id, after_revision):
+        shard = self._shard(namespace, group_id)
+        if shard is not None and not self.forwarding.is_draining:
+            async for event in watch_group(shard, self._store, namespace, group_id, after_revision):
                 yield event
 
     def subscribe(self, namespace: str, group_id: str, listener: Listener) -> Callable[[], None]:
         """Call `listener` with the group's journal lines from now on, until the returned function is called.
 
-        See `Subscriptions`: cheaper than `watch`, and only about what this replica decides.
+        See `loop.Subscriptions`: cheaper than `watch`, and only about what this replica decides.
         """
-        return self._subscriptions.add(namespace, group_id, listener)
+        return self.loop.subscriptions.add(namespace, group_id, listener)
 
     async def check_revision(self, namespace: str, group_id: str, after_revision: int) -> None:
         """Raise `NotInJournal` where a watch from there on would miss lines. The shard may be at another replica."""
@@ -307,19 +282,19 @@ class LocalCoordinator:
 
     def hosts_shard(self, shard_id: int) -> bool:
         """Is the shard in memory here?"""
-        return shard_id in self._ownership.hosts
+        return shard_id in self.loop.shards
 
     async def until_moved(self, namespace: str, group_id: str) -> None:
         """Return once the group's shard is not in memory here any more."""
-        host = self._host(namespace, group_id)
-        if host is not None:
-            await host.gone.wait()
+        shard = self._shard(namespace, group_id)
+        if shard is not None:
+            await shard.gone.wait()
 
     def held(self, replica_id: str, epochs: Mapping[int, int]) -> list[int]:
         """The shards that this replica holds in these epochs, if that is its id, with leases that are not over."""
-        hosts = [self._ownership.hosts.get(shard_id) for shard_id in epochs]
-        here = [host for host in hosts if host is not None and replica_id == self.replica_id and host.may_answer()]
-        return [host.shard_id for host in here if host.claim.epoch == epochs[host.shard_id]]
+        here = self.loop.leases.owned if replica_id == self.replica_id else {}
+        now, asked = self._clock.now(), [here[shard_id] for shard_id in epochs if shard_id in here]
+        return [o.shard_id for o in asked if o.may_answer(now) and o.epoch == epochs[o.shard_id]]
 
     def nudge(self) -> None:
         """A peer says that shards have become free."""
@@ -338,8 +313,8 @@ class LocalCoordinator:
 
     def groups(self) -> Iterator[Group]:
         """Every group in memory here, for metrics."""
-        for host in self._ownership.hosts.values():
-            yield from host.shard.groups.values()
+        for owned in self.loop.leases.owned.values():
+            yield from owned.shard.groups.values()
 
     def shards_due(self) -> int:
         """How many shards this replica should hold."""
@@ -347,21 +322,12 @@ class LocalCoordinator:
 
     def parked(self) -> int:
         """Calls that wait for something."""
-        return sum(host.parked for host in self._ownership.hosts.values())
+        return sum(owned.waiting for owned in self.loop.leases.owned.values())
 
     # --- inside ------------------------------------------------------------------------------------
 
-    def _drain(self) -> None:
-        self.forwarding.is_draining = True
-        if self.forwarder is not None:
-            self.forwarder.drain()
-        self.topic_news.end_waits()
-
-    def _on_events(self, shard_id: int, events: list[JournalEvent]) -> None:
-        self._subscriptions.notify(events)
-        # Members wait for what the subscriptions push, so that goes out before this is counted and logged.
-        asyncio.get_running_loop().call_soon(self._telemetry.on_events, shard_id, events)
-        changed = {event.namespace for event in events if event.kind == TopicChanged.kind}
+    def _on_topic_lines(self, lines: Sequence[JournalEvent]) -> None:
+        changed = {line.namespace for line in lines if line.kind == TopicChanged.kind}
         if changed:
             self.on_topics_changed(changed)
             if self._notifications is not None:
@@ -372,26 +338,24 @@ class LocalCoordinator:
         refusal = self.forwarding.refusal(request, shard_id)
         if refusal is not None:
             return refusal
-        host = self._ownership.hosts[shard_id]
+        owned = self.loop.shards[shard_id].owned
         for prerequisite in self._prerequisites(request):
-            if not await self._is_met(prerequisite, host):
+            if not await self._is_met(prerequisite, owned):
                 return refused_without(prerequisite, request)
-        return await _answered(host, request)
+        return await self.loop.ask(owned, request)
 
     def _prerequisites(self, request: Request) -> Sequence[Prerequisite]:
-        return prerequisites(
-            request, has_side_door=self._store.has_side_door, is_shared=not self._ownership.leases.steal
-        )
+        return prerequisites(request, has_side_door=self._store.has_side_door, is_shared=not self.loop.leases.steal)
 
-    async def _is_met(self, prerequisite: Prerequisite, host: ShardHost) -> bool:
+    async def _is_met(self, prerequisite: Prerequisite, owned: OwnedShard) -> bool:
         match prerequisite:
             case Prerequisite.SIDE_COMMITS:
-                return await self._ownership.committer.take_in(host)
+                return await self.loop.take_in(owned)
             case Prerequisite.OWNER:
-                return await self._confirmations.is_owner(host)
+                return await self._ownership.is_owner(owned)
 
-    def _host(self, namespace: str, name: str) -> ShardHost | None:
-        return self._ownership.hosts.get(shard_of(namespace, name, self.shard_count))
+    def _shard(self, namespace: str, name: str) -> ServedShard | None:
+        return self.loop.shards.get(shard_of(namespace, name, self.shard_count))
 
     def _with_new_member_id(self, request: JoinGroup) -> JoinGroup:
         """Draw the id that a newcomer may get (protocol.md §1); the core draws nothing."""
@@ -439,27 +403,111 @@ class LocalCoordinator:
 
     async def _ask_all(self, request: Request) -> list[tuple[int, Reply]]:
         """Every shard's part of a listing, each as durable as any other answer."""
-        hosts = list(self._ownership.hosts.values())
-        answers = await asyncio.gather(*(_answered(host, request) for host in hosts))
-        return [(host.shard_id, answer.reply) for host, answer in zip(hosts, answers, strict=True)]
+        asked = list(self.loop.leases.owned.values())
+        answers = await asyncio.gather(*(self.loop.ask(owned, request) for owned in asked))
+        return [(owned.shard_id, answer.reply) for owned, answer in zip(asked, answers, strict=True)]
 
 
-async def _answered(host: ShardHost, request: Request) -> Answer:
-    answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-    call = Call(partial(_settle, answered))
-    answer = host.submit(request, call)
-    if answer is not None:
-        return answer
-    try:
-        return await answered
-    except asyncio.CancelledError:
-        call.cancel()
-        raise
+class RoutedCoordinator:
+    """`LocalCoordinator` for the shards of this replica, its peers for the others."""
 
+    def __init__(self, local: LocalCoordinator) -> None:
+        """`local` was made with peers."""
+        assert local.forwarder is not None
+        self.local = local
+        self.shard_count = local.shard_count
+        self.replica_id = local.replica_id
+        self._forwarder = local.forwarder
+        self._ending: set[asyncio.Task[None]] = set()
 
-def _settle(answered: asyncio.Future[Answer], answer: Answer) -> None:
-    if not answered.done():
-        answered.set_result(answer)
+    # --- requests --------------------------------------------------------------------------------
+
+    async def call(self, request: Request) -> Answer:
+        """Answer a request wherever its shard lives; see `rota.replica.ports.Coordinator`."""
+        if isinstance(request, ListTopics) and request.wait_ms:
+            return await self.local.topic_news.list_when_changed(request, self._forwarder.call)
+        return await self._forwarder.call(request)
+
+    def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
+        """The answer, where this replica has it at hand."""
+        return self.local.try_heartbeat(request)
+
+    def try_read(self, request: VerifyFence | GetLeader) -> Answer | None:
+        """The same for calls that change nothing."""
+        return self.local.try_read(request)
+
+    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
+        """As `call`, see `Forwarder.submit`; `done` gets the answer, unless the call is cancelled before."""
+        return self._forwarder.submit(request, done)
+
+    async def watch(
+        self, namespace: str, group_id: str, after_revision: int | None = None
+    ) -> AsyncIterator[JournalEvent]:
+        """The group's journal from `after_revision` on, then live, wherever the shard lives."""
+        shard_id = shard_of(namespace, group_id, self.shard_count)
+        peer = None if self.local.hosts_shard(shard_id) else self.local.directory.peer_of(shard_id)
+        if peer is None:
+            stream = self.local.watch(namespace, group_id, after_revision)
+        else:
+            stream = self._forwarder.peers.watch(peer, namespace, group_id, after_revision)
+        async with aclosing(stream) as events:  # type: ignore[type-var]
+            async for event in events:
+                yield event
+
+    def subscribe(self, namespace: str, group_id: str, listener: Listener) -> Callable[[], None]:
+        """Call `listener` with the group's journal lines from now on, until the returned function is called.
+
+        See `Follower`: while the shard is here on the spot, otherwise as soon as its owner's event arrives.
+        """
+        if not self.local.forwarding.forwards:
+            return self.local.subscribe(namespace, group_id, listener)
+        follower = Follower(self, namespace, group_id, listener)
+
+        def end() -> None:
+            task = follower.end()
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+        return end
+
+    def subscribe_here(self, namespace: str, group_id: str, listener: Listener) -> Callable[[], None]:
+        return self.local.subscribe(namespace, group_id, listener)
+
+    def is_here(self, namespace: str, group_id: str) -> bool:
+        return self.local.hosts_shard(shard_of(namespace, group_id, self.shard_count))
+
+    async def until_moved(self, namespace: str, group_id: str) -> None:
+        """Return once the group's shard is not here any more."""
+        await self.local.until_moved(namespace, group_id)
+
+    async def check_revision(self, namespace: str, group_id: str, after_revision: int) -> None:
+        await self.local.check_revision(namespace, group_id, after_revision)
+
+    async def events(self, shard_id: int, after_seq: int, limit: int) -> list[JournalEvent]:
+        return await self.local.events(shard_id, after_seq, limit)
+
+    def locate(self, namespace: str, group_id: str) -> ShardOwner:
+        return self.local.locate(namespace, group_id)
+
+    def owners(self) -> Sequence[ShardOwner]:
+        return self.local.owners()
+
+    def parked(self) -> int:
+        return self.local.parked()
+
+    def ready(self) -> tuple[bool, str]:
+        return self.local.ready()
+
+    async def wait_until_ready(self) -> None:
+        await self.local.wait_until_ready()
+
+    async def drain(self) -> None:
+        await self.local.drain()
+
+    async def stop(self) -> None:
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        await self._forwarder.end()
+        await self.local.stop()
 
 
 def _ok(reply: Reply) -> bool:

@@ -1,25 +1,22 @@
 """Following the journal lines of a group.
 
-`watch_group` reads what is stored, then what happens, from one owner. `Subscriptions` calls listeners on the spot, and
-only about what this replica decides. A `Follower` goes wherever the shard is, for listeners that can miss some lines.
+`watch_group` reads what is stored, then what happens, from one owner. A `Follower` goes wherever the shard is, for
+listeners that can miss some lines; those of `loop.Subscriptions` are called only about what this replica decides.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
 from rota.protocol.errors import NotInJournal
 from rota.replica.ports import JournalEvent, ShardStore, StoreUnavailable
-from rota.runtime.host import ShardHost
+from rota.runtime.loop import Listener, ServedShard
 
 logger = logging.getLogger(__name__)
-
-Listener = Callable[[Sequence[JournalEvent]], None]
-"""Gets lines of one group, in order: where its shard is here, all of one transaction together."""
 
 PAGE = 500
 LOOK_AGAIN_S = 0.25
@@ -27,7 +24,7 @@ LOOK_AGAIN_S = 0.25
 
 
 async def watch_group(
-    host: ShardHost, store: ShardStore, namespace: str, group_id: str, after_revision: int | None
+    shard: ServedShard, store: ShardStore, namespace: str, group_id: str, after_revision: int | None
 ) -> AsyncIterator[JournalEvent]:
     """Events of the group with a revision above `after_revision`, or from now on where that is None.
 
@@ -36,14 +33,14 @@ async def watch_group(
     went back to a state before `after_revision`.
     """
     queue: asyncio.Queue[JournalEvent | None] = asyncio.Queue()
-    watchers = host.watchers.setdefault((namespace, group_id), set())
+    watchers = shard.watchers.setdefault((namespace, group_id), set())
     watchers.add(queue)
     try:
-        last = host.durable_seq
+        last = shard.owned.durable_seq
         if after_revision is not None:
-            async for event in _stored(store, host.shard_id, after_revision, last, namespace, group_id):
+            async for event in _stored(store, shard.owned.shard_id, after_revision, last, namespace, group_id):
                 yield event
-        while not host.dropped:
+        while not shard.owned.is_dropped:
             live = await queue.get()
             if live is None:
                 return
@@ -52,7 +49,7 @@ async def watch_group(
     finally:
         watchers.discard(queue)
         if not watchers:
-            host.watchers.pop((namespace, group_id), None)
+            shard.watchers.pop((namespace, group_id), None)
 
 
 async def _stored(
@@ -67,47 +64,6 @@ async def _stored(
         if len(page) < PAGE:
             return
         after = page[-1].seq
-
-
-class Subscriptions:
-    """Listeners by group.
-
-    They are called on the event loop once a line is durable, before the replies that it releases. They must be
-    quick and must not raise. While the group's shard is with another owner they are not called.
-    """
-
-    def __init__(self) -> None:
-        self._listeners: dict[tuple[str, str], list[Listener]] = {}
-
-    def add(self, namespace: str, group_id: str, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with the lines from now on, until the function that this returns is called."""
-        key = (namespace, group_id)
-        self._listeners.setdefault(key, []).append(listener)
-
-        def end() -> None:
-            listeners = self._listeners[key]
-            listeners.remove(listener)
-            if not listeners:
-                del self._listeners[key]
-
-        return end
-
-    def notify(self, events: Iterable[JournalEvent]) -> None:
-        """Call them with the lines of one transaction."""
-        if not self._listeners:
-            return
-        by_group: dict[tuple[str, str], list[JournalEvent]] = {}
-        for event in events:
-            if (key := (event.namespace, event.group_id)) in self._listeners:
-                by_group.setdefault(key, []).append(event)
-        for key, lines in by_group.items():
-            for listener in tuple(self._listeners.get(key, ())):
-                try:
-                    listener(lines)
-                except Exception:
-                    # A broken listener must not cost the shard its commit.
-                    kinds = [line.kind for line in lines]
-                    logger.exception("a listener failed", extra={"kinds": kinds, "group_id": key[1]})
 
 
 class Followed(Protocol):

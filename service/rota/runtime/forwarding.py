@@ -1,10 +1,14 @@
-"""The shell of `rota.replica.forwarding`: asks this replica's shards and its peers, and waits where a call waits."""
+"""The shell of `rota.replica.forwarding`: the owners of shards, the other replicas, and calls that go to these.
+
+The owners are read from the store, once for all calls that wait while a shard has none.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -14,15 +18,18 @@ from rota.protocol.messages import Heartbeat, HeartbeatMany, Request, parks_for_
 from rota.replica import forwarding as step
 from rota.replica.forwarding import (
     DRAINING,
+    POLL_MS,
     Forwarding,
     NoAnswer,
     Step,
     Steps,
     Submitted,
 )
-from rota.replica.ports import Answer, Cancel, JournalEvent, Replica, ShardOwner
-from rota.runtime.directory import Directory
-from rota.runtime.host import Call
+from rota.replica.known_owners import KnownOwners
+from rota.replica.ports import Answer, Cancel, JournalEvent, Replica, ShardOwner, ShardStore, StoreUnavailable
+from rota.runtime.clock import Clock
+from rota.runtime.loop import Call
+from rota.runtime.telemetry import Telemetry
 
 UNREACHABLE = "UNREACHABLE"
 """What a call counts as that its peer did not answer."""
@@ -56,31 +63,74 @@ class Peers(Protocol):
     async def close(self) -> None: ...
 
 
-class Forwarder:
-    """Answers a client's call wherever its shard is.
+class Directory(KnownOwners):
+    """The known owners, and the way to read them again."""
 
-    `answer`, `submit` and `record` ask this replica: for an answer of its own shards, for the same without a task where
-    the shard's number is known, and for `RecordHeartbeat`.
-    """
+    def __init__(self, store: ShardStore, clock: Clock, replica_id: str, shard_count: int) -> None:
+        super().__init__(replica_id, shard_count)
+        self._store = store
+        self._clock = clock
+        self._arrival = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._looks = 0
+        self.read_ms = -POLL_MS
+
+    async def look(self, *, unless_within_ms: int = 0) -> None:
+        """Look at the store again. All that ask while a look is under way share the next one."""
+        asked_at = self._looks
+        async with self._turn:
+            now_ms = self._clock.monotonic_ms()
+            if self._looks == asked_at and now_ms - self.read_ms >= unless_within_ms:
+                self._looks, self.read_ms = self._looks + 1, now_ms
+                asked = self.memory.ask()
+                owners = await self._store.owners()
+                self.update(owners, now_ms, self._clock.monotonic_ms(), asked)
+
+    def note_arrival(self) -> None:
+        """A shard is in memory here now."""
+        self._arrival.set()
+        self._arrival = asyncio.Event()
+
+    async def read_for_waiting(self, until_ms: int) -> None:
+        """Read the owners as a call asks for that waits for one: see `forwarding.ReadOwners`."""
+        with suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(self._left_s(until_ms)):
+                await self.look(unless_within_ms=POLL_MS)
+
+    async def await_arrival(self, until_ms: int) -> None:
+        """Return once a shard is loaded here, or at `until_ms`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._left_s(until_ms)):
+                await self._arrival.wait()
+
+    def _left_s(self, until_ms: int) -> float:
+        return max(0, until_ms - self._clock.monotonic_ms()) / 1000
+
+
+class Here(Protocol):
+    """The shards of this replica: `LocalCoordinator`."""
+
+    async def call(self, request: Request) -> Answer:
+        """An answer of this replica's own shards."""
+
+    def submit_to(self, shard_id: int, request: Submitted, call: Call) -> None:
+        """The same, without a task."""
+
+    async def record_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
+        """See `RecordHeartbeat`."""
+
+
+class Forwarder:
+    """Answers a client's call wherever its shard is."""
 
     def __init__(
-        self,
-        forwarding: Forwarding,
-        directory: Directory,
-        peers: Peers,
-        *,
-        answer: Callable[[Request], Awaitable[Answer]],
-        submit: Callable[[int, Submitted, Call], None],
-        record: Callable[[Heartbeat | HeartbeatMany], Awaitable[Answer | None]],
-        on_forwarded: Callable[[str], None],
+        self, forwarding: Forwarding, directory: Directory, peers: Peers, here: Here, telemetry: Telemetry
     ) -> None:
         self.peers = peers
         self._forwarding = forwarding
         self._directory = directory
-        self._answer = answer
-        self._submit = submit
-        self._record = record
-        self._on_forwarded = on_forwarded
+        self._here = here
+        self._telemetry = telemetry
         self._parked: dict[object, tuple[Cancel, Callable[[NoAnswer], None]]] = {}
         """Calls that may wait at peers for long: how each is cancelled there, and the receiver of its outcome."""
         self._finishing: set[asyncio.Future[None]] = set()
@@ -98,7 +148,7 @@ class Forwarder:
         peer = self._forwarding.owner_elsewhere(shard_id)
         call = _Submitted(self, self._forwarding, request, done)
         if peer is None:
-            self._submit(shard_id, request, call)
+            self._here.submit_to(shard_id, request, call)
         else:
             call.ask(peer)
         return None if call.is_answered or not parks_for_ms(request) else call.cancel
@@ -150,7 +200,7 @@ class Forwarder:
     async def _do(self, do: Step) -> Answer | NoAnswer | None:
         match do:
             case step.AskHere(request):
-                return await self._answer(request)
+                return await self._here.call(request)
             case step.AskPeer():
                 return await self._ask_peer(do)
             case step.ReadOwners(until_ms):
@@ -160,7 +210,7 @@ class Forwarder:
             case step.Pause(until_ms):
                 await asyncio.sleep(max(0, until_ms - _now_ms()) / 1000)
             case step.RecordHeartbeat(request):
-                return await self._record(request)
+                return await self._here.record_heartbeat(request)
         return None
 
     async def _ask_peer(self, do: step.AskPeer) -> Answer | NoAnswer:
@@ -190,7 +240,7 @@ class Forwarder:
         return cancel
 
     def _count(self, done: Callable[[Answer | NoAnswer], None], outcome: Answer | NoAnswer) -> None:
-        self._on_forwarded(UNREACHABLE if isinstance(outcome, NoAnswer) else outcome.reply.error)
+        self._telemetry.on_forwarded(UNREACHABLE if isinstance(outcome, NoAnswer) else outcome.reply.error)
         done(outcome)
 
 
@@ -216,7 +266,7 @@ class _Submitted(Call):
     @property
     def is_answered(self) -> bool:
         """Whether the answer was there at once."""
-        return self.host is None and self._there is None and self._rest is None
+        return self.loop is None and self._there is None and self._rest is None
 
     def ask(self, peer: Replica) -> None:
         """Ask a peer first."""

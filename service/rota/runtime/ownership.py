@@ -1,30 +1,26 @@
-"""The shell of `rota.replica.leases`: runs its rounds against the store, and keeps a host for each shard."""
+"""The shell of `rota.replica.leases`: runs its rounds against the store, and has the shards of this replica served."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rota.group.rows import ShardImage
 from rota.group.shard import Lost
-from rota.group.state import Timer
 from rota.protocol.limits import Limits
 from rota.replica import steps as step
 from rota.replica.going_back import LostFact, Setback
-from rota.replica.leases import RETRY_MS, Leases
+from rota.replica.leases import RETRY_MS
 from rota.replica.owned_shard import OwnedShard
-from rota.replica.ports import Floor, JournalEvent, Replica, ShardClaim, ShardOwner, ShardStore, StoreUnavailable
+from rota.replica.ports import Floor, Replica, ShardClaim, ShardOwner, StoreUnavailable
+from rota.replica.prerequisites import NOT_OWNED, claim_to_confirm
 from rota.replica.steps import Do, Steps
-from rota.runtime.clock import Clock, TimerTask
-from rota.runtime.committer import Committer
-from rota.runtime.directory import Directory
-from rota.runtime.host import Answers, ShardHost
-from rota.runtime.sessions import SharedSessions
-from rota.runtime.telemetry import Telemetry
+from rota.runtime.forwarding import Directory, Peers
+from rota.runtime.loop import ShardLoop
 
 logger = logging.getLogger(__name__)
 
@@ -33,80 +29,40 @@ FLUSH_S = 0.5
 MOST_LOST_LINES = 200
 """How many lost facts are named; the rest is counted."""
 
-Notify = Callable[[Sequence[Replica]], Awaitable[None]]
-"""Has these replicas begin a round: shards have become free, or a replica has started."""
-AskOwners = Callable[[Sequence[ShardOwner]], Awaitable[Collection[int]]]
-"""See `steps.AskOwners`."""
-
 
 class Ownership:
     """The shards of this replica. `run()` keeps them and claims those assigned to it, until cancelled."""
 
-    def __init__(
-        self,
-        store: ShardStore,
-        clock: Clock,
-        limits: Limits,
-        telemetry: Telemetry,
-        timers: TimerTask,
-        hosts: dict[int, ShardHost],
-        directory: Directory,
-        *,
-        replica: Replica,
-        lease_ms: int,
-        steal: bool,
-        on_events: Callable[[int, list[JournalEvent]], None],
-        notify: Notify | None = None,
-        ask_owners: AskOwners | None = None,
-        ask: Callable[[ShardHost, Timer], None],
-        sessions: SharedSessions | None = None,
-        assign: Callable[[ShardHost, Timer], None] | None = None,
-        drain: Callable[[], None],
-    ) -> None:
-        self.hosts = hosts
-        """The shards that are served here, by id."""
+    def __init__(self, loop: ShardLoop, directory: Directory, peers: Peers | None, limits: Limits) -> None:
+        """`peers`: the other replicas, where the store may have some."""
+        self.loop = loop
+        self.leases = loop.leases
         self.directory = directory
         directory.on_setback = self.nudge
-        self.leases = Leases(replica, directory, lease_ms=lease_ms, steal=steal)
-        self.committer = Committer(store, clock, telemetry, self.give_up)
-        self.complete = asyncio.Event()
-        """Set while every shard that is due to this replica is in memory here."""
         self.store_trouble = ""
         """Why the last round on the leases failed; empty if it did not."""
         self.failing_since_ms: int | None = None
         """When the first round of those began that have failed in a row, by the monotonic clock."""
         self.setback = ""
         """That the store went back to an earlier state; empty once all shards are served again."""
-        self._store = store
-        self._clock = clock
+        self._store = loop.store
+        self._clock = loop.clock
+        self._telemetry = loop.telemetry
+        self._peers = peers
         self._limits = limits
-        self._telemetry = telemetry
-        self._timers = timers
-        self._answers = Answers()
-        self._on_events = on_events
-        self._notify = notify
-        self._ask_owners = ask_owners
-        self._sessions = sessions
-        self._ask = ask
-        self._assign = assign
-        self._drain = drain
-        self._wake = asyncio.Event()
+        self._complete = asyncio.Event()
         self._is_nudged = False
         self._left_rounds = asyncio.Event()
         self._loading_since = 0.0
-
-    def give_up(self, host: ShardHost, reason: str) -> None:
-        """Stop answering for a shard because its memory cannot be trusted; it is claimed and loaded again."""
-        if self._remove(host):
-            logger.warning("shard dropped", extra={"shard_id": host.shard_id, "reason": reason})
-            self._telemetry.on_shard_dropped(host.shard_id, host.claim.epoch, reason)
-        host.drop(reason)
-        self._wake.set()
+        self._to_confirm: set[OwnedShard] = set()
+        """Shards of the next read of the store that confirms owners."""
+        self._next_confirmation: asyncio.Task[Collection[OwnedShard]] | None = None
+        self._is_confirming = asyncio.Lock()
 
     def nudge(self) -> None:
         """Shards may have become free: begin a round now."""
         self._is_nudged = True
-        self._wake.set()
+        self.loop.round_due.set()
 
     async def run(self) -> None:
         """A few rounds a lease, and one at once when there is a reason."""
@@ -127,9 +83,21 @@ class Ownership:
         finally:
             self._left_rounds.set()
 
+    async def end_rounds(self) -> None:
+        """Begin no other round, and let the one under way end; a store that hangs is not waited for."""
+        self.leases.is_leaving = True
+        self.loop.round_due.set()
+        await _at_most(FLUSH_S, self._left_rounds.wait())
+
     async def leave(self) -> None:
-        """See `Leases.leave`."""
+        """See `Leases.leave`. AFTER `end_rounds`."""
         await self._carry_out(self.leases.leave())
+
+    async def wait_until_complete(self) -> None:
+        """Return while every shard that is due to this replica is in memory here."""
+        while not self.leases.is_complete:
+            self._complete.clear()
+            await self._complete.wait()
 
     def due(self) -> int:
         """How many shards this replica should hold."""
@@ -141,7 +109,31 @@ class Ownership:
 
     async def flush(self) -> None:
         """Let decisions become durable; a store that hangs is not waited for."""
-        await _at_most(FLUSH_S, self.committer.flush())
+        await _at_most(FLUSH_S, self.loop.flush())
+
+    # --- confirmed by the store --------------------------------------------------------------------
+
+    async def is_owner(self, owned: OwnedShard) -> bool:
+        """Whether the store said, after this call, that the shard is owned here. False where it does not answer.
+
+        Requests that come during one read share the next.
+        """
+        self._to_confirm.add(owned)
+        self._next_confirmation = self._next_confirmation or asyncio.create_task(self._confirm())
+        return owned in await asyncio.shield(self._next_confirmation)
+
+    async def _confirm(self) -> Collection[OwnedShard]:
+        async with self._is_confirming:
+            asked, self._to_confirm, self._next_confirmation = self._to_confirm, set(), None
+            claims = [claim_to_confirm(owned) for owned in asked]
+            try:
+                confirmed = await self._store.confirm(claims, self.leases.replica.replica_id)
+            except StoreUnavailable:
+                return ()
+        for owned in asked:
+            if owned.shard_id not in confirmed:
+                self.loop.give_up(owned, NOT_OWNED)
+        return {owned for owned in asked if owned.shard_id in confirmed}
 
     # --- owners ------------------------------------------------------------------------------------
 
@@ -151,9 +143,9 @@ class Ownership:
 
     def owner_of(self, shard_id: int) -> ShardOwner:
         """The shard's owner, as far as this replica knows; an empty replica_id where the shard has none."""
-        host = self.hosts.get(shard_id)
-        if host is not None:
-            return self._with_ways(self._owned(host), self.leases.replica)
+        owned = self.leases.owned.get(shard_id)
+        if owned is not None:
+            return self._with_ways(self._owned(owned), self.leases.replica)
         peer, known = self.directory.peer_of(shard_id), self.directory.owners.get(shard_id)
         if peer is None or known is None:
             return ShardOwner(shard_id, "", "", 0, 0, reported_by=self.leases.replica.replica_id)
@@ -161,12 +153,12 @@ class Ownership:
 
     def owned(self) -> list[ShardOwner]:
         """Every shard that this replica serves."""
-        return [self._owned(host) for _, host in sorted(self.hosts.items())]
+        return [self._owned(owned) for _, owned in sorted(self.leases.owned.items())]
 
-    def _owned(self, host: ShardHost) -> ShardOwner:
-        here, left_ms = self.leases.replica, host.lease_until_ms - self._clock.monotonic_ms()
+    def _owned(self, owned: OwnedShard) -> ShardOwner:
+        here, left_ms = self.leases.replica, owned.lease_until_ms - self._clock.monotonic_ms()
         left_ms = min(left_ms, self.leases.lease_ms)
-        return ShardOwner(host.shard_id, here.replica_id, here.address, host.claim.epoch, left_ms, host.durable_seq)
+        return ShardOwner(owned.shard_id, here.replica_id, here.address, owned.epoch, left_ms, owned.durable_seq)
 
     def _with_ways(self, owner: ShardOwner, replica: Replica) -> ShardOwner:
         """With the addresses and ports that only the registry has."""
@@ -199,7 +191,7 @@ class Ownership:
             case step.ReadOwners():
                 return await self.directory.look()
             case step.AskOwners(owners):
-                return await self._ask_owners(owners) if self._ask_owners is not None else ()
+                return await self._peers.held(owners) if self._peers is not None else ()
             case step.StoreCopied(owners):
                 return self._report_copy(owners)
             case step.Register():
@@ -219,39 +211,25 @@ class Ownership:
             case step.ReportLost(facts):
                 return _log_lost(facts)
             case step.RaiseGenerations(owned, floor):
-                return self._with_host(owned, lambda host: host.raise_generations(floor))
+                return self.loop.raise_generations(owned, floor)
             case step.GiveUp(owned, reason):
-                return self._with_host(owned, lambda host: self.give_up(host, reason))
-            case step.EndRound():
-                return await self._end_round()
-            case step.Drain():
-                return self._drain()
+                return self.loop.give_up(owned, reason)
             case step.Close(shards, reason):
                 for owned in shards:
-                    self._with_host(owned, lambda host: host.close(reason))
+                    self.loop.close(owned, reason)
                 return await self.flush()
             case step.DropClosed():
-                return self._with_host(do.owned, lambda host: self._drop_closed(host, do))
+                return self._drop_closed(do)
             case step.Release(claims, deregisters):
                 return await self._release(claims, deregisters=deregisters)
             case step.NotifyPeers():
-                return await self._notify(self.directory.peers) if self._notify is not None else None
+                return await self._peers.notify_released(self.directory.peers) if self._peers is not None else None
 
-    async def _end_round(self) -> None:
-        """A store that hangs is not waited for."""
-        self._wake.set()
-        await _at_most(FLUSH_S, self._left_rounds.wait())
-
-    def _with_host(self, owned: OwnedShard, act: Callable[[ShardHost], None]) -> None:
-        """Do something with the host of a shard, unless that was dropped meanwhile."""
-        host = self.hosts.get(owned.shard_id)
-        if host is not None and host.owned is owned:
-            act(host)
-
-    def _drop_closed(self, host: ShardHost, do: step.DropClosed) -> None:
-        self._remove(host)
-        self._telemetry.on_shard_dropped(host.shard_id, host.claim.epoch, "handed over")
-        host.drop(do.reason, do.code, undecided=do.undecided)
+    def _drop_closed(self, do: step.DropClosed) -> None:
+        owned = do.owned
+        if not owned.is_dropped:
+            self._telemetry.on_shard_dropped(owned.shard_id, owned.epoch, "handed over")
+            self.loop.drop(owned, do.reason, do.code, undecided=do.undecided)
 
     async def _release(self, claims: Sequence[ShardClaim], *, deregisters: bool) -> None:
         replica_id = self.leases.replica.replica_id
@@ -333,65 +311,46 @@ class Ownership:
                 group.create_task(self._serve(claim, image, do.lease_until_ms, do.lost.get(claim.shard_id)))
 
     async def _serve(self, claim: ShardClaim, image: ShardImage, lease_until_ms: int, lost: Lost | None) -> None:
+        sessions = self.loop.sessions
         try:
             # Read last: until now, others may have recorded heartbeats for a shard without an owner.
-            seen = await self._sessions.read(claim.shard_id) if self._sessions else None
-            host = ShardHost(
+            seen = await sessions.read(claim.shard_id) if sessions else None
+            owned, loaded = OwnedShard.load(
                 claim,
                 image,
                 self._limits,
-                self._clock,
+                self._clock.now(),
                 replica_id=self.leases.replica.replica_id,
                 lease_until_ms=lease_until_ms,
-                set_timer=self._timers.set,
-                give=self._answers.give,
-                want_commit=self.committer.want,
-                give_up=self.give_up,
-                on_events=self._on_events,
-                on_expired=self._telemetry.on_expired,
-                ask=self._ask,
-                forget=self._sessions.forget if self._sessions else None,
-                assign=self._assign,
                 seen=seen,
                 lost=lost,
             )
         except Exception as error:
             self._report_unreadable(claim, error)
             return
-        self.hosts[claim.shard_id] = host
-        self.leases.install(host.owned)
+        self.loop.serve(owned, loaded)
         self.directory.note_arrival()
         self._note_completeness()
         seconds = time.perf_counter() - self._loading_since
-        self._telemetry.on_shard_loaded(claim.shard_id, claim.epoch, len(host.shard.groups), seconds)
-
-    def _remove(self, host: ShardHost) -> bool:
-        if self.hosts.get(host.shard_id) is not host:
-            return False
-        del self.hosts[host.shard_id]
-        self.leases.remove(host.owned)
-        self._note_completeness()
-        return True
+        self._telemetry.on_shard_loaded(claim.shard_id, claim.epoch, len(owned.shard.groups), seconds)
 
     def _note_completeness(self) -> None:
         if self.leases.is_complete:
-            self.complete.set()
+            self._complete.set()
             if not self.directory.memory.setbacks:
                 self.setback = ""
-        else:
-            self.complete.clear()
 
     async def _pause(self, pause_ms: int) -> None:
         try:
             async with asyncio.timeout(pause_ms / 1000):
-                await self._wake.wait()
-                if not self._is_nudged and not self.complete.is_set():
+                await self.loop.round_due.wait()
+                if not self._is_nudged and not self.leases.is_complete:
                     # A store that keeps failing is asked again after a breath, not in a tight loop.
                     await asyncio.sleep(RETRY_MS / 1_000)
         except TimeoutError:
             pass
         self._is_nudged = False
-        self._wake.clear()
+        self.loop.round_due.clear()
 
 
 async def _at_most(seconds: float, waiting: Awaitable[object]) -> None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rota.group.sessions import MemberName
 from rota.group.state import Timer
 from rota.protocol.messages import Heartbeat, HeartbeatMany
 from rota.replica import shared_liveness as step
-from rota.replica.owned_shard import PUBLISH_MS
+from rota.replica.owned_shard import PUBLISH_MS, OwnedShard
 from rota.replica.ports import Answer, Liveness, SeenMembers
 from rota.replica.shared_liveness import UNAVAILABLE, Found, SharedLiveness, Step, Steps
 from rota.runtime.clock import Clock
-from rota.runtime.host import ShardHost
 from rota.runtime.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
@@ -26,21 +25,18 @@ WARN_MS = 10_000
 class SharedSessions:
     """Run `run()` as a task that its owner awaits. Nothing here waits longer than the store's own short deadline."""
 
-    def __init__(
-        self, liveness: Liveness, clock: Clock, telemetry: Telemetry, hosts: Callable[[], Iterable[ShardHost]]
-    ) -> None:
+    def __init__(self, liveness: Liveness, clock: Clock, telemetry: Telemetry) -> None:
         self._liveness = liveness
         self._clock = clock
         self._telemetry = telemetry
-        self._hosts = hosts
         self._shared = SharedLiveness()
         self._warned_at_ms = -WARN_MS
 
-    async def run(self) -> None:
-        """Publish heartbeats, until cancelled."""
+    async def run(self, owned: Mapping[int, OwnedShard]) -> None:
+        """Publish the heartbeats that these shards receive, until cancelled."""
         while True:
             await asyncio.sleep(PUBLISH_MS / 1000)
-            await self._carry_out(self._shared.publish([host.owned for host in self._hosts()], self._clock.now()))
+            await self._carry_out(self._shared.publish(list(owned.values()), self._clock.now()))
 
     async def read(self, shard_id: int) -> SeenMembers:
         """See `SharedLiveness.read`."""

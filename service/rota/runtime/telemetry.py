@@ -1,21 +1,23 @@
-"""What the runtime tells about itself. The default listens to nothing; metrics and logs implement it."""
+"""What the runtime reports of itself: to metrics and logs, which implement `Telemetry`, and to traces."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from rota.group.state import Result
+from rota.observability.tracing import Spans
+from rota.protocol.messages import GroupRequest, Request
 from rota.replica.going_back import Setback
+from rota.replica.owned_shard import Ready
 from rota.replica.ports import JournalEvent
 
 
 class Telemetry:
-    """Called on the event loop, after the fact; must not block."""
+    """Called on the event loop, after the fact; must not block. This one reports nothing."""
 
-    def on_events(self, shard_id: int, events: Sequence[JournalEvent]) -> None:
-        """These journal lines are durable now."""
-
-    def on_commit(self, shards: int, events: int, seconds: float) -> None:
-        """One group commit took this long."""
+    def on_commit(self, lines: Mapping[int, Sequence[JournalEvent]], seconds: float) -> None:
+        """One group commit took this long: these journal lines, by shard, are durable now."""
 
     def on_shard_loaded(self, shard_id: int, epoch: int, groups: int, seconds: float) -> None:
         """This replica owns the shard from here on."""
@@ -49,3 +51,35 @@ class Telemetry:
 
     def on_late_timer(self, lateness_ms: int) -> None:
         """The event loop was held up: timers rang this late, and sessions were given the time back."""
+
+
+def traced_step(spans: Spans, request: Request, step: Callable[[], Ready]) -> tuple[Ready, Any]:
+    """Decide a request within a span of its own, which has the decision and its reason. Returns what the commit that
+    makes the decision durable is linked to, too; None where there is nothing to be linked.
+    """
+    with spans.within(f"decide {type(request).__name__}") as span:
+        ready = step()
+        span.note("rota.namespace", request.namespace)
+        span.note("rota.group_id", request.group_id if isinstance(request, GroupRequest) else "")
+        if ready.decided is not None:
+            for name, value in _described(ready.decided).items():
+                span.note(name, value)
+        return ready, spans.here() if ready.appends else None
+
+
+def _described(result: Result) -> dict[str, str | int | bool]:
+    """The part of a decision that a span may carry: the generation, the reason, the kinds of the journal's lines, and
+    the error of a rejected call; never a member's metadata or its assignment.
+    """
+    noted: dict[str, str | int | bool] = {"rota.reason": result.reason} if result.reason else {}
+    if result.records:
+        noted["rota.generation_id"] = result.records[-1].generation_id
+        noted["rota.records"] = " ".join(entry.record.kind for entry in result.records)
+    for _, reply in result.replies:
+        noted["rota.code"] = reply.error.name
+        generation_id = getattr(reply, "generation_id", None)
+        if generation_id is not None:
+            noted["rota.generation_id"] = generation_id
+    if not result.replies:
+        noted["rota.parked"] = True
+    return noted

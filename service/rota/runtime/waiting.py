@@ -9,13 +9,13 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import GetLeader, GetTopic, LeaderReply, Request, TopicReply, parks_for_ms
 from rota.replica.ports import Answer, JournalEvent
 from rota.runtime.clock import Clock
-from rota.runtime.host import ShardHost
+from rota.runtime.loop import ServedShard
 
 
 async def ask_until_changed(
     request: GetLeader | GetTopic,
     ask: Callable[[Request], Awaitable[Answer]],
-    host: ShardHost | None,
+    shard: ServedShard | None,
     clock: Clock,
 ) -> Answer:
     """Ask again after each of the journal's lines that may matter, until the answer has changed or the wait is over."""
@@ -23,8 +23,8 @@ async def ask_until_changed(
     key = (request.namespace, request.group_id if isinstance(request, GetLeader) else "")
     until_ms = clock.monotonic_ms() + parks_for_ms(request)
     changes: asyncio.Queue[JournalEvent | None] = asyncio.Queue()
-    if host is not None:
-        host.watchers.setdefault(key, set()).add(changes)
+    if shard is not None:
+        shard.watchers.setdefault(key, set()).add(changes)
     try:
         while True:
             answer = await ask(request)
@@ -32,11 +32,11 @@ async def ask_until_changed(
             if _has_changed(request, answer) or left_ms <= 0 or not await _next_change(changes, left_ms):
                 return answer
     finally:
-        if host is not None:
-            watchers = host.watchers.get(key, set())
+        if shard is not None:
+            watchers = shard.watchers.get(key, set())
             watchers.discard(changes)
             if not watchers:
-                host.watchers.pop(key, None)
+                shard.watchers.pop(key, None)
 
 
 def _has_changed(request: GetLeader | GetTopic, answer: Answer) -> bool:

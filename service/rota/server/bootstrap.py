@@ -19,8 +19,7 @@ from rota.console.app import Console
 from rota.observability.metrics import Metrics
 from rota.observability.refusals import bound_refusals
 from rota.replica.ports import Liveness, LivenessUnavailable, StoreUnavailable
-from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.routing import RoutedCoordinator
+from rota.runtime.coordinator import LocalCoordinator, RoutedCoordinator
 from rota.server.access.files import Reread
 from rota.server.access.opening import open_guard
 from rota.server.grpc_server import answering, listen_over_grpc, reached_over_grpc_at

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rota.observability.metrics import Metrics
 from rota.replica.going_back import Setback
@@ -42,7 +42,12 @@ class ServerTelemetry(Telemetry):
         self._awaited_since_ms: dict[int, dict[tuple[str, str], int]] = {}
         """By shard and group, when a generation without an assignment yet was complete."""
 
-    def on_events(self, shard_id: int, events: Sequence[JournalEvent]) -> None:
+    def on_commit(self, lines: Mapping[int, Sequence[JournalEvent]], seconds: float) -> None:
+        self._metrics.committed(sum(map(len, lines.values())), seconds)
+        for shard_id, of_shard in lines.items():
+            self._note_lines(shard_id, of_shard)
+
+    def _note_lines(self, shard_id: int, events: Sequence[JournalEvent]) -> None:
         written = Counter([event.kind for event in events])
         for kind, count in written.items():
             self._metrics.events_written(kind, count)
@@ -70,9 +75,6 @@ class ServerTelemetry(Telemetry):
                     awaited.pop(group, None)
                 case _:
                     pass
-
-    def on_commit(self, shards: int, events: int, seconds: float) -> None:
-        self._metrics.committed(events, seconds)
 
     def on_shard_loaded(self, shard_id: int, epoch: int, groups: int, seconds: float) -> None:
         # Once more, for the last events before the shard was dropped may have been reported after that.

@@ -9,8 +9,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from rota.fencing import transactions
+from rota.replica.owned_shard import OwnedShard
 from rota.runtime import coordinator, waiting
-from rota.runtime.host import ShardHost
 from rota.storage import append, gate, prune_plan, pruning
 from rota.storage.engine import driver_of
 from rota.storage.store import SqlStore
@@ -100,8 +100,8 @@ def _patch_the_fence(patch: Patch, *removed: str) -> None:
 
 @PLANTS.named("faults B17", "tests/runtime/test_upkeep.py::test_a_group_that_is_left_during_a_sweep_keeps_its_progress")
 def a_sweep_deletes_groups_that_became_empty_meanwhile(patch: Patch) -> None:
-    former = ShardHost.sweep
-    patch(ShardHost, "sweep", lambda self, _empty_since_ms=None: former(self))
+    former = OwnedShard.sweep
+    patch(OwnedShard, "sweep", lambda self, now, empty_since_ms=None: former(self, now))
 
 
 @PLANTS.named(

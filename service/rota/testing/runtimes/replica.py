@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,13 +25,11 @@ from rota.protocol.messages import (
 )
 from rota.replica.forwarding import Submitted
 from rota.replica.going_back import Setback, StoreMemory
+from rota.replica.owned_shard import OwnedShard
 from rota.replica.ports import Answer, Cancel, JournalEvent
 from rota.runtime.clock import Clock
-from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.host import ShardHost
-from rota.runtime.routing import RoutedCoordinator
+from rota.runtime.coordinator import LocalCoordinator, RoutedCoordinator
 from rota.runtime.telemetry import Telemetry
-from rota.runtime.upkeep import Upkeep
 from rota.testing.history import Stall
 from rota.testing.replicas import ReplicaProcess
 from rota.testing.runtimes.liveness import LivenessOfReplica
@@ -111,28 +109,29 @@ class Witness(Telemetry):
     def __init__(self, world: RuntimeWorld, replica: RuntimeReplica) -> None:
         self._world = world
         self._replica = replica
-        self._hosts: dict[int, ShardHost] = {}
+        self._loaded: dict[int, OwnedShard] = {}
 
-    def on_events(self, shard_id: int, events: Sequence[JournalEvent]) -> None:
-        host = self._replica.hosts.get(shard_id)
-        if host is not None and host.is_settled() and not self._world.is_over:
-            self._world.compare_with_store(Served(host.shard, host.claim.epoch))
-        for event in events:
+    def on_commit(self, lines: Mapping[int, Sequence[JournalEvent]], _seconds: float) -> None:
+        for shard_id in lines:
+            owned = self._replica.shards.get(shard_id)
+            if owned is not None and owned.is_durable and not self._world.is_over:
+                self._world.compare_with_store(owned)
+        for event in (event for of_shard in lines.values() for event in of_shard):
             if event.kind == AssignmentSynced.kind and (event.namespace, event.group_id) in self._world.served:
                 is_anew = event.payload.get("resync")
                 self._world.sometimes("the server assigned anew" if is_anew else "the server assigned")
 
     def on_shard_loaded(self, shard_id: int, epoch: int, _groups: int, _seconds: float) -> None:
-        host = self._hosts[shard_id] = self._replica.hosts[shard_id]
-        if not host.claim.generation_floor:
+        owned = self._loaded[shard_id] = self._replica.shards[shard_id]
+        if not owned.claim.generation_floor:
             # Else it has raised generations already, which the journal says after this shard's first line.
-            self._world.store.note_loaded(host.shard, epoch)
+            self._world.store.note_loaded(owned.shard, epoch)
         self._world.note_owner(self._replica, shard_id)
 
     def on_shard_dropped(self, shard_id: int, _epoch: int, reason: str) -> None:
         if reason.startswith("a broken invariant"):
             self._world.violation(f"crash: shard {shard_id} of {self._replica.owner_id}: {reason}")
-        if reason == "handed over" and not self._hosts[shard_id].is_settled() and self._replica.store.is_well():
+        if reason == "handed over" and not self._loaded[shard_id].is_durable and self._replica.store.is_well():
             self._world.violation(
                 f"L10 shard {shard_id}: {self._replica.owner_id} lets go of what it could have written"
             )
@@ -188,7 +187,6 @@ class RuntimeReplica(ReplicaProcess):
         self.local.process = self
         self.local.reached_at(peer_address=replica_id)
         self.local._assigner.compute = world.topics.compute
-        self._upkeep = Upkeep(self.local._ownership, clock, has_side_door=self.store.has_side_door)
         self.routed = RoutedCoordinator(self.local)
         self.is_stopping = False
         self.deaf_to_store_until_ms = 0
@@ -212,12 +210,12 @@ class RuntimeReplica(ReplicaProcess):
         self._paused_until_ms = until_ms
 
     @property
-    def hosts(self) -> dict[int, ShardHost]:
-        return self.local._ownership.hosts
+    def shards(self) -> dict[int, OwnedShard]:
+        return self.local.loop.leases.owned
 
     @property
     def owned(self) -> dict[int, Served]:
-        return {shard_id: Served(host.shard, host.claim.epoch) for shard_id, host in self.hosts.items()}
+        return {shard_id: Served(owned.shard, owned.epoch) for shard_id, owned in self.shards.items()}
 
     @property
     def memory(self) -> StoreMemory:
@@ -299,7 +297,7 @@ class RuntimeReplica(ReplicaProcess):
     # --- what happens to it -----------------------------------------------------------------------
 
     def sweep(self) -> None:
-        self.loop.create_task(self._upkeep.sweep_all())
+        self.loop.create_task(self.local.loop.sweep_all())
 
     def hand_over(self) -> None:
         """Stop as on SIGTERM, then come back as a new process."""
