@@ -19,9 +19,8 @@ Row = tuple[str, ...]
 def dump_openapi() -> str:
     """The OpenAPI document of a server with the default limits and with rules."""
     from rota.api.http.app import build_fastapi
-    from rota.protocol.limits import Limits
 
-    return json.dumps(build_fastapi(Limits(), guarded=True).openapi(), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(build_fastapi(guarded=True).openapi(), indent=2, ensure_ascii=False) + "\n"
 
 
 def http_rows() -> dict[str, list[Row]]:

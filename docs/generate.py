@@ -15,6 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from docs.api_reference import body_of, dump_openapi, grpc_rows, http_rows
+from docs.defaults_table import defaults_table
 from docs.sdk_reference import sdk_parts
 from docs.sync_stub import STUB, sync_stub
 
@@ -169,9 +170,7 @@ def states() -> str:
 
 def defaults() -> str:
     """Every default time of the SDK, the command line, the sidecar and the adapters, with its reason."""
-    from rota.protocol.defaults import DEFAULTS
-
-    rows = ((_duration(each.value_ms), each.used_by, each.reason, f"`{each.name}`") for each in DEFAULTS)
+    rows = ((_duration(each.value_ms), each.used_by, each.reason, f"`{each.name}`") for each in defaults_table())
     opening = (
         "One table for the SDK, the commands, the sidecar and the adapters: they take these values from the module "
         "`rota.protocol.defaults`. The server's own settings are in [Settings](settings.md)."

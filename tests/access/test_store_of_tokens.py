@@ -154,7 +154,7 @@ async def test_what_a_namespace_has_is_counted_in_the_store(store: tuple[str, Sq
             joining = JoinGroup(namespace, group_id, "t", (Protocol("p", b"m" * 3_000),), 30_000, 30_000)
             await coordinator.call(structs.replace(joining, group_instance_id=instance, subject=f"token:{group_id}"))
         await coordinator.call(CommitOffsets("a", "made", -1, (OffsetToCommit("t", 0, 1, metadata="x" * 500),)))
-        await coordinator.call(PutTopic("a", "topic", 1, (("name", "v" * 100),)))
+        await coordinator.call(PutTopic("a", "topic", 1, {"name": "v" * 100}))
         stored = await running.read_stored("a", counts_bytes=True)
         uncounted = await running.read_stored("a", counts_bytes=False)
         nothing = await running.read_stored("nobodys", counts_bytes=True)

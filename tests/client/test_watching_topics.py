@@ -47,8 +47,8 @@ async def test_a_topic_is_watched_from_before_its_start_to_its_end(client: Clien
 
     assert [topic and (topic.partitions, topic.attributes) for topic in seen] == [
         None,
-        (2, ()),
-        (4, (("weight", "3"),)),
+        (2, {}),
+        (4, {"weight": "3"}),
         None,
     ]
 

@@ -187,7 +187,7 @@ async def serve(url: str, offset: int) -> None:
     """A server starts, groups commit that progress in two topics, a member joins, the server stops."""
     async with serving(url) as coordinator:
         for topic in (TOPIC, "kept"):
-            await succeed(coordinator, PutTopic("default", topic, 1, ()))
+            await succeed(coordinator, PutTopic("default", topic, 1, {}))
             for group_id in GROUPS:
                 await succeed(coordinator, a_commit(group_id, topic, offset))
         # The static member's other metadata make another generation.
@@ -402,7 +402,7 @@ async def test_no_progress_survives_an_interrupted_deletion(stage: Stage, killed
 async def assert_new(url: str, others: dict[tuple[str, str], int]) -> None:
     """A topic of that name is registered, and no group has progress in it."""
     async with serving(url) as coordinator:
-        await succeed(coordinator, PutTopic("default", TOPIC, 1, ()))
+        await succeed(coordinator, PutTopic("default", TOPIC, 1, {}))
         for group_id in GROUPS:
             reply = await succeed(coordinator, FetchOffsets("default", group_id))
             assert isinstance(reply, FetchReply)

@@ -197,7 +197,7 @@ async def progress(say: Say) -> None:
 
 
 async def topics(say: Say) -> None:
-    await say(PutTopic("default", "t", 3, (("owner", "уs"), ("z", ""))))
+    await say(PutTopic("default", "t", 3, {"owner": "уs", "z": ""}))
     await say(PutTopic("default", "t", 2))
     await say(GetTopic("default", "t"))
     await say(GetTopic("default", "nothing"))
@@ -213,7 +213,7 @@ async def a_topic_is_watched(say: Say) -> None:
     await say(GetTopic("default", "t", known.version, wait_ms=10))
     waiting = asyncio.ensure_future(say(GetTopic("default", "t", known.version, wait_ms=20_000)))
     await asyncio.sleep(0.1)  # it waits by now, or is answered at once: the answer is the same
-    await say(PutTopic("default", "t", 4, (("weights", "1,2,3,4"),)))
+    await say(PutTopic("default", "t", 4, {"weights": "1,2,3,4"}))
     async with asyncio.timeout(15):
         await waiting
 
@@ -334,9 +334,9 @@ BAD: list[Request] = [
     PutTopic("default", "t", 0),
     PutTopic("default", "t", 2**40),
     PutTopic("default", "t!", 1),
-    PutTopic("default", "t", 1, tuple((f"k{n}", "v") for n in range(65))),
-    PutTopic("default", "t", 1, (("k" * 250, "v"),)),
-    PutTopic("default", "t", 1, (("k", "\0"),)),
+    PutTopic("default", "t", 1, {f"k{n}": "v" for n in range(65)}),
+    PutTopic("default", "t", 1, {"k" * 250: "v"}),
+    PutTopic("default", "t", 1, {"k": "\0"}),
     GetTopic("default", "t!"),
     DescribeGroup("default", "g!"),
     DeleteGroup("default", "nothing"),

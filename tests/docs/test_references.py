@@ -13,9 +13,9 @@ from typing import get_args, get_origin
 import typer
 
 import rota.client
+from docs.defaults_table import defaults_table
 from rota.cli.commands import app
 from rota.client.events import MemberEvent
-from rota.protocol.defaults import DEFAULTS
 from rota.server.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -53,7 +53,7 @@ def test_the_references_events_are_exported_events_of_members() -> None:
 
 
 def test_the_times_that_pages_state_are_the_defaults() -> None:
-    defaults = {row.name.lower().removesuffix("_ms"): row.value_ms for row in DEFAULTS}
+    defaults = {row.name.lower().removesuffix("_ms"): row.value_ms for row in defaults_table()}
     stated = [
         (page.name, found["name"], int(found["seconds"]) * 1000)
         for page in sorted(DOCS.rglob("*.md"))

@@ -115,7 +115,7 @@ class _Play:
     def heartbeat(self) -> None:
         member_id = self.member_id()
         beats = tuple(m.MemberHeartbeat(self.member_id(), self.generation_id()) for _ in range(3))
-        wait_ms = self.random.choice((None, 100))
+        wait_ms = self.random.choice((0, 100))
         self.core.send(m.Heartbeat(*KEY, member_id, self.generation_id(), self.instance_id(member_id), wait_ms))
         self.core.send(m.HeartbeatMany(*KEY, beats))
 
@@ -127,7 +127,7 @@ class _Play:
         self.core.send(m.LeaveGroup(*KEY, leaving, by_admin=self.random.random() < 0.2))
 
     def commit(self) -> None:
-        retention_ms = self.random.choice((None, 100))
+        retention_ms = self.random.choice((0, 100))
         offset = m.OffsetToCommit("t", self.random.randrange(2), self.joins, retention_time_ms=retention_ms)
         generation_id = self.random.choice((-1, self.generation_id()))
         self.core.send(m.CommitOffsets(*KEY, generation_id, (offset, offset), self.member_id()))
@@ -164,7 +164,7 @@ class _Play:
     def put_topic(self) -> None:
         attributes = self.random.choice(({}, {"weights": "1,2,x,1e400"}, {"racks": "r1,r2+r1,,"}))
         topic, partitions = self.random.choice("tu"), self.random.randint(1, 6)
-        reply = self.core.ask(m.PutTopic(NAMESPACE, topic, partitions, tuple(attributes.items())))
+        reply = self.core.ask(m.PutTopic(NAMESPACE, topic, partitions, attributes))
         if reply.partitions:
             self.topics[topic] = TopicFacts(reply.partitions, attributes)
 

@@ -8,8 +8,6 @@ from msgspec.structs import replace
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
-    GetLeader,
-    Heartbeat,
     HeartbeatMany,
     HeartbeatReply,
     JoinGroup,
@@ -20,7 +18,6 @@ from rota.protocol.messages import (
     LeftMember,
     MemberHeartbeat,
     Request,
-    SyncGroup,
     SyncReply,
 )
 from rota.replica.ports import JournalEvent, StoreUnavailable
@@ -44,14 +41,8 @@ async def send(client: httpx.AsyncClient, request: Request) -> httpx.Response:
 
 
 def as_received(request: Request) -> Request:
-    """What the server makes of a request: the host is the caller's, waits have their defaults."""
-    if isinstance(request, JoinGroup):
-        return replace(request, host="127.0.0.1", wait_ms=request.wait_ms or 0)
-    if isinstance(request, SyncGroup):
-        return replace(request, wait_ms=30_000 if request.wait_ms is None else request.wait_ms)
-    if isinstance(request, (Heartbeat, GetLeader)):
-        return replace(request, wait_ms=request.wait_ms or 0)
-    return request
+    """What the server makes of a request: the host is the caller's."""
+    return replace(request, host="127.0.0.1") if isinstance(request, JoinGroup) else request
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name_of)

@@ -11,14 +11,13 @@ import httpx
 import pytest
 
 from rota.api.http.app import build_fastapi
-from rota.protocol.limits import Limits
 from rota.wire.routes import encode_request
 from tests.http.scripted import ScriptedCoordinator
 from tests.support.examples import EXAMPLES
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-DOCUMENT = build_fastapi(Limits(), guarded=True).openapi()
+DOCUMENT = build_fastapi(guarded=True).openapi()
 MISSPELT = "misspelt_feild"
 NAMES = {"namespace": "default", "group_id": "indexers", "topic": "words", "member_id": "m-1"}
 FREE_FORM = {"attributes"}

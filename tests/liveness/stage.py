@@ -186,7 +186,7 @@ class Worker:
         assert synced.reply.error is ErrorCode.NONE
         self.seen_s = asyncio.get_running_loop().time()
 
-    async def heartbeat(self, at: RoutedCoordinator, *, wait_ms: int | None = None) -> ErrorCode:
+    async def heartbeat(self, at: RoutedCoordinator, *, wait_ms: int = 0) -> ErrorCode:
         beat = Heartbeat(*GROUP, self.member_id, self.generation_id, wait_ms=wait_ms)
         error = (await at.call(beat)).reply.error
         if error is ErrorCode.NONE:

@@ -128,7 +128,7 @@ class TinyWorld:
             case "sync" | "stale_sync":
                 self._sync(client, name, back=int(verb == "stale_sync"))
             case "beat" | "wait":
-                wait_ms = 500 if verb == "wait" else None
+                wait_ms = 500 if verb == "wait" else 0
                 generation_id = client.generation_id
                 request = m.Heartbeat(*KEY, client.member_id, generation_id, INSTANCES[name], wait_ms)
                 self._send(client, request, "beat")

@@ -85,7 +85,7 @@ async def test_topics_of_all_replicas_are_assigned(tables: MemoryTables) -> None
     async with a_replica(tables, "r1") as one, a_replica(tables, "r2") as two:
         await settled([one, two])
         for number in range(12):
-            await one.routed.call(PutTopic("default", f"t{number}", 1, ()))
+            await one.routed.call(PutTopic("default", f"t{number}", 1, {}))
 
         joined = (await two.routed.call(a_thin_join("everything", b'{"topics": ["t*"]}'))).reply
         assert isinstance(joined, JoinReply)
@@ -106,12 +106,12 @@ async def test_a_topic_registered_elsewhere_is_assigned_unpolled(
         assert isinstance(joined, JoinReply)
         before = await synced(one, group_id, joined)
         topic_elsewhere = a_group_of(two)
-        await two.routed.call(PutTopic("default", topic_elsewhere, 1, ()))
+        await two.routed.call(PutTopic("default", topic_elsewhere, 1, {}))
         rejoined = a_thin_join(group_id, json.dumps({"topics": [topic_elsewhere]}).encode())
         again = (await one.routed.call(replace(rejoined, member_id=joined.member_id))).reply
         assert isinstance(again, JoinReply)
         first = await synced(one, group_id, again)
-        await two.routed.call(PutTopic("default", topic_elsewhere, 2, ()))
+        await two.routed.call(PutTopic("default", topic_elsewhere, 2, {}))
 
         beat = Heartbeat("default", group_id, again.member_id, again.generation_id, wait_ms=30_000)
         reported = (await one.routed.call(beat)).reply
@@ -124,7 +124,7 @@ async def test_a_topic_registered_elsewhere_is_assigned_unpolled(
 async def test_a_strategy_that_breaks_fails_its_own_group_only(store: FaultyStore, breaking: None) -> None:
     async with LocalCoordinator(store, shard_count=2, limits=NOW) as coordinator:
         await coordinator.wait_until_ready()
-        await coordinator.call(PutTopic("default", "t", 3, ()))
+        await coordinator.call(PutTopic("default", "t", 3, {}))
         join = a_thin_join("unlucky", b"", "gamble", "server:luck")
         unlucky = (await coordinator.call(join)).reply
         assert isinstance(unlucky, JoinReply)
@@ -145,7 +145,7 @@ async def test_a_new_owner_assigns_what_its_former_one_left_waiting(tables: Memo
     former = LocalCoordinator(store, shard_count=2, limits=NOW, replica_id="r", steal=True)
     await former.start()
     await former.wait_until_ready()
-    await former.call(PutTopic("default", "t", 3, ()))
+    await former.call(PutTopic("default", "t", 3, {}))
     former.loop.assigning.want = lambda *_: None  # type: ignore[method-assign]
     joined = (await former.call(a_thin_join("g", b'{"topics": ["t"]}'))).reply
     assert isinstance(joined, JoinReply)
@@ -161,10 +161,10 @@ async def test_a_new_owner_assigns_what_its_former_one_left_waiting(tables: Memo
 async def test_only_a_large_group_is_assigned_off_the_event_loop(store: FaultyStore, watched: list[bool]) -> None:
     async with LocalCoordinator(store, shard_count=2, limits=NOW) as coordinator:
         await coordinator.wait_until_ready()
-        await coordinator.call(PutTopic("default", "t", 10, ()))
+        await coordinator.call(PutTopic("default", "t", 10, {}))
         await coordinator.call(a_thin_join("small", b"", "watched", "server:watched"))
         await until(lambda: watched == [True])
 
-        await coordinator.call(PutTopic("default", "t", 10_000, ()))
+        await coordinator.call(PutTopic("default", "t", 10_000, {}))
         await coordinator.call(a_thin_join("large", b"", "watched", "server:watched"))
         await until(lambda: watched == [True, False])

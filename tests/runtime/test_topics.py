@@ -13,7 +13,7 @@ from tests.runtime.conftest import NOW, FaultyStore, until
 from tests.runtime.test_routing import RunningReplica, a_replica, settled
 
 
-async def put(coordinator: LocalCoordinator, partitions: int, *attributes: tuple[str, str]) -> TopicReply:
+async def put(coordinator: LocalCoordinator, partitions: int, **attributes: str) -> TopicReply:
     reply = (await coordinator.call(PutTopic("default", "words", partitions, attributes))).reply
     assert isinstance(reply, TopicReply)
     return reply
@@ -42,13 +42,13 @@ async def test_growth_attributes_and_deletion_are_reported(coordinator: LocalCoo
     await put(coordinator, 8)
     grown = await waiting
     waiting = await parked(coordinator, grown.version)
-    await put(coordinator, 8, ("rack", "r1"))
+    await put(coordinator, 8, rack="r1")
     labelled = await waiting
     waiting = await parked(coordinator, labelled.version)
     await coordinator.call(DeleteTopic("default", "words"))
     gone = await waiting
 
-    assert (grown.partitions, labelled.attributes) == (8, (("rack", "r1"),))
+    assert (grown.partitions, labelled.attributes) == (8, {"rack": "r1"})
     assert gone.error is ErrorCode.UNKNOWN_TOPIC
 
 
@@ -145,14 +145,14 @@ async def test_a_change_beyond_the_page_of_this_namespace_is_reported(
     coordinator: LocalCoordinator,
 ) -> None:
     for name in "abc":
-        await coordinator.call(PutTopic("default", name, 1, ()))
+        await coordinator.call(PutTopic("default", name, 1, {}))
     waiting = await waiting_for_news(coordinator)
 
-    await coordinator.call(PutTopic("elsewhere", "c", 2, ()))
+    await coordinator.call(PutTopic("elsewhere", "c", 2, {}))
     for _ in range(10):
         await asyncio.sleep(0)
     reported_elsewhere = waiting.done()
-    await coordinator.call(PutTopic("default", "c", 2, ()))
+    await coordinator.call(PutTopic("default", "c", 2, {}))
     reported = await waiting
 
     assert not reported_elsewhere
@@ -182,7 +182,7 @@ async def test_no_version_comes_back_with_what_it_stood_for(store: FaultyStore) 
             await coordinator.wait_until_ready()
             restarted = (await listed(coordinator)).version
             assert listings[-1:] in ([], [restarted])
-            for partitions, attributes in ((2, ()), (2, (("weights", "9,1"),)), (2, ())):
+            for partitions, attributes in ((2, {}), (2, {"weights": "9,1"}), (2, {})):
                 reply = (await coordinator.call(PutTopic("default", "words", partitions, attributes))).reply
                 assert isinstance(reply, TopicReply)
                 topics.append(reply.version)
@@ -199,7 +199,7 @@ async def test_changes_of_two_shards_have_a_version_for_each_order(store: Faulty
     async with LocalCoordinator(store, shard_count=4) as coordinator:
         await coordinator.wait_until_ready()
         for topic in ("a", "b", "b", "a", "a", "b"):
-            await coordinator.call(PutTopic("default", topic, 1, ()))
+            await coordinator.call(PutTopic("default", topic, 1, {}))
             seen.append((await listed(coordinator)).version)
             await coordinator.call(DeleteTopic("default", topic))
             seen.append((await listed(coordinator)).version)
@@ -212,7 +212,7 @@ async def test_waiting_calls_learn_what_another_replica_has_changed(tables: Memo
         await settled([one, two])
         waiting = [await waiting_for_news(one), await waiting_for_news(two)]
 
-        await one.routed.call(PutTopic("default", "words", 4, ()))
+        await one.routed.call(PutTopic("default", "words", 4, {}))
 
         reported = [await each for each in waiting]
 

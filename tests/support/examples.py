@@ -120,12 +120,12 @@ EXAMPLES = (
         m.ListReply(groups=(m.ListedGroup("indexers", "Stable", "worker", 7, 2),), more=True),
     ),
     Example(
-        m.PutTopic("default", "documents", 12, (("owner", "search"),)),
-        m.TopicReply(topic="documents", partitions=12, attributes=(("owner", "search"),)),
+        m.PutTopic("default", "documents", 12, {"owner": "search"}),
+        m.TopicReply(topic="documents", partitions=12, attributes={"owner": "search"}),
     ),
     Example(
         m.GetTopic("default", "documents", "5d0c86a1b3f4e297", 20_000),
-        m.TopicReply(topic="documents", partitions=12, attributes=(("owner", "search"),), version="a94e0b57c2d1f386"),
+        m.TopicReply(topic="documents", partitions=12, attributes={"owner": "search"}, version="a94e0b57c2d1f386"),
     ),
     Example(m.DeleteTopic("default", "documents"), m.TopicReply(topic="documents", partitions=12, groups=2)),
     Example(m.ListTopics("default", limit=100), m.ListTopicsReply(topics=(m.ListedTopic("documents", 12),))),

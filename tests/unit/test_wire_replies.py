@@ -76,7 +76,7 @@ REPLIES: list[m.Reply] = [
     m.DrainReply(granted=True, until_ms=9_000, leaving=("m-1", "m-2")),
     m.DrainReply(leaving=("m-1",), why_not="1 of 1 members has a permission already"),
     m.LeaderReply(generation_id=4, leader_id="m-1", group_instance_id="pod-0", client_id="c", state="Stable"),
-    m.TopicReply(topic="a", partitions=12, attributes=(("k", "v"),)),
+    m.TopicReply(topic="a", partitions=12, attributes={"k": "v"}),
     m.ListTopicsReply(topics=(m.ListedTopic("a", 12),), more=True),
 ]
 

@@ -325,7 +325,7 @@ def payload_bytes(request: m.Request) -> int:
         case m.CommitOffsets():
             return sum(16 + len(offset.topic) + len(offset.metadata) for offset in request.offsets)
         case m.PutTopic():
-            return sum(len(name) + len(value) for name, value in request.attributes)
+            return sum(len(name) + len(value) for name, value in request.attributes.items())
         case _:
             return 0
 

@@ -124,11 +124,11 @@ def delete_topic(
 
 
 def _item(topic: TopicReply | ListedTopic) -> dict[str, Any]:
-    return {"topic": topic.topic, "partitions": topic.partitions, "attributes": dict(topic.attributes)}
+    return {"topic": topic.topic, "partitions": topic.partitions, "attributes": topic.attributes}
 
 
-def _attributes(pairs: list[str]) -> tuple[tuple[str, str], ...]:
+def _attributes(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         if "=" not in pair:
             raise CommandFailed(f"--attribute must be NAME=VALUE, not {pair!r}", Exit.USAGE)
-    return tuple(sorted((name, value) for name, _, value in (pair.partition("=") for pair in pairs)))
+    return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}

@@ -321,8 +321,8 @@ class Administration:
         Strategies read two of them: `weights` (`"3,1,1"`: of partition 0, 1, …) and `racks` (`"r1,r1+r2,r2"`: where
         each has its data).
         """
-        pairs = tuple(sorted((attributes or {}).items()))
-        return await self._caller.ask(PutTopic(self.namespace, topic, partitions, pairs), TopicReply)
+        request = PutTopic(self.namespace, topic, partitions, dict(attributes or {}))
+        return await self._caller.ask(request, TopicReply)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic with the progress of all groups in it; `NotFound` if there is none.

@@ -47,7 +47,7 @@ class RegisteredTopics:
         after, more = "", True
         while more:
             page = await self._caller.ask(ListTopics(self._namespace, after), ListTopicsReply)
-            found |= {each.topic: TopicFacts(each.partitions, dict(each.attributes)) for each in page.topics}
+            found |= {each.topic: TopicFacts(each.partitions, each.attributes) for each in page.topics}
             versions.add(page.version)
             after = page.topics[-1].topic if page.topics else after
             more = page.more and bool(page.topics)

@@ -430,8 +430,7 @@ def leave_group(result: Result, group: Group, request: LeaveGroup, call: int, li
     """Remove the members, answer with an error for ids that are none, then have the others rebalance, once."""
     members_before = len(group.members)
     pending_before = len(group.pending)
-    by_admin, subject = request.by_admin, request.subject
-    answers = tuple(_leave(result, group, member, by_admin=by_admin, subject=subject) for member in request.members)
+    answers = tuple(_leave(result, group, member, request) for member in request.members)
     left = [each for each, a in zip(request.members, answers, strict=True) if a.error is ErrorCode.NONE]
     if len(group.members) < members_before:
         _after_departure(result, group, limits, left, by_admin=request.by_admin)
@@ -441,24 +440,24 @@ def leave_group(result: Result, group: Group, request: LeaveGroup, call: int, li
     result.reply(call, LeaveReply(members=answers))
 
 
-def _leave(result: Result, group: Group, leaving: LeavingMember, *, by_admin: bool, subject: str) -> LeftMember:
+def _leave(result: Result, group: Group, leaving: LeavingMember, request: LeaveGroup) -> LeftMember:
     member_id, instance_id = leaving.member_id, leaving.group_instance_id
     if not member_id and instance_id is not None:
         current = group.static_members.get(instance_id)
-        error = check_caller(group.members[current], subject) if current else ErrorCode.UNKNOWN_MEMBER_ID
+        error = check_caller(group.members[current], request.subject) if current else ErrorCode.UNKNOWN_MEMBER_ID
     elif member_id in group.pending and instance_id is None:
         del group.pending[member_id]
         return LeftMember(member_id, instance_id, ErrorCode.NONE)
     else:
         current = member_id
-        error = check_member(group, member_id, instance_id, subject)
+        error = check_member(group, member_id, instance_id, request.subject)
         report_fenced(result, group, "leave", error, member_id, instance_id, -1)
-    if error is ErrorCode.NONE and leaving.silent_for_ms is not None:
+    if error is ErrorCode.NONE and request.silent_for_ms is not None:
         assert current is not None
-        error = _check_silent(group.members[current], result.now_ms - leaving.silent_for_ms)
+        error = _check_silent(group.members[current], result.now_ms - request.silent_for_ms)
     if error is ErrorCode.NONE:
         assert current is not None
-        _dismiss(result, group, current, leaving, by_admin=by_admin)
+        _dismiss(result, group, current, leaving, request)
     return LeftMember(member_id, instance_id, error)
 
 
@@ -470,22 +469,22 @@ def _check_silent(member: Member, since_ms: int) -> ErrorCode:
     return ErrorCode.INVALID_REQUEST if seen_ms > since_ms else ErrorCode.NONE
 
 
-def _dismiss(result: Result, group: Group, member_id: str, leaving: LeavingMember, *, by_admin: bool) -> None:
+def _dismiss(result: Result, group: Group, member_id: str, leaving: LeavingMember, request: LeaveGroup) -> None:
     member = group.members[member_id]
     drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
     report_gaps(result, group, (member,))
-    cause = _cause(leaving, by_admin=by_admin)
-    if not by_admin:
-        _note_end(result, group, member, leaving)
-    departure = MemberRemoved if by_admin else MemberLeft
+    cause = _cause(leaving, by_admin=request.by_admin)
+    if not request.by_admin:
+        _note_end(result, group, member, leaving, is_lost=request.silent_for_ms is not None)
+    departure = MemberRemoved if request.by_admin else MemberLeft
     record(result, group, departure(member_id, member.image.group_instance_id, leaving.reason, cause))
 
 
-def _note_end(result: Result, group: Group, member: Member, leaving: LeavingMember) -> None:
+def _note_end(result: Result, group: Group, member: Member, leaving: LeavingMember, *, is_lost: bool) -> None:
     """What the member's end says of its units: its work on one failed, its connection is lost, or it left in order."""
     if leaving.failed_unit:
         note_fall(result, group, member, Cause.UNIT_FAILED, leaving.reason, leaving.failed_unit)
-    elif leaving.silent_for_ms is not None:
+    elif is_lost:
         note_fall(result, group, member, Cause.MEMBER_LEFT, leaving.reason)
     else:
         clear_survived(result, group, member)

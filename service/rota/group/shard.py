@@ -492,9 +492,10 @@ class Shard(ShardState):
             return TopicReply(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, detail, forget_id=self._next_revision(request.namespace)
             )
-        if topic is None or (topic.partitions, topic.attributes) != (request.partitions, request.attributes):
+        attributes = tuple(sorted(request.attributes.items()))
+        if topic is None or (topic.partitions, topic.attributes) != (request.partitions, attributes):
             change = TopicChanged(
-                request.topic, request.partitions, request.attributes, revision=self._next_revision(request.namespace)
+                request.topic, request.partitions, attributes, revision=self._next_revision(request.namespace)
             )
             self._record_topic(result, request.namespace, change)
         return topic_reply(self.topics[key])

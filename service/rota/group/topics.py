@@ -29,7 +29,7 @@ def no_topic(request: TopicRequest) -> TopicReply:
 
 def topic_reply(topic: TopicRow) -> TopicReply:
     return TopicReply(
-        topic=topic.topic, partitions=topic.partitions, attributes=topic.attributes, version=version_of(topic)
+        topic=topic.topic, partitions=topic.partitions, attributes=dict(topic.attributes), version=version_of(topic)
     )
 
 
@@ -52,7 +52,7 @@ def list_topics(topics: Iterable[TopicRow], request: ListTopics, shard_id: int, 
 
 def _listed(topic: TopicRow) -> ListedTopic:
     assert topic.partitions, "a deleted topic is not listed"
-    return ListedTopic(topic.topic, topic.partitions, topic.attributes, version_of(topic))
+    return ListedTopic(topic.topic, topic.partitions, dict(topic.attributes), version_of(topic))
 
 
 def version_of_all(versions: Iterable[str]) -> str:

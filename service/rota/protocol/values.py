@@ -1,61 +1,79 @@
 """The kinds of values that messages hold, and what the wire demands of each.
 
-A message annotates its fields with these kinds. `rota.wire.shapes` derives the decoder, the encoder, the JSON schema
-and the protobuf codec of a message from its annotations, so a new field is one line.
+A message annotates its fields with these kinds, in msgspec's own words: bounds, patterns and descriptions are a `Meta`.
+What msgspec has no word for is in the `extra` of a `Meta`, and `rota.wire.shapes` reads it there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from msgspec import Meta
 
-from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import MAX_TOKEN
 from rota.protocol.filters import STATES_PATTERN, read_page_token, read_states, write_page_token
-from rota.protocol.ids import NAME_PATTERN, check_client_id, check_instance_id, check_member_id, check_topic
-from rota.protocol.limits import MAX_SAFE_INTEGER
+from rota.protocol.ids import (
+    CLIENT_ID_PATTERN,
+    CLIENT_ID_RULE,
+    MEMBER_ID_PATTERN,
+    MEMBER_ID_RULE,
+    NAME_PATTERN,
+    NAME_RULE,
+    NAMESPACE_PATTERN,
+    NAMESPACE_RULE,
+)
+from rota.protocol.limits import MAX_SAFE_INTEGER, Limits
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 MAX_PAGE_SIZE = 1_000
+END = r"$(?!\n)"
+"""The end of a text in a pattern, where Python's `$` also admits a line feed behind it."""
 
-Bound = int | str
-"""A number, or the name of the field of `Limits` that holds it."""
+Value = TypeVar("Value")
+
+
+class LargeInteger(int):
+    """An integer above 2^53 - 1: on the wire it is a string of its digits."""
+
+
+def exact(progress: int | str) -> int:
+    """The integer that the wire has as a number or as a string of digits; ValueError if it has more than 64 bits."""
+    number = int(progress)
+    if type(progress) is str and number > INT64_MAX:
+        raise ValueError(f"offset must be at most {INT64_MAX}")
+    return LargeInteger(number) if number > MAX_SAFE_INTEGER else number
+
+
+def written(value: Any) -> str:
+    """Msgspec's hook for values that it does not know."""
+    if isinstance(value, LargeInteger):
+        return str(int(value))
+    raise NotImplementedError(type(value))
+
+
+class Unit(StrEnum):
+    """What a limit counts."""
+
+    ITEMS = "items"
+    CHARACTERS = "characters"
+    BYTES = "bytes"
+    NUMBER = "number"
 
 
 @dataclass(frozen=True, slots=True)
-class Within:
-    """An integer has these bounds; `code` is the error for an integer outside of them.
+class Limit:
+    """A size is at most, or a number is from `least` to, what this field of `Limits` says."""
 
-    Bounds that depend on no limit are a `Meta`, which replicas apply to one another's messages as well.
-    """
-
+    name: str
+    unit: Unit
     least: int
-    most: Bound
-    code: ErrorCode = ErrorCode.INVALID_REQUEST
-
-
-@dataclass(frozen=True, slots=True)
-class AtMost:
-    """A text has at most so many characters, a byte string so many bytes, a list so many items."""
-
-    most: Bound
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """`check` raises `RejectedRequest` unless the text is well-formed. Its JSON schema says the same to people."""
-
-    check: Callable[[str], None]
-    pattern: str = ""
-    max_chars: int = 0
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        return {"pattern": f"^{self.pattern}$"} if self.pattern else {"maxLength": self.max_chars}
+    code: ErrorCode
+    """The error for a number that is out of bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +85,29 @@ class Via:
     write: Callable[[Any], Any]
 
 
-REQUIRED: Any = object()
-"""The default of a field that has none."""
+INTERNAL = Meta(extra={"internal": True})
+"""The field is not on the wire: a server sets it."""
 
 
-@dataclass(frozen=True, slots=True)
-class OnWire:
-    """The wire has another name for the field, or another default."""
+def limited(name: str, unit: Unit = Unit.ITEMS, least: int = 0, code: ErrorCode = ErrorCode.INVALID_REQUEST) -> Meta:
+    """A bound that a setting of the server changes, so it is checked after decoding. The schema has its default."""
+    most: int = getattr(Limits(), name)
+    schemas = {
+        Unit.ITEMS: {"maxItems": most},
+        Unit.CHARACTERS: {"maxLength": most},
+        Unit.BYTES: {"maxLength": (most + 2) // 3 * 4},
+        Unit.NUMBER: {"minimum": least, "maximum": most},
+    }
+    return Meta(extra={"limit": Limit(name, unit, least, code)}, extra_json_schema=schemas[unit])
 
-    name: str = ""
-    default: Any = ...
+
+def via(wire: Any, read: Callable[[Any], Any], write: Callable[[Any], Any]) -> Meta:
+    return Meta(extra={"via": Via(wire, read, write)})
 
 
-class Internal:
-    """The field is not on the wire: a server sets it."""
-
-
-INTERNAL = Internal()
+def on_wire(default: Any) -> Meta:
+    """The field has a default on the wire alone."""
+    return Meta(extra={"default": default})
 
 
 def within(least: int, most: int) -> Meta:
@@ -91,79 +115,60 @@ def within(least: int, most: int) -> Meta:
     return Meta(ge=least, le=most)
 
 
-def doc(text: str) -> Meta:
-    """What a field means, for the API's documentation."""
-    return Meta(description=text)
+def at_most(most: int) -> Meta:
+    """The bound of a text's characters, or of a list's items."""
+    return Meta(max_length=most)
 
 
-def _read_integer_64(value: int | str) -> int:
-    number = int(value)
-    if type(value) is str and not value.isdigit():  # `$` of a pattern admits a line feed behind the digits.
-        raise RejectedRequest(ErrorCode.INVALID_REQUEST, "must be an integer, or a string of its digits")
-    if type(value) is int and number > MAX_SAFE_INTEGER:
-        raise RejectedRequest(ErrorCode.INVALID_REQUEST, f"must be a string of digits above {MAX_SAFE_INTEGER}")
-    if number > INT64_MAX:
-        raise RejectedRequest(ErrorCode.INVALID_REQUEST, f"must be at most {INT64_MAX}")
-    return number
+def matching(pattern: str, rule: str) -> Meta:
+    """A text matches the pattern as a whole; a rejection says the rule."""
+    return Meta(pattern=f"^{pattern}{END}", extra={"rule": rule})
 
 
-def _write_integer_64(number: int) -> int | str:
-    return number if number <= MAX_SAFE_INTEGER else str(number)
-
-
-def _check_topic_or_all(topic: str) -> None:
-    """Protobuf has no difference between an empty name and none."""
-    if topic:
-        check_topic(topic)
-
-
-Text = Annotated[str, AtMost(249)]
-LongText = Annotated[str, AtMost(512)]
-Reason = Annotated[str, AtMost("reason_max_chars")]
-Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Number = Annotated[int, Meta(ge=0, le=MAX_SAFE_INTEGER)]
-Partition = Annotated[int, Meta(ge=0, le=INT32_MAX)]
-PartitionCount = Annotated[Partition, Within(1, "max_topic_partitions", ErrorCode.INVALID_PARTITIONS)]
-GenerationId = Annotated[int, Meta(ge=-1, le=INT32_MAX)]
-FencingToken = Annotated[int, Meta(ge=0, le=MAX_TOKEN)]
-_DIGITS = Annotated[str, Meta(pattern="^(0|[1-9][0-9]{0,18})$")]
-Progress = Annotated[Int64, Via(Annotated[int, Meta(ge=0)] | _DIGITS, _read_integer_64, _write_integer_64)]
-"""An integer of 64 bits. Above 2^53 - 1 JSON has it as a string of digits, and below it may be one: readers that know
-only doubles would change the number."""
-KnownProgress = Annotated[Int64, Via(int | _DIGITS, _read_integer_64, _write_integer_64)]
-"""`Progress` as answers have it: -1 says that nothing was committed."""
+MANY = limited("max_partitions_per_request")
+NoNul = Annotated[str, matching(r"[^\x00]*", "must be Unicode text without NUL")]
+"""Postgres stores no text with NUL."""
+Text = Annotated[NoNul, at_most(249)]
+LongText = Annotated[NoNul, at_most(512)]
+Reason = Annotated[NoNul, limited("reason_max_chars", Unit.CHARACTERS)]
+Int64 = Annotated[int, within(-(2**63), INT64_MAX)]
+Number = Annotated[int, within(0, MAX_SAFE_INTEGER)]
+Partition = Annotated[int, within(0, INT32_MAX)]
+PartitionCount = Annotated[int, limited("max_topic_partitions", Unit.NUMBER, 1, ErrorCode.INVALID_PARTITIONS)]
+GenerationId = Annotated[int, within(-1, INT32_MAX)]
+FencingToken = Annotated[int, within(0, MAX_TOKEN)]
+_Digits = Annotated[str, matching("(0|[1-9][0-9]{0,18})", "must be an integer, or a string of its digits")]
+# On the wire a field may hold another type, which the message's `__post_init__` converts.
+if TYPE_CHECKING:
+    OrNull = Annotated[Value, None]
+    OrDigits = Annotated[Value, str]
+else:
+    OrNull = Value | None
+    OrDigits = Value | _Digits
+Progress = OrDigits[Number]
+KnownProgress = OrDigits[Annotated[int, within(-1, MAX_SAFE_INTEGER)]]
+"""An integer of 64 bits; `KnownProgress` also has -1, which says that nothing was committed. Above 2^53 - 1 JSON has it
+as a string of digits, and below it may be one: readers that know only doubles would change the number."""
 Wait = Number
 """How long a call may stay parked, in milliseconds. A longer time than the server allows is not refused: the call is
 parked for as long as `parks_for_ms` says."""
-MemberId = Annotated[str, Checked(check_member_id, max_chars=512)]
-InstanceId = Annotated[str, Checked(check_instance_id, NAME_PATTERN)]
-ClientId = Annotated[str, Checked(check_client_id, max_chars=255)]
-Topic = Annotated[str, Checked(check_topic, NAME_PATTERN)]
-TopicOrAll = Annotated[str, Checked(_check_topic_or_all, f"(?:{NAME_PATTERN})?")]
-Metadata = Annotated[bytes, AtMost("metadata_max_bytes")]
-Assignment = Annotated[bytes, AtMost("assignment_max_bytes")]
-PageToken = Annotated[str, Via(Annotated[str, AtMost(400)], read_page_token, write_page_token)]
-Pairs = Annotated[
-    tuple[tuple[str, str], ...],
-    Via(
-        Annotated[dict[Text, Annotated[str, AtMost(4_096)]], AtMost(64)],
-        lambda entries: tuple(sorted(entries.items())),
-        dict,
-    ),
+MemberId = Annotated[str, matching(MEMBER_ID_PATTERN, MEMBER_ID_RULE)]
+InstanceId = Annotated[str, matching(NAME_PATTERN, NAME_RULE)]
+ClientId = Annotated[str, matching(CLIENT_ID_PATTERN, CLIENT_ID_RULE)]
+Namespace = Annotated[str, matching(NAMESPACE_PATTERN, NAMESPACE_RULE)]
+Topic = Annotated[str, matching(NAME_PATTERN, NAME_RULE)]
+TopicOrAll = Annotated[str, matching(f"(?:{NAME_PATTERN})?", NAME_RULE)]
+"""Protobuf has no difference between an empty name and none."""
+Metadata = Annotated[bytes, limited("metadata_max_bytes", Unit.BYTES)]
+Assignment = Annotated[bytes, limited("assignment_max_bytes", Unit.BYTES)]
+Attributes = Annotated[dict[Text, Annotated[NoNul, at_most(4_096)]], at_most(64)]
+_StatesText = Annotated[Text, Meta(extra_json_schema={"pattern": STATES_PATTERN})]
+States = Annotated[tuple[str, ...], via(Annotated[tuple[_StatesText, ...], at_most(64)], read_states, tuple)]
+Filter = Annotated[tuple[Text, ...], at_most(64)]
+PageSize = Annotated[int, within(1, MAX_PAGE_SIZE)]
+After = Annotated[
+    str,
+    via(Annotated[str, at_most(400)], read_page_token, write_page_token),
 ]
-"""Names and texts; an object in JSON, in the order of the names in memory."""
-States = Annotated[
-    tuple[str, ...],
-    Via(
-        Annotated[
-            tuple[Annotated[str, AtMost(249), Meta(extra_json_schema={"pattern": STATES_PATTERN})], ...], AtMost(64)
-        ],
-        read_states,
-        tuple,
-    ),
-]
-Filter = Annotated[tuple[Text, ...], AtMost(64)]
-PageSize = Annotated[int, Meta(ge=1, le=MAX_PAGE_SIZE), OnWire("page_size"), doc("Most entries to answer.")]
-After = Annotated[PageToken, OnWire("page_token"), doc("`next_page_token` of the page before.")]
-Revision = Annotated[Number, doc("The shard's last journal entry that this answer reflects.")]
-Epoch = Annotated[Number, doc("The epoch of the shard's owner.")]
+Revision = Annotated[Number, Meta(description="The shard's last journal entry that this answer reflects.")]
+Epoch = Annotated[Number, Meta(description="The epoch of the shard's owner.")]

@@ -221,7 +221,7 @@ class _Namespace:
             self._waiting |= listing.group_ids
             return
         for topic in reply.topics:
-            listing.topics[topic.topic] = TopicFacts(topic.partitions, dict(topic.attributes))
+            listing.topics[topic.topic] = TopicFacts(topic.partitions, topic.attributes)
         if reply.more and reply.topics:
             self._ask(reply.topics[-1].topic)
         else:

@@ -153,7 +153,7 @@ class ExceededLimits(Beside):
             (CommitOffsets(*group, generation_id, items, member_id, instance_id), None),
             (HeartbeatMany(*group, (self.rng.choice(beats), MemberHeartbeat("nobody", generation_id))), None),
             # No member has been silent for as long as that.
-            (LeaveGroup(*group, (LeavingMember(member_id, instance_id, silent_for_ms=10_000_000),)), None),
+            (LeaveGroup(*group, (LeavingMember(member_id, instance_id),), silent_for_ms=10_000_000), None),
             (VerifyFence(*group, generation_id, "nobody"), None),
             (DeleteOffsets(*group, (TopicPartitions(TOPIC, (PARTITION,)),)), None),
         ]

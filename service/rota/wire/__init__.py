@@ -1,9 +1,9 @@
 """How messages look on the wire, as JSON and as protobuf, and which status an error has on each transport.
 
-A message is described once, by the annotations of its fields (`rota.protocol.values`). A `Shape` (shapes.py) derives
-from them what the server decodes and the SDK writes, and the reverse for replies; protobuf.py walks the same shapes
-over a protobuf message; the OpenAPI schemas are those of the derived structs. So the transports cannot differ in what
-they accept, and a new field is one line. ADR 113 has the alternatives.
+A message is described once, by the annotations of its fields (`rota.protocol.values`). A `Shape` (shapes.py) is the
+struct of its fields that a document has; protobuf.py walks the same fields over a protobuf message; the OpenAPI schemas
+are those of the structs. So the transports cannot differ in what they accept, and a new field is one line. ADR 113 has
+the alternatives.
 
 The rules of reading are not symmetric, because the two sides are not upgraded together:
 

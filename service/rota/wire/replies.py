@@ -13,22 +13,20 @@ import msgspec
 from msgspec.structs import replace
 
 from rota.protocol.calls import REPLY_OF
-from rota.protocol.errors import RejectedRequest
 from rota.protocol.filters import write_page_token
-from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinReply, ListReply, ListTopicsReply, Reply, SyncReply
 from rota.wire.shapes import Shape
 
-_HEAD: dict[type, tuple[tuple[str, Any], ...]] = {
-    JoinReply: (("outcome", Literal["joined"]),),
-    SyncReply: (("outcome", Literal["synced"]),),
-    ListReply: (("next_page_token", str | None),),
-    ListTopicsReply: (("next_page_token", str | None),),
+_HEAD: dict[type, dict[str, Any]] = {
+    JoinReply: {"outcome": Literal["joined"]},
+    SyncReply: {"outcome": Literal["synced"]},
+    ListReply: {"next_page_token": str | None},
+    ListTopicsReply: {"next_page_token": str | None},
 }
 """The names that documents have before those of the reply."""
-_PLACE = (("revision", int), ("epoch", int))
+_PLACE: dict[str, Any] = {"revision": int, "epoch": int}
 SHAPES: dict[type, Shape] = {
-    reply: Shape(reply, closed=False, path=("error", "detail"), head=_HEAD.get(reply, ()), tail=_PLACE)
+    reply: Shape(reply, closed=False, path=("error", "detail"), head=_HEAD.get(reply), tail=_PLACE)
     for reply in sorted(set(REPLY_OF.values()), key=str)
 }
 
@@ -92,16 +90,12 @@ def decode_reply(reply_type: type[Reply], document: dict[str, Any]) -> Received:
             joining = JoinReply(pending=True, member_id=pending.member_id)
             waiting = joining if reply_type is JoinReply else SyncReply(pending=True)
             return Received(waiting, pending.revision, pending.epoch)
-        values = SHAPES[reply_type].values(document, _LIMITS)
-        reply: Reply = SHAPES[reply_type].message_of(values, _LIMITS)
-    except (RejectedRequest, msgspec.ValidationError) as error:
+        values, reply = SHAPES[reply_type].open(document)
+    except msgspec.ValidationError as error:
         raise MalformedReply(str(error)) from None
     if isinstance(reply, (ListReply, ListTopicsReply)):
         reply = replace(reply, more=values.next_page_token is not None)
     return Received(reply, values.revision, values.epoch)
-
-
-_LIMITS = Limits()
 
 
 def next_page_token(reply: ListReply | ListTopicsReply) -> str | None:

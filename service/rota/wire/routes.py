@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -11,9 +11,9 @@ from urllib.parse import quote
 from rota.protocol import messages as m
 from rota.protocol.calls import CALLS, MEMBER_PATH
 from rota.protocol.ids import check_group_id, check_member_id, check_namespace, check_topic
-from rota.protocol.limits import CONSUMER_REBALANCE_TIMEOUT_MS, REBALANCE_TIMEOUT_MS, Limits
+from rota.protocol.limits import Limits
 from rota.protocol.messages import Request
-from rota.wire.shapes import BUILDERS, Shape, invalid
+from rota.wire.shapes import Shape, invalid
 
 PATH_CHECKS = MappingProxyType(
     {
@@ -35,49 +35,25 @@ class Target:
     body: dict[str, Any] | None
 
 
-def default_rebalance_timeout_ms(protocol_type: str) -> int:
-    """Kafka's consumers get five minutes to rejoin, all others one."""
-    return CONSUMER_REBALANCE_TIMEOUT_MS if protocol_type == "consumer" else REBALANCE_TIMEOUT_MS
+def _check_leave(request: m.LeaveGroup) -> None:
+    for number, leaving in enumerate(request.members):
+        if not leaving.member_id and leaving.group_instance_id is None:
+            raise invalid(f"members[{number}] must have a member_id or a group_instance_id")
 
 
-def _join_group(*, protocol_type: str, rebalance_timeout_ms: int | None, **rest: Any) -> m.JoinGroup:
-    if rebalance_timeout_ms is None:
-        rebalance_timeout_ms = default_rebalance_timeout_ms(protocol_type)
-    return m.JoinGroup(protocol_type=protocol_type, rebalance_timeout_ms=rebalance_timeout_ms, **rest)
-
-
-def _leaving_member(**values: Any) -> m.LeavingMember:
-    member = m.LeavingMember(**values)
-    if not member.member_id and member.group_instance_id is None:
-        raise invalid("must have a member_id or a group_instance_id")
-    return member
-
-
-def _topic_partitions(**values: Any) -> m.TopicPartitions:
-    selected = m.TopicPartitions(**values)
-    if not selected.partitions:
-        raise invalid("must look like topic/0,1,2")
-    return selected
-
-
-def _verify_fence(*, generation_id: int | None, fencing_token: int | None, **rest: Any) -> m.VerifyFence:
+def _check_fence(request: m.VerifyFence) -> None:
     """A token says its generation."""
-    if generation_id is None and fencing_token is None:
+    if request.generation_id == m.NO_GENERATION and request.fencing_token is None:
         raise invalid("fencing_token is missing, or generation_id")
-    of_generation = m.NO_GENERATION if generation_id is None else generation_id
-    return m.VerifyFence(generation_id=of_generation, fencing_token=fencing_token, **rest)
 
 
-BUILDERS |= {
-    m.JoinGroup: _join_group,
-    m.LeavingMember: _leaving_member,
-    m.TopicPartitions: _topic_partitions,
-    m.VerifyFence: _verify_fence,
-}
-
-
+_CHECKS: dict[type[Request], Callable[[Any], None]] = {m.LeaveGroup: _check_leave, m.VerifyFence: _check_fence}
 REQUESTS: Mapping[type[Request], Shape] = MappingProxyType(
-    {call.request: Shape(call.request, closed=True, path=call.path_names) for call in CALLS.values() if call.path}
+    {
+        call.request: Shape(call.request, closed=True, path=call.path_names, check=_CHECKS.get(call.request))
+        for call in CALLS.values()
+        if call.path
+    }
 )
 """The fields of requests that are not in the path."""
 

@@ -82,7 +82,7 @@ class Rpc:
 
     def read_answer(self, message: Any) -> Received:
         """The reverse, for the SDK; `MalformedReply` if it is no such reply."""
-        document = self._reply_twin.document(message, _LIMITS)
+        document = self._reply_twin.document(message, _NO_LIMITS)
         document |= {"revision": message.revision, "epoch": message.epoch}
         if self.request in _OUTCOMES:
             document["outcome"] = "pending" if message.pending else _OUTCOMES[self.request]
@@ -92,7 +92,7 @@ class Rpc:
 
 
 _OUTCOMES: dict[type, str] = {m.JoinGroup: "joined", m.SyncGroup: "synced"}
-_LIMITS = Limits()
+_NO_LIMITS = Limits()
 _MODULES = {COORDINATOR: coordinator_pb2, ADMIN: admin_pb2}
 
 

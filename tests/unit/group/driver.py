@@ -227,9 +227,7 @@ def a_sync(member_id: str, generation_id: int, instance: str | None = None, **as
     return m.SyncGroup(NAMESPACE, GROUP_ID, member_id, generation_id, instance, assignments=assignments)
 
 
-def a_heartbeat(
-    member_id: str, generation_id: int, *, wait_ms: int | None = None, instance: str | None = None
-) -> m.Heartbeat:
+def a_heartbeat(member_id: str, generation_id: int, *, wait_ms: int = 0, instance: str | None = None) -> m.Heartbeat:
     return m.Heartbeat(NAMESPACE, GROUP_ID, member_id, generation_id, instance, wait_ms)
 
 

@@ -19,7 +19,7 @@ SILENT = m.Act("alice", origin="10.0.0.7")
     [
         pytest.param(
             an_empty_shard,
-            m.PutTopic(NAMESPACE, "t", 3, (), ACT),
+            m.PutTopic(NAMESPACE, "t", 3, {}, ACT),
             Administered("PutTopic", "alice", "t", "ticket 7", "10.0.0.7"),
             0,
             id="a topic",

@@ -149,7 +149,7 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(dice=DICE)
     def somebody_heartbeats(self, dice: Dice) -> None:
         member_id, generation_id = self.somebody(dice), self.generation(dice)
-        wait_ms = dice.pick(None, 500, 0)
+        wait_ms = dice.pick(500, 0)
         self.core.send(m.Heartbeat(*KEY, member_id, generation_id, self.instance_of(member_id, dice), wait_ms))
 
     @rule(dice=DICE)
@@ -163,9 +163,9 @@ class CoreMachine(RuleBasedStateMachine):
         leaving = []
         for _ in range(1 + dice.below(2)):
             member_id = self.somebody(dice)
-            instance, silent_for_ms = self.instance_of(member_id, dice), dice.pick(None, None, 0, 300)
-            leaving.append(m.LeavingMember(member_id, instance, "because", silent_for_ms=silent_for_ms))
-        self.core.ask(m.LeaveGroup(*KEY, tuple(leaving), by_admin=dice.pick(False, True)))
+            leaving.append(m.LeavingMember(member_id, self.instance_of(member_id, dice), "because"))
+        silent_for_ms, by_admin = dice.pick(None, None, 0, 300), dice.pick(False, True)
+        self.core.ask(m.LeaveGroup(*KEY, tuple(leaving), by_admin=by_admin, silent_for_ms=silent_for_ms))
 
     @rule(dice=DICE)
     def somebody_commits(self, dice: Dice) -> None:

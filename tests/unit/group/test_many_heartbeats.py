@@ -146,8 +146,8 @@ def test_nobody_lives_in_a_group_that_is_not_there() -> None:
 
 
 def the_leave(table: Table, silent_for_ms: int) -> ErrorCode:
-    leaving = LeavingMember("m-a", "a", "its stream was lost", silent_for_ms)
-    reply = table.ask(LeaveGroup(*G, (leaving,)))
+    leaving = LeavingMember("m-a", "a", "its stream was lost")
+    reply = table.ask(LeaveGroup(*G, (leaving,), silent_for_ms=silent_for_ms))
     assert isinstance(reply, LeaveReply)
     return reply.members[0].error
 

@@ -436,8 +436,8 @@ def test_partitions_of_a_topic_only_grow() -> None:
 
     assert core.ask(m.PutTopic(NAMESPACE, "t", 3)).error is ErrorCode.INVALID_PARTITIONS
     assert core.ask(m.PutTopic(NAMESPACE, "t", 0)).error is ErrorCode.INVALID_PARTITIONS
-    assert core.ask(m.PutTopic(NAMESPACE, "t", 6, (("unit", "rows"),))).partitions == 6
-    assert core.ask(m.GetTopic(NAMESPACE, "t")).attributes == (("unit", "rows"),)
+    assert core.ask(m.PutTopic(NAMESPACE, "t", 6, {"unit": "rows"})).partitions == 6
+    assert core.ask(m.GetTopic(NAMESPACE, "t")).attributes == {"unit": "rows"}
 
 
 def test_topic_that_does_not_change_writes_nothing() -> None:

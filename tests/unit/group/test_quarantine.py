@@ -245,7 +245,7 @@ def test_a_lost_connection_is_a_fall() -> None:
     core = a_group(after_falls=1)
     core.advance(2_000)
 
-    core.ask(LeaveGroup(*KEY, (LeavingMember("m0", None, "its stream is lost", 1_000),)))
+    core.ask(LeaveGroup(*KEY, (LeavingMember("m0", None, "its stream is lost"),), silent_for_ms=1_000))
     let_join(core)
 
     assert core.group.quarantine.names == (POISON,)

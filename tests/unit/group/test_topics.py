@@ -17,7 +17,7 @@ NS = "default"
 
 
 def put(core: Core, topic: str = "t", partitions: int = 3, **attributes: str) -> m.TopicReply:
-    reply: m.TopicReply = core.ask(m.PutTopic(NS, topic, partitions, tuple(attributes.items())))
+    reply: m.TopicReply = core.ask(m.PutTopic(NS, topic, partitions, attributes))
     return reply
 
 
@@ -44,7 +44,7 @@ def test_a_topic_is_answered_as_it_was_put() -> None:
     reply = put(core, partitions=3, owner="billing")
 
     assert reply.version
-    assert reply == m.TopicReply(topic="t", partitions=3, attributes=(("owner", "billing"),), version=reply.version)
+    assert reply == m.TopicReply(topic="t", partitions=3, attributes={"owner": "billing"}, version=reply.version)
     assert core.ask(m.GetTopic(NS, "t")) == reply
     assert core.ask(m.GetTopic(NS, "other")).error is ErrorCode.UNKNOWN_TOPIC
 
@@ -80,7 +80,7 @@ def test_the_same_content_again_changes_nothing() -> None:
     assert put(core, owner="a") == first
 
     assert core.kinds() == ["topic_changed"]
-    assert put(core, owner="b").attributes == (("owner", "b"),)
+    assert put(core, owner="b").attributes == {"owner": "b"}
 
 
 def test_each_change_is_one_line_with_its_revision() -> None:

@@ -176,7 +176,7 @@ def test_a_failed_listing_passes_its_groups_on_to_the_next(replica: Replica) -> 
 
 def test_topics_are_handed_on_with_their_attributes(replica: Replica) -> None:
     replica.join()
-    topic = ListedTopic("t", 2, (("owner", "billing"),))
+    topic = ListedTopic("t", 2, {"owner": "billing"})
     replica.answer(ListTopicsReply(topics=(topic,)))
 
     (job,) = replica.jobs()

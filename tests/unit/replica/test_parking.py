@@ -16,11 +16,9 @@ A_THIRD_MS = SESSION_MS // 3
 
 
 @pytest.mark.parametrize("request_", [a_join("m0"), a_sync("m0", 1)])
-@pytest.mark.parametrize(
-    ("asked_ms", "parked_ms"), [(None, JoinGroup.default_wait_ms), (0, 0), (700, 700), (MAX_WAIT_MS + 1, MAX_WAIT_MS)]
-)
+@pytest.mark.parametrize(("asked_ms", "parked_ms"), [(0, 0), (700, 700), (MAX_WAIT_MS + 1, MAX_WAIT_MS)])
 def test_a_join_and_a_sync_wait_for_as_long_as_they_ask(
-    request_: JoinGroup | SyncGroup, asked_ms: int | None, parked_ms: int
+    request_: JoinGroup | SyncGroup, asked_ms: int, parked_ms: int
 ) -> None:
     shard = a_stable_group().shard
 
@@ -28,9 +26,9 @@ def test_a_join_and_a_sync_wait_for_as_long_as_they_ask(
 
 
 @pytest.mark.parametrize(
-    ("asked_ms", "parked_ms"), [(None, 0), (0, 0), (700, 700), (A_THIRD_MS, A_THIRD_MS), (A_THIRD_MS + 1, A_THIRD_MS)]
+    ("asked_ms", "parked_ms"), [(0, 0), (700, 700), (A_THIRD_MS, A_THIRD_MS), (A_THIRD_MS + 1, A_THIRD_MS)]
 )
-def test_a_heartbeat_waits_for_at_most_a_third_of_the_session(asked_ms: int | None, parked_ms: int) -> None:
+def test_a_heartbeat_waits_for_at_most_a_third_of_the_session(asked_ms: int, parked_ms: int) -> None:
     assert wait_ms(a_heartbeat("m0", 1, wait_ms=asked_ms), a_stable_group().shard) == parked_ms
 
 

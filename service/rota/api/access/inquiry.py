@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated
 
 from msgspec import Struct
 
@@ -12,8 +11,7 @@ from rota.api.access.guard import Guard
 from rota.api.access.identity import Identity
 from rota.protocol.calls import Action, Kind
 from rota.protocol.errors import ErrorCode, RejectedRequest
-from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN, check_group_id, check_namespace
-from rota.protocol.values import Checked, Topic, doc
+from rota.protocol.values import Namespace, Topic
 from rota.wire.shapes import Shape, invalid
 
 Namespaces = Callable[[], Awaitable[list[str]]]
@@ -24,49 +22,64 @@ _OF_THE_SERVER = frozenset({Action.JOURNAL, Action.METRICS})
 class KnownRule(Struct, frozen=True):
     """A rule that applies to the caller. Its other subjects are not returned."""
 
-    name: Annotated[str, doc("The rule's name, as refusals say it.")]
-    effect: Annotated[str, doc("`allow` or `deny`.")]
+    name: str
+    """The rule's name, as refusals say it."""
+    effect: str
+    """`allow` or `deny`."""
     actions: tuple[str, ...]
-    namespaces: Annotated[tuple[str, ...], doc("Exact names, or beginnings with a `*` behind them.")]
-    groups: Annotated[tuple[str, ...], doc("Empty if the rule is about none.")]
-    topics: Annotated[tuple[str, ...], doc("Empty if the rule is about none.")]
+    namespaces: tuple[str, ...]
+    """Exact names, or beginnings with a `*` behind them."""
+    groups: tuple[str, ...]
+    """Empty if the rule is about none."""
+    topics: tuple[str, ...]
+    """Empty if the rule is about none."""
 
 
 class WhoAmIReply(Struct, frozen=True):
     """The caller as the server knows it."""
 
-    subject: Annotated[str, doc("As rules name it: `token:ci`, `user:alice`, `sa:team-a/worker`, `anonymous` …")]
-    method: Annotated[str, doc("How it was proven.")]
-    groups: Annotated[tuple[str, ...], doc("The groups of people that its issuer counts it among.")] = ()
-    expires_at_ms: Annotated[int | None, doc("When the proof runs out; null if that is not known.")] = None
-    guarded: Annotated[bool, doc("Whether there are rules at all; otherwise every caller may do everything.")] = True
-    rules: Annotated[tuple[KnownRule, ...], doc("Those that speak of the caller.")] = ()
+    subject: str
+    """As rules name it: `token:ci`, `user:alice`, `sa:team-a/worker`, `anonymous` …"""
+    method: str
+    """How it was proven."""
+    groups: tuple[str, ...] = ()
+    """The groups of people that its issuer counts it among."""
+    expires_at_ms: int | None = None
+    """When the proof runs out; null if that is not known."""
+    guarded: bool = True
+    """Whether there are rules at all; otherwise every caller may do everything."""
+    rules: tuple[KnownRule, ...] = ()
+    """Those that speak of the caller."""
 
 
 class NamespacesReply(Struct, frozen=True):
     """The namespaces that the caller may see."""
 
-    namespaces: Annotated[tuple[str, ...], doc("By name; those with groups or topics that the caller may list.")]
+    namespaces: tuple[str, ...]
+    """By name; those with groups or topics that the caller may list."""
 
 
 class CanIReply(Struct, frozen=True):
     """Whether the caller may do what it has asked."""
 
     allowed: bool
-    rule: Annotated[str, doc("The rule that decides; empty if none speaks of it.")]
-    detail: Annotated[str, doc("The same in words.")]
+    rule: str
+    """The rule that decides; empty if none speaks of it."""
+    detail: str
+    """The same in words."""
 
 
 class Question(Struct, frozen=True):
     """May I do this there? Without a namespace it is about the server, with nothing else about the list of groups."""
 
-    action: Annotated[Action, doc("`journal`, `metrics` of the server; the others of a namespace.")]
-    namespace: Annotated[Annotated[str, Checked(check_namespace, NAMESPACE_PATTERN)] | None, doc("The tenant.")] = None
-    group_id: Annotated[
-        Annotated[str, Checked(check_group_id, NAME_PATTERN)] | None,
-        doc("The group; without it and without a topic, the list of groups."),
-    ] = None
-    topic: Annotated[Topic | None, doc("The topic, instead of a group.")] = None
+    action: Action
+    """`journal`, `metrics` of the server; the others of a namespace."""
+    namespace: Namespace | None = None
+    """The tenant."""
+    group_id: Topic | None = None
+    """The group; without it and without a topic, the list of groups."""
+    topic: Topic | None = None
+    """The topic, instead of a group."""
 
     @property
     def resource(self) -> Resource:

@@ -190,8 +190,9 @@ class Roster:
                 # gets no grace: this loop may be late, and early heartbeats in it would count for nothing.
                 silent_ms = int((_now_s() - lost_s) * 1000)
                 reason = f"its stream was lost {leave_after_ms} ms ago"
-                leaving = tuple(LeavingMember(member_id, None, reason, silent_ms) for member_id in member_ids)
-                answer = await self._coordinator.call(self._admission.in_name_of_caller(LeaveGroup(*key, leaving)))
+                leaving = tuple(LeavingMember(member_id, None, reason) for member_id in member_ids)
+                leave = LeaveGroup(*key, leaving, silent_for_ms=silent_ms)
+                answer = await self._coordinator.call(self._admission.in_name_of_caller(leave))
                 if answer.reply.error not in UNANSWERED:
                     return
                 await asyncio.sleep(pause_s)

@@ -69,7 +69,7 @@ class HttpApi:
         self._origins = OriginCheck(site, backend.metrics.browser_refused)
         self.member_calls = MemberCalls(backend, self._origins)
         """For the connections of a server that has this application alone."""
-        self.fastapi = build_fastapi(backend.limits, guarded=self._guard is not None)
+        self.fastapi = build_fastapi(guarded=self._guard is not None)
         self.fastapi.state.backend = backend
 
     @property
@@ -139,10 +139,10 @@ def create_app(
     return HttpApi(backend, site or site_of((), demands_proof=guard is not None))
 
 
-def build_fastapi(limits: Limits, *, guarded: bool) -> FastAPI:
+def build_fastapi(*, guarded: bool) -> FastAPI:
     """FastAPI with all path operations. Before it serves, its `state.backend` is set."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    for router in (calls_router(limits), routers.events, routers.access, routers.server):
+    for router in (calls_router(), routers.events, routers.access, routers.server):
         app.include_router(router)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(MemoryError, _on_failure)
@@ -158,7 +158,7 @@ def build_fastapi(limits: Limits, *, guarded: bool) -> FastAPI:
                 servers=[{"url": ".", "description": "This server, also below a path."}],
                 tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
             )
-            app.openapi_schema = complete(document, limits, _STRUCTS, guarded=guarded)
+            app.openapi_schema = complete(document, _STRUCTS, guarded=guarded)
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's manual: "Extending OpenAPI"

@@ -28,9 +28,8 @@ from rota.api.http.rendered import render_answer, render_json, render_problem
 from rota.protocol.calls import CALLS, GROUP_PATH, Call, Tag
 from rota.protocol.errors import ErrorCode as E
 from rota.protocol.errors import no_member
-from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, LeaveGroup, LeaveReply, LeavingMember, Request
-from rota.protocol.values import Reason, doc
+from rota.protocol.values import Reason
 from rota.replica.ports import ShardOwner
 from rota.wire.routes import REQUESTS
 from rota.wire.shapes import Shape
@@ -44,14 +43,22 @@ class Coordinator(Struct, frozen=True):
 
     shard_id: int
     replica_id: str
-    address: Annotated[str, doc("Where the owner can be reached.")]
-    epoch: Annotated[int, doc("Counts the owners that the shard has had.")]
-    lease_left_ms: Annotated[int, doc("0 or less: the lease is over, no replica owns it.")]
-    revision: Annotated[int, doc("The end of the shard's journal.")]
-    reported_by: Annotated[str, doc("The replica that answers: the owner itself if that is the same.")]
-    grpc_address: Annotated[str, doc("Where it can be reached over gRPC; empty if it cannot.")]
-    worker_http_port: Annotated[int, doc(f"{_OWN_PORT} for HTTP.")]
-    worker_grpc_port: Annotated[int, doc(f"{_OWN_PORT} for gRPC.")]
+    address: str
+    """Where the owner can be reached."""
+    epoch: int
+    """Counts the owners that the shard has had."""
+    lease_left_ms: int
+    """0 or less: the lease is over, no replica owns it."""
+    revision: int
+    """The end of the shard's journal."""
+    reported_by: str
+    """The replica that answers: the owner itself if that is the same."""
+    grpc_address: str
+    """Where it can be reached over gRPC; empty if it cannot."""
+    worker_http_port: int
+    """The owner's port that no other worker shares, at the host that was called, or 0: for HTTP."""
+    worker_grpc_port: int
+    """The owner's port that no other worker shares, at the host that was called, or 0: for gRPC."""
 
     @classmethod
     def of(cls, owner: ShardOwner) -> Coordinator:
@@ -70,13 +77,14 @@ class Coordinator(Struct, frozen=True):
 
 
 class _RemoveMemberQuery(Struct, frozen=True):
-    reason: Annotated[Reason, doc("Why, for people and the journal.")] = ""
+    reason: Reason = ""
+    """Why, for people and the journal."""
 
 
 _REMOVE_MEMBER_QUERY = Shape(_RemoveMemberQuery, closed=True)
 
 
-def calls_router(limits: Limits) -> APIRouter:
+def calls_router() -> APIRouter:
     """A path operation for each call, and those of a group that are no call by themselves."""
     router = APIRouter(route_class=Operation)
     for call in CALLS.values():
@@ -90,7 +98,7 @@ def calls_router(limits: Limits) -> APIRouter:
                 tags=[call.tag],
                 summary=call.summary,
                 responses=answers(call) | problems(*call.errors, reads_body=call.has_body, bounded=bool(shape.entries)),
-                openapi_extra=body(shape) if call.has_body else query(shape, limits),
+                openapi_extra=body(shape) if call.has_body else query(shape),
             )
     router.add_api_route(
         GROUP_PATH + "/members/{member_id:path}",
@@ -100,7 +108,7 @@ def calls_router(limits: Limits) -> APIRouter:
         tags=[Tag.GROUPS],
         summary="Remove a member, as an administrator. The group rebalances at once.",
         responses=done("LeaveReply") | problems(E.INVALID_GROUP_ID, E.UNKNOWN_MEMBER_ID, bounded=True),
-        openapi_extra=query(_REMOVE_MEMBER_QUERY, limits),
+        openapi_extra=query(_REMOVE_MEMBER_QUERY),
     )
     router.add_api_route(
         GROUP_PATH + "/coordinator",

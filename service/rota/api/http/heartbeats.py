@@ -17,7 +17,7 @@ from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatManyReply, MemberHeartbeat
-from rota.protocol.values import AtMost, Epoch, Revision, Wait, doc
+from rota.protocol.values import Epoch, Revision, Wait, limited
 from rota.replica.ports import Answer
 from rota.wire.routes import REQUESTS
 from rota.wire.shapes import Shape, invalid
@@ -50,7 +50,8 @@ class BatchedHeartbeat(msgspec.Struct, frozen=True):
 class HeartbeatBatchReply(msgspec.Struct, frozen=True):
     """The answers to the heartbeats of several members."""
 
-    members: Annotated[tuple[BatchedHeartbeat, ...], doc("One line per member of the request, in its order.")]
+    members: tuple[BatchedHeartbeat, ...]
+    """One line per member of the request, in its order."""
     revision: Revision
     epoch: Epoch
 
@@ -104,10 +105,10 @@ async def _at_first_change(http: HttpRequest, backend: Backend, request: Heartbe
 class HeartbeatBatch(msgspec.Struct, frozen=True):
     """Several members of one process in one message. With `wait_ms`, answered as soon as one of them has news."""
 
-    members: Annotated[tuple[MemberHeartbeat, ...], AtMost("group_max_size"), doc("Several at once.")]
-    wait_ms: Annotated[
-        Wait | None, doc("Above 0 the call parks and answers the moment the group leaves the generation.")
-    ] = None
+    members: Annotated[tuple[MemberHeartbeat, ...], limited("group_max_size")]
+    """Several at once."""
+    wait_ms: Wait | None = None
+    """Above 0 the call parks and answers the moment the group leaves the generation."""
 
 
 _HEARTBEAT = REQUESTS[Heartbeat]

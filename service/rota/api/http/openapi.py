@@ -6,20 +6,26 @@ as `responses` and `openapi_extra`, made by the functions here; `complete` adds 
 
 from __future__ import annotations
 
+import ast
+import inspect
+import json
+import sys
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import NODEFAULT, UNSET, Meta, Struct, UnsetType
+from msgspec.structs import fields
 
 from rota.api.http.heartbeats import HEARTBEAT_BATCH, HeartbeatBatchReply
 from rota.protocol.calls import CALLS, Call
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import NAME_PATTERN
-from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, JoinReply, SyncReply
-from rota.protocol.values import REQUIRED, Epoch, Revision, doc
+from rota.protocol.values import END, Epoch, Revision
 from rota.wire.problems import PROBLEM_MEDIA_TYPE
 from rota.wire.replies import SHAPES, Pending
 from rota.wire.routes import REQUESTS
@@ -67,18 +73,26 @@ class Problem(Struct):
     status: Annotated[int, Meta(ge=400, le=599)]
     detail: str
     code: ErrorCode
-    retriable: Annotated[bool, doc("The same request, unchanged, may succeed later.")]
-    remedy: Annotated[Remedy, doc("What to do next.")]
+    retriable: bool
+    """The same request, unchanged, may succeed later."""
+    remedy: Remedy
+    """What to do next."""
     revision: Revision
     epoch: Epoch
-    member_id: Annotated[str | UnsetType, doc("With MEMBER_ID_REQUIRED: the id to join with.")] = UNSET
-    owner: Annotated[str | UnsetType, doc("With NOT_COORDINATOR: where the owner of the group is.")] = UNSET
-    first_revision: Annotated[
-        int | UnsetType,
-        doc("With REVISION_OUT_OF_RANGE: the first line that the journal still has; read on after the one before it."),
-    ] = UNSET
-    last_revision: Annotated[int | UnsetType, doc(f"{_AHEAD} its last line; read on after it.")] = UNSET
-    incarnation: Annotated[str | UnsetType, doc(f"{_AHEAD} its random id, a new one after `rota db restore`.")] = UNSET
+    member_id: str | UnsetType = UNSET
+    """With MEMBER_ID_REQUIRED: the id to join with."""
+    owner: str | UnsetType = UNSET
+    """With NOT_COORDINATOR: where the owner of the group is."""
+    first_revision: int | UnsetType = UNSET
+    """With REVISION_OUT_OF_RANGE: the first line that the journal still has; read on after the one before it."""
+    last_revision: int | UnsetType = UNSET
+    """With REVISION_OUT_OF_RANGE, if the journal ends before the line that the reader has read: its last line; read on
+    after it.
+    """
+    incarnation: str | UnsetType = UNSET
+    """With REVISION_OUT_OF_RANGE, if the journal ends before the line that the reader has read: its random id, a new
+    one after `rota db restore`.
+    """
 
 
 # --- of one path operation ----------------------------------------------------------------------------
@@ -140,28 +154,31 @@ def only(responses: Responses, *statuses: int) -> Responses:
 
 def body(shape: Shape) -> Json:
     """The body of a request. If no field is required, none need be sent."""
-    names = (shape.title, HEARTBEAT_BATCH.title) if shape.message is Heartbeat else (shape.title,)
-    required = any(entry.default is REQUIRED for entry in shape.entries)
-    return {"requestBody": {"required": required, **content(*names)}}
+    messages = (shape.message, HEARTBEAT_BATCH.message) if shape.message is Heartbeat else (shape.message,)
+    required = any(entry.default is NODEFAULT for entry in shape.entries)
+    return {"requestBody": {"required": required, **content(*[each.__name__ for each in messages])}}
 
 
-def query(shape: Shape, limits: Limits) -> Json:
+def query(shape: Shape) -> Json:
     """The fields of a shape as query parameters; lists repeat their name. Absent is absent: no null here."""
-    schemas = _schemas([shape.body(limits).struct])
-    schema = schemas[shape.title]
+    schemas = _schemas([shape], [])
+    schema = schemas[shape.message.__name__]
     parameters = []
-    for entry in shape.entries:
-        described = {name: value for name, value in schema["properties"][entry.name].items() if name != "description"}
-        (kind,) = (each for each in described.pop("anyOf") if each != {"type": "null"})
-        described |= schemas[kind["$ref"].rpartition("/")[2]] if "$ref" in kind else kind
+    for name, written in schema["properties"].items():
+        described = dict(written)
+        for kind in described.pop("anyOf", ()):
+            described.update(kind if kind != {"type": "null"} else {})
         if described.get("default", ...) is None:
             del described["default"]
+        text = described.pop("description", "")
+        if "$ref" in described:
+            described = schemas[described["$ref"].rpartition("/")[2]]
         parameters.append(
             {
-                "name": entry.name,
+                "name": name,
                 "in": "query",
-                "required": entry.name in schema.get("required", ()),
-                "description": entry.doc,
+                "required": name in schema.get("required", ()),
+                "description": text,
                 "schema": _selector_or(described),
             }
         )
@@ -178,7 +195,7 @@ def _selector_or(schema: Json) -> Json:
 # --- of all path operations ---------------------------------------------------------------------------
 
 
-def complete(document: Json, limits: Limits, structs: Iterable[type[Struct]], *, guarded: bool) -> Json:
+def complete(document: Json, structs: Iterable[type[Struct]], *, guarded: bool) -> Json:
     """Add what path operations refer to, and how callers authenticate. `guarded`: they must."""
     proofs = _PROOFS if guarded else OPTIONAL["security"]
     for described in (described for methods in document["paths"].values() for described in methods.values()):
@@ -186,27 +203,42 @@ def complete(document: Json, limits: Limits, structs: Iterable[type[Struct]], *,
         # FastAPI's own response to a request that pydantic rejects: the protocol's checks reject it with 400.
         described["responses"].pop("422", None)
     requests = [shape for kind, shape in REQUESTS.items() if CALLS[kind].has_body and shape.entries]
-    closed = _schemas(shape.body(limits).struct for shape in (*requests, HEARTBEAT_BATCH))
-    for schema in closed.values():
-        for name in schema.get("required", ()):
-            _refuse_null(schema["properties"], name)
-    replies = _schemas([*(shape.body(limits).struct for shape in SHAPES.values()), Problem, Pending, *structs])
-    document["components"] = {"securitySchemes": _SECURITY_SCHEMES, "schemas": closed | replies}
+    schemas = _schemas([*requests, HEARTBEAT_BATCH, *SHAPES.values()], [Problem, Pending, *structs])
+    document["components"] = {"securitySchemes": _SECURITY_SCHEMES, "schemas": schemas}
     return document
 
 
-def _schemas(types: Iterable[type]) -> Json:
+def _schemas(shapes: Iterable[Shape], structs: Iterable[type[Struct]]) -> Json:
     """By name."""
-    _, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
-    for schema in components.values():
-        for described in schema.get("properties", {}).values():
-            if described.get("default") == ():
-                described["default"] = []
-    return components
+    types = [shape.struct for shape in shapes] + [*structs]
+    _, found = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    # In all dialects but Python's, `$` is the end of the text alone.
+    schemas: Json = json.loads(json.dumps(found).replace(json.dumps(END)[1:-1], "$"))
+    for kind in _structs_beside([*[shape.message for shape in shapes], *structs]):
+        for field in fields(kind):
+            if text := _texts_of(kind.__module__).get((kind.__name__, field.name)):
+                schema = schemas.get(kind.__name__, {}).get("properties", {}).get(field.encode_name)
+                if schema is not None:
+                    schema["description"] = text
+    return schemas
 
 
-def _refuse_null(properties: Json, name: str) -> None:
-    """Null is absent, which a required field cannot be."""
-    described = properties[name]
-    kinds = [kind for kind in described.pop("anyOf") if kind != {"type": "null"}]
-    properties[name] = described | (kinds[0] if len(kinds) == 1 else {"anyOf": kinds})
+def _structs_beside(kinds: Iterable[type[Struct]]) -> Iterable[type[Struct]]:
+    """The structs of the modules that have these: parts of messages are defined beside them."""
+    known = [each for module in {kind.__module__ for kind in kinds} for each in vars(sys.modules[module]).values()]
+    return {each for each in known if isinstance(each, type) and issubclass(each, Struct)}
+
+
+@cache
+def _texts_of(module: str) -> dict[tuple[str, str], str]:
+    """The first paragraph of the text below each field of the module's classes."""
+    found = {}
+    classes = [
+        each for each in ast.parse(inspect.getsource(sys.modules[module])).body if isinstance(each, ast.ClassDef)
+    ]
+    for kind in classes:
+        for statement, text in pairwise(kind.body):
+            match statement, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
+                    found[kind.name, name] = " ".join(said.partition("\n\n")[0].split())
+    return found

@@ -35,7 +35,6 @@ from rota.api.http.streams import (
 from rota.observability.metrics import METRICS_MEDIA_TYPE
 from rota.protocol.calls import GROUP_PATH, Tag
 from rota.protocol.errors import ErrorCode as E
-from rota.protocol.limits import Limits
 from rota.replica.ports import JournalEvent
 from rota.wire.problems import PRUNED_EVENT
 from rota.wire.shapes import invalid
@@ -48,8 +47,6 @@ _JWK_SET = {
     "required": ["keys"],
     "properties": {"keys": {"type": "array", "items": {"type": "object"}}},
 }
-_BOUNDS = Limits()
-"""No bound of these queries depends on the limits of a server."""
 _STREAM = (
     "One server-sent event per journal line: `event` is its kind, `id` its revision, `data` an Event. "
     "`server-drain` means: this server goes away, connect again. `interrupted` means: connect again; where the "
@@ -103,7 +100,7 @@ async def list_namespaces(backend: UsesBackend) -> Response:
     tags=[Tag.ACCESS],
     summary="Whether the rules let the caller do this, and which one decides.",
     responses=done("CanIReply") | only(problems(E.INVALID_GROUP_ID), 400, 401, 500),
-    openapi_extra=query(CAN_I_QUERY, _BOUNDS) | OPTIONAL,
+    openapi_extra=query(CAN_I_QUERY) | OPTIONAL,
 )
 async def can_i(backend: UsesBackend, question: Annotated[Question, Depends(query_of(CAN_I_QUERY))]) -> Response:
     return _json(answer_to(question, backend.guard))
@@ -116,7 +113,7 @@ async def can_i(backend: UsesBackend, question: Annotated[Question, Depends(quer
     summary="Follow a group's journal, live.",
     responses=done_as("text/event-stream", _STREAM) | problems(E.INVALID_GROUP_ID, E.REVISION_OUT_OF_RANGE),
     response_class=Response,
-    openapi_extra={"parameters": [*query(WATCH_QUERY, _BOUNDS)["parameters"], _LAST_EVENT_ID]},
+    openapi_extra={"parameters": [*query(WATCH_QUERY)["parameters"], _LAST_EVENT_ID]},
 )
 async def watch_group(http: HttpRequest, backend: UsesBackend, names: GroupNames) -> Response:
     return await open_stream(http, backend, **names)
@@ -128,7 +125,7 @@ async def watch_group(http: HttpRequest, backend: UsesBackend, names: GroupNames
     tags=[Tag.EVENTS],
     summary="Read a shard's journal, in order and without gaps.",
     responses=done("JournalReply") | problems(E.REVISION_OUT_OF_RANGE),
-    openapi_extra=query(JOURNAL_QUERY, _BOUNDS),
+    openapi_extra=query(JOURNAL_QUERY),
 )
 async def read_journal(
     backend: UsesBackend, asked: Annotated[JournalQuery, Depends(query_of(JOURNAL_QUERY))]

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 from starlette.requests import Request as HttpRequest
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -21,16 +21,15 @@ from rota.observability.metrics import Metrics
 from rota.protocol.errors import NotInJournal, RejectedRequest
 from rota.protocol.ids import NO_SHARD
 from rota.protocol.limits import MAX_SAFE_INTEGER
-from rota.protocol.values import Epoch, Revision, Via, Within, doc
+from rota.protocol.values import INT32_MAX, Epoch, Revision, matching, via, within
 from rota.replica.ports import JournalEvent, StoreUnavailable
 from rota.wire.documents import dump_document
 from rota.wire.problems import PRUNED_EVENT, problem_document
-from rota.wire.shapes import Shape, invalid
+from rota.wire.shapes import Shape
 
 MAX_EVENTS = 1_000
 HEAD_ALONE = "rota.head"
 """The name in the scope of a request with the method HEAD, which is answered as GET is."""
-_MAX_DIGITS = 15
 _EARLIEST = f"`{EARLIEST}`: from the first line on that is not pruned."
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _PING = b": ping\n\n"
@@ -43,17 +42,21 @@ _log = logging.getLogger(__name__)
 class Event(Struct, frozen=True):
     """A line of the journal."""
 
-    revision: Annotated[int, doc("The shard's sequence number: dense, without gaps.")]
-    epoch: Annotated[int, doc("The epoch of the owner that wrote it.")]
-    at_ms: Annotated[int, doc("Milliseconds since 1970 at the owner.")]
+    revision: int
+    """The shard's sequence number: dense, without gaps."""
+    epoch: int
+    """The epoch of the owner that wrote it."""
+    at_ms: int
+    """Milliseconds since 1970 at the owner."""
     namespace: str
     group_id: str
     generation_id: int
-    kind: Annotated[str, doc("`rebalance_started`, `generation_completed`, `member_expired` …")]
-    reason: Annotated[str, doc("Why, for people.")]
-    payload: Annotated[
-        dict[str, Any], doc("What else belongs to this kind of event; `cause` is the code beside the reason.")
-    ]
+    kind: str
+    """`rebalance_started`, `generation_completed`, `member_expired` …"""
+    reason: str
+    """Why, for people."""
+    payload: dict[str, Any]
+    """What else belongs to this kind of event; `cause` is the code beside the reason."""
 
     @classmethod
     def of(cls, line: JournalEvent) -> Event:
@@ -69,30 +72,29 @@ class JournalReply(Struct, frozen=True):
     epoch: Epoch
 
 
-def _read_after(text: str) -> After:
-    if text == EARLIEST:
-        return EARLIEST
-    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-        raise invalid(f"must be an integer from 0 to {MAX_SAFE_INTEGER}, or {EARLIEST}")
-    return int(text)
-
-
-_AfterText = Annotated[
-    Any, Via(Annotated[str, Meta(extra_json_schema={"pattern": "^([0-9]{1,15}|earliest)$"})], _read_after, str)
-]
+_After = via(
+    Annotated[
+        str, matching("([0-9]{1,15}|earliest)", f"must be an integer from 0 to {MAX_SAFE_INTEGER}, or {EARLIEST}")
+    ],
+    lambda text: EARLIEST if text == EARLIEST else int(text),
+    str,
+)
 
 
 class WatchQuery(Struct, frozen=True):
-    after: Annotated[
-        _AfterText | None,
-        doc(f"Events with a higher revision, first the past ones; {_EARLIEST} Without it: from now on."),
-    ] = None
+    after: Annotated[After | None, _After] = None
+    """Events with a higher revision, first the past ones; `earliest`: from the first line on that is not pruned.
+    Without it: from now on.
+    """
 
 
 class JournalQuery(Struct, frozen=True):
-    shard: Annotated[int, Within(NO_SHARD, 2**31 - 1), doc("The shard of the journal; -1: changes of API tokens.")]
-    after: Annotated[_AfterText, doc(f"Lines with a higher revision; {_EARLIEST}")] = 0
-    limit: Annotated[int, Within(1, MAX_EVENTS), doc("Most lines to answer.")] = 100
+    shard: Annotated[int, within(NO_SHARD, INT32_MAX)]
+    """The shard of the journal; -1: changes of API tokens."""
+    after: Annotated[After, _After] = 0
+    """Lines with a higher revision; `earliest`: from the first line on that is not pruned."""
+    limit: Annotated[int, within(1, MAX_EVENTS)] = 100
+    """Most lines to answer."""
 
 
 WATCH_QUERY, JOURNAL_QUERY = Shape(WatchQuery, closed=True), Shape(JournalQuery, closed=True)

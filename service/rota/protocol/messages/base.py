@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from functools import cache
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import fields, force_setattr
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_WAIT_MS
+from rota.protocol.values import INTERNAL
 
 NO_GENERATION = -1
 """Kafka's generation of a caller that is in no generation."""
@@ -19,6 +22,10 @@ class Act(Struct, frozen=True):
     actor: str
     note: str = ""
     origin: str = ""
+
+
+Author = Annotated[Act | None, INTERNAL]
+Subject = Annotated[str, INTERNAL]
 
 
 class Request(Struct, frozen=True):
@@ -37,6 +44,24 @@ class Reply(Struct, frozen=True):
 
     error: ErrorCode = ErrorCode.NONE
     detail: str = ""
+
+
+class Part(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A part of a request, such as a member that leaves. It is on the wire as it is.
+
+    An unknown name is refused, because a misspelt name must not count as absent. Null counts as absent.
+    """
+
+    def __post_init__(self) -> None:
+        for name, default in _defaults(type(self)):
+            if getattr(self, name) is None:
+                force_setattr(self, name, default)
+
+
+@cache
+def _defaults(part: type[Part]) -> tuple[tuple[str, Any], ...]:
+    """The fields that have a default other than None."""
+    return tuple((each.name, each.default) for each in fields(part) if each.default not in (None, NODEFAULT))
 
 
 class GroupRequest(Request, frozen=True):
@@ -64,22 +89,16 @@ class NamespaceRequest(Request, frozen=True):
 
 
 class Parkable:
-    """A request that the coordinator may keep waiting; see `parks_for_ms`. None: for its kind's `default_wait_ms`."""
+    """A request that the coordinator may keep waiting; see `parks_for_ms`."""
 
     __slots__ = ()
 
-    default_wait_ms: ClassVar[int] = 0
-    wait_ms: int | None
+    wait_ms: int
 
 
 def parks_for_ms(request: object) -> int:
     """For how long the coordinator may keep `request` waiting, in milliseconds; 0 where it is answered at once."""
-    if not isinstance(request, Parkable):
-        return 0
-    wait_ms = request.wait_ms
-    if wait_ms is None:
-        wait_ms = request.default_wait_ms
-    return wait_ms if wait_ms < MAX_WAIT_MS else MAX_WAIT_MS
+    return min(request.wait_ms, MAX_WAIT_MS) if isinstance(request, Parkable) else 0
 
 
 class InMembersName:

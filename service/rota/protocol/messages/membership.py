@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import NO_TOKEN
-from rota.protocol.limits import SESSION_TIMEOUT_MS
-from rota.protocol.messages.base import NO_GENERATION, Act, Audited, GroupRequest, InMembersName, Parkable, Reply
+from rota.protocol.limits import CONSUMER_REBALANCE_TIMEOUT_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS
+from rota.protocol.messages.base import (
+    NO_GENERATION,
+    Audited,
+    Author,
+    GroupRequest,
+    InMembersName,
+    Parkable,
+    Part,
+    Reply,
+    Subject,
+)
 from rota.protocol.values import (
     INTERNAL,
     Assignment,
-    AtMost,
     ClientId,
     GenerationId,
     InstanceId,
@@ -22,21 +32,20 @@ from rota.protocol.values import (
     MemberId,
     Metadata,
     Number,
-    OnWire,
+    OrNull,
     Reason,
     Text,
-    Via,
+    Unit,
     Wait,
-    Within,
-    doc,
+    limited,
+    via,
 )
 
-_INSTANCE = doc("Makes the member static: it survives its restarts.")
-_WAIT = doc("How long the call may stay parked. Above 50000 counts as 50000.")
-_TOKEN = doc("The fencing token: hand it to what you write to, which refuses lower ones.")
+_BY_TYPE: Any = None
+"""A join without a rebalance timeout gets the one of its protocol type."""
 
 
-class AssignmentOf(Struct, frozen=True):
+class AssignmentOf(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The share of one member, as the wire has it."""
 
     member_id: MemberId
@@ -45,19 +54,21 @@ class AssignmentOf(Struct, frozen=True):
 
 Assignments = Annotated[
     tuple[tuple[str, bytes], ...],
-    Via(
-        Annotated[tuple[AssignmentOf, ...], AtMost("group_max_size")],
+    via(
+        Annotated[tuple[AssignmentOf, ...], limited("group_max_size")],
         lambda given: tuple([(each.member_id, each.assignment) for each in given]),
         lambda pairs: tuple([AssignmentOf(*pair) for pair in pairs]),
     ),
 ]
 
 
-class Protocol(Struct, frozen=True):
+class Protocol(Part, frozen=True):
     """One way to agree that a member offers, with the metadata it would bring."""
 
-    name: Annotated[Text, doc("An assignment strategy, such as `range`.")]
-    metadata: Annotated[Metadata, doc("What the leader shall know of this member, in base64.")] = b""
+    name: Text
+    """An assignment strategy, such as `range`."""
+    metadata: OrNull[Metadata] = b""
+    """What the leader shall know of this member, in base64."""
 
 
 class JoinGroup(GroupRequest, Parkable, InMembersName, frozen=True):
@@ -69,32 +80,38 @@ class JoinGroup(GroupRequest, Parkable, InMembersName, frozen=True):
     group's next one is higher, also where the store has lost it.
     """
 
-    default_wait_ms: ClassVar[int] = 30_000
-    protocol_type: Annotated[Text, doc("What the group is for: `consumer`, `worker`, `leader` or your own.")]
-    protocols: Annotated[
-        tuple[Protocol, ...], AtMost("max_protocols"), doc("Supported strategies, the preferred one first.")
-    ]
-    session_timeout_ms: Annotated[
-        Number, OnWire(default=SESSION_TIMEOUT_MS), doc("Silence after which the member is removed.")
-    ]
-    rebalance_timeout_ms: Annotated[
-        int,
-        Within(0, "max_rebalance_timeout_ms"),
-        OnWire(default=None),
-        doc("Time to rejoin in a rebalance; 300000 for consumers, 60000 otherwise."),
-    ]
-    member_id: Annotated[MemberId, doc("Empty at first; then the one that the coordinator gave.")] = ""
-    group_instance_id: Annotated[InstanceId | None, _INSTANCE] = None
-    client_id: Annotated[ClientId, doc("A name for people; new member ids start with it.")] = ""
+    protocol_type: Text
+    """What the group is for: `consumer`, `worker`, `leader` or your own."""
+    protocols: Annotated[tuple[Protocol, ...], limited("max_protocols")]
+    """Supported strategies, the preferred one first."""
+    session_timeout_ms: Number = SESSION_TIMEOUT_MS
+    """Silence after which the member is removed."""
+    rebalance_timeout_ms: OrNull[Annotated[int, limited("max_rebalance_timeout_ms", Unit.NUMBER)]] = _BY_TYPE
+    """Time to rejoin in a rebalance; 300000 for consumers, 60000 otherwise."""
+    member_id: MemberId = ""
+    """Empty at first; then the one that the coordinator gave."""
+    group_instance_id: InstanceId | None = None
+    """Makes the member static: it survives its restarts."""
+    client_id: ClientId = ""
+    """A name for people; new member ids start with it."""
     host: Annotated[str, INTERNAL] = ""
-    reason: Annotated[Reason, doc("Why the member joins, for people.")] = ""
-    wait_ms: Annotated[Wait | None, OnWire(default=30_000), _WAIT] = None
+    reason: Reason = ""
+    """Why the member joins, for people."""
+    wait_ms: Wait = 30_000
+    """How long the call may stay parked. Above 50000 counts as 50000."""
     new_member_id: Annotated[str, INTERNAL] = ""
-    last_generation_id: Annotated[
-        GenerationId,
-        doc("The highest generation that the client has held in this group: the next one is higher."),
-    ] = NO_GENERATION
-    subject: Annotated[str, INTERNAL] = ""
+    last_generation_id: GenerationId = NO_GENERATION
+    """The highest generation that the client has held in this group: the next one is higher."""
+    subject: Subject = ""
+
+    def __post_init__(self) -> None:
+        if self.rebalance_timeout_ms is _BY_TYPE:
+            force_setattr(self, "rebalance_timeout_ms", default_rebalance_timeout_ms(self.protocol_type))
+
+
+def default_rebalance_timeout_ms(protocol_type: str) -> int:
+    """Kafka's consumers get five minutes to rejoin, all others one."""
+    return CONSUMER_REBALANCE_TIMEOUT_MS if protocol_type == "consumer" else REBALANCE_TIMEOUT_MS
 
 
 class JoinedMember(Struct, frozen=True):
@@ -114,32 +131,34 @@ class JoinReply(Reply, frozen=True):
     protocol_type: str | None = None
     protocol_name: str | None = None
     leader_id: str = ""
-    members: Annotated[
-        tuple[JoinedMember, ...], doc("For the leader only: all members, with the metadata of the chosen protocol.")
-    ] = ()
-    skip_assignment: Annotated[bool, doc("The leader is back in a Stable group: nothing to assign.")] = False
-    fencing_token: Annotated[Int64, _TOKEN] = NO_TOKEN
-    assignment: Annotated[
-        bytes | None,
-        doc("The member's share, if the coordinator has assigned the generation already: no sync is needed then."),
-    ] = None
+    members: tuple[JoinedMember, ...] = ()
+    """For the leader only: all members, with the metadata of the chosen protocol."""
+    skip_assignment: bool = False
+    """The leader is back in a Stable group: nothing to assign."""
+    fencing_token: Int64 = NO_TOKEN
+    """The fencing token: hand it to what you write to, which refuses lower ones."""
+    assignment: bytes | None = None
+    """The member's share, if the coordinator has assigned the generation already: no sync is needed then."""
 
 
 class SyncGroup(GroupRequest, Parkable, InMembersName, frozen=True):
     """Fetch this member's assignment; the leader also brings all assignments, or the reason why it has none."""
 
-    default_wait_ms: ClassVar[int] = 30_000
     member_id: MemberId
     generation_id: GenerationId
-    group_instance_id: Annotated[InstanceId | None, _INSTANCE] = None
-    protocol_type: Annotated[Text | None, doc("Checked against the group's, if given.")] = None
-    protocol_name: Annotated[Text | None, doc("Checked against the group's, if given.")] = None
-    assignments: Annotated[Assignments, doc("The shares of all members; from the leader only.")] = ()
-    leader_error: Annotated[
-        Reason | None, OnWire("error"), doc("Why the leader could not assign; fails the generation.")
-    ] = None
-    wait_ms: Annotated[Wait | None, OnWire(default=30_000), _WAIT] = None
-    subject: Annotated[str, INTERNAL] = ""
+    group_instance_id: InstanceId | None = None
+    """Makes the member static: it survives its restarts."""
+    protocol_type: Text | None = None
+    """Checked against the group's, if given."""
+    protocol_name: Text | None = None
+    """Checked against the group's, if given."""
+    assignments: Assignments = ()
+    """The shares of all members; from the leader only."""
+    leader_error: Reason | None = field(default=None, name="error")
+    """Why the leader could not assign; fails the generation."""
+    wait_ms: Wait = 30_000
+    """How long the call may stay parked. Above 50000 counts as 50000."""
+    subject: Subject = ""
 
 
 class SyncReply(Reply, frozen=True):
@@ -150,8 +169,11 @@ class SyncReply(Reply, frozen=True):
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignment: bytes = b""
-    fencing_token: Annotated[Int64, _TOKEN] = NO_TOKEN
-    """This member's, for as long as it has this share: a resource rejects lower ones (`protocol/fencing_token.py`)."""
+    fencing_token: Int64 = NO_TOKEN
+    """The fencing token: hand it to what you write to, which refuses lower ones.
+
+    This member's, for as long as it has this share: a resource rejects lower ones (`protocol/fencing_token.py`).
+    """
 
 
 class Heartbeat(GroupRequest, Parkable, InMembersName, frozen=True):
@@ -159,13 +181,11 @@ class Heartbeat(GroupRequest, Parkable, InMembersName, frozen=True):
 
     member_id: MemberId
     generation_id: GenerationId
-    group_instance_id: Annotated[InstanceId | None, _INSTANCE] = None
-    wait_ms: Annotated[
-        Wait | None,
-        OnWire(default=0),
-        doc("Above 0 the call parks and answers the moment the group leaves the generation."),
-    ] = None
-    subject: Annotated[str, INTERNAL] = ""
+    group_instance_id: InstanceId | None = None
+    """Makes the member static: it survives its restarts."""
+    wait_ms: Wait = 0
+    """Above 0 the call parks and answers the moment the group leaves the generation."""
+    subject: Subject = ""
 
 
 class HeartbeatReply(Reply, frozen=True):
@@ -177,28 +197,27 @@ class HeartbeatReply(Reply, frozen=True):
     """With `REBALANCE_IN_PROGRESS`: the answer to the join that is asked for, where an election took the member along.
     In memory and on session streams only.
     """
-    waited_ms: Annotated[
-        Int64,
-        doc(
-            "For so long this call was parked when the session was renewed again: the session counts from then, and "
-            "not from when the call was sent."
-        ),
-    ] = 0
+    waited_ms: Int64 = 0
+    """For so long this call was parked when the session was renewed again: the session counts from then, and not from
+    when the call was sent.
+    """
 
 
-class MemberHeartbeat(Struct, frozen=True):
+class MemberHeartbeat(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One member's heartbeat among several."""
 
     member_id: MemberId
     generation_id: GenerationId
-    group_instance_id: Annotated[InstanceId | None, _INSTANCE] = None
+    group_instance_id: InstanceId | None = None
+    """Makes the member static: it survives its restarts."""
 
 
 class HeartbeatMany(GroupRequest, InMembersName, frozen=True):
     """Heartbeats of several members of one group, from one process. Never parks."""
 
-    members: Annotated[tuple[MemberHeartbeat, ...], AtMost("group_max_size"), doc("Several at once.")]
-    subject: Annotated[str, INTERNAL] = ""
+    members: Annotated[tuple[MemberHeartbeat, ...], limited("group_max_size")]
+    """Several at once."""
+    subject: Subject = ""
 
 
 class HeartbeatError(Struct, frozen=True):
@@ -217,28 +236,34 @@ class HeartbeatManyReply(Reply, frozen=True):
     errors: tuple[HeartbeatError, ...] = ()
 
 
-class LeavingMember(Struct, frozen=True):
+class LeavingMember(Part, frozen=True):
     """A member that leaves: by member id, or by instance id alone (an administrator's way).
 
-    `silent_for_ms`: only if the member was not seen for that long, and `INVALID_REQUEST` if it was. Set
-    by a transport that lost its connection to the member; not on the wire.
     `failed_unit`: the unit that its work failed on, such as `docs/3`; empty where it leaves in order.
     """
 
-    member_id: MemberId = ""
-    group_instance_id: Annotated[InstanceId | None, doc("Enough alone, for administrators.")] = None
-    reason: Annotated[Reason, doc("For people and the journal.")] = ""
-    silent_for_ms: Annotated[Int64 | None, INTERNAL] = None
-    failed_unit: Annotated[LongText, doc("The unit that its work failed on, such as `docs/3`; empty: in order.")] = ""
+    member_id: OrNull[MemberId] = ""
+    group_instance_id: InstanceId | None = None
+    """Enough alone, for administrators."""
+    reason: OrNull[Reason] = ""
+    """For people and the journal."""
+    failed_unit: OrNull[LongText] = ""
+    """The unit that its work failed on, such as `docs/3`; empty: in order."""
 
 
 class LeaveGroup(GroupRequest, Audited, InMembersName, frozen=True):
-    """Leave at once. `by_admin` marks a removal by an administrator (RemoveMembers)."""
+    """Leave at once. `by_admin` marks a removal by an administrator (RemoveMembers).
 
-    members: Annotated[tuple[LeavingMember, ...], AtMost("group_max_size"), doc("The leaving members.")]
+    `silent_for_ms`: only members that were not seen for that long, and `INVALID_REQUEST` for the others. Set by a
+    transport that lost its connection to the members.
+    """
+
+    members: Annotated[tuple[LeavingMember, ...], limited("group_max_size")]
+    """The leaving members."""
     by_admin: Annotated[bool, INTERNAL] = False
-    act: Annotated[Act | None, INTERNAL] = None
-    subject: Annotated[str, INTERNAL] = ""
+    act: Author = None
+    subject: Subject = ""
+    silent_for_ms: Annotated[Int64 | None, INTERNAL] = None
 
 
 class LeftMember(Struct, frozen=True):

@@ -4,34 +4,44 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct, field
+from msgspec.structs import force_setattr
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_RETENTION_TIME_MS
-from rota.protocol.messages.base import NO_GENERATION, Act, Audited, GroupRequest, InMembersName, Reply
+from rota.protocol.messages.base import (
+    NO_GENERATION,
+    Audited,
+    Author,
+    GroupRequest,
+    InMembersName,
+    Part,
+    Reply,
+    Subject,
+)
 from rota.protocol.values import (
     INT32_MAX,
-    INTERNAL,
-    AtMost,
+    MANY,
     GenerationId,
     InstanceId,
     Int64,
     KnownProgress,
     MemberId,
+    NoNul,
     Number,
-    OnWire,
+    OrNull,
     Partition,
     Progress,
     Topic,
-    doc,
+    exact,
+    on_wire,
     within,
 )
 
 _SELECTOR = "`topic/0,1,2`, repeated for each topic."
-_INSTANCE = doc("Makes the member static: it survives its restarts.")
 
 
-class OffsetToCommit(Struct, frozen=True):
+class OffsetToCommit(Part, frozen=True):
     """A partition's progress.
 
     `retention_time_ms` after the commit the offset may expire, as in Kafka's OffsetCommit up to version 4. Without it,
@@ -42,30 +52,33 @@ class OffsetToCommit(Struct, frozen=True):
 
     topic: Topic
     partition: Partition
-    offset: Annotated[Progress, doc("Where to go on: the next one to process. Above 2^53 - 1 a string.")]
+    offset: Progress
+    """Where to go on: the next one to process. Above 2^53 - 1 a string."""
     leader_epoch: Annotated[int, within(0, INT32_MAX)] | None = None
-    metadata: Annotated[
-        str, AtMost("request_max_bytes"), doc("A note of the committer; its own limit is per partition.")
-    ] = ""
-    retention_time_ms: Annotated[
-        Annotated[int, within(1, MAX_RETENTION_TIME_MS)] | None,
-        doc("After this long the offset may expire. Absent: the server's retention counts."),
-    ] = None
-    topic_id: Annotated[
-        Number | None,
-        doc("That of the fetched progress: the commit is refused if the topic was deleted since. Absent: not checked."),
-    ] = None
+    metadata: OrNull[NoNul] = ""
+    """A note of the committer; its own limit is per partition."""
+    retention_time_ms: Annotated[int, within(1, MAX_RETENTION_TIME_MS)] | None = None
+    """After this long the offset may expire. Absent: the server's retention counts."""
+    topic_id: Number | None = None
+    """That of the fetched progress: the commit is refused if the topic was deleted since. Absent: not checked."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        force_setattr(self, "offset", exact(self.offset))
 
 
 class CommitOffsets(GroupRequest, Audited, InMembersName, frozen=True):
     """Record progress, as a member of a generation or, with a negative generation, as an administrator."""
 
-    generation_id: Annotated[GenerationId, OnWire(default=NO_GENERATION), doc("Negative: an administrator's commit.")]
-    offsets: Annotated[tuple[OffsetToCommit, ...], doc("One entry per partition.")]
+    generation_id: Annotated[GenerationId, on_wire(NO_GENERATION)]
+    """Negative: an administrator's commit."""
+    offsets: Annotated[tuple[OffsetToCommit, ...], MANY]
+    """One entry per partition."""
     member_id: MemberId = ""
-    group_instance_id: Annotated[InstanceId | None, _INSTANCE] = None
-    act: Annotated[Act | None, INTERNAL] = None
-    subject: Annotated[str, INTERNAL] = ""
+    group_instance_id: InstanceId | None = None
+    """Makes the member static: it survives its restarts."""
+    act: Author = None
+    subject: Subject = ""
 
     @property
     def is_standalone(self) -> bool:
@@ -91,13 +104,14 @@ class TopicPartitions(Struct, frozen=True):
     """Partitions of one topic."""
 
     topic: Topic
-    partitions: tuple[Partition, ...]
+    partitions: Annotated[tuple[Partition, ...], Meta(min_length=1), MANY]
 
 
 class FetchOffsets(GroupRequest, frozen=True):
     """Read progress; `topics=None` reads all there is. Needs no membership."""
 
-    topics: Annotated[tuple[TopicPartitions, ...] | None, OnWire("topic"), doc(f"{_SELECTOR} Without it: all.")] = None
+    topics: Annotated[tuple[TopicPartitions, ...] | None, MANY] = field(default=None, name="topic")
+    """`topic/0,1,2`, repeated for each topic. Without it: all."""
 
 
 class FetchedOffset(Struct, frozen=True):
@@ -109,12 +123,18 @@ class FetchedOffset(Struct, frozen=True):
 
     topic: str
     partition: Int64
-    offset: Annotated[KnownProgress, doc("-1 where nothing was committed. Above 2^53 - 1 a string.")] = -1
+    offset: KnownProgress = -1
+    """-1 where nothing was committed. Above 2^53 - 1 a string."""
     leader_epoch: Int64 | None = None
     metadata: str = ""
     committed_at_ms: Int64 = 0
-    expires_at_ms: Annotated[Int64 | None, doc("Set where the commit named a retention.")] = None
-    topic_id: Annotated[Int64 | None, doc("Another one after the topic was deleted: commits may repeat it.")] = None
+    expires_at_ms: Int64 | None = None
+    """Set where the commit named a retention."""
+    topic_id: Int64 | None = None
+    """Another one after the topic was deleted: commits may repeat it."""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "offset", exact(self.offset))
 
 
 class FetchReply(Reply, frozen=True):
@@ -122,8 +142,9 @@ class FetchReply(Reply, frozen=True):
 
 
 class DeleteOffsets(GroupRequest, Audited, frozen=True):
-    topics: Annotated[tuple[TopicPartitions, ...], OnWire("topic"), doc(_SELECTOR)]
-    act: Annotated[Act | None, INTERNAL] = None
+    topics: Annotated[tuple[TopicPartitions, ...], MANY] = field(name="topic")
+    """`topic/0,1,2`, repeated for each topic."""
+    act: Author = None
 
 
 class DeleteOffsetsReply(Reply, frozen=True):

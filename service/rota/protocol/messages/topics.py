@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from rota.protocol.messages.base import Act, Audited, NamespaceRequest, Parkable, Reply, TopicRequest
-from rota.protocol.values import INTERNAL, After, AtMost, Int64, PageSize, Pairs, PartitionCount, Wait, doc
+from rota.protocol.messages.base import Audited, Author, NamespaceRequest, Parkable, Reply, TopicRequest
+from rota.protocol.values import INTERNAL, After, Attributes, Int64, NoNul, PageSize, PartitionCount, Wait, at_most
 
-_WAIT = doc("How long the call may stay parked. Above 50000 counts as 50000.")
-Version = Annotated[str, AtMost(64)]
+Version = Annotated[NoNul, at_most(64)]
 
 
 class PutTopic(TopicRequest, Audited, frozen=True):
     """Register a topic or let it grow; a count below today's is refused with `INVALID_PARTITIONS`."""
 
-    partitions: Annotated[PartitionCount, doc("May only grow.")]
-    attributes: Annotated[Pairs, doc("Anything worth knowing about the topic.")] = ()
-    act: Annotated[Act | None, INTERNAL] = None
+    partitions: PartitionCount
+    """May only grow."""
+    attributes: Attributes = field(default_factory=dict)
+    """Anything worth knowing about the topic."""
+    act: Author = None
     topic_id: Annotated[Int64, INTERNAL] = 0
     """Set by the coordinator when every shard has forgotten the deleted topic of this name: see `ForgetTopic`."""
 
@@ -26,14 +27,16 @@ class PutTopic(TopicRequest, Audited, frozen=True):
 class GetTopic(TopicRequest, Parkable, frozen=True):
     """With `wait_ms`, parks while the topic is still the one that `version` says; none is a topic that is not there."""
 
-    version: Annotated[Version, doc("Wait until the topic is another than this; without it, until there is one.")] = ""
-    wait_ms: Annotated[Wait | None, _WAIT] = 0
+    version: Version = ""
+    """Wait until the topic is another than this; without it, until there is one."""
+    wait_ms: Wait = 0
+    """How long the call may stay parked. Above 50000 counts as 50000."""
 
 
 class DeleteTopic(TopicRequest, Audited, frozen=True):
     """Delete a topic with the progress that groups have in it."""
 
-    act: Annotated[Act | None, INTERNAL] = None
+    act: Author = None
 
 
 class ForgetTopic(TopicRequest, frozen=True):
@@ -47,20 +50,19 @@ class ListedTopic(Struct, frozen=True):
 
     topic: str
     partitions: Int64
-    attributes: Pairs = ()
-    version: Annotated[str, doc("Another one for each other content: hand it to `topicsGet` to wait for a change.")] = (
-        ""
-    )
+    attributes: dict[str, str] = field(default_factory=dict)
+    version: str = ""
+    """Another one for each other content: hand it to `topicsGet` to wait for a change."""
 
 
 class TopicReply(Reply, frozen=True):
     topic: str = ""
     partitions: Int64 = 0
-    attributes: Pairs = ()
-    version: Annotated[str, doc("Another one for each other content: hand it to `topicsGet` to wait for a change.")] = (
-        ""
-    )
-    groups: Annotated[Int64, doc("Of a deletion: the number of groups whose progress was deleted with the topic.")] = 0
+    attributes: dict[str, str] = field(default_factory=dict)
+    version: str = ""
+    """Another one for each other content: hand it to `topicsGet` to wait for a change."""
+    groups: Int64 = 0
+    """Of a deletion: the number of groups whose progress was deleted with the topic."""
     forget_id: Annotated[Int64, INTERNAL] = 0
     """The id of the `ForgetTopic` that all shards have to carry out before the call is answered; 0: none."""
 
@@ -68,15 +70,18 @@ class TopicReply(Reply, frozen=True):
 class ListTopics(NamespaceRequest, Parkable, frozen=True):
     """With `wait_ms`, parks while the namespace's topics, those of other pages included, are as `version` says."""
 
-    after: After = ""
-    limit: PageSize = 1_000
-    version: Annotated[Version, doc("Wait until the namespace's topics are others than these.")] = ""
-    wait_ms: Annotated[Wait | None, _WAIT] = 0
+    after: After = field(default="", name="page_token")
+    """`next_page_token` of the page before."""
+    limit: PageSize = field(default=1_000, name="page_size")
+    """Most entries to answer."""
+    version: Version = ""
+    """Wait until the namespace's topics are others than these."""
+    wait_ms: Wait = 0
+    """How long the call may stay parked. Above 50000 counts as 50000."""
 
 
 class ListTopicsReply(Reply, frozen=True):
     topics: tuple[ListedTopic, ...] = ()
     more: Annotated[bool, INTERNAL] = False
-    version: Annotated[
-        str, doc("Of all topics, other pages included: hand it to `topicsList` to wait for a change.")
-    ] = ""
+    version: str = ""
+    """Of all topics, other pages included: hand it to `topicsList` to wait for a change."""

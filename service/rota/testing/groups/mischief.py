@@ -199,7 +199,7 @@ class Mischief:
     # --- topics -------------------------------------------------------------------------------
 
     def _put_topic(self, name: str, partitions: int, weights: str = "") -> None:
-        attributes = (("weights", weights),) if weights else ()
+        attributes = {"weights": weights} if weights else {}
         self._world.trace.note("topics", "put", (name, partitions, weights))
         self._world.coordinator.ask(PutTopic(NAMESPACE, name, partitions, attributes))
 
