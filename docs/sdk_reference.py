@@ -28,6 +28,7 @@ def sdk_parts() -> Iterator[str]:
     yield "[Defaults](defaults.md) gives the reason for each default time."
     yield from _function("", Module(client), "connect", level=2)
     yield _value(client, "INSTANCE_ID_VARIABLE", "The environment")
+    described: dict[str, str] = {}
     for kind in (
         sdk.Client,
         sdk.Election,
@@ -40,7 +41,7 @@ def sdk_parts() -> Iterator[str]:
         sdk.ConnectWorker,
         sdk.Member,
     ):
-        yield from _class(kind)
+        yield from _class(kind, described)
     yield "## Options"
     yield from _options(options)
     yield "## Callbacks"
@@ -56,7 +57,8 @@ def sdk_parts() -> Iterator[str]:
     yield "\n".join(f"- `{kind.__name__}`: {_joined(inspect.getdoc(kind) or '')}" for kind in kinds)
 
 
-def _class(kind: type[Any]) -> Iterator[str]:
+def _class(kind: type[Any], described: dict[str, str]) -> Iterator[str]:
+    """A class; a method that another class inherits as well is described there, at its first owner."""
     import rota.client as sdk
 
     module = Module(inspect.getmodule(kind))
@@ -71,9 +73,16 @@ def _class(kind: type[Any]) -> Iterator[str]:
     listed = [_item(each.name, each.returns, ast.get_docstring(each) or "") for each in properties if each.returns]
     if attributes or listed:
         yield "\n".join([*attributes, *listed])
+    inherited: dict[str, list[str]] = {}
     for home, each in members:
         if _is_told(each):
-            yield from _function(f"{kind.__name__}.", home, each, level=3)
+            owner = described.setdefault(ast.dump(each), kind.__name__)
+            if owner == kind.__name__:
+                yield from _function(f"{kind.__name__}.", home, each, level=3)
+            else:
+                inherited.setdefault(owner, []).append(f"`{each.name}`")
+    for owner, names in inherited.items():
+        yield f"{', '.join(names)}: as those of `{owner}`."
 
 
 def _own_or_inherited(
