@@ -17,7 +17,7 @@ How long work stands still after a crash. Holders survive a replica's crash, a r
 6 s; [the sums](../explanation/failures.md#the-sums) say for how long each of them does.
 """
 SERVER_SESSION_TIMEOUT_MS: Final = 45_000
-"""the server, where a join over HTTP or gRPC names no `session_timeout_ms`
+"""the server, if a join over HTTP or gRPC names no `session_timeout_ms`
 
 Kafka's default. A client without our SDK schedules its own heartbeats, often from a script.
 """
@@ -38,7 +38,7 @@ CONSUMER_REBALANCE_TIMEOUT_MS: Final = 300_000
 Kafka's `max.poll.interval.ms`: a consumer may have to finish a long record before it gives up a partition.
 """
 COMMAND_REBALANCE_TIMEOUT_MS: Final = 10_000
-"""`rota lead` and `rota sidecar --lead`, or the session where that is longer
+"""`rota lead` and `rota sidecar --lead`, or the session if that is longer
 
 Their command or hooks stop within the session, so the other candidates need not wait for longer.
 """
@@ -76,7 +76,7 @@ Long enough for restarts that back off; holders that fall for other reasons do n
 TOPICS_REFRESH_MS: Final = 10_000
 """`topics_refresh_interval` of consumers, `refresh_interval` of Connect workers, `rota work`, `rota sidecar`
 
-Where the coordinator cannot publish changes of topics: one small call of the leader each time. Elsewhere the leader
+If the coordinator cannot publish changes of topics: one small call of the leader each time. Elsewhere the leader
 compares after three of these, for static members that restart with other topics.
 """
 TOPICS_WAIT_MS: Final = 20_000
@@ -111,7 +111,7 @@ A commit and a LeaveGroup take milliseconds; a coordinator that is silent must n
 REVOKE_DRAIN_MS: Final = 0
 """`drain_timeout` of a worker pool at a rebalance
 
-The work is cancelled at once, so the next member starts at once. Set it where work must finish a step first.
+The work is cancelled at once, so the next member starts at once. Set it if work must finish a step first.
 """
 COMMAND_GRACE_MS: Final = 2_000
 """`--grace-ms` of `rota lead`, `rota hold` and `rota work`; at most a fifth of the session
@@ -142,7 +142,7 @@ REQUEST_TIMEOUT_MS: Final = 5_000
 A durable write takes milliseconds; a replica that takes over a shard answers within seconds.
 """
 HEARTBEAT_THREAD_TIMEOUT_MS: Final = 1_000
-"""one heartbeat of `heartbeat_thread`, sent where the event loop is blocked
+"""one heartbeat of `heartbeat_thread`, sent when the event loop is blocked
 
 Half of the session has passed by then, so that another try must still fit into the rest.
 """
@@ -225,7 +225,7 @@ Covers a rolling restart of the servers; then the command ends with 69.
 # --- waiting for a state ---------------------------------------------------------------------
 
 SETTLE_TIMEOUT_MS: Final = 30_000
-"""the adapters, where their interface waits for a rebalance
+"""the adapters, if their interface waits for a rebalance
 
 Two sessions: the members of a group that lost one have rebalanced by then.
 """
