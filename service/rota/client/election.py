@@ -202,15 +202,15 @@ class Election(RunningOver):
         """Wait to be elected and call `work(term)`; anew in each term, until it returns or raises. To return is to
         resign: this candidate leads and campaigns no more, until `run` is called again.
 
-        SIGTERM and SIGINT end it in order, where the program handles them not itself: `term.stopping` is set, the work
-        is cancelled, the group is left, and None is returned. Work that has looked at `term.stopping` is cancelled
-        after `drain_timeout`, other work at once. A second signal cancels at once. This returns at most 2.5 s after
-        `drain_timeout`, and leaves a task behind that ignores its cancellation.
+        SIGTERM and SIGINT end it in order, unless the program handles them: `term.stopping` is set, the work is
+        cancelled (after `drain_timeout` if it looks at `term.stopping`), the group is left, and None is returned. A
+        second signal cancels at once. This returns at most 2.5 s after `drain_timeout`, also if work ignores its
+        cancellation.
 
         Args:
             work: An async function that works while this candidate leads.
-            drain_timeout: How long work that looks at `term.stopping` may go on after a signal, or when the leadership
-                is handed over to a candidate of a higher priority.
+            drain_timeout: Time for work that looks at `term.stopping`, after a signal or when the leadership is handed
+                over.
             handle_signals: Whether SIGTERM and SIGINT are handled here.
             retry: Campaign again, after a pause that grows, when `work` raises, instead of raising that; see `failure`.
 
@@ -227,8 +227,7 @@ class Election(RunningOver):
     async def resign(self, reason: str = "resigned", *, pause: float = 0.0) -> None:
         """End the term in order and let another candidate lead; campaign again after `pause`, as the last in line.
 
-        Called by the term's own body, the body is cancelled here. Once begun, it is carried out, whatever becomes of
-        the caller.
+        If the term's own body calls this, the body is cancelled here. It is completed even if the caller is cancelled.
         """
         check_seconds("pause", pause)
         await self._until_entered()

@@ -456,9 +456,8 @@ class Member(Running, Generic[Share]):
     async def run(self, *, drain_timeout: float = STOP_DRAIN_S, handle_signals: bool = True) -> None:
         """Be a member until a signal, `stop` or cancellation; inside or outside of the block.
 
-        SIGTERM and SIGINT stop in order, where the program handles them not itself: `on_revoked` is called and waited
-        for, for `drain_timeout`, and the group is left. A second signal cancels. This returns at most 2.5 s after that
-        time.
+        SIGTERM and SIGINT stop in order, unless the program handles them: `on_revoked` is awaited for `drain_timeout`,
+        and the group is left. A second signal cancels. This returns at most 2.5 s after that time.
         """
         with self._only_run(drain_timeout):
             async with self._own_block_for_run():

@@ -24,14 +24,13 @@ class SessionOptions(TypedDict, total=False):
     session_timeout: float
     """Time without a heartbeat after which the coordinator removes this member; it stops its work before."""
     heartbeat_interval: float | None
-    """Time between two heartbeats, at most half of the session timeout. By default a third of it and at most 3 s; one
-    that the coordinator parks, to answer at the next event, may take longer."""
+    """Time between two heartbeats, at most half of the session timeout. By default a third of it and at most 3 s; a
+    parked one may take longer."""
     rebalance_timeout: float
-    """How long the work may take at most to end when it is to be given up: the body of a term or permit, or
-    `on_revoked`."""
+    """Maximum time for revoked work to end: the body of a term or permit, or `on_revoked`."""
     group_instance_id: str | None
-    """Makes the member static: it takes its place again after a restart. By default what the environment variable
-    `ROTA_GROUP_INSTANCE_ID` says, if it is set."""
+    """Makes the member static: it has its share again after a restart. Default: the variable
+    `ROTA_GROUP_INSTANCE_ID`."""
 
 
 class MemberOptions(SessionOptions, total=False):
@@ -45,19 +44,17 @@ class ConsumerOptions(MemberOptions, total=False):
     """Options of `consumer` and `worker_pool`."""
 
     max_processing_interval: float | None
-    """Give the share up when for so long nothing was committed or stored, nor `progress` called, though heartbeats go
-    on. The member joins again with the next progress. In a pool also each shard by itself: its work is cancelled and
-    started again, while the others work on."""
+    """Give the share up after so long without a commit, `store` or `progress`; the member joins again with the next
+    one. In a pool also for each shard: its work is cancelled and started again, while the others work on."""
     auto_commit_interval: float | None
-    """Commit what was stored as often as this; None: only when partitions are revoked and when the consumer is closed,
-    which commits it in any case."""
+    """Commit stored offsets as often as this; None: only when partitions are revoked and when the consumer is
+    closed."""
     topics_refresh_interval: float
-    """How often to look for new topics and partitions of which no notification comes: the group's leader learns from
-    the coordinator which topics are registered there, and calls a function."""
+    """How often the leader looks for new topics and partitions without a notification, and calls
+    `partitions_per_topic`."""
     topics_debounce: float
-    """For how long changes of topics collect, from the first one on, before the group is assigned anew; then all of
-    them lead to one generation. With `server:` the longest time counts that a member names, otherwise the leader's.
-    Give all members the same."""
+    """For how long changes of topics collect before the group is assigned anew, in one generation. With `server:` the
+    longest time of a member counts, otherwise the leader's."""
     topics_except: Sequence[str]
     """Topics to leave out of those that `topics` means, by name or by a beginning (`audit-*`)."""
     rack_id: str | None

@@ -118,13 +118,11 @@ class Running(ABC):
             block.result().result()
 
     async def close(self, timeout: float = STOP_DRAIN_S) -> None:
-        """Stop work in order, commit and leave; also inside of an `async with` block, which then ends without further
-        steps.
+        """Stop work in order, commit and leave; also inside of an `async with` block.
 
-        Work that has not stopped after `timeout` seconds is cancelled, `on_lost` is called where a callback has not
-        returned, and the group is left all the same. This returns at most 2.5 s after that, in every state of the
-        coordinator and of the work. Called by a callback or by work of a pool it returns at once, and the member is
-        closed behind it.
+        After `timeout` seconds work is cancelled, `on_lost` is called if a callback has not returned, and the group is
+        left. This returns at most 2.5 s later, in every state of the coordinator and of the work; in a callback or in
+        work of a pool it returns at once.
         """
         self._close_asked.set()
         closing = asyncio.ensure_future(self._close(timeout))

@@ -95,22 +95,21 @@ def connect(
     `pip install 'rota[grpc]'`.
 
     Args:
-        url: Where the coordinator is; several addresses, of one scheme, are tried in turn. A member's calls go straight
-            to that one of them which owns its group, on a stream for each where they go over streams. With
-            `leave_after_ms` they stay on one stream.
+        url: The coordinator's address; several, of one scheme, are tried in turn. A member's calls go straight to the
+            owner of its group. With `leave_after_ms` they stay on one stream.
         namespace: The tenant of the groups and topics.
         client_id: A name for people; member ids begin with it. By default the name of this machine.
         headers: Sent with every request.
         credentials: A token and certificates, or the files that hold them; missing values come from `ROTA_TOKEN`,
             `ROTA_TOKEN_FILE`, `ROTA_CA_FILE`, `ROTA_CERT_FILE` and `ROTA_KEY_FILE`.
-        retry_timeout: How long calls other than a member's are retried while no server answers.
-        heartbeat_thread: Keep members alive from a thread of its own while the event loop is blocked. What they hold
-            is then as good as their heartbeats: `max_processing_interval` is what notices that nothing gets done.
-        direct: Go straight to the owner of a group also where it is none of these addresses but can be reached at what
-            it advertises (`rota serve --advertise`). Any replica answers for it anyway, a hop later. Workers of one
-            machine are gone to by themselves, at ports of their own beside the one that was listed.
-        retry_refusals: Members whose token or permission is rejected try again until an operator has cured that: their
-            `trouble` names it, their share is lost at its deadline, and a file of a token is read again. False: the
+        retry_timeout: How long calls that are not a member's are retried while no server answers.
+        heartbeat_thread: Send heartbeats from a thread of its own while the event loop is blocked. Set
+            `max_processing_interval`, too, to detect work without progress.
+        direct: Go straight to the owner of a group also at an advertised address that is not listed (`rota serve
+            --advertise`). Otherwise another replica forwards the call. The ports of workers on a listed host are used
+            in any case.
+        retry_refusals: Members whose token or permission is rejected try again until an operator has fixed that:
+            `trouble` names it, their share is lost at its deadline, and a token's file is read again. False: the
             membership ends with `AccessDenied`.
 
     Raises:
@@ -163,12 +162,12 @@ class Client:
 
         Args:
             name: The group of the candidates.
-            metadata: What others may read of this candidate, such as where it can be reached. A JSON object gets the
-                fields of the next two; with other bytes, this candidate leads until it leaves.
+            metadata: Data that others may read, such as an address. A JSON object gets the fields of the next two; with
+                other bytes, this candidate leads until it leaves.
             priority: The candidate of the highest priority leads. A leader of a lower one hands over in order: its body
                 ends first. See docs/how-to/operate-a-group.md.
-            preempt_after: For how long this candidate must have outranked a leader before that hands over; None for
-                a candidate that only counts where there is no leader.
+            preempt_after: For how long this candidate must have outranked a leader before that hands over; None: it
+                leads only if there is no leader.
             options: See `MemberOptions`.
         """
 
@@ -185,11 +184,11 @@ class Client:
 
         Args:
             name: The group of those that hold a permit or wait for one.
-            permits: N, 1 to 1,000,000. Where members disagree, the lowest counts; it takes no permit away.
+            permits: N, 1 to 1,000,000. If members disagree, the lowest counts; it takes no permit away.
             wait_timeout: How long to wait for a permit; by default until one is free.
-            on_lost: `on_lost(permit)` is called where the permit is lost, and not where it is given back.
-            options: See `SessionOptions`. With a `group_instance_id`, a process that is started again within the
-                session has the permit again, with a higher token; the end of the block gives it back all the same.
+            on_lost: `on_lost(permit)` is called when the permit is lost, and not when it is given back.
+            options: See `SessionOptions`. With a `group_instance_id`, a process that restarts within the session has
+                the permit again, with a higher token.
         """
 
     def lock(
@@ -218,15 +217,14 @@ class Client:
 
         Args:
             group_id: The group; it comes to be with its first member.
-            topics: What to subscribe to: a name, several, or a compiled regular expression that matches whole names of
-                registered topics. As a mapping it also says how many partitions each topic has.
-            strategy: One of `rota.assignors.STRATEGIES`, options included, or one of your own that was registered
-                (`register_strategy`) or that an installed package offers; with `cooperative-sticky` partitions that do
-                not move never pause. With `server:` before it, the coordinator assigns by it, so that members who only
-                speak HTTP may be in the group. Or several, the preferred one first, to change while running.
+            topics: A name, several, or a compiled regular expression that matches whole names of registered topics. A
+                mapping also has the number of partitions of each topic.
+            strategy: One of `rota.assignors.STRATEGIES`, with options, or your own (`register_strategy`, or an
+                installed package's). With `cooperative-sticky` partitions that do not move never pause. With `server:`
+                before it the coordinator assigns, so members that only speak HTTP may be in the group. Or several, the
+                preferred one first, to change while running.
             partitions_per_topic: The counts (or `TopicFacts`), or a function that the leader asks. Without it, and
-                without a mapping in `topics`, the topics registered with the coordinator count, with their attributes
-                `racks` and `weights`.
+                without a mapping in `topics`, the registered topics count, with their attributes `racks` and `weights`.
             on_assigned: As in `member`; partitions that this member keeps are not among those added.
             on_revoked: As in `member`.
             on_lost: As in `member`.
@@ -249,8 +247,8 @@ class Client:
         Args:
             group_id: As in `consumer`.
             topics: The shards, as partitions of topics.
-            work: A function that works on one `Shard`. It is cancelled when the shard is revoked or lost; in a
-                thread, which cannot be, it looks at `shard.is_held` or waits for `shard.stopping`.
+            work: A function that works on one `Shard`. It is cancelled when the shard is revoked or lost; a
+                thread looks at `shard.is_held` or waits for `shard.stopping`.
             strategy: As in `consumer`.
             drain_timeout: How long work may go on after `shard.stopping` was set, before it is cancelled.
             partitions_per_topic: As in `consumer`.
@@ -281,13 +279,13 @@ class Client:
             connectors: Instead of `configured`: names of registered topics, or their beginnings (`orders-*`). The
                 server assigns these connectors, with their partitions as tasks, so that workers in any language may
                 take part.
-            url: What this worker is known by when it comes back, if it is no static member.
-            config_offset: How far this worker has read its configuration, or a function that says so. A leader that
-                has not read as far as another worker waits for a moment, and then fails the generation.
+            url: The name by which this worker is recognised when it returns, if it is no static member.
+            config_offset: This worker's position in its configuration, or a function that returns it. A leader that has
+                not read as far as another worker waits for a moment, and then fails the generation.
             protocols: `incremental`, `eager`, or both, the preferred one first, to change while running: the group uses
                 one that all its workers list. While that is `eager`, every worker stops everything before it joins.
             scheduled_rebalance_max_delay: How long a departed worker's work waits for its return.
-            refresh_interval: How often the leader looks for other work, where `configured` is a function.
+            refresh_interval: How often the leader looks for other work, if `configured` is a function.
             on_assigned: As in `member`; work that this member keeps is not added again.
             on_revoked: As in `member`.
             on_lost: As in `member`.
@@ -603,9 +601,8 @@ class Member(Generic[Share]):
     def run(self, *, drain_timeout: float = STOP_DRAIN_S, handle_signals: bool = True) -> None:
         """Be a member until a signal, `stop` or cancellation; inside or outside of the block.
 
-        SIGTERM and SIGINT stop in order, where the program handles them not itself: `on_revoked` is called and waited
-        for, for `drain_timeout`, and the group is left. A second signal cancels. This returns at most 2.5 s after that
-        time.
+        SIGTERM and SIGINT stop in order, unless the program handles them: `on_revoked` is awaited for `drain_timeout`,
+        and the group is left. A second signal cancels. This returns at most 2.5 s after that time.
         """
 
     def step_aside(self, reason: str) -> None:
@@ -621,13 +618,11 @@ class Member(Generic[Share]):
         """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
 
     def close(self, timeout: float = STOP_DRAIN_S) -> None:
-        """Stop work in order, commit and leave; also inside of a `with` block, which then ends without further
-        steps.
+        """Stop work in order, commit and leave; also inside of a `with` block.
 
-        Work that has not stopped after `timeout` seconds is cancelled, `on_lost` is called where a callback has not
-        returned, and the group is left all the same. This returns at most 2.5 s after that, in every state of the
-        coordinator and of the work. Called by a callback or by work of a pool it returns at once, and the member is
-        closed behind it.
+        After `timeout` seconds work is cancelled, `on_lost` is called if a callback has not returned, and the group is
+        left. This returns at most 2.5 s later, in every state of the coordinator and of the work; in a callback or in
+        work of a pool it returns at once.
         """
 
     def stop(self) -> None:
@@ -780,15 +775,15 @@ class Election:
         """Wait to be elected and call `work(term)`; anew in each term, until it returns or raises. To return is to
         resign: this candidate leads and campaigns no more, until `run` is called again.
 
-        SIGTERM and SIGINT end it in order, where the program handles them not itself: `term.stopping` is set, the work
-        is cancelled, the group is left, and None is returned. Work that has looked at `term.stopping` is cancelled
-        after `drain_timeout`, other work at once. A second signal cancels at once. This returns at most 2.5 s after
-        `drain_timeout`, and leaves a task behind that ignores its cancellation.
+        SIGTERM and SIGINT end it in order, unless the program handles them: `term.stopping` is set, the work is
+        cancelled (after `drain_timeout` if it looks at `term.stopping`), the group is left, and None is returned. A
+        second signal cancels at once. This returns at most 2.5 s after `drain_timeout`, also if work ignores its
+        cancellation.
 
         Args:
             work: A function that works while this candidate leads.
-            drain_timeout: How long work that looks at `term.stopping` may go on after a signal, or when the leadership
-                is handed over to a candidate of a higher priority.
+            drain_timeout: Time for work that looks at `term.stopping`, after a signal or when the leadership is handed
+                over.
             handle_signals: Whether SIGTERM and SIGINT are handled here.
             retry: Campaign again, after a pause that grows, when `work` raises, instead of raising that; see `failure`.
 
@@ -801,8 +796,7 @@ class Election:
     def resign(self, reason: str = "resigned", *, pause: float = 0.0) -> None:
         """End the term in order and let another candidate lead; campaign again after `pause`, as the last in line.
 
-        Called by the term's own body, the body is cancelled here. Once begun, it is carried out, whatever becomes of
-        the caller.
+        If the term's own body calls this, the body is cancelled here. It is completed even if the caller is cancelled.
         """
 
     @property
@@ -813,13 +807,11 @@ class Election:
         """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
 
     def close(self, timeout: float = STOP_DRAIN_S) -> None:
-        """Stop work in order, commit and leave; also inside of a `with` block, which then ends without further
-        steps.
+        """Stop work in order, commit and leave; also inside of a `with` block.
 
-        Work that has not stopped after `timeout` seconds is cancelled, `on_lost` is called where a callback has not
-        returned, and the group is left all the same. This returns at most 2.5 s after that, in every state of the
-        coordinator and of the work. Called by a callback or by work of a pool it returns at once, and the member is
-        closed behind it.
+        After `timeout` seconds work is cancelled, `on_lost` is called if a callback has not returned, and the group is
+        left. This returns at most 2.5 s later, in every state of the coordinator and of the work; in a callback or in
+        work of a pool it returns at once.
         """
 
     def stop(self) -> None:
@@ -963,10 +955,9 @@ class WorkerPool:
     """Runs `work(shard)` for each shard that this process holds, for the time of a `with` block, from `start` to
     `close`, or for that of `run`.
 
-    A shard that is revoked: `shard.stopping` is set; the task is cancelled, after `drain_timeout` if it has looked at
-    that and otherwise at once; only when it has ended is the shard free for others. One that is lost is cancelled at
-    once.
-    If `work` raises, all other work stops in order, progress is committed, and the block ends with that error; or
+    When a shard is revoked, `shard.stopping` is set, and the task is cancelled, after `drain_timeout` if it has looked
+    at that. The shard is free for others when the task has ended. The task of a lost shard is cancelled at once. If
+    `work` raises, all other work stops in order, progress is committed, and the block ends with that error; or
     `run(retry=True)` tries that shard again. The shard is reported: a group with a quarantine leaves it out if that
     happens again and again.
     """
@@ -996,19 +987,17 @@ class WorkerPool:
     ) -> None:
         """Work until a signal, `stop` or cancellation; inside or outside of the block.
 
-        SIGTERM and SIGINT end it in order, where the program handles them not itself: no work begins any more,
-        `shard.stopping` is set, work is cancelled, progress is committed, and the group is left. Work that has looked
-        at `shard.stopping` is cancelled after `drain_timeout`, other work at once. A second signal cancels at once.
-        This returns at most 2.5 s after `drain_timeout`, and leaves tasks behind that ignore their cancellation.
+        SIGTERM and SIGINT end it in order, unless the program handles them: `shard.stopping` is set, work is cancelled
+        (after `drain_timeout` if it looks at that), progress is committed, and the group is left. A second signal
+        cancels at once. This returns at most 2.5 s after `drain_timeout`, also if work ignores its cancellation.
 
         Args:
-            drain_timeout: How long work that looks at `shard.stopping` may go on after a signal. The default leaves
-                time for the rest before Docker, which waits for 10 s, kills the process.
+            drain_timeout: Time for work that looks at `shard.stopping`, after a signal.
             handle_signals: Whether SIGTERM and SIGINT are handled here.
             until_done: Also stop once the work on all shards that are held has returned; see `wait_done`.
-            retry: When `work` raises, call it again for that shard after a pause that grows from 1 to 30 s, while the
-                others work on, instead of raising that. In a group with a quarantine, each third failure in a row is
-                reported: the pool leaves, and joins again.
+            retry: When `work` raises, call it again for that shard after a pause from 1 to 30 s, while the others work
+                on. In a group with a quarantine, each third failure in a row is reported: the pool leaves, and joins
+                again.
         """
 
     def wait_done(self, *, timeout: float | None = None) -> None:
@@ -1027,13 +1016,11 @@ class WorkerPool:
         """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
 
     def close(self, timeout: float = STOP_DRAIN_S) -> None:
-        """Stop work in order, commit and leave; also inside of a `with` block, which then ends without further
-        steps.
+        """Stop work in order, commit and leave; also inside of a `with` block.
 
-        Work that has not stopped after `timeout` seconds is cancelled, `on_lost` is called where a callback has not
-        returned, and the group is left all the same. This returns at most 2.5 s after that, in every state of the
-        coordinator and of the work. Called by a callback or by work of a pool it returns at once, and the member is
-        closed behind it.
+        After `timeout` seconds work is cancelled, `on_lost` is called if a callback has not returned, and the group is
+        left. This returns at most 2.5 s later, in every state of the coordinator and of the work; in a callback or in
+        work of a pool it returns at once.
         """
 
     def stop(self) -> None:

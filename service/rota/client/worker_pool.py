@@ -148,10 +148,9 @@ class WorkerPool(RunningOver):
     """Runs `work(shard)` for each shard that this process holds, for the time of an `async with` block, from `start` to
     `close`, or for that of `run`.
 
-    A shard that is revoked: `shard.stopping` is set; the task is cancelled, after `drain_timeout` if it has looked at
-    that and otherwise at once; only when it has ended is the shard free for others. One that is lost is cancelled at
-    once.
-    If `work` raises, all other work stops in order, progress is committed, and the block ends with that error; or
+    When a shard is revoked, `shard.stopping` is set, and the task is cancelled, after `drain_timeout` if it has looked
+    at that. The shard is free for others when the task has ended. The task of a lost shard is cancelled at once. If
+    `work` raises, all other work stops in order, progress is committed, and the block ends with that error; or
     `run(retry=True)` tries that shard again. The shard is reported: a group with a quarantine leaves it out if that
     happens again and again.
     """
@@ -211,19 +210,17 @@ class WorkerPool(RunningOver):
     ) -> None:
         """Work until a signal, `stop` or cancellation; inside or outside of the block.
 
-        SIGTERM and SIGINT end it in order, where the program handles them not itself: no work begins any more,
-        `shard.stopping` is set, work is cancelled, progress is committed, and the group is left. Work that has looked
-        at `shard.stopping` is cancelled after `drain_timeout`, other work at once. A second signal cancels at once.
-        This returns at most 2.5 s after `drain_timeout`, and leaves tasks behind that ignore their cancellation.
+        SIGTERM and SIGINT end it in order, unless the program handles them: `shard.stopping` is set, work is cancelled
+        (after `drain_timeout` if it looks at that), progress is committed, and the group is left. A second signal
+        cancels at once. This returns at most 2.5 s after `drain_timeout`, also if work ignores its cancellation.
 
         Args:
-            drain_timeout: How long work that looks at `shard.stopping` may go on after a signal. The default leaves
-                time for the rest before Docker, which waits for 10 s, kills the process.
+            drain_timeout: Time for work that looks at `shard.stopping`, after a signal.
             handle_signals: Whether SIGTERM and SIGINT are handled here.
             until_done: Also stop once the work on all shards that are held has returned; see `wait_done`.
-            retry: When `work` raises, call it again for that shard after a pause that grows from 1 to 30 s, while the
-                others work on, instead of raising that. In a group with a quarantine, each third failure in a row is
-                reported: the pool leaves, and joins again.
+            retry: When `work` raises, call it again for that shard after a pause from 1 to 30 s, while the others work
+                on. In a group with a quarantine, each third failure in a row is reported: the pool leaves, and joins
+                again.
         """
         self._retries = {} if retry else None
         with self._only_run(drain_timeout):
