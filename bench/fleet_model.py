@@ -135,7 +135,7 @@ def need(fleet: Fleet, costs: Costs = MEASURED) -> Need:
     return Need(heartbeats, calls + replicas * costs.idle_cores, in_gb, replicas, changes + commits, redis_cores, uses)
 
 
-def table(costs: Costs, sizes: Sequence[int] = (10**5, 10**6, 10**7)) -> str:
+def table(costs: Costs, sizes: Sequence[int] = (10**6, 10**7)) -> str:
     """Markdown: each size over each transport, then with commits."""
     fleets = [Fleet(size, transport) for transport in costs.heartbeat_ms for size in sizes]
     fleets += [Fleet(size, "HTTP, 50 a request", commit_s=10.0) for size in sizes]
