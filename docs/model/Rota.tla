@@ -42,7 +42,8 @@ Nobody == "nobody"
 NoClaims == [m \in Members |-> {}]
 NoOffsets == [p \in Partitions |-> 0]
 NotOwned ==
-  [epoch |-> 0, seq |-> 0, facts |-> NoFacts(NoOffsets), joined |-> {}, claims |-> NoClaims, unsent |-> <<>>, out |-> 0]
+  [epoch |-> 0, seq |-> 0, facts |-> NoFacts(NoOffsets), joined |-> {}, claims |-> NoClaims, unsent |-> <<>>, out |-> 0,
+   settled |-> 0]
 Outside == [state |-> "out", gen |-> 0, holds |-> {}, share |-> {}, offsets |-> NoOffsets]
 NoAnswer == [kind |-> "none"]
 
@@ -67,12 +68,20 @@ Fault == faults < MaxFaults /\ faults' = faults + 1
 Serves(r) == own[r].epoch > 0
 Facts(r) == own[r].facts
 Revision(r) == own[r].seq + own[r].out + Len(own[r].unsent)
-IsDurable(r) == own[r].out = 0 /\ own[r].unsent = <<>>
+
+\* Nothing waits for the lines of a join phase under way: the next owner forgets them, and members join again. They are
+\* appended with a later line. So an answer shows what is durable up to `settled`, and maybe such lines after that.
+Settles(line) == line.kind \notin {"joined", "started"}
+IsDurable(r) == own[r].settled <= own[r].seq
 MayAnswer(r) == Serves(r) /\ (IsDurable(r) \/ Bug = "answer_before_durable")
 MayDecide(r) == Serves(r) /\ (IF own[r].out = 0 THEN 0 ELSE 1) + Len(own[r].unsent) <= MaxAhead
 
-Decided(r, lines) == [own[r] EXCEPT !.facts = FoldAll(@, lines), !.unsent = @ \o lines]
-Answer(r, call) == [kind |-> "answer", call |-> call, epoch |-> own[r].epoch, revision |-> Revision(r)]
+Decided(r, lines) ==
+  [own[r] EXCEPT !.facts = FoldAll(@, lines), !.unsent = @ \o lines,
+                 !.settled = IF \E i \in 1..Len(lines) : Settles(lines[i]) THEN Revision(r) + Len(lines) ELSE @]
+Answer(r, call) ==
+  [kind |-> "answer", call |-> call, epoch |-> own[r].epoch,
+   revision |-> IF Bug = "answer_before_durable" THEN Revision(r) ELSE own[r].seq]
 
 \* The answer to a commit says nothing of its effect, because the replica does not know it.
 HeldBy(r) == {c \in commits : c.state = "held" /\ c.owner = r}
@@ -93,7 +102,7 @@ Claim(r) ==
   /\ lease' = r
   /\ own' = [own EXCEPT ![r] = [NotOwned EXCEPT
        !.epoch = ClaimedEpoch(r), !.seq = store.seq, !.facts = Forget(Loaded(store.facts)),
-       !.unsent = <<[kind |-> "acquired"]>>]]
+       !.unsent = <<[kind |-> "acquired"]>>, !.settled = store.seq + 1]]
   /\ UNCHANGED <<statements, member, inbox, commits, faults, serial>>
 
 \* The store granted it, but the replica never receives the answer.
@@ -267,7 +276,7 @@ TakeCommit(r, c) ==
   /\ UNCHANGED <<lease, statements, member, inbox, faults, serial>>
 
 -----------------------------------------------------------------------------
-(* Answers to members. An answer shows memory, so it waits until all of it is durable. *)
+(* Answers to members. An answer shows memory, so it waits until all of it is durable that the next owner knows. *)
 
 AnswerJoin(r, m) ==
   /\ MayAnswer(r) /\ member[m].state = "joining" /\ inbox[m] = NoAnswer
@@ -420,7 +429,8 @@ FairSpec == Spec /\ WF_vars(Progress)
 S7c == \A m, n \in Members : m # n => member[m].holds \intersect member[n].holds = {}
 
 \* Between two appends, the memory of the newest owner is what the store holds.
-S14 == \A r \in Replicas : (Serves(r) /\ own[r].epoch = store.tail /\ store.tail = store.epoch /\ IsDurable(r)) =>
+S14 == \A r \in Replicas : (/\ Serves(r) /\ own[r].epoch = store.tail /\ store.tail = store.epoch
+                          /\ own[r].out = 0 /\ own[r].unsent = <<>>) =>
          own[r].facts = store.facts
 
 \* A join phase ends.

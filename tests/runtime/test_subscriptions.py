@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from rota.protocol.limits import Limits
 from rota.protocol.messages import (
     GetLeader,
     HeartbeatMany,
@@ -17,8 +18,11 @@ from rota.protocol.messages import (
     LeavingMember,
     MemberHeartbeat,
 )
+from rota.replica.owned_shard import APPEND_LATEST_MS
 from rota.replica.ports import JournalEvent
 from rota.runtime.coordinator import LocalCoordinator
+from rota.testing.memory import MemoryStore
+from tests.client.virtual_time import LoopClock, in_virtual_time
 from tests.runtime.conftest import FaultyStore, a_join, a_stable_member, until
 
 
@@ -59,6 +63,56 @@ async def test_a_listener_gets_nothing_that_is_not_durable(coordinator: LocalCoo
     await leaving
 
     assert reported == ["member_left", "group_emptied"]
+
+
+async def test_a_listener_learns_of_a_join_phase_before_it_is_durable(
+    coordinator: LocalCoordinator, store: FaultyStore
+) -> None:
+    member = await a_stable_member(coordinator)
+    reported: list[str] = []
+    coordinator.subscribe("default", "g", lambda lines: reported.extend(line.kind for line in lines))
+    store.appends.clear()
+
+    joining = asyncio.create_task(coordinator.call(a_join(instance="i2")))
+    await until(lambda: bool(reported))
+    assert (reported, store.appends) == (["member_joined", "rebalance_started"], [])
+    await coordinator.call(a_join(instance="i1", member_id=member.member_id))
+    await joining
+
+    assert reported == ["member_joined", "rebalance_started", "generation_completed"]
+    assert store.appends == [3]
+
+
+async def test_a_join_phase_of_a_group_that_is_watched_is_appended_at_once(
+    coordinator: LocalCoordinator, store: FaultyStore
+) -> None:
+    await a_stable_member(coordinator)
+    watching = asyncio.ensure_future(anext(coordinator.watch("default", "g")))
+    await until(lambda: any(shard.watchers for shard in coordinator.loop.shards.values()))
+    store.appends.clear()
+
+    joining = asyncio.create_task(coordinator.call(a_join(instance="i2")))
+    line = await watching
+
+    assert (line.kind, store.appends) == ("member_joined", [2])
+    joining.cancel()
+
+
+@in_virtual_time
+async def test_a_join_phase_that_lasts_is_appended_after_a_second() -> None:
+    clock = LoopClock()
+    store = MemoryStore(clock.monotonic_ms)
+    await store.open(1)
+    limits = Limits(initial_rebalance_delay_ms=3 * APPEND_LATEST_MS)
+    async with LocalCoordinator(store, shard_count=1, limits=limits, clock=clock, lease_ms=60_000) as coordinator:
+        await coordinator.wait_until_ready()
+        joining = asyncio.create_task(coordinator.call(a_join()))
+
+        await asyncio.sleep(APPEND_LATEST_MS / 1000 - 0.1)
+        assert [line.kind for line in await store.read_events(0, 1, 10)] == []
+        await asyncio.sleep(0.2)
+        assert [line.kind for line in await store.read_events(0, 1, 10)] == ["member_joined", "rebalance_started"]
+        joining.cancel()
 
 
 async def test_a_listener_that_fails_harms_nobody(coordinator: LocalCoordinator) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import structs
 
-from rota.group import assignment, shard
+from rota.group import assignment, records, shard
 from rota.protocol.errors import ErrorCode
 from rota.replica import assigning, forwarding, leases, owned_shard
 from rota.replica.group_commit import GroupCommit, Landed
@@ -36,6 +36,13 @@ def reply_before_commit(patch: Patch) -> None:
         return ready
 
     patch(OwnedShard, "_take", take)
+
+
+@mutant
+def a_departure_is_not_waited_for(patch: Patch) -> None:
+    """S12: the leave or the expiry of a member waits for the next append, as its join does."""
+    original = records.settles
+    patch(owned_shard, "settles", lambda record: original(record) and not isinstance(record, records.MemberGone))
 
 
 @mutant

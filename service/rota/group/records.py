@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 from rota.group.rows import MemberImage
+from rota.protocol.causes import Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,6 +416,23 @@ class Entry(NamedTuple):
     generation_id: int
     at_ms: int
     record: Record
+
+
+def settles(record: Record) -> bool:
+    """Whether this has to be durable before anything is answered that was decided after it.
+
+    A new owner forgets a join phase under way (see `state.py`), so nothing waits for the records of one. The start of
+    one that an administrator has asked for does settle: that call is answered with it.
+    """
+    match record:
+        case MemberJoined():
+            return False
+        case MemberUpdated():
+            return record.settle
+        case RebalanceStarted():
+            return record.cause in (Cause.REQUESTED, Cause.STEP_DOWN)
+        case _:
+            return True
 
 
 # --- triggers of rebalances -----------------------------------------------------------------------

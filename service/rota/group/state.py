@@ -19,7 +19,8 @@ been in a completed generation yet. `forget_unsettled()` falls back to it, and
     load(rows of a group)  ==  fold(journal of a group), then forget_unsettled()
 
 is checked by the simulator after every step and by `rota db verify` on a live store. Acknowledged changes are
-settled at once: a leave, an expiry, a replaced static member, an offset, a generation, an assignment.
+settled at once: a leave, an expiry, a replaced static member, an offset, a generation, an assignment. As nothing that
+is not settled has to be durable, no append is made for it alone: see `records.settles`.
 
 The allowed transitions are one table, `TRANSITIONS`; `Group.move_to` rejects any other.
 """

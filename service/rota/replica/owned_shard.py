@@ -12,7 +12,10 @@ decided on top of it (ADR 0003). If step 1 is refused, or its outcome is unknown
 shell drops the shard, which answers every waiting call with a retriable error, and the shard is loaded again.
 
 A reply waits for everything that was decided before it, not only for records of its own: it may show facts of others
-that are not durable yet. For the same reason it is only given at once where all of the shard's memory is durable.
+that are not durable yet. For the same reason it is only given at once where all of that is durable.
+
+Nothing waits for the records of a join phase under way (`records.settles`): a new owner forgets them, and members join
+again. So they go to the store with the next append that something waits for, as a rule that of the phase's end.
 
 Two clocks: the wall clock is the core's, for sessions and the journal; leases are counted on the monotonic one, from
 before the claim was sent, so that this side stops answering before the store lets another replica in.
@@ -31,6 +34,7 @@ from rota.group.records import (
     MemberEnd,
     ShardAcquired,
     ShardReleased,
+    settles,
 )
 from rota.group.rows import RowChanges, ShardImage, SideCommit
 from rota.group.sessions import MemberName
@@ -60,6 +64,8 @@ ANSWERS_KEPT = 16
 """Answers to heartbeats of one shard."""
 GRACE_MS = 1_000
 """Extra session time of a member at a failover: its next heartbeat has to find the new owner."""
+APPEND_LATEST_MS = 1_000
+"""After so long an owner appends what nothing waits for: those that follow the journal see a long join phase begin."""
 PUBLISH_MS = 75
 """How often an owner publishes the heartbeats that it has received, where sessions are shared."""
 STILL_HERE_MS = 500
@@ -93,8 +99,11 @@ class Ready:
     """What the shell carries out after a step. All of it may be done at once, unless a field says otherwise."""
 
     appends: bool = False
-    """The shard has entries for the store: have the committer fetch them by `take_batch`. What depends on them is not
+    """The shard has entries for the store: fetch them by `take_batch` with the next append. What depends on them is not
     in this `Ready`; `committed` returns it."""
+    unsettled: Sequence[tuple[int, Entry]] = ()
+    """Entries that nothing waits for, with their numbers: they may be notified of at once. They are in the shard's next
+    batch, which is due after `APPEND_LATEST_MS` at the latest."""
     timers: Sequence[Timer] = ()
     """`on_timer` is to be called when they are due. AFTER what set them is durable, which is so by now."""
     replies: Sequence[tuple[int, Answer]] = ()
@@ -120,6 +129,7 @@ class _Held(NamedTuple):
     """What waits until the journal is durable up to `seq`."""
 
     seq: int
+    unsettled: Sequence[tuple[int, Entry]]
     replies: list[tuple[int, Reply]]
     timers: list[Timer]
     gone: Sequence[MemberName]
@@ -148,6 +158,8 @@ class OwnedShard:
         """The store has rejected the append of decisions made here."""
         self.seq = last_seq
         """The last entry that was decided, durable or not."""
+        self.settled_seq = last_seq
+        """The last entry that has to be durable before anything that was decided since may leave."""
         self.durable_seq = last_seq
         self._replica_id = replica_id
         self._waiting: dict[int, Request] = {}
@@ -208,7 +220,12 @@ class OwnedShard:
 
     @property
     def is_durable(self) -> bool:
-        """Whether everything that memory says is durable."""
+        """Whether everything is durable that has to be before memory may be shown."""
+        return self.settled_seq <= self.durable_seq
+
+    @property
+    def is_appended(self) -> bool:
+        """Whether the store has everything that was decided."""
         return self.seq == self.durable_seq
 
     def may_answer(self, now: Now) -> bool:
@@ -238,7 +255,7 @@ class OwnedShard:
         """As `submit`, for heartbeats that do not wait: the hottest path of all, where as a rule nothing is decided and
         all is durable. None where that is not so before it begins: then `submit` it.
         """
-        if self.is_closed or self.seq != self.durable_seq or not self.may_answer(now):
+        if self.is_closed or self.settled_seq > self.durable_seq or not self.may_answer(now):
             return None
         result = self.shard.handle(request, number, now[0])
         if not result.records and not result.timers and len(result.replies) == 1:
@@ -248,12 +265,12 @@ class OwnedShard:
         return self._take(result, now)
 
     def try_read(self, number: int, request: VerifyFence | GetLeader, now: Now) -> Answer | None:
-        """As `submit`, for calls that change nothing and do not wait. None where not all of memory is durable."""
-        if self.is_closed or self.seq != self.durable_seq or not self.may_answer(now):
+        """As `submit`, for calls that change nothing and do not wait. None where memory may not be shown yet."""
+        if self.is_closed or not self.is_durable or not self.may_answer(now):
             return None
         result = self.shard.handle(request, number, now.wall_ms)
         assert not result.records
-        return Answer(result.replies[0][1], self.seq, self.claim.epoch)
+        return Answer(result.replies[0][1], self.durable_seq, self.claim.epoch)
 
     def unpark(self, number: int, now: Now) -> Ready:
         """The call has waited for as long as it may: it gets a reply."""
@@ -351,12 +368,14 @@ class OwnedShard:
         timers: list[Timer] = []
         replies: list[tuple[int, Answer]] = []
         gone: list[MemberName] = []
+        unsettled: list[tuple[int, Entry]] = []
         while self._held and self._held[0].seq <= last_seq:
             held = self._held.popleft()
             timers += held.timers
             gone += held.gone
+            unsettled += held.unsettled
             replies += self._released(held.replies, held.seq, now)
-        ready.timers, ready.replies, ready.gone = timers, replies, gone
+        ready.timers, ready.replies, ready.gone, ready.unsettled = timers, replies, gone, unsettled
         return ready
 
     def drop(self, reason: str, code: ErrorCode = NOT_AVAILABLE, *, undecided: bool = False) -> Ready:
@@ -379,10 +398,10 @@ class OwnedShard:
     def _answer_now(self, reply: HeartbeatReply | HeartbeatManyReply) -> Answer:
         """Members of groups that stand alike get the same reply, so as a rule an answer to it is there already."""
         answer = self._answers.get(reply.generation_id)
-        if answer is None or answer.reply is not reply or answer.revision != self.seq:
+        if answer is None or answer.reply is not reply or answer.revision != self.durable_seq:
             if len(self._answers) >= ANSWERS_KEPT:
                 self._answers.clear()
-            answer = self._answers[reply.generation_id] = Answer(reply, self.seq, self.claim.epoch)
+            answer = self._answers[reply.generation_id] = Answer(reply, self.durable_seq, self.claim.epoch)
         return answer
 
     def _is_mute(self, now: Now) -> bool:
@@ -390,16 +409,24 @@ class OwnedShard:
 
     def _take(self, result: Result, now: Now) -> Ready:
         gone: Sequence[MemberName] = ()
+        unsettled: Sequence[tuple[int, Entry]] = ()
+        has_settled = False
         if result.records:
-            gone = _gone(result.records) if self.asks_others else ()
+            first_seq = self.seq + 1
             self.seq += len(result.records)
             self._entries += result.records
-        elif self.is_durable:
-            replies = self._released(result.replies, self.seq, now) if result.replies else ()
-            return Ready(timers=result.timers, replies=replies, decided=result)
-        if result.replies or result.timers or gone:
-            self._held.append(_Held(self.seq, result.replies, result.timers, gone))
-        return Ready(appends=bool(result.records), decided=result)
+            has_settled = any(settles(entry.record) for entry in result.records)
+            if has_settled:
+                self.settled_seq = self.seq
+                gone = _gone(result.records) if self.asks_others else ()
+            else:
+                unsettled = tuple(enumerate(result.records, first_seq))
+        if self.is_durable:
+            replies = self._released(result.replies, self.durable_seq, now) if result.replies else ()
+            return Ready(timers=result.timers, replies=replies, unsettled=unsettled, decided=result)
+        if result.replies or result.timers or gone or unsettled:
+            self._held.append(_Held(self.settled_seq, unsettled, result.replies, result.timers, gone))
+        return Ready(appends=has_settled, decided=result)
 
     def _released(self, replies: list[tuple[int, Reply]], seq: int, now: Now) -> list[tuple[int, Answer]]:
         """Answers as of `seq`: in one transaction there may be later entries, of which these replies say nothing.

@@ -24,7 +24,7 @@ from typing import Any
 
 from rota.group.assignment import AssignmentJob
 from rota.group.journal import payload_of, reason_of
-from rota.group.records import MemberExpired
+from rota.group.records import Entry, MemberExpired
 from rota.group.state import Timer, TimerKind
 from rota.observability import tracing
 from rota.protocol.calls import refuse
@@ -33,7 +33,7 @@ from rota.protocol.messages import GetLeader, Heartbeat, HeartbeatMany, Request,
 from rota.replica.assigning import Assigning
 from rota.replica.group_commit import Append, GroupCommit
 from rota.replica.leases import Leases
-from rota.replica.owned_shard import NOT_AVAILABLE, Batch, Now, OwnedShard, Ready
+from rota.replica.owned_shard import APPEND_LATEST_MS, NOT_AVAILABLE, Batch, Now, OwnedShard, Ready
 from rota.replica.ports import Answer, JournalEvent, ShardBatch, ShardClaim, ShardStore, StoreUnavailable
 from rota.replica.prerequisites import SWEEP_INTERVAL_MS, TAKE_IN_INTERVAL_MS
 from rota.runtime.clock import BATCH, LONGEST_SLEEP_S, Clock, TimerQueue
@@ -85,7 +85,7 @@ class Call:
 class ServedShard:
     """A shard in memory, and those that follow it. Lives from its loading until it is dropped; never comes back."""
 
-    __slots__ = ("gone", "links", "owned", "watchers")
+    __slots__ = ("appends_late", "gone", "links", "notified_seq", "owned", "watchers")
 
     def __init__(self, owned: OwnedShard) -> None:
         self.owned = owned
@@ -93,6 +93,10 @@ class ServedShard:
         """Set once it is dropped."""
         self.links: list[Any] = []
         """The spans of the calls that wait for the next append, where spans are collected."""
+        self.appends_late = False
+        """Whether its unsettled lines are to be appended after `APPEND_LATEST_MS`, if they were not before."""
+        self.notified_seq = 0
+        """The last line that listeners were notified of: unsettled ones before they are durable."""
         self.watchers: dict[tuple[str, str], set[asyncio.Queue[JournalEvent | None]]] = {}
         """By namespace and group, queues for durable lines; None ends a queue."""
 
@@ -396,6 +400,8 @@ class ShardLoop:
         if ready.appends:
             self._commits.want(owned)
             self._wait_for_store()
+        if ready.unsettled:
+            self._hand_out_unsettled(owned, ready.unsettled)
         self._set_timers(owned, ready.timers)
         if ready.replies:
             answered: list[tuple[Call, Answer]] = []
@@ -417,6 +423,29 @@ class ShardLoop:
         if ready.assigns is not None:
             self.assigning.want(owned, ready.assigns, self.clock.monotonic_ms())
             self.assigning_changed.set()
+
+    def _hand_out_unsettled(self, owned: OwnedShard, entries: Sequence[tuple[int, Entry]]) -> None:
+        """Notify listeners of lines that nothing waits for, so that members rejoin at once; see that they are appended.
+
+        Watchers get durable lines alone: the lines of a group that is watched do not wait for a later append.
+        """
+        shard = self.shards[owned.shard_id]
+        if any((entry.namespace, entry.group_id) in shard.watchers for _, entry in entries):
+            self._commits.want(owned)
+            self._wait_for_store()
+        elif owned.has_entries and not shard.appends_late:
+            shard.appends_late = True
+            asyncio.get_running_loop().call_later(APPEND_LATEST_MS / 1000, self._append_late, owned.claim)
+        new = [_line(seq, entry, owned.epoch) for seq, entry in entries if seq > shard.notified_seq]
+        self.subscriptions.notify(new)
+        shard.notified_seq = max(shard.notified_seq, entries[-1][0])
+
+    def _append_late(self, claim: ShardClaim) -> None:
+        shard = self.shards.get(claim.shard_id)
+        if shard is not None and shard.owned.claim is claim:
+            shard.appends_late = False
+            self._commits.want(shard.owned)
+            self._wait_for_store()
 
     def _set_timers(self, owned: OwnedShard, timers: Sequence[Timer]) -> None:
         for timer in timers:
@@ -512,19 +541,20 @@ class ShardLoop:
                     while not queue.empty():
                         queue.get_nowait()
                 queue.put_nowait(line if queue in watchers else None)
-        self.subscriptions.notify(lines)
+        self.subscriptions.notify([line for line in lines if line.seq > shard.notified_seq])
+        shard.notified_seq = max(shard.notified_seq, lines[-1].seq)
 
 
 def _encoded(batch: Batch) -> ShardBatch:
     """A batch as the store takes it, its entries as journal lines."""
-    epoch = batch.epoch
-    lines = tuple(
-        [
-            JournalEvent(seq, at_ms, namespace, group_id, generation_id, r.kind, reason_of(r), payload_of(r), epoch)
-            for seq, (namespace, group_id, generation_id, at_ms, r) in enumerate(batch.entries, batch.first_seq)
-        ]
-    )
-    return ShardBatch(batch.shard_id, epoch, batch.first_seq, lines, batch.rows, batch.replica_id)
+    lines = tuple([_line(seq, entry, batch.epoch) for seq, entry in enumerate(batch.entries, batch.first_seq)])
+    return ShardBatch(batch.shard_id, batch.epoch, batch.first_seq, lines, batch.rows, batch.replica_id)
+
+
+def _line(seq: int, entry: Entry, epoch: int) -> JournalEvent:
+    namespace, group_id, generation_id, at_ms, record = entry
+    kind, reason, payload = record.kind, reason_of(record), payload_of(record)
+    return JournalEvent(seq, at_ms, namespace, group_id, generation_id, kind, reason, payload, epoch)
 
 
 def _settle(future: asyncio.Future[Any], value: Any) -> None:
@@ -572,8 +602,9 @@ class Answers:
 class Subscriptions:
     """Listeners by group.
 
-    They are called on the event loop once a line is durable, before the replies that it releases. They must be
-    quick and must not raise. While the group's shard is with another owner they are not called.
+    They are called on the event loop once a line is durable, before the replies that it releases; with the lines of a
+    join phase that starts as soon as these are decided (`records.settles`). They must be quick and must not raise.
+    While the group's shard is with another owner they are not called.
     """
 
     def __init__(self) -> None:

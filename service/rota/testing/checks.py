@@ -9,6 +9,7 @@ candidate outranks a leader for long.
 
 from __future__ import annotations
 
+from rota.group.records import settles
 from rota.testing.answer_checks import check_answer
 from rota.testing.beside_checks import check_fence_at_commit
 from rota.testing.history import Call, History, Landed
@@ -31,8 +32,14 @@ def check(history: History, profile: Profile) -> list[str]:
 
 
 def _walk(scan: Scan, shard_id: int, lines: list[Landed]) -> list[str]:
-    """Move through one shard's journal; the answers are looked at where their revision is."""
+    """Move through one shard's journal; the answers are looked at where their revision is.
+
+    An answer may also show the records of a join phase that its owner had decided since, and not appended (`settles`).
+    So what is wrong at its revision counts only if it is wrong after each of these lines, too; where the owner has not
+    lived to append them, what it had decided is not known.
+    """
     found: list[str] = []
+    doubted: list[tuple[Call, list[str]]] = []
     ledger = Ledger()
     answers = _answers(scan.history, shard_id)
     beside = [commit for commit in reversed(scan.history.user_commits) if commit.shard_id == shard_id]
@@ -42,9 +49,14 @@ def _walk(scan: Scan, shard_id: int, lines: list[Landed]) -> list[str]:
             commit = beside.pop()
             found += check_fence_at_commit(ledger.account(commit.group), commit)
         while position < len(answers) and answers[position].revision < line.seq:
-            found += check_answer(ledger, answers[position])
+            doubted.append((answers[position], list(check_answer(ledger, answers[position]))))
             position += 1
+        doubted = [(call, wrong) for call, wrong in doubted if wrong and call.epoch == line.epoch]
+        if settles(line.entry.record):
+            found += [text for _, wrong in doubted for text in wrong]
+            doubted = []
         found += _take_in(scan, ledger, line)
+        doubted = [(call, wrong) for call, wrong in doubted if list(check_answer(ledger, call))]
     for call in answers[position:]:
         if call.revision > len(lines):
             found.append(f"S12 {call.request} was answered with revision {call.revision}, which the journal lacks")

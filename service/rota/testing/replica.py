@@ -20,7 +20,7 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import GroupRequest, JoinGroup, Request
 from rota.replica.going_back import StoreMemory
 from rota.replica.group_commit import Append, GroupCommit, ReadSideCommits
-from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard, Ready
+from rota.replica.owned_shard import APPEND_LATEST_MS, NOT_AVAILABLE, Now, OwnedShard, Ready
 from rota.replica.ports import Answer
 from rota.replica.prerequisites import (
     NOT_OWNED,
@@ -56,6 +56,7 @@ class Replica(ReplicaProcess):
         """Requests that have no answer yet, by number: the way back."""
         self.group: GroupCommit[Callable[[bool], None]] = GroupCommit()
         self._sent: Append | None = None
+        self._appending_late: set[OwnedShard] = set()
         self._is_reading = False
         """Side commits are being read."""
         self.keeper = ShardKeeper(world, self)
@@ -210,6 +211,9 @@ class Replica(ReplicaProcess):
         if ready.appends:
             self.group.want(owned)
             self.commit()
+        if ready.unsettled and owned.has_entries and owned not in self._appending_late:
+            self._appending_late.add(owned)
+            self.world.scheduler.after(APPEND_LATEST_MS, self, self._append_late, owned)
         for timer in ready.timers:
             self.world.scheduler.after(max(timer.at_ms - self.now().wall_ms, 0), self, self.fire, owned, timer)
         for number, answer in ready.replies:
@@ -235,6 +239,13 @@ class Replica(ReplicaProcess):
             self.world.violation(f"L6 call {number} was answered twice, now with {answer.reply}")
 
     # --- commits ---------------------------------------------------------------------------------
+
+    def _append_late(self, owned: OwnedShard) -> None:
+        """Append entries that nothing has waited for."""
+        self._appending_late.discard(owned)
+        if not owned.is_dropped:
+            self.group.want(owned)
+            self.commit()
 
     def commit(self) -> None:
         """Send the ready batch, unless one is in flight."""
@@ -271,7 +282,7 @@ class Replica(ReplicaProcess):
             if len(ready.replies) > 1:
                 self.world.sometimes("several results in one commit")
             self.carry_out(owned, ready)
-            if owned.is_durable and not owned.is_dropped:
+            if owned.is_appended and not owned.is_dropped:
                 self.world.compare_with_store(owned)
         self.commit()
         if self.group.is_idle:

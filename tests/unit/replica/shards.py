@@ -60,10 +60,10 @@ def commit(owned: OwnedShard, ms: int = 0) -> Ready:
 def a_shard_with_a_member(*, seen: SeenMembers | None = None) -> OwnedShard:
     """Its group is Stable, with the member `m` in generation 1."""
     owned = a_shard(seen=seen)
-    decide(owned, 1, a_join(new="m", instance="i"))
-    ready = commit(owned)
+    ready = decide(owned, 1, a_join(new="m", instance="i"))
     for timer in ready.timers:
         owned.on_timer(timer, at(200))
+    commit(owned, 200)
     decide(owned, 2, a_sync("m", 1, "i", m=b"share"), 200)
     commit(owned, 200)
     assert owned.waiting == 0

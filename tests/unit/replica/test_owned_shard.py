@@ -10,7 +10,7 @@ from rota.group.records import Entry, ShardAcquired, ShardReleased
 from rota.group.rows import OffsetRow, ShardImage, SideCommit
 from rota.group.state import Timer, TimerKind
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import Heartbeat, JoinGroup
+from rota.protocol.messages import Heartbeat, JoinGroup, RebalanceGroup
 from rota.replica.leases import MOVES
 from rota.replica.owned_shard import GRACE_MS, LEASE_IS_OVER, NOTHING, PUBLISH_MS, STILL_HERE_MS, OwnedShard, Ready
 from rota.replica.ports import Answer, SeenMembers, ShardClaim
@@ -146,11 +146,12 @@ def test_the_same_reply_has_the_revision_of_each_of_its_times() -> None:
 
 
 def test_timers_are_set_once_their_entries_are_durable() -> None:
-    owned = a_shard_with_a_member()
-    second = decide(owned, 3, a_join(new="n", instance="j"), 300)
-    assert second.timers == ()
+    owned = a_shard()
+    started = decide(owned, 1, a_join(new="m", instance="i"))
+    completed = owned.on_timer(started.timers[0], at(200))
+    assert (started.timers[0].kind, completed.timers) == (TimerKind.JOIN, ())
 
-    assert [timer.kind for timer in commit(owned).timers] == [TimerKind.JOIN]
+    assert [timer.kind for timer in commit(owned).timers] == [TimerKind.SYNC, TimerKind.SESSION]
 
 
 def test_members_that_are_gone_are_named_once_that_is_durable() -> None:
@@ -183,10 +184,67 @@ def test_without_shared_sessions_no_member_is_named_as_gone() -> None:
 
 def test_timers_of_all_that_has_become_durable_are_set() -> None:
     owned = a_shard()
-    for number, group_id in enumerate(("g", "h")):
-        decide(owned, number, replace(a_join(new="m", instance="i"), group_id=group_id))
+    joins = [replace(a_join(new="m", instance="i"), group_id=group_id) for group_id in ("g", "h")]
+    for started in [decide(owned, number, join) for number, join in enumerate(joins)]:
+        owned.on_timer(started.timers[0], at(200))
 
-    assert [timer.group_id for timer in commit(owned).timers if timer.kind is TimerKind.JOIN] == ["g", "h"]
+    assert [timer.group_id for timer in commit(owned).timers if timer.kind is TimerKind.SYNC] == ["g", "h"]
+
+
+# --- a join phase under way ------------------------------------------------------------------------------
+
+
+def test_a_join_phase_that_starts_is_not_waited_for() -> None:
+    owned = a_shard_with_a_member()
+    durable_seq = owned.durable_seq
+    started = decide(owned, 3, a_join(new="n", instance="j"), 300)
+    beat = decide(owned, 4, BEAT, 300)
+
+    assert [(seq, entry.record.kind) for seq, entry in started.unsettled] == [
+        (durable_seq + 1, "member_joined"),
+        (durable_seq + 2, "rebalance_started"),
+    ]
+    assert (started.appends, [timer.kind for timer in started.timers]) == (False, [TimerKind.JOIN])
+    assert beat.replies[0][1].revision == durable_seq
+    assert reply_to(beat, 4).error is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_the_end_of_a_join_phase_appends_all_of_it() -> None:
+    owned = a_shard_with_a_member()
+    decide(owned, 3, a_join(new="n", instance="j"), 300)
+    completed = decide(owned, 4, a_join("m", instance="i"), 400)
+    assert (completed.appends, completed.unsettled, completed.replies) == (True, (), ())
+
+    batch = owned.take_batch()
+
+    assert [entry.record.kind for entry in batch.entries] == [
+        "member_joined",
+        "rebalance_started",
+        "generation_completed",
+    ]
+    assert [number for number, _ in owned.committed(batch.last_seq, at(500)).replies] == [4, 3]
+
+
+def test_a_join_phase_that_starts_waits_for_what_was_decided_before() -> None:
+    owned = a_shard_with_a_member()
+    decide(owned, 3, a_commit("m", 1), 300)
+    offset = owned.take_batch()
+    started = decide(owned, 4, a_join(new="n", instance="j"), 300)
+    assert (started.timers, started.unsettled) == ((), ())
+
+    ready = owned.committed(offset.last_seq, at(400))
+
+    assert [entry.record.kind for _, entry in ready.unsettled] == ["member_joined", "rebalance_started"]
+    assert [timer.kind for timer in ready.timers] == [TimerKind.JOIN]
+    assert owned.has_entries
+
+
+def test_a_rebalance_that_an_administrator_asked_for_is_waited_for() -> None:
+    owned = a_shard_with_a_member()
+    decided = decide(owned, 3, RebalanceGroup(*KEY), 300)
+    assert (decided.appends, decided.replies) == (True, ())
+
+    assert [number for number, _ in commit(owned, 300).replies] == [3]
 
 
 # --- parked calls ---------------------------------------------------------------------------------------
@@ -539,8 +597,7 @@ def reads(topic: str) -> JoinGroup:
 def a_shard_that_assigns() -> tuple[OwnedShard, AssignmentJob]:
     """A generation of one member, with partitions of the topic `t` that the server assigns."""
     owned = a_shard()
-    decide(owned, 1, replace(reads("t"), new_member_id="m"))
-    for timer in commit(owned).timers:
+    for timer in decide(owned, 1, replace(reads("t"), new_member_id="m")).timers:
         owned.on_timer(timer, at(200))
     commit(owned, 200)
     job = owned.shard.assignment_job(*KEY)

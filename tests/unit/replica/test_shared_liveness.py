@@ -72,11 +72,11 @@ class Replica(ReplicaOfOneShard):
         self.calls += 1
         self.ready = self.owned.submit(self.calls, request, self.now())
         replies = dict(self.ready.replies)
+        for timer in self.ready.timers:
+            if timer.kind is TimerKind.JOIN and timer.at_ms <= self.now().wall_ms:
+                self.owned.on_timer(timer, self.now())
         while self.owned.has_entries:
             replies |= dict(self._commit().replies)
-            for timer in self.ready.timers:
-                if timer.kind is TimerKind.JOIN and timer.at_ms <= self.now().wall_ms:
-                    self.owned.on_timer(timer, self.now())
         return replies[self.calls].reply if self.calls in replies else None
 
     def _commit(self) -> Ready:

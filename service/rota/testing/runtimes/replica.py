@@ -114,7 +114,7 @@ class Witness(Telemetry):
     def on_commit(self, lines: Mapping[int, Sequence[JournalEvent]], _seconds: float) -> None:
         for shard_id in lines:
             owned = self._replica.shards.get(shard_id)
-            if owned is not None and owned.is_durable and not self._world.is_over:
+            if owned is not None and owned.is_appended and not self._world.is_over:
                 self._world.compare_with_store(owned)
         for event in (event for of_shard in lines.values() for event in of_shard):
             if event.kind == AssignmentSynced.kind and (event.namespace, event.group_id) in self._world.served:
