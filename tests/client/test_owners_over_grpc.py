@@ -16,7 +16,7 @@ from rota.client.transports.grpc import GrpcTransport
 from rota.client.transports.stream import StreamTransport
 from rota.observability.metrics import Metrics
 from rota.protocol.ids import shard_of
-from rota.replica.placement import preferred_owners
+from rota.replica.leases import preferred_owners
 from rota.runtime.clock import SystemClock
 from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import NOW

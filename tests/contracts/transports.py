@@ -20,7 +20,7 @@ from rota.client.transports.port import Answer
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
 from rota.protocol.messages import HeartbeatReply, Reply, Request
-from rota.replica.placement import preferred_owners, shards_of
+from rota.replica.leases import preferred_owners, shards_of
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator, RoutedCoordinator
 from rota.testing.memory import MemoryStore, MemoryTables

@@ -30,7 +30,7 @@ from rota.client.stop_deadline import Step, StopDeadline
 from rota.client.transports import http_answers
 from rota.client.worker_pool import WorkerPool
 from rota.group import assignment, join, maintenance, rebalance, shard, state, succession, sync
-from rota.membership import pace, requests
+from rota.membership import backoff, requests
 from rota.membership.standing import Standing
 from rota.protocol.errors import ErrorCode
 from rota.types import leader, permits
@@ -222,7 +222,7 @@ def a_rebalance_is_not_joined(patch: Patch) -> None:
 
 @plant("the check", "busy", 2, 4)
 def failures_are_repeated_at_once(patch: Patch) -> None:
-    patch(pace.Pace, "pause", lambda self, now_ms, *_arguments: self.at_once(now_ms))
+    patch(backoff.Pace, "pause", lambda self, now_ms, *_arguments: self.at_once(now_ms))
 
 
 # --- strategies of the user's own -----------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from rota.replica.placement import preferred_owners, shards_of
+from rota.replica.leases import preferred_owners, shards_of
 
 SHARDS = 64
 REPLICAS = tuple(f"replica-{number}" for number in range(7))

@@ -10,7 +10,7 @@ from rota.group import offsets, rebalance, shard, succession, sync
 from rota.group.state import STABLE
 from rota.protocol.errors import ErrorCode
 from rota.replica.known_owners import KnownOwners
-from rota.replica.prerequisites import Prerequisite, prerequisites
+from rota.replica.owned_shard import Prerequisite, prerequisites
 from rota.runtime import coordinator
 from rota.storage import prune_plan
 from rota.testing import journal_readers, memory, replica

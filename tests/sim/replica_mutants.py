@@ -10,12 +10,10 @@ from msgspec import structs
 from rota.group import assignment, records, shard
 from rota.protocol.errors import ErrorCode
 from rota.replica import assigning, forwarding, leases, owned_shard
-from rota.replica.group_commit import GroupCommit, Landed
-from rota.replica.leases import Leases
-from rota.replica.owned_shard import Now, OwnedShard, Ready
+from rota.replica.leases import DropClosed, Leases, Serve
+from rota.replica.owned_shard import GroupCommit, Landed, Now, OwnedShard, Ready
 from rota.replica.ports import Answer, StoreUnavailable
 from rota.replica.shared_liveness import SharedLiveness
-from rota.replica.steps import DropClosed, Serve
 from rota.testing import memory
 from rota.types import worker_server
 from tests.sim.registry import Patch, mutant

@@ -18,7 +18,7 @@ from rota.membership import (
     Rejected,
     State,
 )
-from rota.membership.states import REFUSALS
+from rota.membership.events import REFUSALS
 from rota.protocol.defaults import REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import fencing_token

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rota.membership import Event, JoinedAsLeader, Membership, MembershipRequest, MembershipSettings, RebalanceStarted
-from rota.membership.states import FINAL
+from rota.membership.events import FINAL
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     CommitOffsets,

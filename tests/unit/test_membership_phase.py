@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rota.membership import Assigned, Lost, State
-from rota.membership.join_phase import JoinPhase
-from rota.membership.pace import Pace
+from rota.membership.backoff import Pace
+from rota.membership.deadline import JoinPhase
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import Heartbeat, HeartbeatReply, JoinReply, LeaveReply, Protocol, SyncGroup

@@ -8,9 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from rota.membership import MembershipSettings, State
-from rota.membership.backoff import Backoff
+from rota.membership.backoff import Backoff, Pace
 from rota.membership.deadline import LocalDeadline
-from rota.membership.pace import Pace
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_WAIT_MS
 from rota.protocol.messages import (

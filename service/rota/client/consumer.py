@@ -30,7 +30,7 @@ from rota.client.topics_watch import TopicsWatch
 from rota.membership import MembershipSettings
 from rota.membership import events as core
 from rota.membership.backoff import Backoff
-from rota.membership.watchdog import ProcessingWatchdog
+from rota.membership.deadline import ProcessingWatchdog
 from rota.protocol.defaults import BACKOFF_CAP_MS, BACKOFF_FIRST_MS, WARN_AFTER_MS
 from rota.protocol.messages import DescribeGroup, DescribeReply, OffsetToCommit, TopicPartitions
 

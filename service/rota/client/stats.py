@@ -21,7 +21,7 @@ from rota.client.metrics import MOST_GROUPS, Labels, Metric
 from rota.client.rebalance_causes import RebalanceCauses
 from rota.client.transports.port import Answer
 from rota.membership import events as core
-from rota.membership.states import LATER
+from rota.membership.events import LATER
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, Request
 

@@ -20,6 +20,11 @@ from rota.types import Generation, JoinedWith, ServerSide, describe_topics, serv
 
 # --- units that fell their holders ----------------------------------------------------------------
 
+# A holder falls if its session expires, its connection is lost, or it leaves because its work on a unit failed. A unit
+# is suspected while its last holders have all fallen: one that survives it, because it leaves in order or hands the
+# unit over, acquits it. Falls are judged together at the next generation, since a single one may be the first of an
+# outage. Assignments leave units in quarantine out (ADR 81).
+
 
 _SHOWN = 5
 """Units that one sentence names."""

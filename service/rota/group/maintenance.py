@@ -28,6 +28,11 @@ from rota.types import has_units
 
 # --- freezes --------------------------------------------------------------------------------------
 
+# For a while no rebalance starts that could as well start later; failures and leaves are no such (ADR 64). A freeze
+# holds back newcomers, changes of topics, and candidates that outrank the leader, while the group is Stable. A join
+# phase that something else has started takes all of them along. What was held back is soft state: a new owner does not
+# know of it, so it has the members agree anew when the freeze ends.
+
 
 _HELD_BACK = Trigger(Cause.TOPICS_CHANGED, f"{TOPICS_CHANGED}, perhaps: the shard has another owner since the freeze")
 
@@ -92,6 +97,8 @@ def _thaw(result: Result, group: Group, limits: Limits) -> None:
 
 
 # --- members that may leave -----------------------------------------------------------------------
+
+# At most so many members leave at once, and none while the group rebalances (ADR 64).
 
 
 def drain_member(result: Result, group: Group, request: DrainMember, call: int) -> None:

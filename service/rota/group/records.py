@@ -459,6 +459,8 @@ def trigger_of(gone: MemberGone) -> Trigger:
 
 # --- classes of gaps between two heartbeats -------------------------------------------------------
 
+# Four to each doubling, so that sums of histograms stay histograms.
+
 
 CLASSES = 96
 """The last one begins at about nine hours."""

@@ -659,6 +659,9 @@ class Result:
 
 # --- folding records ------------------------------------------------------------------------------
 
+# The only code that changes the facts of a group. Live decisions and a rebuild from the journal go through the same
+# functions, so they cannot drift apart.
+
 
 def apply(group: Group, record: Record, at_ms: int) -> None:
     """Change `group` as `record` says. Records of a shard or a topic are not a group's business."""

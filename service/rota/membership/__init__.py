@@ -11,12 +11,12 @@ from rota.membership.events import (
     Reachable,
     RebalanceStarted,
     Rejected,
+    State,
     Unreachable,
 )
 from rota.membership.machine import Membership
 from rota.membership.requests import MembershipRequest, Planned
 from rota.membership.settings import MembershipSettings
-from rota.membership.states import State
 
 __all__ = [
     "Assigned",

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rota.membership.events import Assigned, Event, JoinedAsLeader
+from rota.membership.events import STRAY_FOR_JOIN, UNKNOWN, Assigned, Event, JoinedAsLeader, State
 from rota.membership.requests import MembershipRequest
 from rota.membership.standing import Standing
-from rota.membership.states import STRAY_FOR_JOIN, UNKNOWN, State
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     CommitOffsets,

@@ -15,6 +15,7 @@ from __future__ import annotations
 from copy import copy
 
 from rota.membership.settings import MembershipSettings
+from rota.protocol.messages import NO_GENERATION
 
 
 class LocalDeadline:
@@ -67,3 +68,79 @@ class LocalDeadline:
 
     def holds(self, now_ms: int) -> bool:
         return self.valid_until_ms is not None and now_ms < self.valid_until_ms
+
+
+# --- a join phase ---------------------------------------------------------------------------------
+
+
+class JoinPhase:
+    """Of one member, from one generation to the next."""
+
+    def __init__(self, *, is_static: bool) -> None:
+        self._is_static = is_static
+        self.since_ms: int | None = None
+        """When the join was sent by which the phase may have completed: the session may count from then."""
+        self.seen_generation_id = NO_GENERATION
+        """The last generation that this member was in, to judge the next."""
+        self.notified = False
+        """Whether the coordinator has said that a rebalance is under way."""
+
+    def forget_member(self) -> None:
+        """A join from now on is that of a new member."""
+        self.seen_generation_id = NO_GENERATION
+
+    def pending(self, sent_at_ms: int) -> None:
+        """A join sent then was answered before the phase was over: it cannot have completed before."""
+        self.since_ms = sent_at_ms
+
+    def unanswered(self, sent_at_ms: int) -> None:
+        """A join without an answer may have completed."""
+        self.since_ms = min(sent_at_ms, sent_at_ms if self.since_ms is None else self.since_ms)
+
+    def completed(self, generation_id: int) -> None:
+        self.since_ms = None
+        self.notified = False
+        self.seen_generation_id = generation_id
+
+    def renewed(self, generation_id: int) -> bool:
+        """Whether this generation is known to come from a join phase that we were part of.
+
+        A rejoin in a Stable group is answered at once and renews nothing. A higher generation is no
+        proof by itself: a resync counts up, too, and a static member that was away is not left out.
+        One that replaces its former self is answered at once, with what that one's session was.
+        """
+        if self._is_static:
+            return False
+        if self.seen_generation_id == NO_GENERATION:
+            return True
+        return self.notified and generation_id > self.seen_generation_id
+
+
+# --- progress apart from liveness (Kafka's max.poll) ----------------------------------------------
+
+
+class ProcessingWatchdog:
+    """Notes progress and says when a share that is held without any is to be given up. Times are milliseconds."""
+
+    def __init__(self, interval_ms: int | None) -> None:
+        """Without an interval no share is ever given up."""
+        self._interval_ms = interval_ms
+        self._progressed_at_ms: int | None = None
+
+    def progressed(self, now_ms: int) -> None:
+        """Something was got done, or work has just been taken up."""
+        self._progressed_at_ms = now_ms
+
+    def rest(self) -> None:
+        """Nothing is held, so that nothing is to be done."""
+        self._progressed_at_ms = None
+
+    @property
+    def due_at_ms(self) -> int | None:
+        """When patience is over unless there is progress before; None while nothing is watched."""
+        if self._interval_ms is None or self._progressed_at_ms is None:
+            return None
+        return self._progressed_at_ms + self._interval_ms
+
+    def is_over(self, now_ms: int) -> bool:
+        return self.due_at_ms is not None and now_ms >= self.due_at_ms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rota.membership.states import LATER, REFUSALS
+from rota.membership.events import LATER, REFUSALS
 from rota.protocol.defaults import (
     BACKOFF_CAP_MS,
     BACKOFF_FIRST_MS,

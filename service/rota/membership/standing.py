@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from rota.membership.deadline import LocalDeadline
-from rota.membership.events import AssignmentFailed, Event, Failed, Left, Lost, RebalanceStarted
-from rota.membership.join_phase import JoinPhase
-from rota.membership.pace import Pace
+from rota.membership.backoff import Pace
+from rota.membership.deadline import JoinPhase, LocalDeadline
+from rota.membership.events import (
+    FINAL,
+    IN_GENERATION,
+    JOINS,
+    UNKNOWN,
+    AssignmentFailed,
+    Event,
+    Failed,
+    Left,
+    Lost,
+    RebalanceStarted,
+    State,
+)
 from rota.membership.requests import MembershipRequest
 from rota.membership.settings import MembershipSettings
-from rota.membership.states import FINAL, IN_GENERATION, JOINS, UNKNOWN, State
 from rota.protocol.defaults import REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import fencing_token, takeover_of
@@ -27,7 +37,7 @@ from rota.protocol.messages import (
 class Standing:
     """What a member knows of itself. Its methods are the ways out of a generation; they return events for the shell.
 
-    Only this package sees it: `Membership` decides what the shell asks for, `planning.py` reads it to say what to send,
+    Only this package sees it: `Membership` decides what the shell asks for, `Plan` reads it to say what to send,
     and `answers.py` moves it by what came back.
     """
 

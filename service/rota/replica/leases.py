@@ -1,6 +1,6 @@
 """Which shards a replica has: registering, claiming, loading, renewing, handing over, giving up.
 
-Every replica registers in the store and computes from the same list which replica should own what (`placement.py`). A
+Every replica registers in the store and computes from the same list which replica should own what (`leases.py`). A
 replica takes what should be its own and is free, and hands over what should be another's. Only the store's clock judges
 a lease; this side counts on its own monotonic clock from before it asked, so it stops answering first.
 
@@ -12,20 +12,224 @@ or has `StoreUnavailable` thrown into it. Production awaits each answer, the sim
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, TypeAlias
 
+from rota.group.rows import ShardImage
+from rota.group.shard import Lost
 from rota.protocol.errors import ErrorCode
-from rota.replica import steps
 from rota.replica.forwarding import DRAINING
+from rota.replica.going_back import LostFact, Setback
 from rota.replica.known_owners import KnownOwners
-from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard
-from rota.replica.placement import shards_of
-from rota.replica.ports import RELEASED, Replica, ShardClaim, ShardOwner, StoreLost, StoreUnavailable
-from rota.replica.prerequisites import NOT_OWNED
-from rota.replica.steps import Do, Loaded, Steps
+from rota.replica.owned_shard import NOT_AVAILABLE, NOT_OWNED, Now, OwnedShard
+from rota.replica.ports import RELEASED, Floor, Replica, ShardClaim, ShardOwner, StoreLost, StoreUnavailable
+
+# --- placement, by rendezvous hashing -------------------------------------------------------------
+
+# Every replica computes the same answer from the same list. When one starts or stops, its own share moves, and a few
+# more: shards that were with their second choice, or now have to be.
+
+
+def preferred_owners(replica_ids: Iterable[str], shard_count: int) -> tuple[str, ...]:
+    """By shard, the replica with the highest weight for it of those that have not enough shards yet."""
+    return _owners(tuple(sorted(set(replica_ids))), shard_count)
+
+
+def shards_of(replica_id: str, replica_ids: Iterable[str], shard_count: int) -> list[int]:
+    """The shards that `replica_id` should own while `replica_ids` are alive."""
+    owners = preferred_owners({*replica_ids, replica_id}, shard_count)
+    return [shard_id for shard_id, owner in enumerate(owners) if owner == replica_id]
+
+
+@lru_cache(maxsize=1)
+def _owners(replica_ids: tuple[str, ...], shard_count: int) -> tuple[str, ...]:
+    """Asked again a few times a lease, mostly about the same replicas."""
+    share = -(-shard_count // len(replica_ids))
+    held: Counter[str] = Counter()
+    owners: list[str] = []
+    for shard_id in range(shard_count):
+        free = (replica_id for replica_id in replica_ids if held[replica_id] < share)
+        owners.append(max(free, key=lambda replica_id: _weight(shard_id, replica_id)))
+        held[owners[-1]] += 1
+    return tuple(owners)
+
+
+def _weight(shard_id: int, replica_id: str) -> bytes:
+    return blake2b(f"{shard_id}/{replica_id}".encode(), digest_size=8).digest()
+
+
+# --- what a round has its shell do ----------------------------------------------------------------
+
+
+Loaded: TypeAlias = tuple[ShardClaim, ShardImage]
+"""A claim, and the shard's rows after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOwners:
+    """Read the owners of all shards from the store, then call `KnownOwners.update`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Register this replica for as long as a lease; answered with all that are registered."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskOwners:
+    """Ask these former owners whether they hold the shard in that epoch, with a lease that is not over; answered with
+    the shards that they say they do. Best effort: an owner that does not answer within a moment holds none.
+    """
+
+    owners: Sequence[ShardOwner]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCopied:
+    """The owners of these shards renew their leases in another store, of which this one is a copy: report it."""
+
+    owners: Sequence[ShardOwner]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Claim these shards; answered with the claims that were made. A lease counts from BEFORE this is sent."""
+
+    shard_ids: Sequence[int]
+    known_epochs: Mapping[int, int]
+    """See `ShardStore.claim`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Read the rows of these shards, AFTER they were claimed; answered with an image for each, in order.
+
+    None for a shard of which the rows mean nothing to this release: report it.
+    """
+
+    claims: Sequence[ShardClaim]
+    lease_until_ms: int
+    """After this it is of no use, and the other leases wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Make an `OwnedShard` of each, and `install` it. Where that raises, report it, and serve the others."""
+
+    loaded: Sequence[Loaded]
+    lease_until_ms: int
+    lost: Mapping[int, Lost]
+    """For `OwnedShard.load`, by shard id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Prolong these leases; answered with a `Renewal` of each that is still ours."""
+
+    claims: Sequence[ShardClaim]
+
+
+@dataclass(frozen=True, slots=True)
+class WentBack:
+    """The store went back to an earlier state: report it. All shards are given up after this."""
+
+    setbacks: Sequence[Setback]
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseFloors:
+    """Write these floors, by shard id. BEFORE the shards are claimed again."""
+
+    floors: Mapping[int, Floor]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportLost:
+    """Report what this replica remembers and the store has lost."""
+
+    facts: Sequence[LostFact]
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseGenerations:
+    """Call `OwnedShard.raise_generations`: another replica has raised the floor of this shard."""
+
+    owned: OwnedShard
+    floor: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Drop a shard because its memory cannot be trusted, or may not be used; it is claimed and loaded again."""
+
+    owned: OwnedShard
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Have these shards decide nothing more, and what they have decided become durable, for as long as that is worth
+    waiting for. BEFORE they are dropped.
+    """
+
+    shards: Sequence[OwnedShard]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropClosed:
+    """Drop a shard that was closed; see `OwnedShard.drop`."""
+
+    owned: OwnedShard
+    reason: str
+    code: ErrorCode
+    undecided: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """End these leases now. AFTER the shards were dropped: another replica may claim them at once."""
+
+    claims: Sequence[ShardClaim]
+    deregisters: bool = False
+    """End the registration, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyPeers:
+    """Have the other replicas begin a round: shards have become free, or this replica has started."""
+
+
+Do: TypeAlias = (
+    ReadOwners
+    | Register
+    | AskOwners
+    | StoreCopied
+    | Claim
+    | Load
+    | Serve
+    | Renew
+    | WentBack
+    | RaiseFloors
+    | ReportLost
+    | RaiseGenerations
+    | GiveUp
+    | Close
+    | DropClosed
+    | Release
+    | NotifyPeers
+)
+Steps: TypeAlias = Generator[Do, tuple[Any, Now], None]
+"""Each step is sent its answer, None where it has none, and the time then."""
+
+
+# --- rounds ---------------------------------------------------------------------------------------
+
 
 LOADING_AT_ONCE = 16
 HANDING_OVER_AT_ONCE = 8
@@ -120,14 +324,14 @@ class Leases:
         except StoreLost as error:
             # Another process may serve these shards by now.
             for owned in list(self.owned.values()):
-                yield steps.GiveUp(owned, str(error))
+                yield GiveUp(owned, str(error))
             raise
 
     def _round(self, now: Now) -> Steps:
         self._is_in_haste = False
         self._unreadable.clear()
         now = yield from self._give_up_overdue(now)
-        _, now = yield steps.ReadOwners()
+        _, now = yield ReadOwners()
         now = yield from self._look_back(now)
         now = yield from self._acquire(now)
         if not self.is_leaving:
@@ -153,15 +357,15 @@ class Leases:
         shards = list(self.owned.values())
         yield from self._close_and_drop(shards, "the replica stops", DRAINING, NOT_AVAILABLE)
         with suppress(StoreUnavailable):
-            yield steps.Release([owned.claim for owned in shards], deregisters=True)
-        yield steps.NotifyPeers()
+            yield Release([owned.claim for owned in shards], deregisters=True)
+        yield NotifyPeers()
 
     def _give_up_overdue(self, now: Now) -> Generator[Do, tuple[Any, Now], Now]:
         """A replica that the store does not answer drops shards whose leases are over: for as long as it had them in
         memory, it would refuse the calls of all clients that were directed to it.
         """
         for owned in [owned for owned in self.owned.values() if not owned.may_answer(now)]:
-            _, now = yield steps.GiveUp(owned, "the lease is over")
+            _, now = yield GiveUp(owned, "the lease is over")
         return now
 
     def _look_back(self, now: Now) -> Generator[Do, tuple[Any, Now], Now]:
@@ -171,23 +375,23 @@ class Leases:
         """
         memory = self.known.memory
         if memory.setbacks:
-            _, now = yield steps.WentBack(tuple(memory.setbacks))
+            _, now = yield WentBack(tuple(memory.setbacks))
             for owned in list(self.owned.values()):
-                _, now = yield steps.GiveUp(owned, WENT_BACK)
+                _, now = yield GiveUp(owned, WENT_BACK)
             memory.take_setbacks(now.monotonic_ms)
         if memory.floors:
             floors = dict(memory.floors)
-            _, now = yield steps.RaiseFloors(floors)
+            _, now = yield RaiseFloors(floors)
             memory.note_floors(floors)
             memory.floors.clear()
             # An owner reads its floor with its next renewal.
-            _, now = yield steps.NotifyPeers()
+            _, now = yield NotifyPeers()
         if memory.to_compare:
             claims = [ShardClaim(shard_id, 0, 0) for shard_id in sorted(memory.to_compare)]
             with suppress(StoreUnavailable):
-                images, now = yield steps.Load(claims, now.monotonic_ms + self.lease_ms)
+                images, now = yield Load(claims, now.monotonic_ms + self.lease_ms)
                 read = [image for image in images if image is not None]
-                _, now = yield steps.ReportLost(memory.compare_rows(read))
+                _, now = yield ReportLost(memory.compare_rows(read))
         return now
 
     def _survey(self) -> Generator[Do, tuple[Any, Now], Now]:
@@ -197,7 +401,7 @@ class Leases:
         before the leases and ends before them, so that a replica that reads a dead one's leases as over knows already
         which one takes over.
         """
-        replicas, now = yield steps.Register()
+        replicas, now = yield Register()
         if self.steal:
             # Whatever else is registered is gone: this process alone can have the store open.
             replicas = [self.replica]
@@ -207,7 +411,7 @@ class Leases:
         is_new, self.is_placed = not self.is_placed, True
         if is_new:
             # The replicas that hold shards assigned to us would otherwise read of us only in their next round.
-            _, now = yield steps.NotifyPeers()
+            _, now = yield NotifyPeers()
         return now
 
     def _acquire(self, now: Now) -> Generator[Do, tuple[Any, Now], Now]:
@@ -244,14 +448,14 @@ class Leases:
         asked = [row for row in map(self.known.owners.get, free) if row is not None and self._may_be_held(row)]
         held: Collection[int] = ()
         if asked:
-            held, now = yield steps.AskOwners(asked)
+            held, now = yield AskOwners(asked)
         since_ms = {shard_id: self._held_since_ms.get(shard_id, now.monotonic_ms) for shard_id in held}
         copied = [
             row for row in asked if now.monotonic_ms >= since_ms.get(row.shard_id, now.monotonic_ms) + self.lease_ms
         ]
         self._held_since_ms = since_ms
         if copied:
-            _, now = yield steps.StoreCopied(copied)
+            _, now = yield StoreCopied(copied)
             since_ms |= {row.shard_id: now.monotonic_ms for row in copied}
         return [shard_id for shard_id in free if shard_id not in held], now
 
@@ -270,13 +474,13 @@ class Leases:
         lease_until_ms = now.monotonic_ms + self.lease_ms
         memory = self.known.memory
         asked = memory.ask()
-        claims, now = yield steps.Claim(shard_ids, memory.known_epochs())
+        claims, now = yield Claim(shard_ids, memory.known_epochs())
         memory.compare_claims(claims, asked)
         if not claims or memory.setbacks:
             return now
         unsure = {claim.shard_id for claim in claims if memory.is_unsure(claim, now.monotonic_ms)}
         try:
-            images, now = yield steps.Load(claims, FOREVER_MS if self.steal else lease_until_ms)
+            images, now = yield Load(claims, FOREVER_MS if self.steal else lease_until_ms)
         except StoreUnavailable:
             self._has_failed_to_load = True
             return now
@@ -291,13 +495,13 @@ class Leases:
         if unsure:
             served = yield from self._raise_far(served, unsure)
         lost = {shard_id: memory.lost[shard_id] for shard_id in shard_ids if shard_id in memory.lost}
-        _, now = yield steps.Serve(served, lease_until_ms, lost)
+        _, now = yield Serve(served, lease_until_ms, lost)
         return now
 
     def _give_back(self, claims: Sequence[ShardClaim]) -> Generator[Do, tuple[Any, Now], Now]:
         """Release shards that were claimed and are not served."""
-        yield steps.Release(claims)
-        _, now = yield steps.NotifyPeers()
+        yield Release(claims)
+        _, now = yield NotifyPeers()
         return now
 
     def _raise_far(
@@ -306,7 +510,7 @@ class Leases:
         """Raise the floors of these shards above whatever may have been granted; returns the claims with them."""
         memory = self.known.memory
         floors = {claim.shard_id: memory.far_floor(claim, image) for claim, image in loaded if claim.shard_id in unsure}
-        yield steps.RaiseFloors(floors)
+        yield RaiseFloors(floors)
         memory.note_floors(floors)
         return [
             (replace(claim, generation_floor=floors[claim.shard_id].generation_id), image)
@@ -322,20 +526,20 @@ class Leases:
             rows = self.known.owners
             taken = [each for shard_id, each in sent.items() if shard_id in rows and rows[shard_id].epoch > each.epoch]
             for owned in taken:
-                _, now = yield steps.GiveUp(owned, NOT_OWNED)
+                _, now = yield GiveUp(owned, NOT_OWNED)
             return now
         if not sent:
             return now
         self._renewed_ms = sent_ms
         asked = self.known.memory.ask()
-        renewals, now = yield steps.Renew([owned.claim for owned in sent.values()])
+        renewals, now = yield Renew([owned.claim for owned in sent.values()])
         self.known.memory.compare_renewals(renewals, asked)
         kept = {renewal.shard_id for renewal in renewals}
         for owned, reason in self._renewed(sent, kept, sent_ms, now):
-            _, now = yield steps.GiveUp(owned, reason)
+            _, now = yield GiveUp(owned, reason)
         for renewal in renewals:
             if renewal.generation_floor > sent[renewal.shard_id].shard.generation_floor:
-                _, now = yield steps.RaiseGenerations(sent[renewal.shard_id], renewal.generation_floor)
+                _, now = yield RaiseGenerations(sent[renewal.shard_id], renewal.generation_floor)
         return now
 
     def _renewed(
@@ -361,8 +565,8 @@ class Leases:
         if not moving or self.is_leaving:
             return
         yield from self._close_and_drop(moving, MOVES, MOVES, ErrorCode.NOT_COORDINATOR)
-        yield steps.Release([owned.claim for owned in moving])
-        yield steps.NotifyPeers()
+        yield Release([owned.claim for owned in moving])
+        yield NotifyPeers()
         self._is_in_haste = True
 
     def _close_and_drop(self, shards: Sequence[OwnedShard], journaled: str, reason: str, code: ErrorCode) -> Steps:
@@ -370,11 +574,11 @@ class Leases:
 
         `journaled` is the reason in the journal, `reason` that in the answers to waiting calls.
         """
-        yield steps.Close(shards, journaled)
+        yield Close(shards, journaled)
         for owned in shards:
             # All decisions are durable by now, unless the store hangs; parked calls have decided nothing.
             undecided = owned.is_durable
-            yield steps.DropClosed(owned, reason, code if undecided else NOT_AVAILABLE, undecided)
+            yield DropClosed(owned, reason, code if undecided else NOT_AVAILABLE, undecided)
             self.known.memory.note_released(owned.shard_id)
 
 

@@ -24,18 +24,13 @@ before the claim was sent, so that this side stops answering before the store le
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from rota.group.assignment import AssignmentJob
-from rota.group.records import (
-    Entry,
-    MemberEnd,
-    ShardAcquired,
-    ShardReleased,
-    settles,
-)
+from rota.group.records import Entry, MemberEnd, ShardAcquired, ShardReleased, settles
 from rota.group.rows import RowChanges, ShardImage, SideCommit
 from rota.group.sessions import MemberName
 from rota.group.shard import Lost, Shard
@@ -44,6 +39,9 @@ from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_WAIT_MS, Limits
 from rota.protocol.messages import (
+    DeleteGroup,
+    DeleteOffsets,
+    FetchOffsets,
     GetLeader,
     Heartbeat,
     HeartbeatMany,
@@ -498,3 +496,167 @@ def wait_ms(request: Request, shard: Shard) -> int:
             return min(parks_for_ms(request), third)
         case _:
             return MAX_WAIT_MS
+
+
+# --- group commit ---------------------------------------------------------------------------------
+
+# What all shards decided while one transaction was under way goes out together in the next. One transaction at a time.
+# It may be refused for a shard, because another replica owns that by now or the store went back to an earlier state, or
+# its outcome may stay unknown: then none of its shards may answer any more. Only a new claim, with a new epoch, finds
+# out what landed.
+
+
+Waiter = TypeVar("Waiter")
+
+
+@dataclass(slots=True)
+class Append:
+    """Write these batches in one transaction, then call `landed` or `outcome_unknown`."""
+
+    batches: Mapping[OwnedShard, Batch]
+
+
+@dataclass(slots=True)
+class ReadSideCommits:
+    """Read what users' own transactions have committed for these shards, take it in, then call `side_commits_read`.
+
+    BETWEEN two appends: `Shard.take_in` counts on none being under way.
+    """
+
+    shards: Collection[OwnedShard]
+
+
+@dataclass(slots=True)
+class Landed:
+    """What an append has come to."""
+
+    committed: Mapping[OwnedShard, Ready]
+    """To be carried out: the batches are durable."""
+    lost: Mapping[OwnedShard, str]
+    """Shards to be given up, and why."""
+
+
+Round: TypeAlias = Append | ReadSideCommits
+
+
+class GroupCommit(Generic[Waiter]):
+    """Which shards are waiting for the store, and what goes there next."""
+
+    def __init__(self) -> None:
+        self._wanting: dict[OwnedShard, None] = {}
+        self._asking: list[tuple[OwnedShard, Waiter]] = []
+        self._to_read: list[tuple[OwnedShard, Waiter]] = []
+        """Requests from before the append in flight."""
+        self._sent: Mapping[OwnedShard, Batch] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits, and nothing is under way."""
+        return not (self._wanting or self._asking or self._to_read) and self._sent is None
+
+    def want(self, owned: OwnedShard) -> bool:
+        """The shard has something to write; False if it was waiting for the store already."""
+        if owned in self._wanting:
+            return False
+        self._wanting[owned] = None
+        return True
+
+    def ask(self, owned: OwnedShard, waiter: Waiter) -> None:
+        """Have the shard's side commits read, after what it has decided is durable; `waiter` is returned then."""
+        self._asking.append((owned, waiter))
+
+    def next(self) -> Round | None:
+        """What to do now; None while something is under way, or nothing waits."""
+        if self._sent is not None:
+            return None
+        if self._to_read:
+            return ReadSideCommits({owned: None for owned, _ in self._to_read if not owned.is_dropped})
+        wanting, self._wanting = self._wanting, {}
+        self._to_read, self._asking = self._asking, []
+        batches = {owned: owned.take_batch() for owned in wanting if owned.has_entries and not owned.is_dropped}
+        if batches:
+            self._sent = batches
+            return Append(batches)
+        return self.next() if self._to_read else None
+
+    def landed(self, refused: Collection[int], now: Now) -> Landed:
+        """The append is durable, but for these shards."""
+        sent, self._sent = self._sent or {}, None
+        committed: dict[OwnedShard, Ready] = {}
+        lost: dict[OwnedShard, str] = {}
+        for owned, batch in sent.items():
+            if batch.shard_id in refused:
+                owned.was_refused = True
+                lost[owned] = "the shard belongs to another replica now, or the store went back"
+            else:
+                committed[owned] = owned.committed(batch.last_seq, now)
+        return Landed(committed, lost)
+
+    def outcome_unknown(self, why: str) -> Landed:
+        """The append may have landed, may yet land, or never will."""
+        sent, self._sent = self._sent or {}, None
+        return Landed({}, dict.fromkeys(sent, f"a write has an unknown outcome: {why}"))
+
+    def side_commits_read(self) -> list[Waiter]:
+        """They are taken in, or the store does not answer. Returns the waiters."""
+        read, self._to_read = self._to_read, []
+        return [waiter for _, waiter in read]
+
+    def end(self) -> list[Waiter]:
+        """Nothing more will be read. Returns the waiters."""
+        waiters = [waiter for _, waiter in [*self._to_read, *self._asking]]
+        self._to_read, self._asking = [], []
+        return waiters
+
+
+# --- what the store has to answer before a shard decides ------------------------------------------
+
+# More than a lease, for some requests and for a sweep.
+#
+# The owner is confirmed. A lease is as good as the clocks that judge it. If the store's clock was set, another replica
+# may have taken a shard while this one, by its own clock, still owns it. It writes nothing then, as each append carries
+# the shard's epoch. A fence check writes nothing, and users act on it: so the store is asked for the epoch before the
+# answer is decided. That is a read for all checks that wait at the same time. Heartbeats rely on the lease: they are
+# many, and a holder that gets one answer too many is rejected by the fence.
+#
+# Side commits are known. Users' own transactions commit offsets past the shard's memory (ADR 15). The owner takes them
+# in now and then, and before it would show or delete progress: it would otherwise show progress that is out of date, or
+# delete progress without its line in the journal.
+
+
+NOT_OWNED = "the lease went to another replica"
+TAKE_IN_INTERVAL_MS = 2_000
+"""How often the owner takes side commits in while no request needs them."""
+SWEEP_INTERVAL_MS = 60_000
+"""How often a shard expires offsets and empty groups."""
+
+
+class Prerequisite(Enum):
+    """An answer of the store that arrives after the request, and before its decision. The value: without it."""
+
+    SIDE_COMMITS = "the store does not answer"
+    """The shard has taken in all side commits until now."""
+    OWNER = "the store does not confirm the owner"
+    """The shard is owned here. Where it is not, it is given up as `NOT_OWNED`."""
+
+
+def prerequisites(request: Request, *, has_side_door: bool, is_shared: bool) -> Sequence[Prerequisite]:
+    """What has to be known before the shard decides this request, one after the other.
+
+    `has_side_door`: users' transactions can commit past the shards. `is_shared`: other replicas can own shards.
+    """
+    if has_side_door and isinstance(request, FetchOffsets | DeleteOffsets | DeleteGroup):
+        return (Prerequisite.SIDE_COMMITS,)
+    if is_shared and isinstance(request, VerifyFence):
+        return (Prerequisite.OWNER,)
+    return ()
+
+
+def refused_without(prerequisite: Prerequisite, request: Request) -> Answer:
+    """The answer where the store did not say so: ask again."""
+    return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, prerequisite.value))
+
+
+def claim_to_confirm(owned: OwnedShard) -> ShardClaim:
+    """The claim as the store should know it: a store that has gone back confirms none that is ahead of it."""
+    return replace(owned.claim, last_seq=owned.durable_seq)

@@ -40,9 +40,8 @@ from rota.protocol.messages import (
 from rota.replica.forwarding import Forwarding, Submitted, shard_of_request
 from rota.replica.leases import Leases
 from rota.replica.listing import not_all, page_of_shards
-from rota.replica.owned_shard import OwnedShard
+from rota.replica.owned_shard import OwnedShard, Prerequisite, prerequisites, refused_without
 from rota.replica.ports import Answer, Cancel, JournalEvent, Liveness, Replica, ShardOwner, ShardStore
-from rota.replica.prerequisites import Prerequisite, prerequisites, refused_without
 from rota.runtime.assigning import ServerAssigner
 from rota.runtime.clock import Clock, SystemClock
 from rota.runtime.following import Follower, watch_group

@@ -31,11 +31,20 @@ from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import GetLeader, Heartbeat, HeartbeatMany, Request, VerifyFence
 from rota.replica.assigning import Assigning
-from rota.replica.group_commit import Append, GroupCommit
 from rota.replica.leases import Leases
-from rota.replica.owned_shard import APPEND_LATEST_MS, NOT_AVAILABLE, Batch, Now, OwnedShard, Ready
+from rota.replica.owned_shard import (
+    APPEND_LATEST_MS,
+    NOT_AVAILABLE,
+    SWEEP_INTERVAL_MS,
+    TAKE_IN_INTERVAL_MS,
+    Append,
+    Batch,
+    GroupCommit,
+    Now,
+    OwnedShard,
+    Ready,
+)
 from rota.replica.ports import Answer, JournalEvent, ShardBatch, ShardClaim, ShardStore, StoreUnavailable
-from rota.replica.prerequisites import SWEEP_INTERVAL_MS, TAKE_IN_INTERVAL_MS
 from rota.runtime.clock import BATCH, LONGEST_SLEEP_S, Clock, TimerQueue
 from rota.runtime.sessions import SharedSessions
 from rota.runtime.telemetry import Telemetry, traced_step

@@ -12,13 +12,11 @@ from typing import Any
 from rota.group.rows import ShardImage
 from rota.group.shard import Lost
 from rota.protocol.limits import Limits
-from rota.replica import steps as step
+from rota.replica import leases as step
 from rota.replica.going_back import LostFact, Setback
-from rota.replica.leases import RETRY_MS
-from rota.replica.owned_shard import OwnedShard
+from rota.replica.leases import RETRY_MS, Do, Steps
+from rota.replica.owned_shard import NOT_OWNED, OwnedShard, claim_to_confirm
 from rota.replica.ports import Floor, Replica, ShardClaim, ShardOwner, StoreUnavailable
-from rota.replica.prerequisites import NOT_OWNED, claim_to_confirm
-from rota.replica.steps import Do, Steps
 from rota.runtime.forwarding import Directory, Peers
 from rota.runtime.loop import ShardLoop
 

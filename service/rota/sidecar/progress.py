@@ -7,7 +7,7 @@ import contextlib
 import logging
 
 from rota.client.seconds import to_ms
-from rota.membership.watchdog import ProcessingWatchdog
+from rota.membership.deadline import ProcessingWatchdog
 from rota.sidecar.seat import Seat
 
 _LONGEST_LOOK_S = 1.0

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from rota.replica import steps as step
+from rota.replica import leases as step
 from rota.replica.known_owners import KnownOwners
-from rota.replica.leases import RETRY_MS, Leases
+from rota.replica.leases import RETRY_MS, Do, Leases, Steps
 from rota.replica.owned_shard import OwnedShard
 from rota.replica.ports import Replica as Registered
 from rota.replica.ports import SeenMembers, ShardClaim, ShardOwner, StoreUnavailable
-from rota.replica.steps import Do, Steps
 
 if TYPE_CHECKING:
     from rota.group.rows import ShardImage

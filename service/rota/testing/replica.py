@@ -19,17 +19,23 @@ from rota.protocol.causes import MEMBER_ENDS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import GroupRequest, JoinGroup, Request
 from rota.replica.going_back import StoreMemory
-from rota.replica.group_commit import Append, GroupCommit, ReadSideCommits
-from rota.replica.owned_shard import APPEND_LATEST_MS, NOT_AVAILABLE, Now, OwnedShard, Ready
-from rota.replica.ports import Answer
-from rota.replica.prerequisites import (
+from rota.replica.owned_shard import (
+    APPEND_LATEST_MS,
+    NOT_AVAILABLE,
     NOT_OWNED,
     TAKE_IN_INTERVAL_MS,
+    Append,
+    GroupCommit,
+    Now,
+    OwnedShard,
     Prerequisite,
+    ReadSideCommits,
+    Ready,
     claim_to_confirm,
     prerequisites,
     refused_without,
 )
+from rota.replica.ports import Answer
 from rota.testing.coverage import outcome_of_request, outcome_of_step, state_of
 from rota.testing.invariants import check_group
 from rota.testing.keeper import ShardKeeper

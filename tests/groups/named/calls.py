@@ -15,9 +15,8 @@ from rota.client.driver import Driver
 from rota.client.errors import CoordinatorError, CoordinatorUnreachable
 from rota.client.transports import causes, http, http_answers
 from rota.client.transports.owners import Owners
-from rota.membership import answers, machine, planning, requests
-from rota.membership.backoff import Backoff
-from rota.membership.pace import Pace
+from rota.membership import answers, machine, requests
+from rota.membership.backoff import Backoff, Pace
 from rota.membership.reachability import Reachability
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import JoinGroup, LeaveGroup, LeavingMember, SyncGroup
@@ -253,12 +252,12 @@ def pending_answers_are_repeated_at_once(patch: Patch) -> None:
 
 @PLANTS.named("clients D12 C-16", TROUBLE + "test_a_leader_whose_assign_blocks_is_kept_alive_by_a_thread")
 def the_heartbeat_thread_sees_only_members_with_a_share(patch: Patch) -> None:
-    former = planning.Plan.overdue_heartbeat
+    former = machine.Plan.overdue_heartbeat
 
     def overdue_heartbeat(self: Any, now_ms: int) -> Any:
         return None if self._standing.assignment is None else former(self, now_ms)
 
-    patch(planning.Plan, "overdue_heartbeat", overdue_heartbeat)
+    patch(machine.Plan, "overdue_heartbeat", overdue_heartbeat)
 
 
 # --- weaknesses of design --------------------------------------------------------------------------

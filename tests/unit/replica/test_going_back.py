@@ -8,7 +8,7 @@ import pytest
 
 from rota.group.rows import ShardImage
 from rota.protocol.limits import GENERATIONS_RAISED
-from rota.replica import steps
+from rota.replica import leases
 from rota.replica.going_back import Known, LostFact, StoreMemory, is_setback, lost_facts
 from rota.replica.leases import WENT_BACK
 from rota.replica.owned_shard import NOTHING
@@ -53,12 +53,12 @@ def test_a_shard_that_was_never_known_is_no_setback() -> None:
 def test_a_quiet_shard_that_lost_lines_is_found_by_a_renewal() -> None:
     """The owners were read before the store went back, so the renewal is the first to show it."""
     shell = a_replica_with_all()
-    shell.before[steps.Renew] = lambda: taken_back(shell, 2, last_seq=0)
+    shell.before[leases.Renew] = lambda: taken_back(shell, 2, last_seq=0)
 
     assert shell.round() == ["ReadOwners", "Register", "Renew", *REACTION]
     assert shell.leases.owned == {}
     assert shell.leases.next_round_ms(0, shell.now(), has_failed=False) == shell.now().monotonic_ms
-    assert [each.reason for each in shell.did(steps.GiveUp)] == [WENT_BACK] * SHARDS
+    assert [each.reason for each in shell.did(leases.GiveUp)] == [WENT_BACK] * SHARDS
 
 
 def refused(shell: Shell, shard_id: int) -> None:
@@ -75,7 +75,7 @@ def test_a_refusal_that_the_row_does_not_explain_is_a_setback() -> None:
     refused(shell, 2)
 
     assert shell.round() == ["ReadOwners", "WentBack", *["GiveUp"] * (SHARDS - 1), *REACTION[-4:], *SERVED_AGAIN]
-    (setback,) = shell.did(steps.WentBack)[0].setbacks
+    (setback,) = shell.did(leases.WentBack)[0].setbacks
     assert (setback.shard_id, setback.known) == (2, setback.found)
     assert shell.round() == ["ReadOwners", "Register", "Renew"]
 
@@ -83,7 +83,7 @@ def test_a_refusal_that_the_row_does_not_explain_is_a_setback() -> None:
 def test_a_claim_after_a_refusal_shows_the_setback_too() -> None:
     """The refusal came while a round was under way that had read the owners before."""
     shell = a_replica_with_all()
-    shell.before[steps.Register] = lambda: refused(shell, 2)
+    shell.before[leases.Register] = lambda: refused(shell, 2)
 
     assert shell.round()[:5] == ["ReadOwners", "Register", "Claim", "Renew", "WentBack"]
 
@@ -95,7 +95,7 @@ def test_a_refusal_that_a_later_owner_explains_is_none() -> None:
 
     shell.round()
 
-    assert shell.did(steps.WentBack) == []
+    assert shell.did(leases.WentBack) == []
 
 
 def test_a_read_sent_before_the_refusal_shows_nothing() -> None:
@@ -114,8 +114,8 @@ def test_all_shards_are_given_up_and_loaded_again() -> None:
 
     assert shell.round() == ["ReadOwners", *REACTION, "Claim", "Load", "Serve", "Register", "Renew"]
     assert shell.leases.is_complete
-    assert [each.shard_id for each in shell.did(steps.WentBack)[0].setbacks] == [2]
-    compared = shell.did(steps.Load)[0]
+    assert [each.shard_id for each in shell.did(leases.WentBack)[0].setbacks] == [2]
+    compared = shell.did(leases.Load)[0]
     assert list(compared.claims) == [ShardClaim(2, 0, 0)]
     assert compared.lease_until_ms == shell.now().monotonic_ms + LEASE_MS
 
@@ -151,7 +151,7 @@ def test_another_replicas_lost_shard_has_a_far_floor() -> None:
 
     shell.round()
 
-    assert [each.floors for each in shell.did(steps.RaiseFloors)] == [
+    assert [each.floors for each in shell.did(leases.RaiseFloors)] == [
         {0: Floor(0, 9 + EPOCHS_SKIPPED)},
         {0: Floor(GENERATIONS_RAISED, 10)},
     ]
@@ -169,14 +169,14 @@ def test_another_replicas_floor_is_trusted() -> None:
 
     shell.round()
 
-    assert shell.did(steps.RaiseFloors) == []
+    assert shell.did(leases.RaiseFloors) == []
     assert shell.leases.owned[0].shard.generation_floor == 80
 
 
 def test_nothing_is_claimed_before_the_floors_are_in_the_store() -> None:
     shell = a_replica_with_all()
     taken_back(shell, 2, last_seq=0)
-    shell.fails.add(steps.RaiseFloors)
+    shell.fails.add(leases.RaiseFloors)
 
     assert shell.round_that_fails()[-1] == "RaiseFloors"
     assert shell.round_that_fails() == ["ReadOwners", "RaiseFloors"]
@@ -193,7 +193,7 @@ def test_epochs_pass_all_that_were_ever_known() -> None:
 
     shell.round()
 
-    assert shell.did(steps.Claim)[0].known_epochs[2] == before
+    assert shell.did(leases.Claim)[0].known_epochs[2] == before
 
 
 def test_a_new_incarnation_is_a_setback_of_all_shards() -> None:
@@ -205,7 +205,7 @@ def test_a_new_incarnation_is_a_setback_of_all_shards() -> None:
     shell.rows = {row.shard_id: replace(row, incarnation="two") for row in shell.rows.values()}
     shell.round()
 
-    assert [each.shard_id for each in shell.did(steps.WentBack)[0].setbacks] == list(range(SHARDS))
+    assert [each.shard_id for each in shell.did(leases.WentBack)[0].setbacks] == list(range(SHARDS))
     assert shell.round() == ["ReadOwners", "Register", "Renew"]
 
 
@@ -225,7 +225,7 @@ def test_a_claim_after_a_failover_raises_the_floor_far() -> None:
 
     shell.round()
 
-    assert shell.did(steps.RaiseFloors)[0].floors == {n: Floor(GENERATIONS_RAISED, 1) for n in range(SHARDS)}
+    assert shell.did(leases.RaiseFloors)[0].floors == {n: Floor(GENERATIONS_RAISED, 1) for n in range(SHARDS)}
     assert {owned.shard.generation_floor for owned in shell.leases.owned.values()} == {GENERATIONS_RAISED}
 
 
@@ -246,7 +246,7 @@ def test_a_lease_that_was_over_in_a_failover_says_nothing() -> None:
 
     shell.round()
 
-    assert sorted(shell.did(steps.RaiseFloors)[0].floors) == list(range(SHARDS))
+    assert sorted(shell.did(leases.RaiseFloors)[0].floors) == list(range(SHARDS))
 
 
 def test_a_shard_handed_over_before_a_failover_has_a_far_floor() -> None:
@@ -254,14 +254,14 @@ def test_a_shard_handed_over_before_a_failover_has_a_far_floor() -> None:
     shell = a_replica_with_all()
     shell.registered = [ME, PEER]
     shell.round()
-    handed_over = [do.owned.shard_id for do in shell.did(steps.DropClosed)]
+    handed_over = [do.owned.shard_id for do in shell.did(leases.DropClosed)]
     shell.registered = [ME]
     shell.is_failover = True
 
     shell.round()
 
     assert handed_over
-    assert sorted(shell.did(steps.RaiseFloors)[0].floors) == sorted(handed_over)
+    assert sorted(shell.did(leases.RaiseFloors)[0].floors) == sorted(handed_over)
 
 
 def test_a_renewal_that_shows_a_higher_floor_raises_generations() -> None:
@@ -269,7 +269,7 @@ def test_a_renewal_that_shows_a_higher_floor_raises_generations() -> None:
     shell.floors[3] = Floor(70, 1)
 
     assert shell.round() == ["ReadOwners", "Register", "Renew", "RaiseGenerations"]
-    assert shell.did(steps.RaiseGenerations)[0] == steps.RaiseGenerations(shell.leases.owned[3], 70)
+    assert shell.did(leases.RaiseGenerations)[0] == leases.RaiseGenerations(shell.leases.owned[3], 70)
 
 
 def test_a_read_sent_before_the_setback_is_not_compared() -> None:

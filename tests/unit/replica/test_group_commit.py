@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rota.protocol.errors import ErrorCode
-from rota.replica.group_commit import Append, GroupCommit, ReadSideCommits
-from rota.replica.owned_shard import OwnedShard
+from rota.replica.owned_shard import Append, GroupCommit, OwnedShard, ReadSideCommits
 from tests.unit.replica.shards import AN_OFFSET, a_shard, at, commit, decide, reply_to
 
 

@@ -10,12 +10,20 @@ import pytest
 
 from rota.group.rows import ShardImage
 from rota.protocol.errors import ErrorCode
-from rota.replica import steps
+from rota.replica import leases
 from rota.replica.forwarding import DRAINING
 from rota.replica.known_owners import KnownOwners
-from rota.replica.leases import HANDING_OVER_AT_ONCE, LOADING_AT_ONCE, MOVES, SLACK_MS, STORE_RETRY_MS, Leases
+from rota.replica.leases import (
+    HANDING_OVER_AT_ONCE,
+    LOADING_AT_ONCE,
+    MOVES,
+    SLACK_MS,
+    STORE_RETRY_MS,
+    Do,
+    Leases,
+    shards_of,
+)
 from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard
-from rota.replica.placement import shards_of
 from rota.replica.ports import (
     RELEASED,
     Floor,
@@ -26,7 +34,6 @@ from rota.replica.ports import (
     StoreLost,
     StoreUnavailable,
 )
-from rota.replica.steps import Do
 from tests.unit.replica.shards import AN_OFFSET, LEASE_MS, LIMITS, a_shard, at, decide
 
 ME, PEER = Replica("r0", "http://r0"), Replica("r1", "http://r1")
@@ -70,7 +77,7 @@ class Shell:
         """One round; returns the names of its steps, in order."""
         return self.run(self.leases.round(self.now()))
 
-    def run(self, round_: steps.Steps) -> list[str]:
+    def run(self, round_: leases.Steps) -> list[str]:
         self.steps = []
         try:
             do = next(round_)
@@ -102,29 +109,29 @@ class Shell:
 
     def _answer(self, do: Do) -> Any:
         match do:
-            case steps.ReadOwners():
+            case leases.ReadOwners():
                 asked, now_ms = self.known.memory.ask(), self.now().monotonic_ms
                 self.rows |= {row.shard_id: row for row in self.owners}
                 self.known.update(list(self.rows.values()), now_ms, asked=asked)
-            case steps.Register():
+            case leases.Register():
                 return self.registered
-            case steps.AskOwners(owners):
+            case leases.AskOwners(owners):
                 return self.held & {owner.shard_id for owner in owners}
-            case steps.Claim(shard_ids):
+            case leases.Claim(shard_ids):
                 return [self._claim(shard_id) for shard_id in shard_ids if shard_id not in self.taken]
-            case steps.Load(claims):
+            case leases.Load(claims):
                 return [None if each.shard_id in self.unreadable else self._image(each.shard_id) for each in claims]
-            case steps.RaiseFloors(floors):
+            case leases.RaiseFloors(floors):
                 self.floors |= floors
-            case steps.Serve(loaded, lease_until_ms, _):
+            case leases.Serve(loaded, lease_until_ms, _):
                 self._serve(loaded, lease_until_ms)
-            case steps.Renew(claims):
+            case leases.Renew(claims):
                 rows = [self.rows[each.shard_id] for each in claims if each.shard_id not in self.taken]
                 return [Renewal(row.shard_id, row.last_seq, self._floor(row.shard_id)) for row in rows]
-            case steps.GiveUp(owned) | steps.DropClosed(owned):
+            case leases.GiveUp(owned) | leases.DropClosed(owned):
                 owned.drop("")
                 self.leases.remove(owned)
-            case steps.Close(shards, reason):
+            case leases.Close(shards, reason):
                 for owned in shards:
                     owned.close(reason, self.now())
                     if owned.shard_id not in self.hanging:
@@ -192,7 +199,7 @@ def a_replica_after_another(**fields: Any) -> Shell:
 
 
 def claimed(shell: Shell) -> set[int]:
-    return {shard_id for claim in shell.did(steps.Claim) for shard_id in claim.shard_ids}
+    return {shard_id for claim in shell.did(leases.Claim) for shard_id in claim.shard_ids}
 
 
 def test_shards_that_their_former_owner_holds_are_not_claimed() -> None:
@@ -200,21 +207,21 @@ def test_shards_that_their_former_owner_holds_are_not_claimed() -> None:
 
     assert claimed(shell) == {2, 3}
     assert shell.names().index("AskOwners") < shell.names().index("Claim")
-    assert not shell.did(steps.StoreCopied), "the store's clock may have been set"
+    assert not shell.did(leases.StoreCopied), "the store's clock may have been set"
 
 
 def test_an_owner_that_renews_elsewhere_shows_a_copy() -> None:
     shell = a_replica_after_another()
     shell.now_ms += LEASE_MS - 1
     shell.round()
-    assert not shell.did(steps.StoreCopied)
+    assert not shell.did(leases.StoreCopied)
     shell.now_ms += 1
     shell.round()
 
-    assert [[row.shard_id for row in do.owners] for do in shell.did(steps.StoreCopied)] == [[0, 1]]
+    assert [[row.shard_id for row in do.owners] for do in shell.did(leases.StoreCopied)] == [[0, 1]]
     shell.now_ms += LEASE_MS - 1
     shell.round()
-    assert not shell.did(steps.StoreCopied), "once for each lease"
+    assert not shell.did(leases.StoreCopied), "once for each lease"
     assert claimed(shell) == set()
 
 
@@ -228,7 +235,7 @@ def test_an_owner_that_renews_here_shows_no_copy() -> None:
     shell.now_ms += LEASE_MS
     shell.round()
 
-    assert not shell.did(steps.StoreCopied)
+    assert not shell.did(leases.StoreCopied)
 
 
 def test_a_former_owner_that_holds_nothing_any_more_is_followed() -> None:
@@ -244,7 +251,7 @@ def test_a_former_owner_that_holds_nothing_any_more_is_followed() -> None:
 def test_only_another_owner_that_can_be_asked_is_asked(fields: dict[str, Any]) -> None:
     shell = a_replica_after_another(**fields)
 
-    assert not shell.did(steps.AskOwners)
+    assert not shell.did(leases.AskOwners)
     assert claimed(shell) == set(range(SHARDS))
 
 
@@ -268,7 +275,7 @@ def test_the_first_round_registers_then_claims_loads_and_renews() -> None:
     shell = Shell()
 
     assert shell.round() == ["ReadOwners", "Register", "NotifyPeers", "Claim", "Load", "Serve", "Renew"]
-    assert shell.did(steps.Claim)[0].shard_ids == list(range(SHARDS))
+    assert shell.did(leases.Claim)[0].shard_ids == list(range(SHARDS))
     assert sorted(shell.leases.owned) == shell.leases.due == list(range(SHARDS))
 
 
@@ -294,7 +301,7 @@ def test_a_replica_claims_only_shards_that_are_due_to_it() -> None:
     shell.round()
 
     due = shards_of("r0", ["r0", "r1"], 16)
-    assert shell.did(steps.Claim)[0].shard_ids == due
+    assert shell.did(leases.Claim)[0].shard_ids == due
     assert shell.known.peers == [PEER]
 
 
@@ -303,7 +310,7 @@ def test_a_shard_that_another_replica_still_holds_is_not_claimed() -> None:
     shell.owners = held_by(PEER, 1, 0, 1)
     shell.round()
 
-    assert shell.did(steps.Claim)[0].shard_ids == [2, 3]
+    assert shell.did(leases.Claim)[0].shard_ids == [2, 3]
     assert not shell.leases.is_complete
 
 
@@ -313,7 +320,7 @@ def test_a_store_of_this_process_alone_is_taken_whatever_it_says() -> None:
     shell.registered = [ME, PEER]
     shell.round()
 
-    assert shell.did(steps.Claim)[0].shard_ids == [0, 1, 2, 3]
+    assert shell.did(leases.Claim)[0].shard_ids == [0, 1, 2, 3]
     assert shell.known.peers == []
 
 
@@ -343,7 +350,7 @@ def test_the_only_process_keeps_its_shards_however_late_it_is() -> None:
 
 def test_the_only_process_loads_for_as_long_as_it_takes() -> None:
     shell = Shell(steal=True)
-    shell.takes_ms = {steps.Load: 3 * LEASE_MS}
+    shell.takes_ms = {leases.Load: 3 * LEASE_MS}
     shell.round()
 
     assert (shell.names().count("Load"), shell.leases.is_complete) == (1, True)
@@ -352,7 +359,7 @@ def test_the_only_process_loads_for_as_long_as_it_takes() -> None:
 def test_a_store_that_fails_costs_its_only_process_no_shard() -> None:
     shell = alone()
     shell.now_ms += 2 * LEASE_MS
-    shell.fails = {steps.Register}
+    shell.fails = {leases.Register}
 
     assert shell.round_that_fails() == ["ReadOwners", "Register"]
     assert shell.leases.is_complete
@@ -360,10 +367,10 @@ def test_a_store_that_fails_costs_its_only_process_no_shard() -> None:
 
 def test_a_lost_lock_ends_all_shards_at_once() -> None:
     shell = alone()
-    shell.fails, shell.failure = {steps.Register}, StoreLost("another service is using this store")
+    shell.fails, shell.failure = {leases.Register}, StoreLost("another service is using this store")
 
     assert shell.round_that_fails() == ["ReadOwners", "Register", *["GiveUp"] * SHARDS]
-    assert {do.reason for do in shell.did(steps.GiveUp)} == {"another service is using this store"}
+    assert {do.reason for do in shell.did(leases.GiveUp)} == {"another service is using this store"}
 
 
 def test_a_shard_that_another_service_had_meanwhile_is_given_up() -> None:
@@ -387,13 +394,13 @@ def test_shards_are_claimed_in_portions() -> None:
     shell = Shell(shards=LOADING_AT_ONCE + 3)
     shell.round()
 
-    assert [len(claim.shard_ids) for claim in shell.did(steps.Claim)] == [LOADING_AT_ONCE, 3]
-    assert shell.did(steps.Claim)[1].shard_ids == [16, 17, 18]
+    assert [len(claim.shard_ids) for claim in shell.did(leases.Claim)] == [LOADING_AT_ONCE, 3]
+    assert shell.did(leases.Claim)[1].shard_ids == [16, 17, 18]
 
 
 def test_leases_are_renewed_while_loading_takes_long() -> None:
     shell = Shell(shards=3 * LOADING_AT_ONCE)
-    shell.takes_ms = {steps.Load: LEASE_MS // 3}
+    shell.takes_ms = {leases.Load: LEASE_MS // 3}
     shell.round()
 
     assert shell.names()[3:] == ["Claim", "Load", "Serve", "Renew"] * 3 + ["Renew"]
@@ -402,32 +409,32 @@ def test_leases_are_renewed_while_loading_takes_long() -> None:
 def test_portions_get_smaller_until_they_are_loaded_in_time() -> None:
     shell = Shell(shards=2 * LOADING_AT_ONCE)
     each_ms = LEASE_MS // 10
-    shell.before[steps.Load] = lambda: shell.pass_ms(each_ms * len(shell.did(steps.Load)[-1].claims))
+    shell.before[leases.Load] = lambda: shell.pass_ms(each_ms * len(shell.did(leases.Load)[-1].claims))
     rounds = 0
     while not shell.leases.is_complete:
         shell.round()
         rounds += 1
 
-    assert (rounds, len({do.owned.shard_id for do in shell.did(steps.GiveUp)})) == (2, 0)
-    assert {len(claim.shard_ids) for claim in shell.did(steps.Claim)[2:]} <= {2, 4}
+    assert (rounds, len({do.owned.shard_id for do in shell.did(leases.GiveUp)})) == (2, 0)
+    assert {len(claim.shard_ids) for claim in shell.did(leases.Claim)[2:]} <= {2, 4}
 
 
 def test_a_failed_portion_is_followed_by_a_smaller_one() -> None:
     shell = Shell(shards=LOADING_AT_ONCE)
-    shell.fails = {steps.Claim}
+    shell.fails = {leases.Claim}
     shell.round_that_fails()
     shell.round_that_fails()
     shell.fails = set()
     shell.round()
 
-    assert [len(claim.shard_ids) for claim in shell.did(steps.Claim)] == [4, 8, 4]
+    assert [len(claim.shard_ids) for claim in shell.did(leases.Claim)] == [4, 8, 4]
 
 
 def test_quick_portions_load_without_renewals_between_them() -> None:
     shell = Shell(shards=3 * LOADING_AT_ONCE)
     shell.now_ms = LEASE_MS
     shell.leases._renewed_ms = shell.now().monotonic_ms
-    shell.takes_ms = {steps.Load: LEASE_MS // 9 - 1}
+    shell.takes_ms = {leases.Load: LEASE_MS // 9 - 1}
     shell.round()
 
     assert shell.names()[3:] == ["Claim", "Load", "Serve"] * 3 + ["Renew"]
@@ -443,7 +450,7 @@ def test_a_claim_that_the_store_refuses_loads_nothing() -> None:
 def test_a_round_goes_on_without_rows_that_cannot_be_read() -> None:
     shell = a_replica_with_all()
     shell.leases.remove(shell.leases.owned[1])
-    shell.fails = {steps.Load}
+    shell.fails = {leases.Load}
 
     assert shell.round() == ["ReadOwners", "Claim", "Load", "Register", "Claim", "Load", "Renew"]
     assert 1 not in shell.leases.owned
@@ -456,21 +463,21 @@ def test_a_shard_that_another_has_appended_to_is_not_served() -> None:
     def another_claims() -> None:
         shell.rows[1] = replace(shell.rows[1], replica_id=PEER.replica_id, epoch=2, last_seq=shell.rows[1].last_seq + 1)
 
-    shell.before[steps.Load] = another_claims
+    shell.before[leases.Load] = another_claims
     shell.round()
 
-    assert [claim.shard_id for claim, _ in shell.did(steps.Serve)[0].loaded] == [0, 2, 3]
+    assert [claim.shard_id for claim, _ in shell.did(leases.Serve)[0].loaded] == [0, 2, 3]
     assert sorted(shell.leases.owned) == [0, 2, 3]
     assert not shell.known.memory.setbacks
 
 
 def test_what_was_loaded_after_its_lease_is_not_served() -> None:
     shell = Shell()
-    shell.takes_ms = {steps.Load: LEASE_MS}
+    shell.takes_ms = {leases.Load: LEASE_MS}
     shell.round()
 
     assert shell.names().count("Load") == 1
-    assert not shell.did(steps.Serve)
+    assert not shell.did(leases.Serve)
 
 
 def test_a_shard_that_cannot_be_read_costs_no_other_shard() -> None:
@@ -506,11 +513,11 @@ def test_a_shard_is_served_once_it_can_be_read() -> None:
 def test_a_replica_that_leaves_gives_back_what_it_cannot_read() -> None:
     shell = Shell()
     shell.unreadable = {1}
-    shell.before[steps.Load] = lambda: setattr(shell.leases, "is_leaving", True)
+    shell.before[leases.Load] = lambda: setattr(shell.leases, "is_leaving", True)
 
     shell.round()
 
-    assert [claim.shard_id for claim in shell.did(steps.Release)[0].claims] == list(range(SHARDS))
+    assert [claim.shard_id for claim in shell.did(leases.Release)[0].claims] == list(range(SHARDS))
 
 
 def test_a_replica_that_leaves_registers_and_claims_nothing() -> None:
@@ -525,20 +532,20 @@ def test_a_replica_that_leaves_registers_and_claims_nothing() -> None:
 
 def test_a_claimed_lease_counts_from_before_the_claim_was_sent() -> None:
     shell = Shell()
-    shell.takes_ms = {steps.Claim: 40, steps.Load: 200}
-    shell.before[steps.Renew] = lambda: shell.taken.update(range(SHARDS))
+    shell.takes_ms = {leases.Claim: 40, leases.Load: 200}
+    shell.before[leases.Renew] = lambda: shell.taken.update(range(SHARDS))
     shell.round()
 
     until = at(LEASE_MS).monotonic_ms
-    assert shell.did(steps.Load)[0].lease_until_ms == until
-    assert shell.did(steps.Serve)[0].lease_until_ms == until
-    assert {do.owned.lease_until_ms for do in shell.did(steps.GiveUp)} == {until}
+    assert shell.did(leases.Load)[0].lease_until_ms == until
+    assert shell.did(leases.Serve)[0].lease_until_ms == until
+    assert {do.owned.lease_until_ms for do in shell.did(leases.GiveUp)} == {until}
 
 
 def test_a_renewed_lease_counts_from_before_the_renewal_was_sent() -> None:
     shell = a_replica_with_all()
     shell.now_ms = 3_000
-    shell.takes_ms = {steps.Renew: 500}
+    shell.takes_ms = {leases.Renew: 500}
     shell.round()
 
     assert {owned.lease_until_ms for owned in shell.leases.owned.values()} == {at(3_000 + LEASE_MS).monotonic_ms}
@@ -550,7 +557,7 @@ def test_a_shard_whose_lease_another_replica_took_is_given_up() -> None:
     shell.taken = {2}
     shell.round()
 
-    assert shell.did(steps.GiveUp) == [steps.GiveUp(lost, "the lease went to another replica")]
+    assert shell.did(leases.GiveUp) == [leases.GiveUp(lost, "the lease went to another replica")]
     assert sorted(shell.leases.owned) == [0, 1, 3]
 
 
@@ -558,10 +565,10 @@ def test_a_lease_that_ran_out_before_its_renewal_is_given_up() -> None:
     shell = a_replica_with_all()
     owned = shell.leases.owned[0]
     shell.now_ms = LEASE_MS - 1
-    shell.takes_ms = {steps.Renew: 1}
+    shell.takes_ms = {leases.Renew: 1}
     shell.round()
 
-    given_up = shell.did(steps.GiveUp)
+    given_up = shell.did(leases.GiveUp)
     assert [do.reason for do in given_up] == ["the lease had run out before it was renewed"] * SHARDS
     assert given_up[0].owned is owned
 
@@ -575,7 +582,7 @@ def test_a_shard_dropped_during_its_renewal_stays_dropped() -> None:
         dropped.drop("a write has an unknown outcome")
         shell.leases.remove(dropped)
 
-    shell.before[steps.Renew] = drop
+    shell.before[leases.Renew] = drop
     shell.now_ms = 3_000
     shell.round()
 
@@ -586,12 +593,12 @@ def test_a_shard_dropped_during_its_renewal_stays_dropped() -> None:
 def test_leases_that_are_over_are_given_up_without_the_store() -> None:
     shell = a_replica_with_all()
     shell.now_ms = LEASE_MS
-    shell.fails = {steps.ReadOwners}
+    shell.fails = {leases.ReadOwners}
 
     with pytest.raises(StoreUnavailable):
         shell.round()
 
-    assert [do.reason for do in shell.did(steps.GiveUp)] == ["the lease is over"] * SHARDS
+    assert [do.reason for do in shell.did(leases.GiveUp)] == ["the lease is over"] * SHARDS
     assert shell.leases.owned == {}
 
 
@@ -620,11 +627,11 @@ def test_a_hand_over_closes_drops_and_releases_in_this_order() -> None:
     moving = [shell.leases.owned[shard_id] for shard_id in shards_of("r1", ["r0"], SHARDS)]
 
     assert shell.round()[2:] == ["Renew", "Close", "DropClosed", "DropClosed", "Release", "NotifyPeers"]
-    assert shell.did(steps.Close) == [steps.Close(moving, MOVES)]
-    assert shell.did(steps.DropClosed) == [
-        steps.DropClosed(owned, MOVES, ErrorCode.NOT_COORDINATOR, undecided=True) for owned in moving
+    assert shell.did(leases.Close) == [leases.Close(moving, MOVES)]
+    assert shell.did(leases.DropClosed) == [
+        leases.DropClosed(owned, MOVES, ErrorCode.NOT_COORDINATOR, undecided=True) for owned in moving
     ]
-    assert shell.did(steps.Release) == [steps.Release([owned.claim for owned in moving])]
+    assert shell.did(leases.Release) == [leases.Release([owned.claim for owned in moving])]
     assert sorted(shell.leases.owned) == shell.leases.due
 
 
@@ -636,7 +643,7 @@ def test_decided_calls_that_are_not_durable_are_not_forwarded() -> None:
     shell.hanging = {moving}
     shell.round()
 
-    (dropped,) = [do for do in shell.did(steps.DropClosed) if do.owned is hanging]
+    (dropped,) = [do for do in shell.did(leases.DropClosed) if do.owned is hanging]
     assert (dropped.code, dropped.undecided) == (NOT_AVAILABLE, False)
 
 
@@ -644,7 +651,7 @@ def test_shards_are_handed_over_in_portions() -> None:
     shell = a_replica_beside_another(shards=4 * HANDING_OVER_AT_ONCE)
     shell.round()
 
-    assert len(shell.did(steps.DropClosed)) == HANDING_OVER_AT_ONCE
+    assert len(shell.did(leases.DropClosed)) == HANDING_OVER_AT_ONCE
     assert shell.leases.next_round_ms(0, shell.now(), has_failed=False) == shell.now().monotonic_ms
 
 
@@ -665,12 +672,12 @@ def test_a_replica_that_leaves_takes_no_shard_that_is_due_to_it() -> None:
 
 def test_a_replica_that_leaves_during_a_read_registers_no_more() -> None:
     shell = Shell()
-    shell.before[steps.ReadOwners] = lambda: setattr(shell.leases, "is_leaving", True)
+    shell.before[leases.ReadOwners] = lambda: setattr(shell.leases, "is_leaving", True)
 
     assert shell.round() == ["ReadOwners"]
 
 
-@pytest.mark.parametrize("slow", [steps.Claim, steps.Load])
+@pytest.mark.parametrize("slow", [leases.Claim, leases.Load])
 def test_a_replica_that_leaves_during_a_claim_gives_it_back(slow: type[Do]) -> None:
     shell = Shell()
     shell.before[slow] = lambda: setattr(shell.leases, "is_leaving", True)
@@ -679,7 +686,7 @@ def test_a_replica_that_leaves_during_a_claim_gives_it_back(slow: type[Do]) -> N
 
     assert names[-2:] == ["Release", "NotifyPeers"]
     assert "Serve" not in names
-    assert [claim.shard_id for claim in shell.did(steps.Release)[0].claims] == list(range(SHARDS))
+    assert [claim.shard_id for claim in shell.did(leases.Release)[0].claims] == list(range(SHARDS))
     assert shell.leases.owned == {}
 
 
@@ -691,16 +698,16 @@ def test_a_replica_that_stops_releases_all_and_deregisters() -> None:
     names = shell.run(shell.leases.leave())
 
     assert names == ["Close", *["DropClosed"] * 4, "Release", "NotifyPeers"]
-    assert shell.did(steps.Close) == [steps.Close(shards, "the replica stops")]
-    assert {(do.reason, do.code, do.undecided) for do in shell.did(steps.DropClosed)} == {
+    assert shell.did(leases.Close) == [leases.Close(shards, "the replica stops")]
+    assert {(do.reason, do.code, do.undecided) for do in shell.did(leases.DropClosed)} == {
         (DRAINING, NOT_AVAILABLE, True)
     }
-    assert shell.did(steps.Release) == [steps.Release([owned.claim for owned in shards], deregisters=True)]
+    assert shell.did(leases.Release) == [leases.Release([owned.claim for owned in shards], deregisters=True)]
 
 
 def test_a_replica_stops_although_the_store_is_away() -> None:
     shell = a_replica_with_all()
-    shell.fails = {steps.Release}
+    shell.fails = {leases.Release}
     shell.leases.is_leaving = True
 
     assert shell.run(shell.leases.leave())[-1] == "NotifyPeers"

@@ -15,8 +15,8 @@ from rota.protocol.messages import (
     Request,
     VerifyFence,
 )
+from rota.replica.owned_shard import Prerequisite, claim_to_confirm, prerequisites, refused_without
 from rota.replica.ports import Answer
-from rota.replica.prerequisites import Prerequisite, claim_to_confirm, prerequisites, refused_without
 from tests.unit.replica.shards import AN_OFFSET, EPOCH, a_shard, decide
 
 A_FENCE = VerifyFence("default", "g", 1, "m1")
