@@ -61,10 +61,11 @@ def traced_step(spans: Spans, request: Request, step: Callable[[], Ready]) -> tu
         ready = step()
         span.note("rota.namespace", request.namespace)
         span.note("rota.group_id", request.group_id if isinstance(request, GroupRequest) else "")
-        if ready.decided is not None:
-            for name, value in _described(ready.decided).items():
-                span.note(name, value)
-        return ready, spans.here() if ready.appends else None
+        if ready.decided is None:
+            return ready, None
+        for name, value in _described(ready.decided).items():
+            span.note(name, value)
+        return ready, spans.here() if ready.decided.records else None
 
 
 def _described(result: Result) -> dict[str, str | int | bool]:
