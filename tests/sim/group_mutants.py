@@ -401,10 +401,10 @@ def parked_reply_dropped(patch: Patch) -> None:
     """L6: a follower with a parked join is forgotten when the phase ends."""
     original = rebalance._answer_joins
 
-    def answer_joins(result: Result, group: Any) -> None:
+    def answer_joins(result: Result, group: Any, *, is_served: bool) -> None:
         for member in list(group.members.values())[2:]:
             member.join_call = None
-        original(result, group)
+        original(result, group, is_served=is_served)
 
     patch(rebalance, "_answer_joins", answer_joins)
 

@@ -40,7 +40,7 @@ def reply_before_commit(patch: Patch) -> None:
 def a_departure_is_not_waited_for(patch: Patch) -> None:
     """S12: the leave or the expiry of a member waits for the next append, as its join does."""
     original = records.settles
-    patch(owned_shard, "settles", lambda record: original(record) and not isinstance(record, records.MemberGone))
+    patch(records, "settles", lambda record: original(record) and not isinstance(record, records.MemberGone))
 
 
 @mutant

@@ -151,14 +151,11 @@ def server_side_of(group: Group) -> ServerSide | None:
     return server_side(group.protocol_type or "", group.protocol_name or "")
 
 
-def begin_assigning(result: Result, group: Group) -> None:
-    """A generation is complete: assign it, if the server does that for its protocol. No member owes a sync then.
+def begin_assigning(result: Result, group: Group, side: ServerSide) -> None:
+    """A generation is complete, and the server assigns it. No member owes a sync then.
 
     A plug-in's strategy may fail. The replica runs it again then, and hands its error in.
     """
-    side = server_side_of(group)
-    if side is None:
-        return
     group.asked_ms = result.now_ms
     assignments = _assign_at_once(side, group)
     if assignments is None:

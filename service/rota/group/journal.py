@@ -7,7 +7,7 @@ base64, tuples are lists, a member's protocols are `[name, metadata]` pairs, and
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -83,6 +83,11 @@ def encode_entry(entry: r.Entry) -> dict[str, Any]:
         "reason": reason_of(record),
         "payload": payload_of(record),
     }
+
+
+def lines_of(records: Iterable[Record]) -> list[tuple[str, str, dict[str, Any]]]:
+    """The kind, the reason and the payload of each record, as its line in the journal has them."""
+    return [(record.kind, reason_of(record), payload_of(record)) for record in records]
 
 
 def reason_of(record: r.Record) -> str:

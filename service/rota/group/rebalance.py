@@ -390,8 +390,10 @@ def _complete_generation(result: Result, group: Group, leader_id: str, protocol_
     judge_falls(result, group)
     assert group.state is COMPLETING_REBALANCE
     _begin_sync_phase(result, group)
-    begin_assigning(result, group)
-    _answer_joins(result, group)
+    side = server_side_of(group)
+    if side is not None:
+        begin_assigning(result, group, side)
+    _answer_joins(result, group, is_served=side is not None)
     watch_candidates(result, group)
 
 
@@ -411,11 +413,10 @@ def _begin_sync_phase(result: Result, group: Group) -> None:
     result.set_timer(TimerKind.SYNC, group, "", group.sync_deadline_ms)
 
 
-def _answer_joins(result: Result, group: Group) -> None:
+def _answer_joins(result: Result, group: Group, *, is_served: bool) -> None:
     """All joins are answered at once, and every session starts again, also of members that did not join. Sessions of
     members that were taken along go on: nothing has shown that these live.
     """
-    is_served = server_side_of(group) is not None
     for member in group.members.values():
         if member.join_call is not None:
             result.reply(member.join_call, join_reply(group, member, is_served=is_served))

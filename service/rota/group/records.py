@@ -6,6 +6,7 @@ needs to rebuild the state and to say why it changed; the journal line around it
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
@@ -433,6 +434,11 @@ def settles(record: Record) -> bool:
             return record.cause in (Cause.REQUESTED, Cause.STEP_DOWN)
         case _:
             return True
+
+
+def any_settles(entries: Iterable[Entry]) -> bool:
+    """Whether one of these does."""
+    return any(settles(entry.record) for entry in entries)
 
 
 # --- triggers of rebalances -----------------------------------------------------------------------

@@ -20,7 +20,7 @@ STALL_MS = 100
 MAX_HOLD_MS = 10_000
 BATCH = 500
 """How many timers fire before the event loop gets its turn again."""
-LONGEST_SLEEP_S = 3_600.0
+LONGEST_SLEEP_MS = 3_600_000
 SPAN_MS = 100
 """Timers of a span go into the heap together when it begins: 1,000 of 100,000 members with sessions of 10 s."""
 
@@ -108,6 +108,11 @@ class TimerQueue(Generic[Owner]):
             span.append(owner)
             span += timer
         return first_ms is None or at_ms < first_ms
+
+    def delay_ms(self) -> int:
+        """The time until `due` has something to give next, at most `LONGEST_SLEEP_MS`; 0 or less: it has."""
+        at_ms = self.next_at_ms()
+        return LONGEST_SLEEP_MS if at_ms is None else at_ms - self._clock.now_ms()
 
     def next_at_ms(self) -> int | None:
         """When `due` has something to give next, by the clock's `now_ms`: at the latest when a timer is due."""

@@ -17,13 +17,14 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, takewhile
 from typing import Any
 
 from rota.group.assignment import AssignmentJob
-from rota.group.journal import payload_of, reason_of
+from rota.group.journal import lines_of
 from rota.group.records import Entry, MemberExpired
 from rota.group.state import Timer, TimerKind
 from rota.observability import tracing
@@ -45,7 +46,7 @@ from rota.replica.owned_shard import (
     Ready,
 )
 from rota.replica.ports import Answer, JournalEvent, ShardBatch, ShardClaim, ShardStore, StoreUnavailable
-from rota.runtime.clock import BATCH, LONGEST_SLEEP_S, Clock, TimerQueue
+from rota.runtime.clock import BATCH, Clock, TimerQueue
 from rota.runtime.sessions import SharedSessions
 from rota.runtime.telemetry import Telemetry, traced_step
 
@@ -242,16 +243,14 @@ class ShardLoop:
         """Step the shards whose timers are due, and sleep until the next one is."""
         while True:
             self._timers_changed.clear()
-            at_ms = self._timers.next_at_ms()
-            delay_s = LONGEST_SLEEP_S if at_ms is None else (at_ms - self.clock.now_ms()) / 1000
-            if delay_s > 0:
-                try:
-                    async with asyncio.timeout(delay_s):
+            delay_ms = self._timers.delay_ms()
+            if delay_ms > 0:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(delay_ms / 1000):
                         await self._timers_changed.wait()
-                except TimeoutError:
-                    pass
-            self._fire_due()
-            await asyncio.sleep(0)
+            else:
+                self._fire_due()
+                await asyncio.sleep(0)
 
     def _fire_due(self) -> None:
         for claim, timer in self._timers.due():
@@ -438,15 +437,16 @@ class ShardLoop:
 
         Watchers get durable lines alone: the lines of a group that is watched do not wait for a later append.
         """
-        shard = self.shards[owned.shard_id]
+        shard = self.shards[owned.claim.shard_id]
         if any((entry.namespace, entry.group_id) in shard.watchers for _, entry in entries):
             self._commits.want(owned)
             self._wait_for_store()
         elif owned.has_entries and not shard.appends_late:
             shard.appends_late = True
             asyncio.get_running_loop().call_later(APPEND_LATEST_MS / 1000, self._append_late, owned.claim)
-        new = [_line(seq, entry, owned.epoch) for seq, entry in entries if seq > shard.notified_seq]
-        self.subscriptions.notify(new)
+        new = [each for each in entries if each[0] > shard.notified_seq and self.subscriptions.follows(each[1])]
+        if new:
+            self.subscriptions.notify(_lines(new, owned.claim.epoch))
         shard.notified_seq = max(shard.notified_seq, entries[-1][0])
 
     def _append_late(self, claim: ShardClaim) -> None:
@@ -506,10 +506,11 @@ class ShardLoop:
             self.give_up(owned, reason)
         for owned, ready in landed.committed.items():
             if not owned.is_dropped:
-                self._publish(self.shards[owned.shard_id], encoded[owned].events)
+                self._publish(self.shards[encoded[owned].shard_id], encoded[owned].events)
                 self._hand_out(owned, ready)
         if landed.committed:
-            lines = {owned.shard_id: encoded[owned].events for owned in landed.committed}
+            durable = [encoded[owned] for owned in landed.committed]
+            lines = {batch.shard_id: batch.events for batch in durable}
             # Members wait for what has just been handed out, so that leaves before this is counted and logged.
             seconds = time.perf_counter() - began
             asyncio.get_running_loop().call_soon(self.telemetry.on_commit, lines, seconds)
@@ -556,14 +557,17 @@ class ShardLoop:
 
 def _encoded(batch: Batch) -> ShardBatch:
     """A batch as the store takes it, its entries as journal lines."""
-    lines = tuple([_line(seq, entry, batch.epoch) for seq, entry in enumerate(batch.entries, batch.first_seq)])
+    lines = tuple(_lines(list(enumerate(batch.entries, batch.first_seq)), batch.epoch))
     return ShardBatch(batch.shard_id, batch.epoch, batch.first_seq, lines, batch.rows, batch.replica_id)
 
 
-def _line(seq: int, entry: Entry, epoch: int) -> JournalEvent:
-    namespace, group_id, generation_id, at_ms, record = entry
-    kind, reason, payload = record.kind, reason_of(record), payload_of(record)
-    return JournalEvent(seq, at_ms, namespace, group_id, generation_id, kind, reason, payload, epoch)
+def _lines(entries: Sequence[tuple[int, Entry]], epoch: int) -> list[JournalEvent]:
+    """Entries as journal lines, by their numbers."""
+    encoded = lines_of([entry.record for _, entry in entries])
+    return [
+        JournalEvent(seq, at_ms, namespace, group_id, generation_id, *line, epoch)
+        for (seq, (namespace, group_id, generation_id, at_ms, _)), line in zip(entries, encoded, strict=True)
+    ]
 
 
 def _settle(future: asyncio.Future[Any], value: Any) -> None:
@@ -631,6 +635,10 @@ class Subscriptions:
                 del self._listeners[key]
 
         return end
+
+    def follows(self, entry: Entry) -> bool:
+        """Whether there is a listener for the group of this entry."""
+        return (entry.namespace, entry.group_id) in self._listeners
 
     def notify(self, lines: Iterable[JournalEvent]) -> None:
         """Call them with the lines of one transaction."""
