@@ -14,10 +14,9 @@ from rota.group.records import CommittedOffset, Entry, OffsetsCommitted
 from rota.pipeline.commit_text import offsets_by_template
 from rota.pipeline.committed import typed_offsets
 from rota.pipeline.tables import OFFSET_LISTS
-from rota.wire.documents import json_writer
 from tests.unit.assignors.worlds import deterministic
 
-dump = json_writer(compact=False)
+dump = json.JSONEncoder(ensure_ascii=False).encode
 texts = st.text(st.sampled_from("ab-é\u2028😀 ,:[]{}1"), max_size=9)
 odd_texts = st.text(st.sampled_from('a"\\\n\x7f'), max_size=3)
 numbers = st.integers(0, 9) | st.integers(0, 10**9) | st.integers(0, 10**15 - 1)

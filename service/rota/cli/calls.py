@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
+from msgspec.structs import replace
 
 from rota.cli.exits import CommandFailed, Exit, exit_for
 from rota.cli.options import Shared, check_connection, usage

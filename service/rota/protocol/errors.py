@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 
 class ErrorCode(StrEnum):
@@ -52,21 +53,24 @@ class RejectedRequest(Exception):
         super().__init__(f"{code}: {detail}")
         self.code = code
         self.detail = detail
-        self.first_revision = 0
-        """With REVISION_OUT_OF_RANGE: the first line that the journal still has."""
-        self.last_revision: int | None = None
-        """With REVISION_OUT_OF_RANGE, where the reader is ahead of the journal: the journal's last line."""
-        self.incarnation = ""
-        """With `last_revision`: the random id of the journal."""
+        self.facts: dict[str, Any] = {}
+        """What a problem says beside its code and its detail."""
 
 
 class NotInJournal(RejectedRequest):
     """A reader asked for the lines after one that it has read. The journal lacks some of them, or that one."""
 
+    last_revision: int | None = None
+    """The journal's last line, if the reader is ahead of it."""
+    incarnation = ""
+    """With `last_revision`: the random id of the journal."""
+
     def __init__(self, after_revision: int, first_revision: int, detail: str) -> None:
         super().__init__(ErrorCode.REVISION_OUT_OF_RANGE, detail)
         self.after_revision = after_revision
         self.first_revision = first_revision
+        """The first line that the journal still has."""
+        self.facts["first_revision"] = first_revision
 
 
 class LinesPruned(NotInJournal):
@@ -94,6 +98,7 @@ class ReaderIsAhead(NotInJournal):
         )
         self.last_revision = last_revision
         self.incarnation = incarnation
+        self.facts |= {"last_revision": last_revision, "incarnation": incarnation}
 
 
 def check_in_journal(after_revision: int, first_revision: int, last_revision: int, incarnation: str) -> None:

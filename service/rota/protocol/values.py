@@ -37,25 +37,6 @@ END = r"$(?!\n)"
 Value = TypeVar("Value")
 
 
-class LargeInteger(int):
-    """An integer above 2^53 - 1: on the wire it is a string of its digits."""
-
-
-def exact(progress: int | str) -> int:
-    """The integer that the wire has as a number or as a string of digits; ValueError if it has more than 64 bits."""
-    number = int(progress)
-    if type(progress) is str and number > INT64_MAX:
-        raise ValueError(f"offset must be at most {INT64_MAX}")
-    return LargeInteger(number) if number > MAX_SAFE_INTEGER else number
-
-
-def written(value: Any) -> str:
-    """Msgspec's hook for values that it does not know."""
-    if isinstance(value, LargeInteger):
-        return str(int(value))
-    raise NotImplementedError(type(value))
-
-
 class Unit(StrEnum):
     """What a limit counts."""
 
@@ -138,15 +119,15 @@ PartitionCount = Annotated[int, limited("max_topic_partitions", Unit.NUMBER, 1, 
 GenerationId = Annotated[int, within(-1, INT32_MAX)]
 FencingToken = Annotated[int, within(0, MAX_TOKEN)]
 _Digits = Annotated[str, matching("(0|[1-9][0-9]{0,18})", "must be an integer, or a string of its digits")]
-# On the wire a field may hold another type, which the message's `__post_init__` converts.
+# On the wire a field may hold another type; a message that was read holds the first one.
 if TYPE_CHECKING:
     OrNull = Annotated[Value, None]
     OrDigits = Annotated[Value, str]
 else:
     OrNull = Value | None
     OrDigits = Value | _Digits
-Progress = OrDigits[Number]
-KnownProgress = OrDigits[Annotated[int, within(-1, MAX_SAFE_INTEGER)]]
+Progress = OrDigits[Annotated[int, within(0, INT64_MAX)]]
+KnownProgress = OrDigits[Annotated[int, within(-1, INT64_MAX)]]
 """An integer of 64 bits; `KnownProgress` also has -1, which says that nothing was committed. Above 2^53 - 1 JSON has it
 as a string of digits, and below it may be one: readers that know only doubles would change the number."""
 Wait = Number

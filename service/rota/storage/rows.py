@@ -40,7 +40,6 @@ from rota.storage.schema import (
     topics,
     topics_revisions,
 )
-from rota.wire.documents import json_writer
 
 # In the order of JournalEvent's fields.
 _EVENT_COLUMNS = (
@@ -55,7 +54,7 @@ _EVENT_COLUMNS = (
     group_events.c.epoch,
 )
 
-_payload_text = json_writer(compact=False)
+_payload_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 class JournalPage(NamedTuple):
@@ -130,7 +129,8 @@ def _values(batch: ShardBatch, event: JournalEvent) -> tuple[Any, ...]:
 
 Read = TypeVar("Read")
 
-_dump = json_writer(compact=False, ascii_only=True)
+_dump = json.JSONEncoder(allow_nan=False).encode
+"""The text can be encoded whatever it says, half of a character included."""
 
 _OFFSET_KEY = [key.name for key in offsets.primary_key]
 _OF_SAME_KEY = and_(*(side_commits.c[name] == offsets.c[name] for name in _OFFSET_KEY))

@@ -60,13 +60,7 @@ class InMemoryTransport:
                 await self.connected.wait()
                 yield GroupEvent(line.seq, line.at_ms / 1000, line.generation_id, line.kind, line.reason, line.payload)
         except RejectedRequest as rejected:
-            problem = Problem(
-                rejected.code,
-                rejected.detail,
-                first_revision=rejected.first_revision,
-                last_revision=rejected.last_revision,
-                incarnation=rejected.incarnation,
-            )
+            problem = Problem(rejected.code, rejected.detail, **rejected.facts)
             raise error_in(problem) from rejected
 
     async def close(self) -> None:

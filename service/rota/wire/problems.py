@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
 
 from rota.protocol.errors import ErrorCode
 from rota.wire.status import STATUS
@@ -25,8 +27,7 @@ _TYPE_IF_NONE = dict.fromkeys(
 """The `type` that RFC 9457 supposes where a document has none, for codes that other programs use as well."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """An error as a client reads it.
 
     `member_id` comes with MEMBER_ID_REQUIRED, `first_revision` with REVISION_OUT_OF_RANGE, and with it `last_revision`
@@ -65,22 +66,14 @@ def decode_problem(http_status: int, document: dict[str, Any], retry_after: str 
     An error of Rota's has a `code` that this release knows and the `type` that goes with it. A small server of another
     make may leave `type` out, unless its `code` is a word that other programs use, too (`INVALID_REQUEST`).
     """
-    text = {name: value for name, value in document.items() if isinstance(value, str)}
-    numbers = {name: value for name, value in document.items() if type(value) is int}
-    code = error_code(text.get("code", ""))
-    if code is None or text.get("type", _TYPE_IF_NONE.get(code, _TYPE_PREFIX + code)) != _TYPE_PREFIX + code:
+    known = {"detail": f"HTTP status {http_status}", **document, "retry_after_ms": retry_after_ms(retry_after)}
+    try:
+        problem = msgspec.convert(known, Problem)
+    except msgspec.ValidationError:
         return None
-    return Problem(
-        code,
-        text.get("detail", f"HTTP status {http_status}"),
-        text.get("member_id", ""),
-        numbers.get("revision", 0),
-        numbers.get("epoch", 0),
-        retry_after_ms(retry_after),
-        numbers.get("first_revision", 0),
-        numbers.get("last_revision"),
-        text.get("incarnation", ""),
-    )
+    of_rota = _TYPE_PREFIX + problem.code
+    is_of_rota = document.get("type", _TYPE_IF_NONE.get(problem.code, of_rota)) == of_rota
+    return problem if is_of_rota and problem.code is not ErrorCode.NONE else None
 
 
 def detail_at(problem: Problem, http_status: int, address: str) -> str:

@@ -92,7 +92,7 @@ def _codec(entry: Entry, field: FieldDescriptor, empty: Any) -> tuple[Read, Writ
         case inspect.VarTupleType():
             return _list(entry, name, field, empty)
         case inspect.UnionType():  # JSON may have the number as a string.
-            return lambda message, _: _as_in_json(getattr(message, name)), None
+            return lambda message, _: _as_in_json(getattr(message, name)), _converted(int, _setter(name))
     return get, None
 
 

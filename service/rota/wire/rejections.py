@@ -101,8 +101,6 @@ def _detail(error: ValidationError, said: str, place: str, kind: Kind) -> str:
     if found := _BOUNDS.fullmatch(said):
         if isinstance(kind.type, inspect.IntType) and None not in (kind.type.ge, kind.type.le):
             return f"{place} must be from {kind.type.ge} to {kind.type.le}"
-        if isinstance(kind.type, inspect.UnionType) and found[1] == "<":
-            return f"{place} must be a string of digits above {found[2]}"
         return f"{place} must be at {'least' if found[1] == '>' else 'most'} {found[2]}"
     if said.endswith("got `null`") and place and not place.endswith("]"):
         return f"{place} is missing"

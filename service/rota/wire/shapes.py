@@ -20,13 +20,13 @@ from msgspec import NODEFAULT, Struct, inspect, structs
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.suggestions import unknown
-from rota.protocol.values import Limit, Unit, Via, written
+from rota.protocol.values import Limit, Unit, Via
 from rota.wire.rejections import kind_of, reject
 
 _NO_JSON = "the body is not valid JSON"
 _INTEGER = re.compile(r"-?[0-9]{1,17}")
 _SELECTOR = re.compile(r"(?s)(.*)/((?:-?[0-9]{1,10}(?:,-?[0-9]{1,10})*)?)", re.ASCII)
-_encode = msgspec.json.Encoder(enc_hook=written).encode
+_encode = msgspec.json.Encoder().encode
 
 
 def invalid(detail: str) -> RejectedRequest:
@@ -203,8 +203,7 @@ class Shape:
                 try:
                     found[name] = via.read(found[name])
                 except RejectedRequest as rejected:
-                    place = f"{name} " if rejected.detail.startswith("must ") else ""
-                    raise invalid(place + rejected.detail) from None
+                    raise _placed(name, rejected) from None
         fields = {attribute: found[name] for name, attribute in self._attributes if found[name] is not None}
         message = self.message(**given, **fields)
         if self._check is not None:
@@ -296,6 +295,12 @@ def check_limit(limit: Limit, value: Any, limits: Limits, place: str) -> None:
     elif len(value) > most:
         verb = "have" if limit.unit is Unit.ITEMS else "be"
         raise too_large(f"{place} must {verb} at most {most} {limit.unit}")
+
+
+def _placed(name: str, rejected: RejectedRequest) -> RejectedRequest:
+    """The rejection of a field's value, with the field's name."""
+    glue = {"m": " ", "[": ""}.get(rejected.detail[0])
+    return rejected if glue is None else invalid(f"{name}{glue}{rejected.detail}")
 
 
 def _read_selector(text: str, name: str) -> dict[str, Any]:

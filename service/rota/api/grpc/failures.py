@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -32,19 +32,12 @@ class Failure(Exception):
     epoch: int = 0
     member_id: str = ""
     owner: str = ""
-    first_revision: int = 0
-    last_revision: int | None = None
-    incarnation: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Those of a `RejectedRequest`."""
 
 
 def failure_of(rejected: RejectedRequest) -> Failure:
-    return Failure(
-        rejected.code,
-        rejected.detail,
-        first_revision=rejected.first_revision,
-        last_revision=rejected.last_revision,
-        incarnation=rejected.incarnation,
-    )
+    return Failure(rejected.code, rejected.detail, facts=rejected.facts)
 
 
 def checked(answer: Answer) -> Answer:
@@ -108,6 +101,14 @@ def error_event(call: int, failure: Failure) -> SessionEvent:
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], failure: Failure) -> NoReturn:
     """End the call with the failure's status."""
-    status = rpc_status(**vars(failure))
+    status = rpc_status(
+        failure.code,
+        failure.detail,
+        revision=failure.revision,
+        epoch=failure.epoch,
+        member_id=failure.member_id,
+        owner=failure.owner,
+        **failure.facts,
+    )
     code = grpc.StatusCode[STATUS[failure.code].grpc]
     await context.abort(code, status.message, ((DETAILS_KEY, status.SerializeToString()),))

@@ -134,15 +134,7 @@ def render_rejection(rejected: RejectedRequest) -> Rendered:
         return render_problem(
             rejected.code, rejected.detail, http_status=rejected.http_status, headers=rejected.headers
         )
-    return render_problem(rejected.code, rejected.detail, **members_of(rejected))
-
-
-def members_of(rejected: RejectedRequest) -> dict[str, Any]:
-    """The members of a problem document that a rejection has beside its code and its detail."""
-    first = {"first_revision": rejected.first_revision} if rejected.first_revision else {}
-    if rejected.last_revision is None:
-        return first
-    return {**first, "last_revision": rejected.last_revision, "incarnation": rejected.incarnation}
+    return render_problem(rejected.code, rejected.detail, **rejected.facts)
 
 
 def render_failure(error: Exception, operation: str) -> Rendered:

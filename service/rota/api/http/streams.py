@@ -16,7 +16,6 @@ from starlette.types import Receive, Scope, Send
 from rota.api.beginning import EARLIEST, After, beginning_of_watch
 from rota.api.http.dependencies import Backend, until_disconnect
 from rota.api.http.draining import Draining
-from rota.api.http.rendered import members_of
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import NotInJournal, RejectedRequest
 from rota.protocol.ids import NO_SHARD
@@ -200,7 +199,7 @@ async def _send_frame(send: Send, frame: bytes) -> None:
 
 def _last_frame(refusal: NotInJournal) -> bytes:
     """Without an id: the reader is still at the last line that it has read."""
-    problem = problem_document(refusal.code, refusal.detail, **members_of(refusal))
+    problem = problem_document(refusal.code, refusal.detail, **refusal.facts)
     return b"event: %b\ndata: %b\n\n" % (PRUNED_EVENT.encode(), dump_document(problem))
 
 

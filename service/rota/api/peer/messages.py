@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from rota.protocol.calls import REPLY_OF
 from rota.protocol.messages import Reply, Request
-from rota.protocol.values import Int64, written
+from rota.protocol.values import Int64
 from rota.replica.forwarding import as_moved
 from rota.replica.ports import Answer, JournalEvent
 
@@ -113,7 +113,7 @@ class Cancelled(Struct, frozen=True):
 
 _OURS = (Watch, MoreTaken, Cancelled, Holds, Released, TopicsChanged)
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (*REPLY_OF, *_OURS)}
-_encode = msgspec.msgpack.Encoder(enc_hook=written).encode
+_encode = msgspec.msgpack.Encoder().encode
 
 
 def pack(value: Any) -> bytes:

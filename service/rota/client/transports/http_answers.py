@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -89,7 +89,7 @@ def problem_in(answer: HttpAnswer, address: str) -> Problem:
     document, retry_after = answer.document or {}, answer.headers.get("retry-after", "")
     problem = decode_problem(answer.status, document, retry_after)
     if problem is not None:
-        return replace(problem, detail=detail_at(problem, answer.status, address))
+        return structs.replace(problem, detail=detail_at(problem, answer.status, address))
     if code := unknown_code(document):
         raise foreign(f"HTTP status {answer.status} from {address} with {code}, an error code unknown to this release")
     failure = foreign_status(answer.status, address, answer.headers.get("location", ""))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
-from msgspec.structs import force_setattr
+from msgspec.structs import replace
 
-from rota.protocol.errors import ErrorCode
-from rota.protocol.limits import MAX_RETENTION_TIME_MS
+from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.limits import MAX_RETENTION_TIME_MS, MAX_SAFE_INTEGER
 from rota.protocol.messages.base import (
     NO_GENERATION,
     Audited,
@@ -21,6 +21,7 @@ from rota.protocol.messages.base import (
 )
 from rota.protocol.values import (
     INT32_MAX,
+    INT64_MAX,
     MANY,
     GenerationId,
     InstanceId,
@@ -33,8 +34,8 @@ from rota.protocol.values import (
     Partition,
     Progress,
     Topic,
-    exact,
     on_wire,
+    via,
     within,
 )
 
@@ -62,9 +63,27 @@ class OffsetToCommit(Part, frozen=True):
     topic_id: Number | None = None
     """That of the fetched progress: the commit is refused if the topic was deleted since. Absent: not checked."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        force_setattr(self, "offset", exact(self.offset))
+
+def _exact(offsets: Any) -> Meta:
+    """JSON has no exact numbers above 2^53 - 1."""
+    return via(
+        offsets,
+        lambda items: tuple([_as_number(number, item) for number, item in enumerate(items)]),
+        lambda items: tuple([i if i.offset <= MAX_SAFE_INTEGER else replace(i, offset=str(i.offset)) for i in items]),
+    )
+
+
+def _as_number(number: int, item: Any) -> Any:
+    """An entry of a list, with its offset as a number."""
+    if isinstance(item.offset, int):
+        if item.offset <= MAX_SAFE_INTEGER:
+            return item
+        raise RejectedRequest(
+            ErrorCode.INVALID_REQUEST, f"[{number}].offset must be a string of digits above {MAX_SAFE_INTEGER}"
+        )
+    if int(item.offset) > INT64_MAX:
+        raise RejectedRequest(ErrorCode.INVALID_REQUEST, f"[{number}].offset must be at most {INT64_MAX}")
+    return replace(item, offset=int(item.offset))
 
 
 class CommitOffsets(GroupRequest, Audited, InMembersName, frozen=True):
@@ -72,7 +91,7 @@ class CommitOffsets(GroupRequest, Audited, InMembersName, frozen=True):
 
     generation_id: Annotated[GenerationId, on_wire(NO_GENERATION)]
     """Negative: an administrator's commit."""
-    offsets: Annotated[tuple[OffsetToCommit, ...], MANY]
+    offsets: Annotated[tuple[OffsetToCommit, ...], _exact(Annotated[tuple[OffsetToCommit, ...], MANY])]
     """One entry per partition."""
     member_id: MemberId = ""
     group_instance_id: InstanceId | None = None
@@ -133,12 +152,9 @@ class FetchedOffset(Struct, frozen=True):
     topic_id: Int64 | None = None
     """Another one after the topic was deleted: commits may repeat it."""
 
-    def __post_init__(self) -> None:
-        force_setattr(self, "offset", exact(self.offset))
-
 
 class FetchReply(Reply, frozen=True):
-    offsets: tuple[FetchedOffset, ...] = ()
+    offsets: Annotated[tuple[FetchedOffset, ...], _exact(tuple[FetchedOffset, ...])] = ()
 
 
 class DeleteOffsets(GroupRequest, Audited, frozen=True):
