@@ -70,10 +70,10 @@ class MemberStream(MemberCalls):
         self._stream: grpc.aio.StreamStreamCall[bytes, bytes] = self._channel.stream_stream(path)()
         self._unsent: deque[pb.SessionRequest] = deque()
         self._wake = asyncio.Event()
-        self._batching = False
+        self._batching = path == SESSION
         self._tasks = [asyncio.create_task(self._write()), asyncio.create_task(self._read())]
         if path == SESSION:
-            options = pb.SessionOptions(leave_after_ms=leave_after_ms, batching=True)
+            options = pb.SessionOptions(leave_after_ms=leave_after_ms)
             self.send(self._on_options, options=options)
 
     def put(self, request: pb.SessionRequest) -> None:
@@ -122,7 +122,7 @@ class MemberStream(MemberCalls):
                 self.take(pb.SessionEvent.FromString(each))
 
     def _on_options(self, answer: pb.SessionEvent) -> None:
-        self._batching = answer.options.batching
+        """The stream is ready."""
 
 
 @asynccontextmanager

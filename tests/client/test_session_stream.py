@@ -28,11 +28,10 @@ from rota.wire.batching import split_batch
 
 
 class Recorder:
-    """Answers every call, and keeps the messages they came in. Says of itself whether it takes several in one."""
+    """Answers every call, and keeps the messages they came in."""
 
-    def __init__(self, *, takes_batches: bool) -> None:
+    def __init__(self) -> None:
         self.messages: list[Request] = []
-        self._takes_batches = takes_batches
 
     async def session(self, messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         async for data in messages:
@@ -40,7 +39,7 @@ class Recorder:
             for request in self.messages[-1].batch or (self.messages[-1],):
                 answer = SessionEvent(call=request.call, heartbeat=HeartbeatManyResponse())
                 if request.HasField("options"):
-                    answer = SessionEvent(call=request.call, options=SessionOptions(batching=self._takes_batches))
+                    answer = SessionEvent(call=request.call, options=SessionOptions())
                 await context.write(answer.SerializeToString())
 
 
@@ -81,13 +80,12 @@ async def test_news_beside_an_answer_ends_the_wait_that_it_begins() -> None:
     await server.stop(None)
 
 
-@pytest.mark.parametrize("takes_batches", [True, False])
-async def test_calls_of_one_moment_share_a_message_where_possible(takes_batches: bool) -> None:
-    recorder = Recorder(takes_batches=takes_batches)
+async def test_calls_of_one_moment_share_a_message() -> None:
+    recorder = Recorder()
     server, port = await a_server(recorder.session)
     channels = Channels([f"grpc://127.0.0.1:{port}"], None)
     stream = SessionStream(channels, channels.url, lambda _: None, None)
-    await stream.call(heartbeat=HeartbeatManyRequest())  # by its answer, that to the options has come
+    await stream.call(heartbeat=HeartbeatManyRequest())
     before = len(recorder.messages)
 
     await asyncio.gather(*(stream.call(heartbeat=HeartbeatManyRequest()) for _ in range(20)))
@@ -95,12 +93,12 @@ async def test_calls_of_one_moment_share_a_message_where_possible(takes_batches:
     await channels.close()
 
     await server.stop(None)
-    assert len(recorder.messages) - before == (1 if takes_batches else 20)
+    assert len(recorder.messages) - before == 1
 
 
 async def test_calls_fail_once_none_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug in what writes them leaves the stream open; its callers must not wait for an answer."""
-    server, port = await a_server(Recorder(takes_batches=True).session)
+    server, port = await a_server(Recorder().session)
     channels = Channels([f"grpc://127.0.0.1:{port}"], None)
     stream = SessionStream(channels, channels.url, lambda _: None, None)
     await stream.call(heartbeat=HeartbeatManyRequest())

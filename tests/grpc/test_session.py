@@ -231,12 +231,10 @@ async def test_an_answered_call_does_not_wait_for_the_collector(session: Session
 # --- several in one message -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batching", [True, False])
-async def test_requests_of_a_message_are_batched_only_if_asked_for(
-    session: SessionClient, channel: Channel, batching: bool
+async def test_answers_to_the_requests_of_a_message_are_in_one_message(
+    session: SessionClient, channel: Channel
 ) -> None:
     member = await a_stable_member(channel)
-    await session.ask(options=pb.SessionOptions(batching=batching))
     came = session.messages
     calls = range(100, 150)
 
@@ -246,7 +244,7 @@ async def test_requests_of_a_message_are_batched_only_if_asked_for(
     answers = [(await session.answer_to(call)).heartbeat for call in calls]
 
     assert [answer.groups[0].state for answer in answers] == ["Stable"] * 50
-    assert session.messages - came == (1 if batching else 50)
+    assert session.messages - came == 1
 
 
 async def test_a_call_behind_a_heartbeat_that_waits_begins_after_it(session: SessionClient) -> None:

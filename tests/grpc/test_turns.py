@@ -100,7 +100,7 @@ async def test_a_heartbeat_waits_behind_no_joins(server: GrpcServer, channel: Ch
     server._receiver.turns._left = 0
     join = await other.send(join=a_join("i2", group_id="h"))
 
-    await session.ask(options=pb.SessionOptions(leave_after_ms=1_800_000, batching=True))
+    await session.ask(options=pb.SessionOptions(leave_after_ms=1_800_000))
     answer = await session.ask(heartbeat=beats(member))
 
     assert answer.heartbeat.groups[0].error == "NONE"

@@ -94,15 +94,13 @@ def list_groups(groups: Iterable[Group], request: ListGroups, now_ms: int) -> Li
     states = {state.strip().lower() for state in request.states}
     types = {kind.lower() for kind in request.group_types}
     if types and GROUP_TYPE not in types:
-        return ListReply(topic=request.topic)
+        return ListReply()
     found = sorted(
         (group for group in groups if _listed(group, request, states)),
         key=lambda group: group.group_id,
     )
     page = found[: request.limit]
-    return ListReply(
-        groups=tuple(_summary(group, now_ms) for group in page), more=len(found) > len(page), topic=request.topic
-    )
+    return ListReply(groups=tuple(_summary(group, now_ms) for group in page), more=len(found) > len(page))
 
 
 def get_leader(group: Group) -> LeaderReply:

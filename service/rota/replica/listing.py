@@ -56,7 +56,7 @@ def _merged(request: Listed, replies: Sequence[Reply]) -> Reply:
 def _groups_of(replies: Sequence[ListReply], limit: int) -> ListReply:
     groups = sorted((g for reply in replies for g in reply.groups), key=lambda group: group.group_id)
     more = len(groups) > limit or any(reply.more for reply in replies)
-    return ListReply(groups=tuple(groups[:limit]), more=more, topic=replies[0].topic if replies else "")
+    return ListReply(groups=tuple(groups[:limit]), more=more)
 
 
 def _topics_of(replies: Sequence[ListTopicsReply], limit: int) -> ListTopicsReply:

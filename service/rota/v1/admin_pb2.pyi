@@ -64,18 +64,16 @@ class ListedGroup(_message.Message):
     def __init__(self, group_id: _Optional[str] = ..., state: _Optional[str] = ..., protocol_type: _Optional[str] = ..., generation_id: _Optional[int] = ..., members: _Optional[int] = ..., group_type: _Optional[str] = ..., takeovers: _Optional[int] = ..., troubles: _Optional[_Iterable[_Union[Trouble, _Mapping]]] = ..., leader_id: _Optional[str] = ..., state_since_ms: _Optional[int] = ..., rebalance_reason: _Optional[str] = ...) -> None: ...
 
 class ListGroupsResponse(_message.Message):
-    __slots__ = ("groups", "next_page_token", "topic", "revision", "epoch")
+    __slots__ = ("groups", "next_page_token", "revision", "epoch")
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[ListedGroup]
     next_page_token: str
-    topic: str
     revision: int
     epoch: int
-    def __init__(self, groups: _Optional[_Iterable[_Union[ListedGroup, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., topic: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, groups: _Optional[_Iterable[_Union[ListedGroup, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class DescribeGroupRequest(_message.Message):
     __slots__ = ("namespace", "group_id")

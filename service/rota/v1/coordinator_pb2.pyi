@@ -487,12 +487,10 @@ class SessionRequest(_message.Message):
     def __init__(self, call: _Optional[int] = ..., options: _Optional[_Union[SessionOptions, _Mapping]] = ..., join: _Optional[_Union[JoinGroupRequest, _Mapping]] = ..., sync: _Optional[_Union[SyncGroupRequest, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatManyRequest, _Mapping]] = ..., leave: _Optional[_Union[LeaveGroupRequest, _Mapping]] = ..., commit: _Optional[_Union[CommitOffsetsRequest, _Mapping]] = ..., cancel: _Optional[int] = ..., batch: _Optional[_Iterable[_Union[SessionRequest, _Mapping]]] = ...) -> None: ...
 
 class SessionOptions(_message.Message):
-    __slots__ = ("leave_after_ms", "batching")
+    __slots__ = ("leave_after_ms",)
     LEAVE_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
-    BATCHING_FIELD_NUMBER: _ClassVar[int]
     leave_after_ms: int
-    batching: bool
-    def __init__(self, leave_after_ms: _Optional[int] = ..., batching: _Optional[bool] = ...) -> None: ...
+    def __init__(self, leave_after_ms: _Optional[int] = ...) -> None: ...
 
 class SessionError(_message.Message):
     __slots__ = ("code", "detail", "member_id", "retry_after_ms", "owner", "revision", "epoch")

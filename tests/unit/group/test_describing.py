@@ -155,7 +155,7 @@ def test_only_the_first_members_are_decoded(monkeypatch: pytest.MonkeyPatch) -> 
 def test_groups_are_listed_by_a_topic_that_members_subscribe_to(topic: str, is_listed: bool) -> None:
     reply = a_consumer_group(2).ask(m.ListGroups(NAMESPACE, topic=topic))
 
-    assert (bool(reply.groups), reply.topic) == (is_listed, topic)
+    assert bool(reply.groups) == is_listed
 
 
 def test_a_group_is_listed_by_its_topics_while_it_rebalances() -> None:

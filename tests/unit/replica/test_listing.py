@@ -33,18 +33,6 @@ def test_the_page_of_a_replica_names_its_shards() -> None:
     assert answer.shards == (3, 5)
 
 
-def test_the_page_of_a_replica_says_by_which_topic_it_is() -> None:
-    by_topic = ListGroups("default", topic="orders")
-    one = ListReply(groups=groups("a").groups, topic="orders")
-
-    listed, empty = page_of_shards(by_topic, {3: one}).reply, page_of_shards(by_topic, {}).reply
-
-    assert isinstance(listed, ListReply)
-    assert isinstance(empty, ListReply)
-    assert (names(listed), listed.topic) == (["a"], "orders")
-    assert (names(empty), empty.topic) == ([], "")
-
-
 def test_the_page_of_all_topics_has_the_version_of_all() -> None:
     answers = [Answer(topics("b", version="a"), shards=(1,)), Answer(topics("a", version="2"), shards=(0,))]
     reply = page_of_all(ListTopics("default"), answers, 2).reply

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from rota.api.grpc.calls import AskedMany, Calls
 from rota.api.grpc.failures import Failure, converted, error_event, failure_of, outcome_of
-from rota.api.grpc.receiving import Context, dump, next_message
+from rota.api.grpc.receiving import Context, next_message
 from rota.api.grpc.roster import GroupKey, Roster, groups_on
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import CommitOffsets, Heartbeat, HeartbeatMany, JoinGroup, LeaveGroup, SyncGroup
@@ -102,7 +102,6 @@ class Session:
         self._rules: object = None
         """The access rules by which the groups of all members were checked."""
         self._leave_after_ms: int | None = None
-        self._batching = False
         self._is_beginning = False
         """Whether calls of a message have not begun yet."""
         self._has_unbegun = False
@@ -164,7 +163,7 @@ class Session:
         """Write the queued events, also those that are queued meanwhile."""
         try:
             while self._unread:
-                data = dump_next(self._unread) if self._batching else dump(self._unread.popleft())
+                data = dump_next(self._unread)
                 self._unread_bytes = self._unread_bytes - len(data) if self._unread else 0
                 await self._context.write(data)
         except Exception as error:
@@ -297,8 +296,7 @@ class Session:
         if given and not 0 <= options.leave_after_ms <= MAX_LEAVE_AFTER_MS:
             raise invalid(f"leave_after_ms must be from 0 to {MAX_LEAVE_AFTER_MS}")
         self._leave_after_ms = options.leave_after_ms if given else None
-        self._batching = options.batching
-        return SessionEvent(options=SessionOptions(leave_after_ms=self._leave_after_ms, batching=self._batching))
+        return SessionEvent(options=SessionOptions(leave_after_ms=self._leave_after_ms))
 
     async def _ask(self, kind: CallKind, request: MemberRequest) -> SessionEvent:
         asking = self._calls.ask(kind.rpc, request, self._context)

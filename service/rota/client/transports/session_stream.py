@@ -50,10 +50,7 @@ class SessionStream:
         self._idle = asyncio.Event()
         self.is_draining = False
         """The server has asked to go elsewhere: it still answers open calls."""
-        self._batching = False
-        """Does the server take several requests in one message? Set once it has said so."""
-        options = SessionOptions(leave_after_ms=leave_after_ms, batching=True)
-        self._send(self._next_number(), options=options)
+        self._send(self._next_number(), options=SessionOptions(leave_after_ms=leave_after_ms))
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
 
     @property
@@ -112,9 +109,7 @@ class SessionStream:
         try:
             while True:
                 while self._unsent:
-                    unsent = self._unsent
-                    data = dump_next(unsent) if self._batching else unsent.popleft().SerializeToString()
-                    await self._stream.write(data)
+                    await self._stream.write(dump_next(self._unsent))
                 self._wake.clear()
                 await self._wake.wait()
         except Exception as error:
@@ -145,8 +140,6 @@ class SessionStream:
         answer = self._open.get(event.call)
         if answer is not None and not answer.done():
             answer.set_result(event)
-        elif event.HasField("options"):
-            self._batching = event.options.batching
         elif event.WhichOneof("event") in _NEWS:
             self.is_draining = self.is_draining or event.HasField("drain")
             # In a later turn: an answer in the same message is read by its caller before the news that follows on it.

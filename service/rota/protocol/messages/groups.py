@@ -213,8 +213,6 @@ class ListedGroup(Struct, frozen=True):
 class ListReply(Reply, frozen=True):
     groups: tuple[ListedGroup, ...] = ()
     more: Annotated[bool, INTERNAL] = False
-    topic: str = ""
-    """The request's; empty from a release that does not list by topic."""
 
 
 class DeleteGroup(GroupRequest, Audited, frozen=True):
