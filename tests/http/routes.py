@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.routing import BaseRoute, Route
 
 
-def routes_of(app: FastAPI) -> Iterator[Route]:
+def routes_of(app: FastAPI | APIRouter) -> Iterator[Route]:
     """Each route with its path and methods."""
     return _routes_in(app.routes)
 

@@ -6,10 +6,9 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from rota.api.access.guard import Guard, behind
 from rota.api.http.dependencies import PING_SECONDS
@@ -44,7 +43,7 @@ _OPERATION = "console"
 
 _log = logging.getLogger(__name__)
 
-Show = Callable[[Request], Awaitable[ASGIApp]]
+Show = Callable[[Request], Awaitable[Response]]
 
 
 class Console:
@@ -68,7 +67,7 @@ class Console:
         self._openapi = openapi
         self._ping_seconds = ping_seconds
 
-    def routes(self) -> list[Route]:
+    def router(self) -> APIRouter:
         shown: dict[str, Show] = {
             "/": self._overview,
             "/groups": self._list,
@@ -94,16 +93,19 @@ class Console:
             "/signin": self._sign_in,
             "/signout": self._sign_out,
         }
-        routes = [self._route(path, show, "GET") for path, show in shown.items()]
-        routes += [self._route(path, show, "POST") for path, show in sent.items()]
-        routes.append(Route("/static/{name}", _static, methods=["GET"], include_in_schema=False))
-        return routes
+        router = APIRouter(include_in_schema=False, default_response_class=Response)
+        for path, show in shown.items():
+            router.add_api_route(path, self._answering(show), methods=["GET"])
+        for path, show in sent.items():
+            router.add_api_route(path, self._answering(show), methods=["POST"])
+        router.add_api_route("/static/{name}", _static, methods=["GET"])
+        return router
 
-    def _route(self, path: str, show: Show, method: str) -> Route:
-        async def answer(http: Request) -> ASGIApp:
+    def _answering(self, show: Show) -> Show:
+        async def answer(http: Request) -> Response:
             try:
                 await self._entrance.enter(http)
-                if method == "POST":
+                if http.method == "POST":
                     check_origin(http)
                 shown, code = await show(http), ErrorCode.NONE
             except RejectedRequest as rejected:
@@ -114,7 +116,7 @@ class Console:
             self._metrics.request_answered(_OPERATION, code)
             return shown
 
-        return Route(path, answer, methods=[method], include_in_schema=False)
+        return answer
 
     # --- pages -------------------------------------------------------------------------------------
 
@@ -177,7 +179,7 @@ class Console:
         named = {"content-disposition": f'attachment; filename="{group_id.replace(":", "_")}.json"'}
         return Response(dump_document(document), media_type="application/json", headers={**PAGE_HEADERS, **named})
 
-    async def _live(self, http: Request) -> ASGIApp:
+    async def _live(self, http: Request) -> Response:
         """A caller that may not read the group is rejected before the stream begins."""
         namespace, group_id = _named(http)
         await self._desk.describe(namespace, group_id)

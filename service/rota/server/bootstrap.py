@@ -126,7 +126,7 @@ async def open_services(
                             site=settings.site(url),
                         )
                         console = Console(served, store, metrics, api.draining, api.openapi, guard=guard)
-                        api.fastapi.router.routes.extend(console.routes())
+                        api.fastapi.include_router(console.router())
                         yield Services(store, coordinator, api, grpc, metrics, health)
                 finally:
                     await _stop(served)
