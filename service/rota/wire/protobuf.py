@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from msgspec import inspect
 
 from rota.protocol.limits import MAX_SAFE_INTEGER, Limits
-from rota.wire.shapes import Entry, Shape, check_limit, invalid
+from rota.wire.shapes import Entry, Shape, check_limit, entries_of, invalid
 
 Read = Callable[[Any, Limits], Any]
 """The value that a message's field stands for in a document; None if it is absent."""
@@ -120,7 +120,7 @@ def _as_in_json(number: int) -> int | str:
 
 
 def _list(entry: Entry, name: str, field: FieldDescriptor, empty: Any) -> tuple[Read, Write]:
-    parts = _Fields(entry.parts, field.message_type) if entry.parts else None
+    parts = _Fields(entries_of(entry.part), field.message_type) if entry.part else None
 
     def read(message: Any, limits: Limits) -> Any:
         items = getattr(message, name)

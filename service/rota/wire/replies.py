@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from rota.protocol.calls import REPLY_OF
+from rota.protocol.errors import RejectedRequest
 from rota.protocol.filters import write_page_token
 from rota.protocol.messages import JoinReply, ListReply, ListTopicsReply, Reply, SyncReply
 from rota.wire.shapes import Shape
@@ -26,7 +27,7 @@ _HEAD: dict[type, dict[str, Any]] = {
 """The names that documents have before those of the reply."""
 _PLACE: dict[str, Any] = {"revision": int, "epoch": int}
 SHAPES: dict[type, Shape] = {
-    reply: Shape(reply, closed=False, path=("error", "detail"), head=_HEAD.get(reply), tail=_PLACE)
+    reply: Shape(reply, closed=False, path=("error", "detail"), head=_HEAD.get(reply, {}), tail=_PLACE)
     for reply in sorted(set(REPLY_OF.values()), key=str)
 }
 
@@ -91,7 +92,7 @@ def decode_reply(reply_type: type[Reply], document: dict[str, Any]) -> Received:
             waiting = joining if reply_type is JoinReply else SyncReply(pending=True)
             return Received(waiting, pending.revision, pending.epoch)
         values, reply = SHAPES[reply_type].open(document)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RejectedRequest) as error:
         raise MalformedReply(str(error)) from None
     if isinstance(reply, (ListReply, ListTopicsReply)):
         reply = replace(reply, more=values.next_page_token is not None)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -26,6 +27,8 @@ from rota.wire.rejections import kind_of, reject
 _NO_JSON = "the body is not valid JSON"
 _INTEGER = re.compile(r"-?[0-9]{1,17}")
 _SELECTOR = re.compile(r"(?s)(.*)/((?:-?[0-9]{1,10}(?:,-?[0-9]{1,10})*)?)", re.ASCII)
+_NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
+_DEFAULT_LIMITS = Limits()
 _encode = msgspec.json.Encoder().encode
 
 
@@ -52,6 +55,8 @@ class Entry:
     is_optional: bool
     limit: Limit | None
     via: Via | None
+    part: Any
+    """The struct of each item of a list; None if it is no list of structs."""
 
     @property
     def absent(self) -> Any:
@@ -66,14 +71,8 @@ class Entry:
         return value if value is None or self.via is None else self.via.write(value)
 
     @property
-    def items(self) -> inspect.Type | None:
-        """The type of the items of a list."""
-        return kind_of(self.type.item_type).type if isinstance(self.type, inspect.VarTupleType) else None
-
-    @property
-    def parts(self) -> tuple[Entry, ...]:
-        """The fields of each item of a list."""
-        return entries_of(self.items.cls) if isinstance(self.items, inspect.StructType) else ()
+    def is_list(self) -> bool:
+        return isinstance(self.type, inspect.VarTupleType)
 
 
 @cache
@@ -92,9 +91,19 @@ def entries_of(message: type[Struct]) -> tuple[Entry, ...]:
         annotation: Any = annotated.type
         if via is not None:
             annotation, kind = via.wire, kind_of(inspect.type_info(via.wire))
+        item = kind_of(kind.type.item_type).type if isinstance(kind.type, inspect.VarTupleType) else None
+        part = item.cls if isinstance(item, inspect.StructType) else None
         limit = kind.notes.get("limit")
-        found.append(Entry(field.encode_name, field.name, annotation, kind.type, default, kind.is_optional, limit, via))
+        found.append(
+            Entry(field.encode_name, field.name, annotation, kind.type, default, kind.is_optional, limit, via, part)
+        )
     return tuple(found)
+
+
+@cache
+def limited_in(message: type[Struct]) -> tuple[Entry, ...]:
+    """The fields that settings of the server bound, and the lists of parts that have such fields."""
+    return tuple(each for each in entries_of(message) if each.limit or (each.part and limited_in(each.part)))
 
 
 class Shape:
@@ -112,15 +121,15 @@ class Shape:
         *,
         closed: bool,
         path: Collection[str] = (),
-        head: Mapping[str, Any] | None = None,
-        tail: Mapping[str, Any] | None = None,
+        head: Mapping[str, Any] = _NO_FIELDS,
+        tail: Mapping[str, Any] = _NO_FIELDS,
         check: Callable[[Any], None] | None = None,
     ) -> None:
         self.message = message
         self.closed = closed
         self._path = path
         self._check = check
-        self._head, self._tail = tuple((head or {}).items()), tuple((tail or {}).items())
+        self._head, self._tail = head, tail
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
@@ -138,7 +147,7 @@ class Shape:
                 fields.append((entry.name, entry.annotation))
         return msgspec.defstruct(
             self.message.__name__,
-            [*self._head, *fields, *self._tail],
+            [*self._head.items(), *fields, *self._tail.items()],
             kw_only=self.closed,
             forbid_unknown_fields=self.closed,
         )
@@ -148,8 +157,8 @@ class Shape:
         return msgspec.json.Decoder(self.struct)
 
     @cached_property
-    def _limited(self) -> tuple[Limited, ...]:
-        return limited_of(self.entries)
+    def _limited(self) -> tuple[Entry, ...]:
+        return limited_in(self.message) if self.closed else ()
 
     @cached_property
     def _converted(self) -> tuple[tuple[str, Via], ...]:
@@ -191,13 +200,12 @@ class Shape:
     def open(self, document: Any) -> tuple[Any, Any]:
         """The document of an open shape as a struct, and the message in it. Raises `ValidationError`."""
         values = msgspec.convert(document, self.struct)
-        read = {entry.name: entry.via.read for entry in self.entries if entry.via is not None}
-        found = {attribute: getattr(values, name) for name, attribute in self._attributes}
-        return values, self.message(**found | {name: convert(found[name]) for name, convert in read.items()})
+        return values, self._message_of(values, _DEFAULT_LIMITS, {})
 
     def _message_of(self, values: Any, limits: Limits, given: dict[str, Any]) -> Any:
         found = structs.asdict(values)
-        check_limits(self._limited, values, limits)
+        if self._limited:
+            check_limits(self._limited, values, limits)
         for name, via in self._converted:
             if found[name] is not None:
                 try:
@@ -218,12 +226,12 @@ class Shape:
             entry = entries.get(name)
             if entry is None:
                 raise invalid(unknown("query parameter", name, entries))
-            if entry.items is None:
+            if not entry.is_list:
                 is_number = isinstance(entry.type, inspect.IntType) and _INTEGER.fullmatch(text)
                 document[name] = int(text) if is_number else text
             else:
                 items = document.setdefault(name, [])
-                items.append(_read_selector(text, f"{name}[{len(items)}]") if entry.parts else text)
+                items.append(_read_selector(text, f"{name}[{len(items)}]") if entry.part else text)
         return document
 
     # --- writing ------------------------------------------------------------------------------------
@@ -260,21 +268,7 @@ class Shape:
         return pairs
 
 
-@dataclass(frozen=True, slots=True)
-class Limited:
-    """A field that a setting of the server bounds, or whose parts have such fields."""
-
-    name: str
-    limit: Limit | None
-    parts: tuple[Limited, ...]
-
-
-def limited_of(entries: Iterable[Entry]) -> tuple[Limited, ...]:
-    found = [Limited(entry.name, entry.limit, limited_of(entry.parts)) for entry in entries]
-    return tuple(each for each in found if each.limit is not None or each.parts)
-
-
-def check_limits(fields: tuple[Limited, ...], values: Any, limits: Limits, place: str = "") -> None:
+def check_limits(fields: tuple[Entry, ...], values: Any, limits: Limits, place: str = "") -> None:
     """Raise `RejectedRequest` for a value that is larger than the server's settings admit."""
     for field in fields:
         value = getattr(values, field.name)
@@ -282,9 +276,9 @@ def check_limits(fields: tuple[Limited, ...], values: Any, limits: Limits, place
             continue
         if field.limit is not None:
             check_limit(field.limit, value, limits, place + field.name)
-        if field.parts:
+        if field.part is not None and (inner := limited_in(field.part)):
             for number, part in enumerate(value):
-                check_limits(field.parts, part, limits, f"{place}{field.name}[{number}].")
+                check_limits(inner, part, limits, f"{place}{field.name}[{number}].")
 
 
 def check_limit(limit: Limit, value: Any, limits: Limits, place: str) -> None:
