@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from msgspec import NODEFAULT
 
 from rota.protocol import messages as m
 from rota.protocol.calls import CALLS
@@ -18,6 +19,7 @@ from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.filters import STATE_NAMES, STATES_PATTERN
 from rota.protocol.limits import Limits
 from rota.wire.documents import dump_document, parse_document
+from rota.wire.routes import REQUESTS as SHAPES
 from rota.wire.routes import encode_request, read_query, read_request
 
 LIMITS = Limits()
@@ -152,9 +154,24 @@ def test_waits_default_to_none_and_end_at_fifty_seconds() -> None:
     assert m.parks_for_ms(read(m.Heartbeat, {**heartbeat, "wait_ms": 3_600_000})) == 50_000
 
 
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda r: type(r).__name__)
+def test_null_means_absent_in_each_field_that_has_a_default(request_: m.Request) -> None:
+    document, kind = encode_request(request_).body or {}, type(request_)
+    optional = [entry.name for entry in SHAPES[kind].entries if entry.default is not NODEFAULT]
+    checked_together = {"generation_id", "fencing_token"} if kind is m.VerifyFence else set[str]()
+
+    for name in set(optional) - checked_together if CALLS[kind].has_body else ():
+        without = {other: value for other, value in document.items() if other != name}
+        assert read(kind, {**without, name: None}) == read(kind, without), name
+
+
 def test_null_means_absent() -> None:
     document = {"member_id": "m", "generation_id": 1, "wait_ms": None}
     assert read(m.Heartbeat, document) == m.Heartbeat("default", "indexers:v1", "m", 1, wait_ms=0)
+
+    offset = {"topic": "t", "partition": 0, "offset": 1, "metadata": None, "leader_epoch": None}
+    commit = m.CommitOffsets("default", "indexers:v1", m.NO_GENERATION, (m.OffsetToCommit("t", 0, 1),))
+    assert read(m.CommitOffsets, {"generation_id": None, "member_id": None, "offsets": [offset]}) == commit
 
 
 @pytest.mark.parametrize(

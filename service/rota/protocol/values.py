@@ -70,6 +70,10 @@ INTERNAL = Meta(extra={"internal": True})
 """The field is not on the wire: a server sets it."""
 
 
+REQUIRED_ON_WIRE = Meta(extra={"required": True})
+"""The field's default is for programs alone."""
+
+
 def limited(name: str, unit: Unit = Unit.ITEMS, least: int = 0, code: ErrorCode = ErrorCode.INVALID_REQUEST) -> Meta:
     """A bound that a setting of the server changes, so it is checked after decoding. The schema has its default."""
     most: int = getattr(Limits(), name)
@@ -84,11 +88,6 @@ def limited(name: str, unit: Unit = Unit.ITEMS, least: int = 0, code: ErrorCode 
 
 def via(wire: Any, read: Callable[[Any], Any], write: Callable[[Any], Any]) -> Meta:
     return Meta(extra={"via": Via(wire, read, write)})
-
-
-def on_wire(default: Any) -> Meta:
-    """The field has a default on the wire alone."""
-    return Meta(extra={"default": default})
 
 
 def within(least: int, most: int) -> Meta:

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from msgspec import inspect
 
 from rota.protocol.limits import MAX_SAFE_INTEGER, Limits
-from rota.wire.shapes import Entry, Shape, check_limit, entries_of, invalid
+from rota.wire.shapes import Entry, check_limit, entries_of, invalid
 
 Read = Callable[[Any, Limits], Any]
 """The value that a message's field stands for in a document; None if it is absent."""
@@ -24,29 +24,9 @@ Write = Callable[[Any, Any], None]
 
 
 class Twin:
-    """The protobuf message of a shape. `lists_may_be_absent`: an empty list counts as none, as in a query string."""
+    """The protobuf message of these fields. `empty` is what an empty list counts as; None: as absent."""
 
-    def __init__(self, shape: Shape, descriptor: Any, *, lists_may_be_absent: bool = False) -> None:
-        self._closed = shape.closed
-        self._fields = _Fields(shape.entries, descriptor, empty=None if lists_may_be_absent else ())
-
-    def document(self, message: Any, limits: Limits) -> dict[str, Any]:
-        """What `Shape.decode` takes: the same names as in JSON, with bytes as they are.
-
-        A list that is longer than the limits admit is refused before its items are read.
-        """
-        document = self._fields.document(message, limits)
-        return {name: value for name, value in document.items() if value is not None} if self._closed else document
-
-    def fill(self, message: Any, value: Any) -> None:
-        """Write a message of ours; ValueError or TypeError for what protobuf cannot hold."""
-        self._fields.fill(message, value)
-
-
-class _Fields:
-    """The fields of a protobuf message, and those of a message of ours."""
-
-    def __init__(self, entries: Iterable[Entry], descriptor: Any, empty: Any = ()) -> None:
+    def __init__(self, entries: Iterable[Entry], descriptor: Any, *, empty: Any = ()) -> None:
         fields = descriptor.fields_by_name
         self._readers: list[tuple[str, Read]] = []
         self._writers: list[tuple[str, str, Write | None, Any]] = []
@@ -61,9 +41,14 @@ class _Fields:
             self._writers.append((entry.attribute, field.name, write, absent))
 
     def document(self, message: Any, limits: Limits) -> dict[str, Any]:
+        """What `Shape.decode` takes: the same names as in JSON, with bytes as they are.
+
+        A list that is longer than the limits admit is refused before its items are read.
+        """
         return {name: read(message, limits) for name, read in self._readers}
 
     def fill(self, message: Any, value: Any) -> None:
+        """Write a message of ours; ValueError or TypeError for what protobuf cannot hold."""
         for attribute, name, write, absent in self._writers:
             given = getattr(value, attribute)
             if given is not None and given != absent:
@@ -120,7 +105,7 @@ def _as_in_json(number: int) -> int | str:
 
 
 def _list(entry: Entry, name: str, field: FieldDescriptor, empty: Any) -> tuple[Read, Write]:
-    parts = _Fields(entries_of(entry.part), field.message_type) if entry.part else None
+    parts = Twin(entries_of(entry.part), field.message_type) if entry.part else None
 
     def read(message: Any, limits: Limits) -> Any:
         items = getattr(message, name)

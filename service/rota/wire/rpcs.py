@@ -14,7 +14,7 @@ from rota.protocol.calls import ADMIN, CALLS, COORDINATOR, Call
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request
 from rota.v1 import admin_pb2, coordinator_pb2
-from rota.wire.protobuf import Twin, parse
+from rota.wire.protobuf import Twin
 from rota.wire.replies import SHAPES, Received, decode_reply, next_page_token
 from rota.wire.routes import REQUESTS, decode_path
 
@@ -30,9 +30,11 @@ class Rpc:
         self.response_message: type[Message] = response_message
         self._path = call.path_names
         self._shape = REQUESTS[call.request]
-        self._request_twin = Twin(self._shape, request_message.DESCRIPTOR, lists_may_be_absent=not call.has_body)
+        # In a query string, which most calls without a body have over HTTP, an empty list is none.
+        empty = () if call.has_body else None
+        self._request_twin = Twin(self._shape.entries, request_message.DESCRIPTOR, empty=empty)
         self.reply = call.reply
-        self._reply_twin = Twin(SHAPES[call.reply], response_message.DESCRIPTOR)
+        self._reply_twin = Twin(SHAPES[call.reply].entries, response_message.DESCRIPTOR)
 
     @property
     def path(self) -> str:
@@ -46,9 +48,6 @@ class Rpc:
         """The checked request, with what the message does not say; `RejectedRequest` as over HTTP."""
         document = self._request_twin.document(message, limits)
         return self._shape.decode(document, limits, **self.names_in(message), **given)
-
-    def parse_request(self, data: bytes, limits: Limits, **given: Any) -> Any:
-        return self.read_request(parse(self.request_message, data), limits, **given)
 
     def write_request(self, request: Request) -> Any:
         """The message of a request; ValueError or TypeError if protobuf cannot hold it."""

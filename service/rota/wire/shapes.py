@@ -87,7 +87,7 @@ def entries_of(message: type[Struct]) -> tuple[Entry, ...]:
             continue
         via: Via | None = kind.notes.get("via")
         default = field.default if field.default_factory is NODEFAULT else field.default_factory()
-        default = kind.notes.get("default", default)
+        default = NODEFAULT if "required" in kind.notes else default
         annotation: Any = annotated.type
         if via is not None:
             annotation, kind = via.wire, kind_of(inspect.type_info(via.wire))

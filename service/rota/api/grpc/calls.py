@@ -37,15 +37,15 @@ from rota.wire.heartbeats import check_size, read_group, write_result
 from rota.wire.protobuf import Twin, parse
 from rota.wire.routes import decode_path
 from rota.wire.rpcs import REMOVE_MEMBERS, RPCS, Rpc
-from rota.wire.shapes import Shape
+from rota.wire.shapes import entries_of
 
 ACCESS = "rota.v1.Access"
 MARGIN_MS = 100
 """What an answer may need on its way back; of a short deadline, a quarter."""
 
-_CALLER = Twin(Shape(WhoAmIReply, closed=False), WhoAmIResponse.DESCRIPTOR)
-_QUESTION = Twin(CAN_I_QUERY, CanIRequest.DESCRIPTOR)
-_DECISION = Twin(Shape(CanIReply, closed=False), CanIResponse.DESCRIPTOR)
+_CALLER = Twin(entries_of(WhoAmIReply), WhoAmIResponse.DESCRIPTOR)
+_QUESTION = Twin(CAN_I_QUERY.entries, CanIRequest.DESCRIPTOR)
+_DECISION = Twin(entries_of(CanIReply), CanIResponse.DESCRIPTOR)
 
 _OF_OWNER = (
     "shard_id",

@@ -41,8 +41,6 @@ from rota.protocol.values import (
     within,
 )
 
-_DECODED = "as its protocol type reads it, for people; null if the type is unknown or cannot read the bytes."
-
 
 class VerifyFence(GroupRequest, InMembersName, frozen=True):
     """Is this fencing token, or `generation_id` with `member_id`, still that of a member of the current generation?

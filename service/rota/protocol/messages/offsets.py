@@ -23,6 +23,7 @@ from rota.protocol.values import (
     INT32_MAX,
     INT64_MAX,
     MANY,
+    REQUIRED_ON_WIRE,
     GenerationId,
     InstanceId,
     Int64,
@@ -34,7 +35,6 @@ from rota.protocol.values import (
     Partition,
     Progress,
     Topic,
-    on_wire,
     via,
     within,
 )
@@ -89,9 +89,11 @@ def _as_number(number: int, item: Any) -> Any:
 class CommitOffsets(GroupRequest, Audited, InMembersName, frozen=True):
     """Record progress, as a member of a generation or, with a negative generation, as an administrator."""
 
-    generation_id: Annotated[GenerationId, on_wire(NO_GENERATION)]
+    generation_id: GenerationId = NO_GENERATION
     """Negative: an administrator's commit."""
-    offsets: Annotated[tuple[OffsetToCommit, ...], _exact(Annotated[tuple[OffsetToCommit, ...], MANY])]
+    offsets: Annotated[
+        tuple[OffsetToCommit, ...], _exact(Annotated[tuple[OffsetToCommit, ...], MANY]), REQUIRED_ON_WIRE
+    ] = ()
     """One entry per partition."""
     member_id: MemberId = ""
     group_instance_id: InstanceId | None = None
