@@ -7,7 +7,7 @@ come here. Every document also carries `revision` and `epoch`, which belong to t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -18,24 +18,26 @@ from rota.protocol.filters import write_page_token
 from rota.protocol.messages import JoinReply, ListReply, ListTopicsReply, Reply, SyncReply
 from rota.wire.shapes import Shape
 
-_HEAD: dict[type, dict[str, Any]] = {
-    JoinReply: {"outcome": Literal["joined"]},
-    SyncReply: {"outcome": Literal["synced"]},
-    ListReply: {"next_page_token": str | None},
-    ListTopicsReply: {"next_page_token": str | None},
-}
-"""The names that documents have before those of the reply."""
+OUTCOMES: dict[type, str] = {JoinReply: "joined", SyncReply: "synced"}
+"""The first name of documents that are answers to joins and syncs is `outcome`."""
+_TOKEN: dict[str, Any] = {"next_page_token": str | None}
 _PLACE: dict[str, Any] = {"revision": int, "epoch": int}
 SHAPES: dict[type, Shape] = {
-    reply: Shape(reply, closed=False, path=("error", "detail"), head=_HEAD.get(reply, {}), tail=_PLACE)
+    reply: Shape(
+        reply,
+        closed=False,
+        path=("error", "detail"),
+        head=_TOKEN if reply in (ListReply, ListTopicsReply) else {},
+        tail=_PLACE,
+        outcome=OUTCOMES.get(reply),
+    )
     for reply in sorted(set(REPLY_OF.values()), key=str)
 }
 
 
-class Pending(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Pending(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="outcome", tag="pending"):
     """The answer to a join or a sync that is not over: the caller calls again."""
 
-    outcome: Literal["pending"]
     member_id: str = ""
     revision: int = -1
     epoch: int = -1
@@ -56,24 +58,13 @@ class Received:
     """How long its sender asks to be left alone; 0 where it does not say."""
 
 
-def write_reply(reply: Reply, revision: int, epoch: int) -> bytes:
+def write_reply(reply: Any, revision: int, epoch: int) -> bytes:
     """The JSON text of a reply without an error. `outcome` says whether a join or sync is done or pending."""
-    kind = type(reply)
-    if kind not in _HEAD:
-        return SHAPES[kind].write(reply, revision, epoch)
-    match reply:
-        case JoinReply(pending=True) | SyncReply(pending=True):
-            member_id = reply.member_id if isinstance(reply, JoinReply) else ""
-            return msgspec.json.encode(Pending(outcome="pending", member_id=member_id, revision=revision, epoch=epoch))
-        case JoinReply():
-            head: str | None = "joined"
-        case SyncReply():
-            head = "synced"
-        case ListReply() | ListTopicsReply():
-            head = next_page_token(reply)
-        case _:
-            raise AssertionError(f"a {kind.__name__} has no head")
-    return SHAPES[kind].write(reply, revision, epoch, head=(head,))
+    if type(reply) in OUTCOMES and reply.pending:
+        member_id = reply.member_id if isinstance(reply, JoinReply) else ""
+        return msgspec.json.encode(Pending(member_id=member_id, revision=revision, epoch=epoch))
+    head = (next_page_token(reply),) if type(reply) in (ListReply, ListTopicsReply) else ()
+    return SHAPES[type(reply)].write(reply, revision, epoch, head=head)
 
 
 def encode_reply(reply: Reply) -> dict[str, Any]:
@@ -86,7 +77,7 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
 def decode_reply(reply_type: type[Reply], document: dict[str, Any]) -> Received:
     """The reverse of `write_reply`, for the SDK; `MalformedReply` if the document is no such reply."""
     try:
-        if document.get("outcome") == "pending" and reply_type in (JoinReply, SyncReply):
+        if document.get("outcome") == "pending" and reply_type in OUTCOMES:
             pending = msgspec.convert(document, Pending)
             joining = JoinReply(pending=True, member_id=pending.member_id)
             waiting = joining if reply_type is JoinReply else SyncReply(pending=True)

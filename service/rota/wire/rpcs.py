@@ -15,7 +15,7 @@ from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request
 from rota.v1 import admin_pb2, coordinator_pb2
 from rota.wire.protobuf import Twin
-from rota.wire.replies import SHAPES, Received, decode_reply, next_page_token
+from rota.wire.replies import OUTCOMES, SHAPES, Received, decode_reply, next_page_token
 from rota.wire.routes import REQUESTS, decode_path
 
 
@@ -83,14 +83,13 @@ class Rpc:
         """The reverse, for the SDK; `MalformedReply` if it is no such reply."""
         document = self._reply_twin.document(message, _NO_LIMITS)
         document |= {"revision": message.revision, "epoch": message.epoch}
-        if self.request in _OUTCOMES:
-            document["outcome"] = "pending" if message.pending else _OUTCOMES[self.request]
+        if self.reply in OUTCOMES:
+            document["outcome"] = "pending" if message.pending else OUTCOMES[self.reply]
         elif self.request in (m.ListGroups, m.ListTopics):
             document["next_page_token"] = message.next_page_token or None
         return decode_reply(self.reply, document)
 
 
-_OUTCOMES: dict[type, str] = {m.JoinGroup: "joined", m.SyncGroup: "synced"}
 _NO_LIMITS = Limits()
 _MODULES = {COORDINATOR: coordinator_pb2, ADMIN: admin_pb2}
 

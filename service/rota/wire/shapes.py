@@ -112,7 +112,8 @@ class Shape:
     `path` names the fields that the path of the call holds. A `closed` shape is what callers send: it refuses an
     unknown name, because a misspelt name must not count as absent. In it, null means absent. An open one is what a
     server sends: a reader ignores the names that a newer server adds. `head` and `tail` are fields of the document
-    before and after those of the message. `check` raises `RejectedRequest` for what no field says alone.
+    before and after those of the message; `outcome` is the value of a first one. `check` raises `RejectedRequest` for
+    what no field says alone.
     """
 
     def __init__(
@@ -123,13 +124,14 @@ class Shape:
         path: Collection[str] = (),
         head: Mapping[str, Any] = _NO_FIELDS,
         tail: Mapping[str, Any] = _NO_FIELDS,
+        outcome: str | None = None,
         check: Callable[[Any], None] | None = None,
     ) -> None:
         self.message = message
         self.closed = closed
         self._path = path
         self._check = check
-        self._head, self._tail = head, tail
+        self._head, self._tail, self._outcome = head, tail, outcome
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
@@ -150,6 +152,8 @@ class Shape:
             [*self._head.items(), *fields, *self._tail.items()],
             kw_only=self.closed,
             forbid_unknown_fields=self.closed,
+            tag_field="outcome" if self._outcome else None,
+            tag=self._outcome,
         )
 
     @cached_property
