@@ -85,6 +85,20 @@ def test_a_drawing_has_a_cell_for_each_unit_and_all_of_it_inside(units: int, cel
     assert max(one.y for one in drawing.cells) < drawing.height
 
 
+def test_units_without_an_owner_have_a_row_of_their_own_and_count_for_no_member() -> None:
+    should = [("t", 0), ("t", 2), ("u", 0)]
+    drawn = share_map("consumer", {"a": plain(t=[0, 1])}, unowned=should)
+    assert drawn is not None
+    drawing = draw(drawn)
+
+    assert [drawn.units[unit] for unit in drawn.unowned] == [("t", 2), ("u", 0)]
+    assert (drawn.most, drawn.fewest, drawn.idle, drawn.moved) == (2, 2, 0, 0)
+    assert drawing is not None
+    assert [row.text for row in drawing.rows] == ["a", "no owner"]
+    assert [cell.kind for cell in drawing.cells] == ["", "", "unowned", "unowned"]
+    assert drawing.cells[2].title == "t 2: no owner"
+
+
 def test_thousands_of_units_are_pixels_with_moved_ones_apart() -> None:
     before = {"a": plain(topic=list(range(1_000))), "b": plain(topic=list(range(1_000, 2_000)))}
     now = {"a": plain(topic=list(range(1_001))), "b": plain(topic=list(range(1_001, 2_000)))}
@@ -95,7 +109,7 @@ def test_thousands_of_units_are_pixels_with_moved_ones_apart() -> None:
 
     assert drawing is not None
     assert drawing.cells == ()
-    assert [(one.path.count("M"), one.moved) for one in drawing.stripes] == [(1_000, False), (1, True), (999, False)]
+    assert [(one.path.count("M"), one.kind) for one in drawing.stripes] == [(1_000, ""), (1, "moved"), (999, "")]
     assert drawing.stripes[1].title == "a: 1 of 2000, new here"
     at_px = [float(place) for one in drawing.stripes for place in re.findall(r"M([\d.]+) ", one.path)]
     assert len(set(at_px)) == 2_000

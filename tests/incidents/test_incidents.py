@@ -248,8 +248,8 @@ OF_GROUPS = (
         forget_a_partition,
         "top",
         r"without an owner: parcels/3",
-        "/",
-        r"without an owner: parcels/3",
+        "/groups/on-call/forgetful",
+        r"without an owner: parcels/3.*parcels 3: no owner",
     ),
     Incident(
         "a quota is exceeded",

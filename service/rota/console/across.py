@@ -13,12 +13,11 @@ from rota.console.group import MemberRow, member_row
 from rota.console.rendering import page_number
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.ids import check_namespace
-from rota.protocol.messages import ListedGroup, ListedTopic, ListTopics, ListTopicsReply
+from rota.protocol.messages import ListedGroup
 
 PAGE = 50
 MOST_DESCRIBED = 200
 """Groups that one page reads whole; beyond that it says that it has not read all."""
-MOST_TOPICS = 10_000
 MOST_FOUND = 100
 _MOST_NAMESPACES = 100
 
@@ -54,7 +53,7 @@ def _needle(parameters: QueryParams) -> str:
 async def topics_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
     """The registered topics of a namespace."""
     namespace, search = namespace_of(parameters), _needle(parameters)
-    topics = await _topics(desk, namespace)
+    topics = await desk.list_topics(namespace)
     chosen = [topic for topic in topics if search.lower() in topic.topic.lower()]
     page, pages = page_number(parameters, len(chosen), PAGE)
     return {
@@ -139,19 +138,8 @@ async def _found(desk: Desk, namespace: str, needle: str) -> list[Found]:
     if not needle:
         return []
     found = [Found(namespace, group.group_id, group) for group in groups if needle in group.group_id.lower()]
-    topics = await _topics(desk, namespace)
+    topics = await desk.list_topics(namespace)
     return found + [Found(namespace, topic.topic) for topic in topics if needle in topic.topic.lower()]
-
-
-async def _topics(desk: Desk, namespace: str) -> list[ListedTopic]:
-    topics: list[ListedTopic] = []
-    while len(topics) < MOST_TOPICS:
-        page = await desk.call(ListTopics(namespace, after=topics[-1].topic if topics else ""))
-        assert isinstance(page, ListTopicsReply)
-        topics += page.topics
-        if not page.more:
-            break
-    return topics
 
 
 def _places(described: Described, now_ms: int) -> Iterator[Place]:

@@ -23,8 +23,11 @@ from rota.protocol.messages import (
     DescribeGroup,
     DescribeReply,
     ListedGroup,
+    ListedTopic,
     ListGroups,
     ListReply,
+    ListTopics,
+    ListTopicsReply,
     Reply,
     Request,
 )
@@ -32,6 +35,7 @@ from rota.replica.ports import JournalEvent, ShardOwner
 
 MOST_GROUPS = 5_000
 """Of a namespace; beyond that the list says that it is not whole."""
+MOST_TOPICS = 10_000
 _WINDOWS = (1_000, 4_000, 16_000, 64_000)
 QUIET = frozenset({"offsets_committed", "session_stats"})
 """Lines that change nothing which a page of generations shows."""
@@ -103,6 +107,16 @@ class Desk:
             if not page.more:
                 return Listing(tuple(groups))
         return Listing(tuple(groups[:MOST_GROUPS]), whole=False)
+
+    async def list_topics(self, namespace: str) -> list[ListedTopic]:
+        topics: list[ListedTopic] = []
+        while len(topics) < MOST_TOPICS:
+            page = await self.call(ListTopics(namespace, after=topics[-1].topic if topics else ""))
+            assert isinstance(page, ListTopicsReply)
+            topics += page.topics
+            if not page.more:
+                break
+        return topics
 
     async def describe(self, namespace: str, group_id: str) -> Described:
         answer = await self._coordinator.call(DescribeGroup(namespace, group_id))

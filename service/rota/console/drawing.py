@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rota.console.rendering import short
-from rota.console.shares import ShareMap
+from rota.console.shares import Row, ShareMap
 
+NO_OWNER = "no owner"
+"""Stands in the place of a member id, which has no space."""
 _LABEL_PX = 190
 _COUNT_PX = 44
 _ROW_PX = 26
@@ -23,7 +26,8 @@ _MOST_ROWS = 200
 class Cell:
     x: float
     y: float
-    moved: bool
+    kind: str
+    """`moved` is new at its member, `unowned` has no member."""
     title: str
 
 
@@ -32,7 +36,7 @@ class Stripe:
     """What one member holds of very many units, as the path of an SVG."""
 
     path: str
-    moved: bool
+    kind: str
     title: str
 
 
@@ -65,7 +69,8 @@ class Drawing:
 
 def draw(drawn: ShareMap) -> Drawing | None:
     """None where it is too large to draw."""
-    units, members = len(drawn.units), len(drawn.rows)
+    rows = (*drawn.rows, Row(NO_OWNER, drawn.unowned, frozenset())) if drawn.unowned else drawn.rows
+    units, members = len(drawn.units), len(rows)
     if units > _MOST_UNITS or members > _MOST_ROWS:
         return None
     cell, gap = _sizes(units)
@@ -77,10 +82,10 @@ def draw(drawn: ShareMap) -> Drawing | None:
         height=_HEAD_PX + _ROW_PX * members + 6,
         cell=cell,
         cell_height=_CELL_HEIGHT_PX,
-        cells=_cells(drawn, x_of) if units <= _MOST_CELLS else (),
-        stripes=_stripes(drawn, x_of) if units > _MOST_CELLS else (),
-        rows=tuple(Label(0, _y(n) + 14, short(row.member_id, 22), row.member_id) for n, row in enumerate(drawn.rows)),
-        counts=tuple(Label(_LABEL_PX + 20, _y(n) + 14, str(len(row.held))) for n, row in enumerate(drawn.rows)),
+        cells=_cells(drawn, rows, x_of) if units <= _MOST_CELLS else (),
+        stripes=_stripes(rows, x_of) if units > _MOST_CELLS else (),
+        rows=tuple(Label(0, _y(n) + 14, short(row.member_id, 22), row.member_id) for n, row in enumerate(rows)),
+        counts=tuple(Label(_LABEL_PX + 20, _y(n) + 14, str(len(row.held))) for n, row in enumerate(rows)),
         topics=tuple(Label(x_of[topic.first], 12, topic.name) for topic in drawn.topics),
         numbers=_numbers(drawn, x_of, cell),
         lines=tuple(_y(n) - 4 for n in range(members + 1)),
@@ -112,24 +117,28 @@ def _topic_end(drawn: ShareMap, x_of: list[float], number: int) -> float:
     return x_of[topic.first] + len(topic.name) * _NAME_PX_PER_CHAR
 
 
-def _cells(drawn: ShareMap, x_of: list[float]) -> tuple[Cell, ...]:
+def _cells(drawn: ShareMap, rows: Sequence[Row], x_of: list[float]) -> tuple[Cell, ...]:
     return tuple(
-        Cell(x_of[unit], _y(number), unit in row.gained, _title(drawn, row.member_id, unit, unit in row.gained))
-        for number, row in enumerate(drawn.rows)
+        Cell(x_of[unit], _y(number), _kind(row, unit), _title(drawn, row.member_id, unit, unit in row.gained))
+        for number, row in enumerate(rows)
         for unit in row.held
     )
 
 
-def _stripes(drawn: ShareMap, x_of: list[float]) -> tuple[Stripe, ...]:
+def _stripes(rows: Sequence[Row], x_of: list[float]) -> tuple[Stripe, ...]:
     found: list[Stripe] = []
-    for number, row in enumerate(drawn.rows):
+    for number, row in enumerate(rows):
         for moved in (False, True):
             units = [unit for unit in row.held if (unit in row.gained) is moved]
             if units:
                 path = "".join(f"M{x_of[unit]:g} {_y(number):g}h1v{_CELL_HEIGHT_PX}h-1z" for unit in units)
-                title = f"{row.member_id}: {len(units)} of {len(drawn.units)}{', new here' if moved else ''}"
-                found.append(Stripe(path, moved, title))
+                title = f"{row.member_id}: {len(units)} of {len(x_of)}{', new here' if moved else ''}"
+                found.append(Stripe(path, _kind(row, units[0]), title))
     return tuple(found)
+
+
+def _kind(row: Row, unit: int) -> str:
+    return "unowned" if row.member_id == NO_OWNER else "moved" if unit in row.gained else ""
 
 
 def _numbers(drawn: ShareMap, x_of: list[float], cell: float) -> tuple[Label, ...]:

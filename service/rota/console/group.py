@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +15,15 @@ from rota.console.commands import commands_of
 from rota.console.desk import QUIET, Described, Desk
 from rota.console.drawing import draw
 from rota.console.rendering import utc
-from rota.console.shares import in_words, moves, share_map, units_of
+from rota.console.shares import Unit, in_words, moves, share_map, units_of
 from rota.observability.explanation import explain, seen_ms_ago
 from rota.observability.generations import Event, Generation, generations
+from rota.protocol.errors import RejectedRequest
 from rota.protocol.ids import shard_of
-from rota.protocol.messages import DescribedMember, DescribeReply
+from rota.protocol.messages import DescribedMember, DescribeReply, ListedTopic
+from rota.protocol.troubles import TroubleKind
 from rota.protocol.wording import count
-from rota.types.registry import readable_assignment
+from rota.types.registry import readable_assignment, subscribes
 
 _LINES = 400
 _ALL_LINES = 2_000
@@ -78,7 +81,7 @@ async def group_page(
     now_ms = desk.now_ms()
     group = described.group
     shares, former = _latest_shares(group, story)
-    drawn = share_map(group.protocol_type, shares, former)
+    drawn = share_map(group.protocol_type, shares, former, await _divided(desk, namespace, group))
     return {
         **common_values(desk, described, now_ms, base_url),
         "explanation": explain(group, now_ms, events, utc),
@@ -255,6 +258,24 @@ def _latest_shares(group: DescribeReply, story: Sequence[Generation]) -> tuple[d
     if not assigned:
         return {}, {}
     return dict(assigned[-1].assignments), assigned[-2].assignments if len(assigned) > 1 else {}
+
+
+async def _divided(desk: Desk, namespace: str, group: DescribeReply) -> Collection[Unit]:
+    """The partitions that the members should share, if one of them has no owner."""
+    if not any(trouble.kind == TroubleKind.UNOWNED for trouble in group.troubles):
+        return ()
+    try:
+        topics = await desk.list_topics(namespace)
+    except RejectedRequest:  # The caller may see this group, and no topics.
+        return ()
+    return await asyncio.to_thread(_subscribed, group, topics)
+
+
+def _subscribed(group: DescribeReply, topics: Sequence[ListedTopic]) -> set[Unit]:
+    wants = {member.metadata for member in group.members}
+    wanted = [topic for topic in topics if any(subscribes(group.protocol_type, each, topic.topic) for each in wants)]
+    units = {(topic.topic, number) for topic in wanted for number in range(topic.partitions)}
+    return {(topic, number) for topic, number in units if f"{topic}/{number}" not in group.quarantined}
 
 
 def as_lines(events: Sequence[Event]) -> list[Event]:

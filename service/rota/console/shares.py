@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from rota.types.permits import PROTOCOL_TYPE as PERMITS
@@ -46,6 +46,8 @@ class ShareMap:
     rows: tuple[Row, ...]
     moved: int
     """How many units have another holder than in the generation before; 0 where that is not known."""
+    unowned: tuple[int, ...] = ()
+    """The units of registered topics that no member holds."""
 
     @property
     def most(self) -> int:
@@ -68,14 +70,18 @@ class ShareMap:
 
 
 def share_map(
-    protocol_type: str, shares: Mapping[str, bytes], former: Mapping[str, bytes] | None = None
+    protocol_type: str,
+    shares: Mapping[str, bytes],
+    former: Mapping[str, bytes] | None = None,
+    unowned: Collection[Unit] = (),
 ) -> ShareMap | None:
-    """None where these bytes mean nothing to us."""
+    """The map of these shares, and of units that should be in one; None if these bytes mean nothing to us."""
     now = {member_id: units_of(protocol_type, share) for member_id, share in shares.items()}
     if not now or any(units is None for units in now.values()):
         return None
     held = {member_id: set(units or ()) for member_id, units in now.items()}
-    units = sorted({unit for each in held.values() for unit in each}, key=unit_order)
+    lacking = set(unowned).difference(*held.values())
+    units = sorted(lacking.union(*held.values()), key=unit_order)
     number_of = {unit: number for number, unit in enumerate(units)}
     before = holders(protocol_type, former or {})
     rows = []
@@ -83,7 +89,8 @@ def share_map(
         gained = {number_of[unit] for unit in each if before and member_id not in before.get(unit, ())}
         rows.append(Row(member_id, tuple(sorted(number_of[unit] for unit in each)), frozenset(gained)))
     moved = len({number for row in rows for number in row.gained})
-    return ShareMap(tuple(units), _topics(units), tuple(rows), moved)
+    lacks = tuple(sorted(number_of[unit] for unit in lacking))
+    return ShareMap(tuple(units), _topics(units), tuple(rows), moved, lacks)
 
 
 def moves(protocol_type: str, shares: Mapping[str, bytes], former: Mapping[str, bytes]) -> int | None:
