@@ -561,15 +561,8 @@ def create_topics() -> None:
         key("topic", name_type()),
         required("partitions", sa.Integer(), "0: deleted"),
         required("attributes", json_type(), "[[name, value], …]"),
-        required("revision", sa.BigInteger(), "topics_revisions at its last change", "0"),
-        required("topic_id", sa.BigInteger(), "topics_revisions at its last deletion", "0"),
-        schema=schema(),
-    )
-    op.create_table(
-        "topics_revisions",
-        key("shard_id", sa.Integer()),
-        key("namespace", name_type()),
-        required("revision", sa.BigInteger(), "how often its topics have changed in this shard"),
+        required("revision", sa.BigInteger(), "how many changes of topics the namespace had then", "0"),
+        required("topic_id", sa.BigInteger(), "revision of the last deletion of the name", "0"),
         schema=schema(),
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from rota.group.rows import RowChanges, TopicsRevisionRow
+from rota.group.rows import RowChanges
 from rota.replica.ports import ShardClaim
 from rota.storage.bulk import TableChange
 from rota.storage.gate import Gate
@@ -39,7 +39,7 @@ CHANGES = {
     "election": RowChanges(groups=ONE_GROUP, members=ONE_MEMBER, members_deleted=FORMER[:1]),
     "commit": RowChanges(offsets=ONE_OFFSET),
     "expiry": RowChanges(offsets_deleted=[("default", "g", "documents", 1)]),
-    "topic": RowChanges(topics=[a_topic("new")], topics_revisions=[TopicsRevisionRow("default", 5)]),
+    "topic": RowChanges(topics=[a_topic("new")]),
     "topic_deleted": RowChanges(topics=[a_topic("more", 0, topic_id=5)]),
     "joins": RowChanges(groups=ONE_GROUP, members=[*ONE_MEMBER, a_member("m-8", position=8)]),
     "leaves": RowChanges(groups=ONE_GROUP, members_deleted=FORMER),

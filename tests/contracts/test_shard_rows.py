@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rota.group.rows import NO_QUARANTINE, RowChanges, ShardImage, TopicsRevisionRow
+from rota.group.rows import NO_QUARANTINE, RowChanges, ShardImage
 from rota.protocol.messages import Protocol
 from rota.replica.ports import ShardStore, StoreRefused
 from rota.storage.store import SqlStore
@@ -53,13 +53,11 @@ async def test_every_kind_of_row_is_loaded_as_it_was_written(store: ShardStore, 
         a_topic("b", 2**31 - 1, attributes=(("ключ", "値"), ("", ""))),
     ]
 
-    revisions = [TopicsRevisionRow("default", 2**40), TopicsRevisionRow("other", 1)]
     kinds: dict[str, list[Any]] = {
         "groups": groups,
         "members": members,
         "offsets": offsets,
         "topics": topics,
-        "topics_revisions": revisions,
     }
     if together:
         batches = [kinds]
@@ -76,7 +74,6 @@ async def test_every_kind_of_row_is_loaded_as_it_was_written(store: ShardStore, 
         tuple(members),
         tuple(offsets),
         tuple(topics),
-        tuple(revisions),
     )
 
 

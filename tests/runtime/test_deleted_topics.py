@@ -115,7 +115,7 @@ async def test_a_topic_is_not_put_while_a_shard_may_have_its_progress(tables: Me
     """The process is killed between the steps: the topic's own shard has deleted it, the others have not."""
     store = PartlyFailing(tables)
     await store.open(SHARDS)
-    own = shard_of("default", "orders", SHARDS)
+    own = shard_of("default", "", SHARDS)
     killed = LocalCoordinator(store, shard_count=SHARDS, limits=NOW, replica_id="r1")
     await killed.start()
     await until_ready(killed)
@@ -149,7 +149,7 @@ async def test_a_deletion_that_was_cut_off_can_be_repeated(tables: MemoryTables)
         await until_ready(coordinator)
         await put(coordinator)
         await commit(coordinator, 1_000)
-        store.spared = frozenset({shard_of("default", "orders", SHARDS)})
+        store.spared = frozenset({shard_of("default", "", SHARDS)})
         await delete(coordinator)
         store.spared = None
 

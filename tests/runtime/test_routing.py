@@ -43,7 +43,7 @@ from rota.protocol.messages import (
     SyncReply,
 )
 from rota.replica import forwarding
-from rota.replica.forwarding import Submitted
+from rota.replica.forwarding import UNANSWERED, Submitted
 from rota.replica.ports import Answer, Replica, ShardNews
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator, RoutedCoordinator
@@ -52,6 +52,7 @@ from rota.types.plain import decode_plain_assignment
 from tests.runtime.conftest import NOW, FaultyStore, a_join, a_stable_member, until
 
 SHARDS = 16
+OF_TOPICS = shard_of("default", "", SHARDS)
 LEASE_MS = 60_000
 """Longer than any pause that a busy machine makes; a third of it is what a message that was lost costs."""
 LONG_MS = 600_000
@@ -365,14 +366,13 @@ async def test_a_listing_waits_for_shards_of_an_unknown_replica(
     assert [group.group_id for group in reply.groups] == [group]
 
 
-@pytest.mark.parametrize("request_", [ListGroups("default"), ListTopics("default")])
 async def test_a_listing_that_stays_without_some_shards_is_refused(
-    fleet: list[RunningReplica], request_: ListGroups | ListTopics, monkeypatch: pytest.MonkeyPatch
+    fleet: list[RunningReplica], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forwarding, "MOVE_MS", 0)
     await has_not_seen(fleet[2], "r1")
 
-    assert (await fleet[2].routed.call(request_)).reply.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert (await fleet[2].routed.call(ListGroups("default"))).reply.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 async def test_a_listing_does_not_need_who_has_handed_over_all(fleet: list[RunningReplica]) -> None:
@@ -397,16 +397,50 @@ async def test_without_forwarding_the_answer_names_the_owner(tables: MemoryTable
 
 
 async def test_without_forwarding_the_server_assigns_all_topics(tables: MemoryTables) -> None:
-    """The topics of a group may be in the shards of other replicas than its owner."""
+    """The topics of a group may be in the shard of another replica than its owner."""
     async with a_replica(tables, "r1", forward=False) as first, a_replica(tables, "r2", forward=False) as second:
         await settled([first, second])
-        topic = a_group_of(second)
-        await second.routed.call(PutTopic("default", topic, 2))
-        metadata = json.dumps({"topics": [topic]}).encode()
+        has_topics, other = (first, second) if first.local.hosts_shard(OF_TOPICS) else (second, first)
+        await has_topics.routed.call(PutTopic("default", "orders", 2))
+        metadata = json.dumps({"topics": ["orders"]}).encode()
         joining = a_join(protocols=(Protocol("server:range", metadata),), protocol_type="consumer")
-        synced = await _synced(first, replace(joining, group_id=a_group_of(first)))
+        synced = await _synced(other, replace(joining, group_id=a_group_of(other)))
 
-    assert decode_plain_assignment(synced.assignment) == ((topic, 0), (topic, 1))
+    assert decode_plain_assignment(synced.assignment) == (("orders", 0), ("orders", 1))
+
+
+async def test_groups_keep_what_they_have_while_the_shard_of_their_topics_has_no_owner(
+    tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding, "MOVE_MS", 0)
+    async with a_replica(tables, "r1") as one, a_replica(tables, "r2") as two:
+        await settled([one, two])
+        moving, staying = (one, two) if one.local.hosts_shard(OF_TOPICS) else (two, one)
+        await staying.routed.call(PutTopic("default", "orders", 2))
+        metadata = json.dumps({"topics": ["orders"]}).encode()
+        joining = a_join(protocols=(Protocol("server:range", metadata),), protocol_type="consumer")
+        group = a_group_of(staying)
+        await _synced(staying, replace(joining, group_id=group))
+        before = (await staying.routed.call(DescribeGroup("default", group))).reply
+        assert isinstance(before, DescribeReply)
+        (member,) = before.members
+
+        see = await has_not_seen(staying, moving.local.replica_id)
+        staying.local.on_topics_changed(["default"])
+        unlisted = (await staying.routed.call(ListTopics("default"))).reply
+        beat = Heartbeat("default", group, member.member_id, before.generation_id)
+        kept_alive = (await submitted(staying, beat)).reply
+        kept = (await staying.routed.call(DescribeGroup("default", group))).reply
+        see()
+        await moving.routed.call(PutTopic("default", "orders", 3))
+
+        assert unlisted.error in UNANSWERED
+        assert kept_alive.error is ErrorCode.NONE
+        assert isinstance(kept, DescribeReply)
+        assert (kept.generation_id, kept.members[0].assignment) == (before.generation_id, member.assignment)
+        groups = staying.local.loop.shards[shard_of("default", group, SHARDS)].owned.shard.groups
+        holder = groups["default", group].members[member.member_id]
+        await until(lambda: len(decode_plain_assignment(holder.assignment)) == 3)
 
 
 async def _synced(replica: RunningReplica, joining: JoinGroup) -> SyncReply:

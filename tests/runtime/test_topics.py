@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from rota.protocol.errors import ErrorCode
+from rota.protocol.ids import shard_of
 from rota.protocol.messages import DeleteTopic, GetTopic, ListGroups, ListTopics, ListTopicsReply, PutTopic, TopicReply
 from rota.replica.ports import Replica
 from rota.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import NOW, FaultyStore, until
-from tests.runtime.test_routing import RunningReplica, a_replica, settled
+from tests.runtime.test_routing import OF_TOPICS, RunningReplica, a_replica, settled
 
 
 async def put(coordinator: LocalCoordinator, partitions: int, **attributes: str) -> TopicReply:
@@ -116,12 +117,16 @@ async def listed(replica: LocalCoordinator | RunningReplica, version: str = "", 
     return reply
 
 
-async def waiting_for_news(replica: LocalCoordinator | RunningReplica) -> asyncio.Task[ListTopicsReply]:
-    """A call that has looked at the topics and waits for others."""
+async def waiting_for_news(
+    replica: LocalCoordinator | RunningReplica, owner: LocalCoordinator | None = None
+) -> asyncio.Task[ListTopicsReply]:
+    """A call that has looked at the topics and waits for others, at their owner."""
+    local = replica.local if isinstance(replica, RunningReplica) else replica
+    shard = (owner or local).loop.shards[shard_of("default", "", local.shard_count)]
     version = (await listed(replica)).version
+    before = len(shard.watchers.get(("default", ""), ()))
     task = asyncio.create_task(listed(replica, version, wait_ms=20_000))
-    news = (replica.local if isinstance(replica, RunningReplica) else replica).topic_news
-    await until(lambda: "default" in news._waiting)
+    await until(lambda: len(shard.watchers.get(("default", ""), ())) > before)
     return task
 
 
@@ -194,7 +199,7 @@ async def test_no_version_comes_back_with_what_it_stood_for(store: FaultyStore) 
     assert len(set(listings)) == len(listings) == 12
 
 
-async def test_changes_of_two_shards_have_a_version_for_each_order(store: FaultyStore) -> None:
+async def test_changes_of_two_topics_have_a_version_for_each_order(store: FaultyStore) -> None:
     seen: list[str] = []
     async with LocalCoordinator(store, shard_count=4) as coordinator:
         await coordinator.wait_until_ready()
@@ -210,7 +215,8 @@ async def test_changes_of_two_shards_have_a_version_for_each_order(store: Faulty
 async def test_waiting_calls_learn_what_another_replica_has_changed(tables: MemoryTables) -> None:
     async with a_replica(tables, "r1") as one, a_replica(tables, "r2") as two:
         await settled([one, two])
-        waiting = [await waiting_for_news(one), await waiting_for_news(two)]
+        owner = (one if one.local.hosts_shard(OF_TOPICS) else two).local
+        waiting = [await waiting_for_news(one, owner), await waiting_for_news(two, owner)]
 
         await one.routed.call(PutTopic("default", "words", 4, {}))
 
@@ -218,6 +224,22 @@ async def test_waiting_calls_learn_what_another_replica_has_changed(tables: Memo
 
     assert [[topic.partitions for topic in each.topics] for each in reported] == [[4], [4]]
     assert reported[0].version == reported[1].version
+
+
+async def test_a_wait_ends_with_the_owner_of_the_topics_and_goes_on_at_the_next(tables: MemoryTables) -> None:
+    async with a_replica(tables, "r1") as one, a_replica(tables, "r2") as two:
+        await settled([one, two])
+        owner, other = (one, two) if one.local.hosts_shard(OF_TOPICS) else (two, one)
+        waiting = await waiting_for_news(other, owner.local)
+
+        await owner.local.drain()
+        ended = await waiting
+        await settled([other])
+        waiting = await waiting_for_news(other)
+        await other.routed.call(PutTopic("default", "words", 4, {}))
+
+        assert ended.error in (ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        assert [topic.partitions for topic in (await waiting).topics] == [4]
 
 
 async def test_nobody_waits_for_topics_at_a_server_that_stops(coordinator: LocalCoordinator) -> None:

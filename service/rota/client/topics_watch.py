@@ -50,8 +50,6 @@ class TopicsWatch:
         self._backoff = Backoff(_FIRST_PAUSE_MS, longest_pause_ms)
         self._version = ""
         """Of the listing that was compared last."""
-        self._answered = ""
-        """What a parked call was answered with last, once that was compared."""
         self._noted = asyncio.Event()
         self._not_before = 0.0
         """Also for the next run of `follow`: a change is often what ends the one and begins the other."""
@@ -84,18 +82,16 @@ class TopicsWatch:
             _log.debug("the topics of %s cannot be watched: %s", self._namespace, error)
             self.is_live = False
             return max(self._pause_s(), retry_delay(error.code, error.retry_after))
-        # A server that cannot wait knows no version either.
-        self.is_live = bool(version)
-        if version and version not in (self._version, self._answered):
+        self.is_live = True
+        if version != self._version:
             self._backoff.reset()
             self._not_before = loop.time() + PAUSE_S
             await asyncio.sleep(LINGER_S)
             self._noted.clear()
             on_news()
             await self._noted.wait()
-            self._answered = version
             return max(0.0, self._not_before - loop.time())
-        if not version or loop.time() - asked_at < _AT_ONCE_S:
+        if loop.time() - asked_at < _AT_ONCE_S:
             return self._pause_s()
         self._backoff.reset()
         return 0.0

@@ -334,7 +334,7 @@ class TopicChanged:
     attributes: tuple[tuple[str, str], ...]
     reason: str = ""
     revision: int = 0
-    """Counts the changes of the namespace's topics in this shard."""
+    """Counts the changes of the namespace's topics."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,17 +118,9 @@ class TopicRow:
     partitions: int
     attributes: tuple[tuple[str, str], ...]
     revision: int = 0
-    """That of its last change. See `TopicsRevisionRow`."""
+    """The number of its last change among those of all topics of the namespace. A tombstone keeps it."""
     topic_id: int = 0
     """Tells topics of one name apart: the revision of the last deletion; 0: no topic of this name was ever deleted."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicsRevisionRow:
-    """How often topics of a namespace have changed in this shard: it outlives them, so that no version comes back."""
-
-    namespace: str
-    revision: int
 
 
 def progress_of(topics: Iterable[TopicRow], offsets: Iterable[OffsetRow]) -> tuple[OffsetRow, ...]:
@@ -172,7 +164,6 @@ class RowChanges:
     """(namespace, group_id, topic, partition)"""
     offsets: list[OffsetRow] = field(default_factory=list)
     topics: list[TopicRow] = field(default_factory=list)
-    topics_revisions: list[TopicsRevisionRow] = field(default_factory=list)
     side_commits_taken: list[int] = field(default_factory=list)
     """What the owner knows of by now."""
 
@@ -187,4 +178,3 @@ class ShardImage:
     members: tuple[MemberRow, ...] = ()
     offsets: tuple[OffsetRow, ...] = ()
     topics: tuple[TopicRow, ...] = ()
-    topics_revisions: tuple[TopicsRevisionRow, ...] = ()

@@ -109,7 +109,6 @@ from rota.protocol.messages import (
     LeftMember,
     ListGroups,
     ListTopics,
-    ListTopicsReply,
     PutTopic,
     QuarantineGroup,
     RebalanceGroup,
@@ -428,7 +427,8 @@ class Shard(ShardState):
                 groups = self._forget_topic(result, request, request.topic_id, "deleted: its progress does not count")
                 result.reply(call, TopicReply(topic=request.topic, groups=groups))
             case ListTopics():
-                result.reply(call, self._list_topics(request))
+                last = self.last_topics.get(request.namespace)
+                result.reply(call, list_topics(self.topics.values(), last, request))
             case _:
                 assert isinstance(request, GroupRequest), f"no handler for {type(request).__name__}"
                 group = self._group(request)
@@ -525,11 +525,8 @@ class Shard(ShardState):
         return groups
 
     def _next_revision(self, namespace: str) -> int:
-        return self.topics_revisions.get(namespace, 0) + 1
-
-    def _list_topics(self, request: ListTopics) -> ListTopicsReply:
-        revision = self.topics_revisions.get(request.namespace, 0)
-        return list_topics(self.topics.values(), request, self.shard_id, revision)
+        last = self.last_topics.get(namespace)
+        return 1 if last is None else last.revision + 1
 
     # --- facts that are the shard's, not a group's -----------------------------------------------
 

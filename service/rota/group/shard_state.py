@@ -8,7 +8,7 @@ from __future__ import annotations
 from email.utils import formatdate
 
 from rota.group.records import Administered, Entry, GroupDeleted, ShardAcquired, ShardReleased, TopicChanged
-from rota.group.rows import GroupRow, RowChanges, ShardImage, SideCommit, TopicRow, TopicsRevisionRow
+from rota.group.rows import GroupRow, RowChanges, ShardImage, SideCommit, TopicRow
 from rota.group.state import DEAD, STABLE, Group, GroupState, Result, apply
 
 
@@ -25,8 +25,8 @@ class ShardState:
         """Registered topics, and the tombstones of those that were deleted (here or in another shard)."""
         self._dirty_groups: dict[tuple[str, str], None] = {}
         self._removed: list[Group] = []
-        self.topics_revisions: dict[str, int] = {}
-        """By namespace, how often its topics have changed in this shard."""
+        self.last_topics: dict[str, TopicRow] = {}
+        """By namespace, the topic that was put or deleted last: its revision counts the changes of all."""
         self._dirty_topics: dict[tuple[str, str], None] = {}
         self._taken_in: dict[int, SideCommit] = {}
 
@@ -54,8 +54,7 @@ class ShardState:
             if owner is not None:
                 owner.offsets[(offset.topic, offset.partition)] = offset
         for topic in image.topics:
-            self.topics[(topic.namespace, topic.topic)] = topic
-        self.topics_revisions.update({row.namespace: row.revision for row in image.topics_revisions})
+            self._keep_topic(topic)
         for group in self.groups.values():
             if group.settled is not None:
                 group.resume_leader(group.settled)
@@ -103,8 +102,6 @@ class ShardState:
         self._taken_in.clear()
         for key in self._dirty_topics:
             changes.topics.append(self.topics[key])
-        counted = sorted({namespace for namespace, _ in self._dirty_topics} & self.topics_revisions.keys())
-        changes.topics_revisions += [TopicsRevisionRow(each, self.topics_revisions[each]) for each in counted]
         self._dirty_groups.clear()
         self._dirty_topics.clear()
         return changes
@@ -121,7 +118,6 @@ class ShardState:
             members=tuple(g.member_row(m) for g in known for m in g.members.values() if m.settled is not None),
             offsets=tuple(row for group in known for row in group.offsets.values()),
             topics=tuple(self.topics.values()),
-            topics_revisions=tuple(TopicsRevisionRow(*each) for each in sorted(self.topics_revisions.items())),
         )
 
     # --- inside -------------------------------------------------------------------------------
@@ -143,13 +139,16 @@ class ShardState:
         topic_id = former.topic_id if former is not None else 0
         if not record.partitions:
             topic_id = record.revision
-        self.topics[key] = TopicRow(
-            namespace, record.topic, record.partitions, record.attributes, record.revision, topic_id
+        self._keep_topic(
+            TopicRow(namespace, record.topic, record.partitions, record.attributes, record.revision, topic_id)
         )
-        if record.revision:
-            # That of a deletion is of the topic's own shard: a count only grows.
-            self.topics_revisions[namespace] = max(record.revision, self.topics_revisions.get(namespace, 0))
         self._dirty_topics[key] = None
+
+    def _keep_topic(self, topic: TopicRow) -> None:
+        self.topics[(topic.namespace, topic.topic)] = topic
+        last = self.last_topics.get(topic.namespace)
+        if last is None or topic.revision >= last.revision:
+            self.last_topics[topic.namespace] = topic
 
     def _adopt(self, namespace: str, group_id: str) -> Group:
         key = (namespace, group_id)

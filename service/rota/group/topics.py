@@ -1,4 +1,8 @@
-"""The registry of topics: names with partition counts that only grow (protocol.md §3)."""
+"""The registry of topics: names with partition counts that only grow (protocol.md §3).
+
+All topics of a namespace are in one shard: `shard_of(namespace, "")`. Its other shards have the tombstones of deleted
+topics, for the progress of their groups (ADR 107).
+"""
 
 from __future__ import annotations
 
@@ -36,29 +40,20 @@ def topic_reply(topic: TopicRow) -> TopicReply:
 def version_of(topic: TopicRow) -> str:
     """The same on every owner and after every restart; another one after each change, also one that is taken back.
 
-    The revision counts the changes. The rest is for replicas of a release that does not count them.
+    The revision counts the changes of the namespace. The rest tells changes apart that have one number, because the
+    store went back in between.
     """
-    return _digest(topic.topic, topic.partitions, topic.attributes, topic.revision)
+    facts = (topic.topic, topic.partitions, topic.attributes, topic.revision)
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
-def list_topics(topics: Iterable[TopicRow], request: ListTopics, shard_id: int, revision: int) -> ListTopicsReply:
-    """One page of the namespace's topics in this shard, ordered by name; `revision` counts all their changes."""
+def list_topics(topics: Iterable[TopicRow], last: TopicRow | None, request: ListTopics) -> ListTopicsReply:
+    """One page of the namespace's topics, ordered by name. The version of all is that of the one that changed last."""
     known = [topic for topic in topics if topic.namespace == request.namespace and topic.partitions]
     found = sorted((topic for topic in known if topic.topic > request.after), key=lambda topic: topic.topic)
-    page = tuple(_listed(topic) for topic in found[: request.limit])
-    version = version_of_all([_digest(shard_id, revision), *map(version_of, known)])
+    page = tuple(
+        ListedTopic(topic.topic, topic.partitions, dict(topic.attributes), version_of(topic))
+        for topic in found[: request.limit]
+    )
+    version = version_of(last or TopicRow(request.namespace, "", 0, (), 0))
     return ListTopicsReply(topics=page, more=len(found) > len(page), version=version)
-
-
-def _listed(topic: TopicRow) -> ListedTopic:
-    assert topic.partitions, "a deleted topic is not listed"
-    return ListedTopic(topic.topic, topic.partitions, dict(topic.attributes), version_of(topic))
-
-
-def version_of_all(versions: Iterable[str]) -> str:
-    """The version of topics by those of its parts: of single topics, or of what several shards have. Empty is none."""
-    return f"{sum(int(version or '0', 16) for version in versions) % 2**64:016x}"
-
-
-def _digest(*values: object) -> str:
-    return hashlib.sha256(repr(values).encode()).hexdigest()[:16]

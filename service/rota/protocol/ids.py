@@ -1,4 +1,4 @@
-"""Identifiers: which characters and lengths the protocol admits, and which shard a group lives in."""
+"""Identifiers: which characters and lengths the protocol admits, and the shard of a group and of topics."""
 
 from __future__ import annotations
 
@@ -45,5 +45,8 @@ check_client_id = _checking("client_id", CLIENT_ID_PATTERN, CLIENT_ID_RULE)
 
 @lru_cache(maxsize=10_000)
 def shard_of(namespace: str, group_id: str, shard_count: int) -> int:
-    """The shard that owns a group (or a topic): `crc32(namespace + "/" + group) % shard_count`."""
+    """The shard that owns a group: `crc32(namespace + "/" + group_id) % shard_count`.
+
+    Without a group's id: the shard that owns all topics of the namespace.
+    """
     return crc32(f"{namespace}/{group_id}".encode()) % shard_count

@@ -1,7 +1,7 @@
 """Assigning by the server: which groups are assigned, by which topics, and when their topics are listed again.
 
 A generation with the protocol `server:<strategy>` waits for its owner to assign it (ADR 12). The strategy needs the
-topics of the namespace, and their shards are on any replica. So there are three steps: list the topics, compute, hand
+topics of the namespace, and their shard is on any replica. So there are three steps: list the topics, compute, hand
 the outcome in. Topics, group and owner may all change between two of them:
 
 - The topics of a namespace are listed once at a time, for all groups that wait by then. A group that begins to wait
@@ -13,8 +13,8 @@ the outcome in. Topics, group and owner may all change between two of them:
 - The group may change before its job is handed in: a member joins, or a static member returns under another id in the
   same generation. Then the job has no effect, and the group is assigned again, by topics that are listed again.
 - The shard may move. A group is forgotten once its shard is not served here any more: the next owner assigns it.
-- While a shard is between two owners its topics are unknown. A list without them would take partitions away from
-  members, so no group is assigned before all topics are known.
+- While the shard of the topics is between two owners they are unknown. An empty list would take partitions away from
+  members, so no group is assigned before they are known: members of a Stable group keep what they have.
 - The notification of a change may be lost on the way from another replica, so each namespace is listed again after
   `REFRESH_MS`, whether or not the topics of other namespaces change.
 
@@ -53,8 +53,8 @@ PAUSE_MS = 500
 
 
 @dataclass(slots=True)
-class AskAll:
-    """Ask all replicas for this page of topics, then call `listed`."""
+class AskTopics:
+    """Ask the owner of the namespace's topics for this page of them, then call `listed`."""
 
     request: ListTopics
 
@@ -78,7 +78,7 @@ class Compute:
         return self.job.side.checked_assign(self.job.generation, self.topics)
 
 
-Step: TypeAlias = AskAll | Compute
+Step: TypeAlias = AskTopics | Compute
 Outcome: TypeAlias = Mapping[str, bytes] | str
 """The assignments of a group, or why there are none."""
 
@@ -102,7 +102,7 @@ class Assigning:
         if namespace in self._namespaces:
             self._namespaces[namespace].refresh_soon(now_ms)
 
-    def listed(self, do: AskAll, answer: Answer, now_ms: int) -> None:
+    def listed(self, do: AskTopics, answer: Answer, now_ms: int) -> None:
         """The answer to `do`."""
         self._namespaces[do.request.namespace].take_page(answer, now_ms)
 
@@ -211,7 +211,7 @@ class _Namespace:
             self._ask("")
 
     def _ask(self, after: str) -> None:
-        self._steps.append(AskAll(ListTopics(self._name, after=after, limit=TOPICS_OF_A_PAGE)))
+        self._steps.append(AskTopics(ListTopics(self._name, after=after, limit=TOPICS_OF_A_PAGE)))
 
     def take_page(self, answer: Answer, now_ms: int) -> None:
         listing, reply = self._listing, answer.reply

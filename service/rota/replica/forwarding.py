@@ -39,6 +39,7 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import (
     CommitOffsets,
+    GroupRequest,
     Heartbeat,
     HeartbeatMany,
     JoinGroup,
@@ -168,7 +169,7 @@ class Forwarding:
 
     def route(self, request: Request) -> AskHere | AskPeer | Answer:
         """Where `call` asks first; its answer, where it asks nowhere. Not for listings, which ask everywhere."""
-        peer = self.owner_elsewhere(self.shard_of(request))
+        peer = self.owner_elsewhere(self.shard_of(request), forwards=self._forwards(request))
         return AskHere(request) if peer is None else self.route_to(peer, request)
 
     def route_to(self, peer: Replica, request: Request) -> AskPeer | Answer:
@@ -177,12 +178,17 @@ class Forwarding:
         return _drains(request) if parks and self.is_draining else AskPeer(peer, request, parks)
 
     def shard_of(self, request: Request) -> int:
-        """The shard of a request about one group or one topic."""
+        """The shard of a request about one group, or about topics."""
         return shard_of_request(request, self._known.shard_count)
 
-    def owner_elsewhere(self, shard_id: int) -> Replica | None:
+    def owner_elsewhere(self, shard_id: int, *, forwards: bool | None = None) -> Replica | None:
         """The peer that is asked about a shard; None where this replica is asked, as where no owner is known."""
-        return self._known.peer_of(shard_id) if self.forwards and shard_id not in self._here else None
+        forwards = self.forwards if forwards is None else forwards
+        return self._known.peer_of(shard_id) if forwards and shard_id not in self._here else None
+
+    def _forwards(self, request: Request) -> bool:
+        """Also without `forwards` this replica assigns its groups by the topics of their namespace."""
+        return self.forwards or isinstance(request, ListTopics)
 
     def answer_of(self, asked: AskHere | AskPeer, outcome: Answer | NoAnswer) -> Answer:
         """What the outcome of asking means for the call."""
@@ -227,7 +233,7 @@ class Forwarding:
         The store names the last owner until the next one has claimed the shard, and the last owner refuses again.
         """
         shard_id, give_up_ms = self.shard_of(request), now_ms + MOVE_MS
-        while answer.reply.error in MOVED and self.forwards:
+        while answer.reply.error in MOVED and self._forwards(request):
             has_owner, now_ms = yield from await_owner(self._known, self._here, shard_id, now_ms, give_up_ms)
             if not has_owner:
                 break
@@ -259,10 +265,8 @@ class Forwarding:
     def _list(self, request: Listed, now_ms: int) -> Steps[Answer]:
         """A page of all shards, retried while some have no owner, or an owner does not answer: it decides nothing.
 
-        Without `forwards`, too: no single owner has the whole list, and this replica assigns groups by all topics.
+        Without `forwards`, too: no single owner has the whole list.
         """
-        if isinstance(request, ListTopics):
-            request = replace(request, version="", wait_ms=0)
         give_up_ms = now_ms + MOVE_MS
         answer, now_ms = yield from self._list_everywhere(request)
         while answer.reply.error in UNANSWERED and now_ms < give_up_ms and not self.is_draining:
@@ -317,8 +321,8 @@ def answer_timeout_ms(request: Request) -> int:
 
 
 def shard_of_request(request: Request, shard_count: int) -> int:
-    """The shard of a request about one group or one topic."""
-    return shard_of(request.namespace, request.key, shard_count)
+    """The shard of a request about one group, or about topics: these are all in the shard of their namespace."""
+    return shard_of(request.namespace, request.group_id if isinstance(request, GroupRequest) else "", shard_count)
 
 
 def _drains(request: Request) -> Answer:

@@ -1,21 +1,20 @@
-"""Listings: one page of the pages that several shards, or several replicas, give; complete or refused."""
+"""Requests to all shards: one answer of those that several shards, or several replicas, give; complete or refused."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from rota.group.topics import version_of_all
 from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import ForgetTopic, ListGroups, ListReply, ListTopics, ListTopicsReply, Reply, TopicReply
+from rota.protocol.messages import ForgetTopic, ListGroups, ListReply, Reply, TopicReply
 from rota.replica.ports import Answer
 
 NOT_ALL = "not every shard is loaded"
 """A list of a part would look like the whole."""
 
 
-Listed: TypeAlias = ListGroups | ListTopics | ForgetTopic
+Listed: TypeAlias = ListGroups | ForgetTopic
 """Requests to every shard."""
 
 
@@ -47,20 +46,10 @@ def _merged(request: Listed, replies: Sequence[Reply]) -> Reply:
     """One page of several pages."""
     if isinstance(request, ListGroups):
         return _groups_of([r for r in replies if isinstance(r, ListReply)], request.limit)
-    if isinstance(request, ForgetTopic):
-        groups = sum(reply.groups for reply in replies if isinstance(reply, TopicReply))
-        return TopicReply(topic=request.topic, groups=groups)
-    return _topics_of([r for r in replies if isinstance(r, ListTopicsReply)], request.limit)
+    return TopicReply(topic=request.topic, groups=sum(r.groups for r in replies if isinstance(r, TopicReply)))
 
 
 def _groups_of(replies: Sequence[ListReply], limit: int) -> ListReply:
     groups = sorted((g for reply in replies for g in reply.groups), key=lambda group: group.group_id)
     more = len(groups) > limit or any(reply.more for reply in replies)
     return ListReply(groups=tuple(groups[:limit]), more=more)
-
-
-def _topics_of(replies: Sequence[ListTopicsReply], limit: int) -> ListTopicsReply:
-    topics = sorted((t for reply in replies for t in reply.topics), key=lambda topic: topic.topic)
-    more = len(topics) > limit or any(reply.more for reply in replies)
-    version = version_of_all(reply.version for reply in replies)
-    return ListTopicsReply(topics=tuple(topics[:limit]), more=more, version=version)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from rota.protocol.messages import Request
-from rota.replica.assigning import AskAll, Compute, Outcome, Step
-from rota.replica.ports import Answer
+from rota.replica.assigning import AskTopics, Compute, Outcome, Step
+from rota.replica.known_owners import KnownOwners
+from rota.replica.ports import Answer, Replica
 from rota.runtime.loop import ShardLoop
 
 DROPPED = "the shard was dropped"
 INLINE_SIZE = 2_000
 """Partitions and members up to which a thread would cost more than it spares the event loop."""
 
+NotifyTopics = Callable[[Sequence[Replica], Sequence[str]], Awaitable[None]]
+"""Notifies these replicas that topics of namespaces have changed. Best effort."""
+
 logger = logging.getLogger(__name__)
 
 
 class ServerAssigner:
-    """Run `run()` as a task that its creator awaits. `ask` reaches the shards of all replicas."""
+    """Run `run()` as a task that its creator awaits. `ask` reaches the owner of a namespace's topics."""
 
     def __init__(self, ask: Callable[[Request], Awaitable[Answer]], loop: ShardLoop) -> None:
         self._ask = ask
@@ -54,7 +58,7 @@ class ServerAssigner:
 
     async def _do(self, do: Step) -> None:
         match do:
-            case AskAll(request):
+            case AskTopics(request):
                 answer = await self._ask(request)
                 self._assigning.listed(do, answer, self._clock.monotonic_ms())
             case Compute(owned=owned) if owned.is_dropped:  # Between its turn and this one.
@@ -64,6 +68,36 @@ class ServerAssigner:
                 taken = self._loop.finish_job(owned, do.job, outcome)
                 self._assigning.handed_in(do, outcome, taken=taken)
         self._loop.assigning_changed.set()
+
+
+class TopicNotifications:
+    """Notifies the other replicas, one message at a time: changes meanwhile are in the next one.
+
+    The message has the names of namespaces alone: a replica that assigns groups there lists the topics again.
+    """
+
+    def __init__(self, notify: NotifyTopics, known: KnownOwners) -> None:
+        self._notify = notify
+        self._known = known
+        self._changed: set[str] = set()
+        """Namespaces of which no message has been sent yet."""
+        self._task: asyncio.Task[None] | None = None
+
+    def send(self, namespaces: Iterable[str]) -> None:
+        """Topics of these namespaces have changed here."""
+        self._changed.update(namespaces)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._send())
+
+    async def flush(self) -> None:
+        """Return once nothing is under way."""
+        if self._task is not None:
+            await self._task
+
+    async def _send(self) -> None:
+        while self._changed and (peers := self._known.peers):
+            namespaces, self._changed = self._changed, set()
+            await self._notify(peers, sorted(namespaces))
 
 
 async def compute(do: Compute) -> Outcome:

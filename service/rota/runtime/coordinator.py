@@ -42,7 +42,7 @@ from rota.replica.leases import Leases
 from rota.replica.listing import not_all, page_of_shards
 from rota.replica.owned_shard import OwnedShard, Prerequisite, prerequisites, refused_without
 from rota.replica.ports import Answer, Cancel, JournalEvent, Liveness, Replica, ShardOwner, ShardStore
-from rota.runtime.assigning import ServerAssigner
+from rota.runtime.assigning import ServerAssigner, TopicNotifications
 from rota.runtime.clock import Clock, SystemClock
 from rota.runtime.following import Follower, watch_group
 from rota.runtime.forwarding import Directory, Forwarder, Peers
@@ -50,7 +50,6 @@ from rota.runtime.loop import ALL_TOPICS, Call, Listener, ServedShard, ShardLoop
 from rota.runtime.ownership import Ownership
 from rota.runtime.sessions import SharedSessions
 from rota.runtime.telemetry import Telemetry
-from rota.runtime.topic_news import TopicNews, TopicNotifications
 from rota.runtime.waiting import ask_until_changed
 
 Sign = Callable[[VerifyFence, FenceReply], FenceReply]
@@ -105,7 +104,6 @@ class LocalCoordinator:
         if peers is not None:
             self.forwarder = Forwarder(self.forwarding, self.directory, peers, self, self._telemetry)
             self._notifications = TopicNotifications(peers.notify_topics_changed, self.directory)
-        self.topic_news = TopicNews()
         ask_all = self.forwarder.call if self.forwarder else self.call
         self._ask_all_replicas = ask_all
         self._assigner = ServerAssigner(ask_all, self.loop)
@@ -148,7 +146,6 @@ class LocalCoordinator:
         self.forwarding.is_draining = True
         if self.forwarder is not None:
             self.forwarder.drain()
-        self.topic_news.end_waits()
         await self._ownership.leave()
 
     async def stop(self) -> None:
@@ -194,16 +191,14 @@ class LocalCoordinator:
         match request:
             case JoinGroup():
                 return await self._submit(self._with_new_member_id(request))
-            case GetLeader() | GetTopic() if request.wait_ms:
-                shard = self._shard(request.namespace, request.key)
+            case GetLeader() | GetTopic() | ListTopics() if request.wait_ms:
+                shard = self.loop.shards.get(shard_of_request(request, self.shard_count))
                 return await ask_until_changed(request, self._submit, shard, self._clock)
             case VerifyFence(sign=True):
                 return await self._verify_and_sign(request)
             case PutTopic() | DeleteTopic():
                 return await self._change_topic(request)
-            case ListTopics() if request.wait_ms:
-                return await self.topic_news.list_when_changed(request, self._list)
-            case ListGroups() | ListTopics() | ForgetTopic():
+            case ListGroups() | ForgetTopic():
                 return await self._list(request)
             case _:
                 return await self._submit(request)
@@ -304,11 +299,8 @@ class LocalCoordinator:
         return self._ownership.owned()
 
     def on_topics_changed(self, namespaces: Iterable[str]) -> None:
-        """Topics of these namespaces have changed, here or at a peer: wake the calls that wait for that."""
-        changed = set(namespaces)
-        self._assigner.topics_changed(changed)
-        for namespace in changed:
-            self.topic_news.notify(namespace)
+        """Topics of these namespaces have changed, here or at a peer."""
+        self._assigner.topics_changed(namespaces)
 
     def groups(self) -> Iterator[Group]:
         """Every group in memory here, for metrics."""
@@ -396,7 +388,7 @@ class LocalCoordinator:
         assert isinstance(forgotten.reply, TopicReply)
         return replace(answer, reply=replace(reply, groups=reply.groups + forgotten.reply.groups))
 
-    async def _list(self, request: ListGroups | ListTopics | ForgetTopic) -> Answer:
+    async def _list(self, request: ListGroups | ForgetTopic) -> Answer:
         parts = {of: reply for of, reply in await self._ask_all(request) if _ok(reply)}
         return page_of_shards(request, parts) if self._ownership.is_all(parts) else not_all(request)
 
@@ -423,8 +415,6 @@ class RoutedCoordinator:
 
     async def call(self, request: Request) -> Answer:
         """Answer a request wherever its shard lives; see `rota.replica.ports.Coordinator`."""
-        if isinstance(request, ListTopics) and request.wait_ms:
-            return await self.local.topic_news.list_when_changed(request, self._forwarder.call)
         return await self._forwarder.call(request)
 
     def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:

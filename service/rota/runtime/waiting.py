@@ -1,4 +1,4 @@
-"""Requests that wait for their answer to change: `GetLeader` and `GetTopic`."""
+"""Requests that wait for their answer to change: `GetLeader`, `GetTopic` and `ListTopics`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,23 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import GetLeader, GetTopic, LeaderReply, Request, TopicReply, parks_for_ms
+from rota.protocol.messages import (
+    GetLeader,
+    GetTopic,
+    LeaderReply,
+    ListTopics,
+    ListTopicsReply,
+    Request,
+    TopicReply,
+    parks_for_ms,
+)
 from rota.replica.ports import Answer, JournalEvent
 from rota.runtime.clock import Clock
 from rota.runtime.loop import ServedShard
 
 
 async def ask_until_changed(
-    request: GetLeader | GetTopic,
+    request: GetLeader | GetTopic | ListTopics,
     ask: Callable[[Request], Awaitable[Answer]],
     shard: ServedShard | None,
     clock: Clock,
@@ -39,8 +48,8 @@ async def ask_until_changed(
                 shard.watchers.pop(key, None)
 
 
-def _has_changed(request: GetLeader | GetTopic, answer: Answer) -> bool:
-    """A later generation has a leader, or the topic is not the one that the caller knows; or waiting is of no use."""
+def _has_changed(request: GetLeader | GetTopic | ListTopics, answer: Answer) -> bool:
+    """A later generation has a leader, or topics are others than those that the caller knows; or waiting is useless."""
     match request, answer.reply:
         case GetLeader(), LeaderReply() as reply:
             if reply.error not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
@@ -48,6 +57,8 @@ def _has_changed(request: GetLeader | GetTopic, answer: Answer) -> bool:
             return bool(reply.leader_id) and reply.generation_id > request.after_generation
         case GetTopic(), TopicReply() as reply:
             return reply.error not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC) or reply.version != request.version
+        case ListTopics(), ListTopicsReply() as reply:
+            return reply.error is not ErrorCode.NONE or reply.version != request.version
         case _:
             raise AssertionError(f"{answer.reply} does not answer {request}")
 

@@ -39,7 +39,7 @@ _LOCK_TIMEOUT_MS = 100
 _MODE = "ISOLATION LEVEL READ COMMITTED READ WRITE"
 """Set explicitly, because a pooler may hand us a session with another value from its last user."""
 _NOT_WRITABLE = text(
-    "SELECT name FROM unnest(ARRAY['group_events', 'groups', 'members', 'offsets', 'topics', 'topics_revisions'])"
+    "SELECT name FROM unnest(ARRAY['group_events', 'groups', 'members', 'offsets', 'topics'])"
     f" AS name WHERE NOT has_table_privilege('{POSTGRES_SCHEMA}.' || name, 'INSERT')"
 )
 CLOSE_S = 2.0

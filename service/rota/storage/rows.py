@@ -22,7 +22,6 @@ from rota.group.rows import (
     ShardImage,
     SideCommit,
     TopicRow,
-    TopicsRevisionRow,
     progress_of,
 )
 from rota.group.state import GroupState
@@ -38,7 +37,6 @@ from rota.storage.schema import (
     side_commits,
     store,
     topics,
-    topics_revisions,
 )
 
 # In the order of JournalEvent's fields.
@@ -154,7 +152,6 @@ async def load_images(connection: AsyncConnection, shard_ids: Sequence[int]) -> 
     member_rows = await _read(connection, members, shard_ids, lambda row: _member_row(row, offered))
     offset_rows = await _read(connection, offsets, shard_ids, lambda row: OffsetRow(*row[1:]))
     topic_rows = await _read(connection, topics, shard_ids, _topic_row)
-    revisions = await _read(connection, topics_revisions, shard_ids, lambda row: TopicsRevisionRow(*row[1:]))
     return [
         ShardImage(
             shard_id,
@@ -163,7 +160,6 @@ async def load_images(connection: AsyncConnection, shard_ids: Sequence[int]) -> 
             members=tuple(member_rows[shard_id]),
             offsets=progress_of(topic_rows[shard_id], offset_rows[shard_id]),
             topics=tuple(topic_rows[shard_id]),
-            topics_revisions=tuple(revisions[shard_id]),
         )
         for shard_id in shard_ids
     ]
@@ -195,13 +191,7 @@ def state_changes(batches: Sequence[ShardBatch]) -> list[TableChange]:
             [(s, *row) for s, c in changes for row in c.offsets],
             [(s, *key) for s, c in changes for key in c.offsets_deleted],
         ),
-        TableChange(
-            topics,
-            [_topic_values(s, row) for s, c in changes for row in c.topics],
-        ),
-        TableChange(
-            topics_revisions, [(s, row.namespace, row.revision) for s, c in changes for row in c.topics_revisions]
-        ),
+        TableChange(topics, [_topic_values(s, row) for s, c in changes for row in c.topics]),
         TableChange(side_commits, [], [(s, side_id) for s, c in changes for side_id in c.side_commits_taken]),
     ]
 

@@ -228,16 +228,8 @@ topics = Table(
     _key("topic", Name),
     _required("partitions", Integer, "0: deleted"),
     _required("attributes", Json, "[[name, value], …]"),
-    _required("revision", BigInteger, "topics_revisions at its last change", "0"),
-    _required("topic_id", BigInteger, "topics_revisions at its last deletion", "0"),
-)
-
-topics_revisions = Table(
-    "topics_revisions",
-    metadata,
-    _key("shard_id", Integer),
-    _key("namespace", Name),
-    _required("revision", BigInteger, "how often its topics have changed in this shard"),
+    _required("revision", BigInteger, "how many changes of topics the namespace had then", "0"),
+    _required("topic_id", BigInteger, "revision of the last deletion of the name", "0"),
 )
 
 # `at` is in the key because Postgres wants the partition key there; SQLite's key is (shard_id, seq).

@@ -24,7 +24,6 @@ COPIED = (
     schema.members,
     schema.offsets,
     schema.topics,
-    schema.topics_revisions,
     schema.journal_readers,
     schema.tokens,
     schema.group_events,

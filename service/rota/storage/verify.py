@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.group.journal import decode_entry
 from rota.group.records import AssignmentSynced, Entry, GenerationCompleted, GenerationRaised, GroupEmptied
-from rota.group.rows import GroupRow, MemberRow, OffsetRow, ShardImage, SideCommit, TopicRow, TopicsRevisionRow
+from rota.group.rows import GroupRow, MemberRow, OffsetRow, ShardImage, SideCommit, TopicRow
 from rota.group.shard_state import ShardState
 from rota.protocol.ids import NO_SHARD
 from rota.replica.ports import JournalEvent
@@ -147,7 +147,7 @@ def _less(image: ShardImage, names: Collection[tuple[str, str, str, int]]) -> Sh
 
 
 def _differences(folded: ShardImage, stored: ShardImage) -> Iterator[str]:
-    for kind in ("groups", "members", "offsets", "topics", "topics_revisions"):
+    for kind in ("groups", "members", "offsets", "topics"):
         yield from _row_differences(kind, _by_name(getattr(folded, kind)), _by_name(getattr(stored, kind)))
 
 
@@ -163,7 +163,7 @@ def _by_name(rows: Iterable[Any]) -> dict[str, Any]:
     return {"/".join(str(part) for part in _name_of(row)): row for row in rows}
 
 
-def _name_of(row: GroupRow | MemberRow | OffsetRow | TopicRow | TopicsRevisionRow) -> tuple[str | int, ...]:
+def _name_of(row: GroupRow | MemberRow | OffsetRow | TopicRow) -> tuple[str | int, ...]:
     match row:
         case GroupRow():
             return row.namespace, row.group_id
@@ -173,8 +173,6 @@ def _name_of(row: GroupRow | MemberRow | OffsetRow | TopicRow | TopicsRevisionRo
             return row.namespace, row.group_id, row.topic, row.partition
         case TopicRow():
             return row.namespace, row.topic
-        case TopicsRevisionRow():
-            return (row.namespace,)
 
 
 async def _keep_lines(connection: AsyncConnection) -> None:

@@ -15,7 +15,6 @@ from rota.group.rows import (
     ShardImage,
     SideCommit,
     TopicRow,
-    TopicsRevisionRow,
     progress_of,
 )
 from rota.group.state import GroupState
@@ -59,7 +58,6 @@ class _Shard:
     members: dict[tuple[str, str, str], MemberRow] = field(default_factory=dict)
     offsets: dict[tuple[str, str, str, int], OffsetRow] = field(default_factory=dict)
     topics: dict[tuple[str, str], TopicRow] = field(default_factory=dict)
-    topics_revisions: dict[str, TopicsRevisionRow] = field(default_factory=dict)
     side_commits: dict[int, SideCommit] = field(default_factory=dict)
 
     @property
@@ -97,7 +95,6 @@ class _Shard:
             self.offsets.pop(offset, None)
         self.offsets.update({(row.namespace, row.group_id, row.topic, row.partition): row for row in changes.offsets})
         self.topics.update({(row.namespace, row.topic): row for row in changes.topics})
-        self.topics_revisions.update({row.namespace: row for row in changes.topics_revisions})
         for taken in changes.side_commits_taken:
             self.side_commits.pop(taken, None)
 
@@ -227,7 +224,6 @@ class MemoryTables:
             members=tuple(sorted(shard.members.values(), key=_by_position)),
             offsets=progress_of(shard.topics.values(), (shard.offsets[name] for name in sorted(shard.offsets))),
             topics=tuple(shard.topics[name] for name in sorted(shard.topics)),
-            topics_revisions=tuple(shard.topics_revisions[name] for name in sorted(shard.topics_revisions)),
         )
 
     def append(self, batches: Sequence[ShardBatch]) -> list[int]:

@@ -11,7 +11,7 @@ from rota.group.state import Group, Timer
 from rota.membership import Assigned, State
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import ListedTopic, ListTopicsReply, Protocol
-from rota.replica.assigning import AskAll, Assigning, Compute
+from rota.replica.assigning import AskTopics, Assigning, Compute
 from rota.replica.owned_shard import OwnedShard, Ready
 from rota.replica.ports import Answer
 from rota.testing.member import TOPIC, Member
@@ -131,7 +131,7 @@ class SimulatedAssigner:
     def _go_on(self) -> None:
         for do in self._assigning.next(self._now_ms):
             match do:
-                case AskAll():
+                case AskTopics():
                     self._list(do)
                 case Compute():
                     self._compute(do)
@@ -140,7 +140,7 @@ class SimulatedAssigner:
             self._wake_ms = wake_ms
             self._replica.world.scheduler.after(wake_ms - self._now_ms, self._replica, self._go_on)
 
-    def _list(self, do: AskAll) -> None:
+    def _list(self, do: AskTopics) -> None:
         def listed(answer: Answer) -> None:
             self._assigning.listed(do, answer, self._now_ms)
             self._go_on()

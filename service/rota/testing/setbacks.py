@@ -102,7 +102,7 @@ class SetbackTables(Tables):
 def _copied(shard: Any) -> Any:
     """Rows are frozen, so their tables are copied and they are not."""
     twin = copy(shard)
-    for name in ("events", "payloads", "groups", "members", "offsets", "topics", "topics_revisions", "side_commits"):
+    for name in ("events", "payloads", "groups", "members", "offsets", "topics", "side_commits"):
         setattr(twin, name, copy(getattr(shard, name)))
     return twin
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from rota.client.calls import Caller
 from rota.client.connect_worker import ConnectWorker
 from rota.client.consumer_protocol import TopicRole
 from rota.client.topic_lookout import TopicLookout
 from rota.client.topics_watch import TopicsWatch
 from rota.client.withheld import WithheldPartitions
 from rota.group import topics
+from rota.group.rows import TopicRow
+from rota.protocol.messages import ListTopics
 from tests.groups.planting import Patch, Plants
 
 PLANTS = Plants()
@@ -74,24 +78,25 @@ def a_returning_leader_assumes_that_its_assignment_was_taken(patch: Patch) -> No
 
 @PLANTS.named("mission D2 version", WATCH + "test_weights_changed_and_changed_back_are_seen[weighted]")
 def the_watch_compares_what_topics_were_before_they_were_read(patch: Patch) -> None:
-    """A version is a digest of the topics, and the watch waits with that of the answer that made the leader look."""
-    former, waited_once = topics._digest, TopicsWatch._wait_once
+    """A version is a digest of the topic, and the watch waits with that of the answer that made the leader look."""
+    former, ask = topics.version_of, Caller.ask
 
-    def digest(*values: Any) -> str:
-        return former(*values[:-1])
+    def version_of(topic: TopicRow) -> str:
+        return former(replace(topic, revision=0))
+
+    async def ask_and_keep(self: Any, request: Any, reply_type: Any) -> Any:
+        reply = await ask(self, request, reply_type)
+        if isinstance(request, ListTopics) and request.wait_ms:
+            self.answered = reply.version
+        return reply
 
     def note(self: Any, version: str) -> None:
-        self._version = self._version or version
+        self._version = getattr(self._caller, "answered", version)
         self._noted.set()
 
-    async def wait_once(self: Any, on_news: Any) -> float:
-        pause_s = await waited_once(self, on_news)
-        self._version = self._answered or self._version
-        return pause_s
-
-    patch(topics, "_digest", digest)
+    patch(topics, "version_of", version_of)
     patch(TopicsWatch, "note", note)
-    patch(TopicsWatch, "_wait_once", wait_once)
+    patch(Caller, "ask", ask_and_keep)
 
 
 @PLANTS.named(

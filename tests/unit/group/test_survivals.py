@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rota.group.rows import GroupRow, TopicsRevisionRow
+from rota.group.rows import GroupRow
 from rota.group.state import Timer, TimerKind
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
@@ -288,7 +288,6 @@ def test_an_image_holds_all_rows_as_of_an_entry() -> None:
 
     assert (image.last_seq, core.shard.image().last_seq) == (7, 0)
     assert [(row.topic, row.revision) for row in image.topics] == [("u", 1)]
-    assert image.topics_revisions == (TopicsRevisionRow(NAMESPACE, 1),)
 
 
 def test_a_deleted_group_is_named_once_in_its_transaction() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from rota.group.state import Group
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import JoinGroup, LeaveGroup, LeavingMember, ListedTopic, ListTopicsReply, Protocol
-from rota.replica.assigning import AskAll, Assigning, Compute, Step
+from rota.replica.assigning import AskTopics, Assigning, Compute, Step
 from rota.replica.owned_shard import Ready
 from rota.replica.ports import Answer
 from tests.unit.replica.shards import ReplicaOfOneShard
@@ -117,8 +117,8 @@ class Replica(ReplicaOfOneShard):
         self.assigning.listed(listing, Answer(reply), self.now_ms)
         self.go_on()
 
-    def listing(self) -> AskAll | None:
-        listings = [do for do in self.todo if isinstance(do, AskAll)]
+    def listing(self) -> AskTopics | None:
+        listings = [do for do in self.todo if isinstance(do, AskTopics)]
         assert len(listings) <= 1
         return listings[0] if listings else None
 

@@ -14,7 +14,7 @@ from rota.replica.assigning import (
     REFRESH_MS,
     RETRY_MS,
     TOPICS_OF_A_PAGE,
-    AskAll,
+    AskTopics,
     Compute,
 )
 from rota.types import TopicFacts, leader, registry
@@ -96,7 +96,7 @@ def test_namespaces_are_listed_each_for_itself(replica: Replica) -> None:
     replica.join()
     replica.join(namespace="other")
 
-    assert [do.request.namespace for do in replica.todo if isinstance(do, AskAll)] == ["default", "other"]
+    assert [do.request.namespace for do in replica.todo if isinstance(do, AskTopics)] == ["default", "other"]
 
 
 def test_a_type_without_topics_is_assigned_without_a_listing(replica: Replica) -> None:
@@ -391,7 +391,7 @@ def test_a_busy_namespace_does_not_put_off_refreshes_of_others(replica: Replica)
     """Found here: a refresh took place only where no topic had changed for `REFRESH_MS`, of any namespace."""
     replica.join()
     replica.join("h", namespace="busy")
-    replica.todo = [do for do in replica.todo if isinstance(do, AskAll) and do.request.namespace == "default"]
+    replica.todo = [do for do in replica.todo if isinstance(do, AskTopics) and do.request.namespace == "default"]
     replica.assign(("t", 1))
     for _ in range(REFRESH_MS // PAUSE_MS):
         replica.assigning.topics_changed("busy", replica.now_ms)

@@ -83,14 +83,14 @@ class Shell:
         self._answers: Iterator[Answer | NoAnswer] = iter(answers)
         self._recorded = recorded
 
-    def owned_by(self, *owners: Replica) -> Shell:
+    def owned_by(self, *owners: Replica, shard_id: int = SHARD) -> Shell:
         """The store names these as the owner, one after the other; the last one from then on."""
         turns = count()
         self.known.peers = [ONE, TWO]
 
         def read() -> None:
             owner = owners[min(next(turns), len(owners) - 1)]
-            self.known.update([ShardOwner(SHARD, owner.replica_id, owner.address, 1, 5_000)], self.now_ms)
+            self.known.update([ShardOwner(shard_id, owner.replica_id, owner.address, 1, 5_000)], self.now_ms)
 
         read()
         self.on_read = read
@@ -417,12 +417,15 @@ def test_a_listing_that_a_shard_refuses_is_refused() -> None:
     assert shell.call(ListGroups("default")).reply.error is ErrorCode.INVALID_REQUEST
 
 
-def test_a_listing_of_topics_waits_for_nothing() -> None:
-    shell = Shell(Answer(ListTopicsReply(), shards=(0, 1)))
+@pytest.mark.parametrize("forwards", [True, False])
+def test_topics_are_asked_for_at_the_owner_of_their_namespace(forwards: bool) -> None:
+    """Without forwarding, too: this replica assigns its groups by them."""
+    request = ListTopics("default", wait_ms=500, version="v")
+    shell = Shell(Answer(ListTopicsReply())).owned_by(ONE, shard_id=shard_of("default", "", SHARDS))
+    shell.forwarding.forwards = forwards
 
-    assert shell.call(ListTopics("default", wait_ms=500, version="v")).reply.error is ErrorCode.NONE
-    (asked,) = shell.steps
-    assert asked == AskHere(ListTopics("default", version="", wait_ms=0))
+    assert shell.call(request).reply.error is ErrorCode.NONE
+    assert shell.steps == [AskPeer(ONE, request, parks=True)]
 
 
 def test_a_listing_asks_all_replicas_without_forwarding_too() -> None:
@@ -432,13 +435,6 @@ def test_a_listing_asks_all_replicas_without_forwarding_too() -> None:
     shell.call(ListGroups("default"))
 
     assert shell.asked() == ["", "r1", "r2"]
-
-
-def test_topics_of_all_replicas_are_one_page() -> None:
-    none = Answer(ListTopicsReply(), shards=())
-    shell = Shell(none, Answer(ListTopicsReply(), shards=(0,)), Answer(ListTopicsReply(), shards=(1,))).owned_by(ONE)
-
-    assert isinstance(shell.call(ListTopics("default")).reply, ListTopicsReply)
 
 
 def test_a_question_is_forwarded_like_a_call() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rota.group.topics import version_of_all
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import ListedGroup, ListedTopic, ListGroups, ListReply, ListTopics, ListTopicsReply, Reply
+from rota.protocol.messages import ForgetTopic, ListedGroup, ListGroups, ListReply, Reply, TopicReply
 from rota.replica.listing import page_of_all, page_of_shards
 from rota.replica.ports import Answer
 
@@ -15,15 +14,9 @@ def groups(*group_ids: str, more: bool = False) -> ListReply:
     return ListReply(groups=tuple(ListedGroup(each, "Stable", "worker", 1, 1) for each in group_ids), more=more)
 
 
-def topics(*names: str, more: bool = False, version: str = "1") -> ListTopicsReply:
-    return ListTopicsReply(topics=tuple(ListedTopic(each, 1) for each in names), more=more, version=version)
-
-
 def names(reply: Reply) -> list[str]:
-    if isinstance(reply, ListReply):
-        return [group.group_id for group in reply.groups]
-    assert isinstance(reply, ListTopicsReply)
-    return [topic.topic for topic in reply.topics]
+    assert isinstance(reply, ListReply)
+    return [group.group_id for group in reply.groups]
 
 
 def test_the_page_of_a_replica_names_its_shards() -> None:
@@ -33,16 +26,13 @@ def test_the_page_of_a_replica_names_its_shards() -> None:
     assert answer.shards == (3, 5)
 
 
-def test_the_page_of_all_topics_has_the_version_of_all() -> None:
-    answers = [Answer(topics("b", version="a"), shards=(1,)), Answer(topics("a", version="2"), shards=(0,))]
-    reply = page_of_all(ListTopics("default"), answers, 2).reply
+def test_the_groups_of_a_forgotten_topic_are_added_up() -> None:
+    forget = ForgetTopic("default", "orders", 5)
+    answers = [Answer(TopicReply(groups=2), shards=(1,)), Answer(TopicReply(groups=3), shards=(0,))]
 
-    assert isinstance(reply, ListTopicsReply)
-    assert names(reply) == ["a", "b"]
-    assert reply.version == version_of_all(["a", "2"])
+    assert page_of_all(forget, answers, 2).reply == TopicReply(topic="orders", groups=5)
 
 
-@pytest.mark.parametrize("request_", [ListGroups("default", limit=2), ListTopics("default", limit=2)])
 @pytest.mark.parametrize(
     ("first", "second", "more", "page", "says_more"),
     [
@@ -53,17 +43,15 @@ def test_the_page_of_all_topics_has_the_version_of_all() -> None:
     ],
 )
 def test_a_page_says_whether_there_is_more(
-    request_: ListGroups | ListTopics,
     first: tuple[str, ...],
     second: tuple[str, ...],
     more: bool,
     page: list[str],
     says_more: bool,
 ) -> None:
-    make = groups if isinstance(request_, ListGroups) else topics
-    reply = page_of_shards(request_, {0: make(*first, more=more), 1: make(*second)}).reply
+    reply = page_of_shards(ListGroups("default", limit=2), {0: groups(*first, more=more), 1: groups(*second)}).reply
 
-    assert isinstance(reply, ListReply | ListTopicsReply)
+    assert isinstance(reply, ListReply)
     assert (names(reply), reply.more) == (page, says_more)
 
 

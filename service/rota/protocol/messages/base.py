@@ -35,7 +35,7 @@ class Request(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The name whose shard decides the request; empty if every shard has a part of the answer."""
+        """The name of the group or topic that the request is about; empty if it is about a whole namespace."""
         return ""
 
 
@@ -65,7 +65,7 @@ def _defaults(part: type[Part]) -> tuple[tuple[str, Any], ...]:
 
 
 class GroupRequest(Request, frozen=True):
-    """A request to one group: the shard of its `key` decides it."""
+    """A request to one group, whose shard decides it."""
 
     group_id: str
 
@@ -75,7 +75,7 @@ class GroupRequest(Request, frozen=True):
 
 
 class TopicRequest(Request, frozen=True):
-    """A request about one topic of a namespace: the shard of its `key` decides it."""
+    """A request about one topic: the shard of the namespace's topics decides it."""
 
     topic: str
 
@@ -85,7 +85,7 @@ class TopicRequest(Request, frozen=True):
 
 
 class NamespaceRequest(Request, frozen=True):
-    """A request about a whole namespace: every shard has a part of the answer, so it has no key."""
+    """A request about all groups or all topics of a namespace."""
 
 
 class Parkable:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from rota.group.assignment import AssignmentJob
 from rota.group.records import Entry, GenerationCompleted
-from rota.group.rows import ShardImage, TopicsRevisionRow
+from rota.group.rows import ShardImage
 from rota.group.shard import Shard
 from rota.group.state import Group, Result, Timer, TimerKind
 from rota.protocol.calls import refuse
@@ -214,5 +214,4 @@ def _image(shard: Shard) -> ShardImage:
         members=tuple(group.member_row(member) for group in groups for member in group.members.values()),
         offsets=tuple(row for group in groups for row in group.offsets.values()),
         topics=tuple(shard.topics.values()),
-        topics_revisions=tuple(TopicsRevisionRow(*each) for each in shard.topics_revisions.items()),
     )
