@@ -45,8 +45,6 @@ from rota.protocol.messages import (
     GetLeader,
     Heartbeat,
     HeartbeatMany,
-    HeartbeatManyReply,
-    HeartbeatReply,
     JoinGroup,
     Reply,
     Request,
@@ -58,8 +56,6 @@ from rota.replica.ports import Answer, SeenMembers, ShardClaim
 
 NOT_AVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
 LEASE_IS_OVER = "this replica's lease on the shard is over"
-ANSWERS_KEPT = 16
-"""Answers to heartbeats of one shard."""
 GRACE_MS = 1_000
 """Extra session time of a member at a failover: its next heartbeat has to find the new owner."""
 APPEND_LATEST_MS = 1_000
@@ -146,9 +142,9 @@ class OwnedShard:
         self.lease_until_ms = lease_until_ms
         """By the monotonic clock."""
         self.asks_others = False
+        """Sessions are shared (`shared_liveness.py`): ask other replicas before a session's timer expires a member."""
         self._asked_ms: dict[Timer, int] = {}
         """When each timer fired that waits for `others_answered`."""
-        """Sessions are shared (`shared_liveness.py`): ask other replicas before a session's timer expires a member."""
         self.is_closed = False
         """It decides nothing more."""
         self.is_dropped = False
@@ -164,10 +160,6 @@ class OwnedShard:
         self._entries: list[Entry] = []
         """Decided, and not yet in a batch."""
         self._held: deque[_Held] = deque()
-        self._last_answer = Answer(HeartbeatReply())
-        """The latest one of this claim: it may be the next one, too."""
-        self._answers: dict[int, Answer] = {}
-        """The last answers to heartbeats, by their generation."""
 
     @classmethod
     def load(
@@ -258,7 +250,7 @@ class OwnedShard:
         result = self.shard.handle(request, number, now[0])
         if not result.records and not result.timers and len(result.replies) == 1:
             reply: Any = result.replies[0][1]
-            return self._answer_now(reply)
+            return Answer(reply, self.durable_seq, self.claim.epoch)
         self._waiting[number] = request
         return self._take(result, now)
 
@@ -393,15 +385,6 @@ class OwnedShard:
 
     # --- inside ----------------------------------------------------------------------------------
 
-    def _answer_now(self, reply: HeartbeatReply | HeartbeatManyReply) -> Answer:
-        """Members of groups that stand alike get the same reply, so as a rule an answer to it is there already."""
-        answer = self._answers.get(reply.generation_id)
-        if answer is None or answer.reply is not reply or answer.revision != self.durable_seq:
-            if len(self._answers) >= ANSWERS_KEPT:
-                self._answers.clear()
-            answer = self._answers[reply.generation_id] = Answer(reply, self.durable_seq, self.claim.epoch)
-        return answer
-
     def _is_mute(self, now: Now) -> bool:
         return self.is_closed or not self.may_answer(now)
 
@@ -427,24 +410,13 @@ class OwnedShard:
         return Ready(appends=has_settled, decided=result)
 
     def _released(self, replies: list[tuple[int, Reply]], seq: int, now: Now) -> list[tuple[int, Answer]]:
-        """Answers as of `seq`: in one transaction there may be later entries, of which these replies say nothing.
-
-        Calls that were given the same reply, as all heartbeats that a rebalance ends, have the same answer.
-        """
+        """Answers as of `seq`: in one transaction there may be later entries, of which these replies say nothing."""
         released: list[tuple[int, Answer]] = []
         may_answer, epoch = self.may_answer(now), self.claim.epoch
-        waiting, answer = self._waiting, self._last_answer
         for number, reply in replies:
-            request = waiting.pop(number, None)
-            if request is None:
-                continue
-            if not may_answer:
-                released.append((number, _too_late(request)))
-                continue
-            if answer.reply is not reply or answer.revision != seq:
-                answer = Answer(reply, seq, epoch)
-            released.append((number, answer))
-        self._last_answer = answer
+            request = self._waiting.pop(number, None)
+            if request is not None:
+                released.append((number, Answer(reply, seq, epoch) if may_answer else _too_late(request)))
         return released
 
 

@@ -67,19 +67,6 @@ def test_heartbeats_of_different_members_get_their_own_replies() -> None:
     assert errors == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NONE]
 
 
-def test_the_same_reply_has_the_revision_of_its_time() -> None:
-    owned = a_shard_with_a_member()
-    first = owned.try_heartbeat(3, BEAT, at(300))
-    decide(owned, 4, a_commit("m", 1), 300)
-    commit(owned, 300)
-    second = owned.try_heartbeat(5, BEAT, at(300))
-
-    assert isinstance(first, Answer)
-    assert isinstance(second, Answer)
-    assert second.reply is first.reply
-    assert (first.revision, second.revision) == (owned.seq - 1, owned.seq)
-
-
 def test_a_heartbeat_sets_a_timer_where_the_clock_was_set_back() -> None:
     """The session ends before the timer that there is."""
     owned = a_shard_with_a_member()

@@ -132,19 +132,6 @@ def test_each_reply_says_up_to_where_it_knows_the_journal() -> None:
     assert [answer.revision for _, answer in commit(owned).replies] == [2, 3]
 
 
-def test_the_same_reply_has_the_revision_of_each_of_its_times() -> None:
-    owned = a_shard_with_a_member()
-    for number in (3, 5):
-        decide(owned, number, a_commit("m", 1), 300)
-        owned.hang_up(number, at(300))
-        decide(owned, number + 1, BEAT, 300)
-
-    first, second = (answer for _, answer in commit(owned, 300).replies)
-
-    assert second.reply is first.reply
-    assert (first.revision, second.revision) == (owned.seq - 1, owned.seq)
-
-
 def test_timers_are_set_once_their_entries_are_durable() -> None:
     owned = a_shard()
     started = decide(owned, 1, a_join(new="m", instance="i"))
