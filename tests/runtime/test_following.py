@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from rota.protocol.messages import CommitOffsets, OffsetToCommit
 from rota.replica.ports import JournalEvent
 from rota.runtime import loop
 from rota.runtime.coordinator import LocalCoordinator
+from rota.runtime.following import Follower
 from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import a_join, a_stable_member, until
 from tests.runtime.test_routing import RunningReplica, a_group_of, a_replica, fleet, settled
@@ -78,6 +80,47 @@ async def test_a_group_is_followed_where_it_goes(tables: MemoryTables) -> None:
         assert revisions == sorted(set(revisions))
         end()
         await staying.routed.stop()
+
+
+class MovedShard:
+    """A shard that was here, and whose next owner did not get the lines of the last join phase."""
+
+    def __init__(self) -> None:
+        self.asked: list[int | None] = []
+        self.listener: Listener
+        self.ends = asyncio.Event()
+
+    def subscribe_here(self, _namespace: str, _group_id: str, listener: Any) -> Callable[[], None]:
+        self.listener = listener
+        return lambda: None
+
+    def is_here(self, _namespace: str, _group_id: str) -> bool:
+        return False
+
+    async def until_moved(self, _namespace: str, _group_id: str) -> None: ...
+
+    async def watch(self, namespace: str, group_id: str, after: int | None) -> AsyncIterator[JournalEvent]:
+        self.asked.append(after)
+        yield a_line(namespace, group_id, 8, "member_joined", epoch=2)
+        await self.ends.wait()
+
+
+def a_line(namespace: str, group_id: str, seq: int, kind: str, epoch: int = 1) -> JournalEvent:
+    return JournalEvent(seq, 0, namespace, group_id, 1, kind, "", {}, epoch)
+
+
+async def test_a_group_is_followed_from_its_last_durable_line_on() -> None:
+    shard, reported = MovedShard(), Listener()
+    follower = Follower(shard, "default", "g", reported)
+    lines = [("assignment_synced", 7), ("member_joined", 8), ("rebalance_started", 9)]
+    shard.listener([a_line("default", "g", seq, kind) for kind, seq in lines])
+
+    await until(lambda: len(reported.events) == 4)
+
+    assert shard.asked == [7]
+    assert [(line.epoch, line.seq) for line in reported.events] == [(1, 7), (1, 8), (1, 9), (2, 8)]
+    ended = follower.end()
+    await asyncio.gather(ended, return_exceptions=True)
 
 
 async def test_a_watcher_that_reads_nothing_keeps_few_lines(

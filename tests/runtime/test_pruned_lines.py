@@ -107,7 +107,7 @@ async def test_a_follower_goes_on_with_a_later_epoch_of_a_lost_line(
     await commit(there.local, group, 1)
 
     follower = Follower(here.routed, "default", group, listener)
-    follower._last = (0, 1_000)
+    follower._last, follower._durable_seq = (0, 1_000), 1_000
     await until(lambda: bool(there.local._shard("default", group).watchers))  # type: ignore[union-attr]
     await there.routed.call(a_join(group))
     await until(lambda: listener.kinds[-1:] == ["leader_changed"])
@@ -138,7 +138,7 @@ async def test_a_follower_goes_on_behind_pruned_lines_and_says_so(
     tables.prune_shard(shard_of("default", group, SHARDS), 4)
 
     follower = Follower(here.routed, "default", group, listener)
-    follower._last = (1, 1)  # where it was when the group's owner went away
+    follower._last, follower._durable_seq = (1, 1), 1  # where it was when the group's owner went away
     await until(lambda: bool(there.local._shard("default", group).watchers))  # type: ignore[union-attr]
     await there.routed.call(a_join(group))
     await until(lambda: listener.kinds[-1:] == ["leader_changed"])

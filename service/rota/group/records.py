@@ -419,6 +419,10 @@ class Entry(NamedTuple):
     record: Record
 
 
+UNSETTLED = frozenset({MemberJoined.kind, MemberUpdated.kind, RebalanceStarted.kind})
+"""The kinds of which some do not settle."""
+
+
 def settles(record: Record) -> bool:
     """Whether this has to be durable before anything is answered that was decided after it.
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
+from rota.group.records import UNSETTLED
 from rota.protocol.errors import NotInJournal
 from rota.replica.ports import JournalEvent, ShardStore, StoreUnavailable
 from rota.runtime.loop import Listener, ServedShard
@@ -92,6 +93,8 @@ class Follower:
         self._listener = listener
         self._last: tuple[int, int] | None = None
         """Epoch and number of the last line. Where the store went back, lower numbers follow in a later epoch."""
+        self._durable_seq: int | None = None
+        """The last line that is durable for sure: those of a join phase may be lost with their owner."""
         # Begun at once, not when the task first runs: what happens from this moment on is reported.
         self._end = coordinator.subscribe_here(*self._group, self._notify)
         self._task = asyncio.create_task(self._run())
@@ -112,8 +115,8 @@ class Follower:
 
     async def _follow(self) -> None:
         try:
-            after = self._last[1] if self._last is not None else None
-            async with aclosing(self._coordinator.watch(*self._group, after)) as events:  # type: ignore[type-var]
+            watch = self._coordinator.watch(*self._group, self._durable_seq)
+            async with aclosing(watch) as events:  # type: ignore[type-var]
                 async for event in events:
                     self._notify((event,))
         except StoreUnavailable:
@@ -123,6 +126,7 @@ class Follower:
             after = refusal.first_revision - 1 if refusal.last_revision is None else refusal.last_revision
             logger.warning("events of a followed group are gone; going on after them", extra={"after": after})
             self._last = (self._last[0] if self._last is not None else 0, after)
+            self._durable_seq = after
         except Exception as error:
             # A peer's lines, or a listener that fails at them: members get the same with their next heartbeats.
             logger.error("events of a followed group were not received", exc_info=error)
@@ -132,4 +136,5 @@ class Follower:
         new = [event for event in events if last is None or (event.epoch, event.seq) > last]
         if new:
             self._last = (new[-1].epoch, new[-1].seq)
+            self._durable_seq = max((line.seq for line in new if line.kind not in UNSETTLED), default=self._durable_seq)
             self._listener(new)
