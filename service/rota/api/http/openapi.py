@@ -232,11 +232,12 @@ def _structs_beside(kinds: Iterable[type[Struct]]) -> Iterable[type[Struct]]:
 @cache
 def _texts_of(module: str) -> dict[tuple[str, str], str]:
     """The first paragraph of the text below each field of the module's classes."""
+    try:
+        source = inspect.getsource(sys.modules[module])
+    except OSError:  # An installation without sources has no texts.
+        return {}
     found = {}
-    classes = [
-        each for each in ast.parse(inspect.getsource(sys.modules[module])).body if isinstance(each, ast.ClassDef)
-    ]
-    for kind in classes:
+    for kind in [each for each in ast.parse(source).body if isinstance(each, ast.ClassDef)]:
         for statement, text in pairwise(kind.body):
             match statement, text:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
