@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 MIB = 1024 * 1024
@@ -77,6 +80,34 @@ class Budgets:
             "then": "the line is left out, and `left_out` of the next one counts it",
         },
     )
+
+
+class Places:
+    """The places that each source (`rota.access.sources`) has taken; a share bounds them."""
+
+    def __init__(self, most: Share, refused: Callable[[], object]) -> None:
+        """`refused` is called each time that there is no place."""
+        self._most = most
+        self._refused = refused
+        self.taken = Counter[str]()
+
+    def take(self, source: str, refusal: Callable[[], Exception]) -> None:
+        """Take a place; raises the refusal if there is none."""
+        if self.taken[source] >= self._most.per_source or self.taken.total() >= self._most.in_all:
+            self._refused()
+            raise refusal()
+        self.taken[source] += 1
+
+    @contextmanager
+    def one(self, source: str, refusal: Callable[[], Exception]) -> Iterator[None]:
+        """Take a place while the block runs."""
+        self.take(source, refusal)
+        try:
+            yield
+        finally:
+            self.taken[source] -= 1
+            if not self.taken[source]:
+                del self.taken[source]
 
 
 BUDGETS = Budgets()

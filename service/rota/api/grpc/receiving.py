@@ -7,16 +7,16 @@ So the number of messages that are received at the same time bounds the memory t
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from inspect import isasyncgenfunction
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import grpc
 
-from rota.access.budgets import Budgets, Share
+from rota.access.budgets import Budgets, Places, Share
 from rota.access.sources import FORWARDED_FOR, Proxies, source_of
 from rota.api.access.guard import Admission, Guard
 from rota.api.access.identity import ORIGIN
@@ -44,9 +44,12 @@ CHECK_EVERY_S = 0.25
 TOO_SLOW = "the message did not arrive in time"
 STALLS = "the message arrives too slowly while others wait"
 TOO_MANY = "too many rpcs wait until their messages are received"
+TOO_MANY_OPEN = "too many health watches and reflections are open"
 
 BYTES_OF_A_TURN = 32 * 1024
 """Some 250 joins, or 15 ms. gRPC accepts one new rpc in two turns: with longer ones, other clients wait for seconds."""
+
+_throttled = partial(RejectedRequest, ErrorCode.THROTTLED)
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 Message = TypeVar("Message")
@@ -129,33 +132,6 @@ class Turns:
         self._left = BYTES_OF_A_TURN
 
 
-class Places:
-    """Counts the rpcs of each source (`rota.access.sources`) while they take a place; a share bounds them."""
-
-    def __init__(self, most: Share, refused: Callable[[], None]) -> None:
-        """`refused` is called each time that there is no place."""
-        self._most = most
-        self._refused = refused
-        self.taken = Counter[str]()
-
-    @contextmanager
-    def one(self, source: str, why: str) -> Iterator[None]:
-        """Take a place while the block runs; raises `RejectedRequest` (THROTTLED) if there is none."""
-        if self.taken[source] >= self._most.per_source or self.taken.total() >= self._most.in_all:
-            raise self.refusal(why)
-        self.taken[source] += 1
-        try:
-            yield
-        finally:
-            self.taken[source] -= 1
-            if not self.taken[source]:
-                del self.taken[source]
-
-    def refusal(self, why: str) -> RejectedRequest:
-        self._refused()
-        return RejectedRequest(ErrorCode.THROTTLED, why)
-
-
 class Unfinished:
     """Receives messages within a budget.
 
@@ -167,6 +143,7 @@ class Unfinished:
         """`refused` is called each time that a message is refused."""
         self._messages = messages
         most = Share(messages.per_source + waiting.per_source, messages.in_all + waiting.in_all)
+        self._refused = refused
         self._rpcs = Places(most, refused)
         """Rpcs that wait, and rpcs whose message is being received."""
         self._turns = asyncio.Semaphore(messages.in_all)
@@ -186,7 +163,7 @@ class Unfinished:
             else:
                 checking = loop.call_later(CHECK_EVERY_S, refuse_if_others_wait)
 
-        with self._rpcs.one(source, TOO_MANY):
+        with self._rpcs.one(source, partial(_throttled, TOO_MANY)):
             try:
                 async with deadline, self._turns_of[source], self._turns:
                     why, checking = TOO_SLOW, loop.call_later(STALLED_S, refuse_if_others_wait)
@@ -195,7 +172,8 @@ class Unfinished:
                     finally:
                         checking.cancel()
             except TimeoutError:
-                raise self._rpcs.refusal(why) from None
+                self._refused()
+                raise _throttled(why) from None
             finally:
                 if self._rpcs.taken[source] == 1:
                     del self._turns_of[source]
@@ -274,7 +252,7 @@ class Receiver:
 
         async def answer(_requests: object, context: Any) -> None:
             try:
-                with self._of_libraries.one(self._source(context), "too many health watches and reflections are open"):
+                with self._of_libraries.one(self._source(context), partial(_throttled, TOO_MANY_OPEN)):
                     if not isasyncgenfunction(respond):
                         response = await respond(parsed(await self.message(context)), context)
                         if response is not None:  # else it has written its responses

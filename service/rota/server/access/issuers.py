@@ -7,9 +7,9 @@ import logging
 import re
 import ssl
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import msgspec
 from jwt import PyJWK, PyJWKSet
 from msgspec import Struct
 
-from rota.access.budgets import BUDGETS, Budgets
+from rota.access.budgets import BUDGETS, Budgets, Places
 from rota.access.document import SERVICE_ACCOUNT, USER, Issuer
 from rota.access.rules import KUBERNETES, Caller, Pod, Text, name_by
 from rota.access.sources import source_of
@@ -39,6 +39,8 @@ _REVIEWS, _KEYS = "/apis/authentication.k8s.io/v1/tokenreviews", "/openid/v1/jwk
 """Paths of a Kubernetes API server: for reviews, and for the keys that it signs tokens with."""
 _ACCOUNT = re.compile(r"system:serviceaccount:([^:]+):(.+)", re.DOTALL)
 _POD_NAME, _POD_UID = "authentication.kubernetes.io/pod-name", "authentication.kubernetes.io/pod-uid"
+
+_TOO_MANY = partial(Overloaded, "too many tokens are being reviewed")
 
 _log = logging.getLogger(__name__)
 
@@ -225,13 +227,10 @@ class ReviewBudget:
         over_budget: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._budgets = budgets
-        self._over_budget = over_budget
         self._clock = clock
-        self._under_way: Counter[str] = Counter()
+        self._under_way = Places(budgets.token_reviews, partial(over_budget, "token_reviews"))
+        self._begun = Places(budgets.token_reviews_per_s, partial(over_budget, "token_reviews_per_s"))
         self._second = 0
-        self._begun: Counter[str] = Counter()
-        """In this second. It holds no more sources than reviews may begin."""
 
     @contextmanager
     def one(self, source: str) -> Iterator[None]:
@@ -239,19 +238,10 @@ class ReviewBudget:
         second = int(self._clock())
         if second != self._second:
             self._second = second
-            self._begun.clear()
-        for name, count in (("token_reviews", self._under_way), ("token_reviews_per_s", self._begun)):
-            share = getattr(self._budgets, name)
-            if count[source] >= share.per_source or count.total() >= share.in_all:
-                self._over_budget(name)
-                raise Overloaded("too many tokens are being reviewed")
-        self._begun[source] += 1
-        self._under_way[source] += 1
-        try:
+            self._begun.taken.clear()
+        with self._under_way.one(source, _TOO_MANY):
+            self._begun.take(source, _TOO_MANY)
             yield
-        finally:
-            self._under_way[source] -= 1
-            self._under_way += Counter()  # It drops the sources without reviews.
 
 
 # --- from a token to its caller ------------------------------------------------------------------------
