@@ -44,7 +44,7 @@ _NUMBERS = (-1, 0, 1, 2, 10_000)
 def a_value(random: Random, kind: Any) -> Any:
     """A value of a message's field."""
     if get_origin(kind) in (Union, UnionType):
-        (inner,) = (each for each in get_args(kind) if each is not NoneType)
+        inner = random.choice([each for each in get_args(kind) if each is not NoneType])
         return None if random.random() < 0.5 else a_value(random, inner)
     if get_origin(kind) is tuple:
         arguments = get_args(kind)
