@@ -269,7 +269,7 @@ class _Stream:
                 None, (refused.after_revision, refused.first_revision, refused.last_revision, refused.incarnation)
             )
         finally:
-            del self._room[number]
+            self._room.pop(number, None)  # A peer may have numbered two watches alike.
         self._send(number, end)
 
 
