@@ -111,8 +111,11 @@ class Recording:
         return _line_of(entry.record)
 
     def _committed(self, record: r.OffsetsCommitted) -> Event:
-        (item,) = record.offsets
-        call = self._commits[item.metadata]
+        """The first partition of a commit; the model has no commits of users' own transactions."""
+        item = record.offsets[0]
+        call = self._commits.get(item.metadata)
+        if call is None:
+            return {"kind": "other"}
         assert isinstance(call.request, CommitOffsets)
         about = {"partition": _name(item.topic, item.partition), "offset": item.offset, "id": item.metadata}
         gen, late = call.request.generation_id, call.ret_ms < 0
@@ -237,8 +240,8 @@ def replay(world: World, group: GroupKey, *rules: str) -> Verdict:
 
 
 def replayable(world: World) -> list[GroupKey]:
-    """Groups with plain lists as assignments: not those in which the server assigns."""
-    return [group for group in world.groups if group not in world.served]
+    """Groups with plain lists as assignments: not those in which the server assigns, nor elections."""
+    return [group for group in world.groups if group not in world.served | world.elected]
 
 
 def played(seed: int, profile: Profile | None = None, mutant: str | None = None) -> World:
