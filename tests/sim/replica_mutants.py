@@ -40,7 +40,7 @@ def reply_before_commit(patch: Patch) -> None:
 def a_departure_is_not_waited_for(patch: Patch) -> None:
     """S12: the leave or the expiry of a member waits for the next append, as its join does."""
     original = records.settles
-    patch(records, "settles", lambda record: original(record) and not isinstance(record, records.MemberGone))
+    patch(owned_shard, "settles", lambda e: original(e) and not isinstance(e.record, records.MemberGone))
 
 
 @mutant

@@ -6,7 +6,6 @@ needs to rebuild the state and to say why it changed; the journal line around it
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
@@ -423,26 +422,22 @@ UNSETTLED = frozenset({MemberJoined.kind, MemberUpdated.kind, RebalanceStarted.k
 """The kinds of which some do not settle."""
 
 
-def settles(record: Record) -> bool:
+def settles(entry: Entry) -> bool:
     """Whether this has to be durable before anything is answered that was decided after it.
 
     A new owner forgets a join phase under way (see `state.py`), so nothing waits for the records of one. The start of
     one that an administrator has asked for does settle: that call is answered with it.
     """
+    record = entry.record
+    if record.kind not in UNSETTLED:
+        return True
     match record:
-        case MemberJoined():
-            return False
         case MemberUpdated():
             return record.settle
         case RebalanceStarted():
             return record.cause in (Cause.REQUESTED, Cause.STEP_DOWN)
         case _:
-            return True
-
-
-def any_settles(entries: Iterable[Entry]) -> bool:
-    """Whether one of these does."""
-    return any(settles(entry.record) for entry in entries)
+            return False
 
 
 # --- triggers of rebalances -----------------------------------------------------------------------

@@ -30,7 +30,7 @@ from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from rota.group.assignment import AssignmentJob
-from rota.group.records import Entry, MemberEnd, ShardAcquired, ShardReleased, any_settles
+from rota.group.records import Entry, MemberEnd, ShardAcquired, ShardReleased, settles
 from rota.group.rows import RowChanges, ShardImage, SideCommit
 from rota.group.sessions import MemberName
 from rota.group.shard import Lost, Shard
@@ -396,7 +396,7 @@ class OwnedShard:
             first_seq = self.seq + 1
             self.seq += len(result.records)
             self._entries += result.records
-            has_settled = any_settles(result.records)
+            has_settled = any(map(settles, result.records))
             if has_settled:
                 self.settled_seq = self.seq
                 gone = _gone(result.records) if self.asks_others else ()

@@ -73,12 +73,14 @@ Listener = Callable[[Sequence[JournalEvent]], None]
 class Call:
     """One request, and what gets its answer. While it waits, it has the loop's number; while it parks, a line."""
 
-    __slots__ = ("done", "line", "loop", "number")
+    __slots__ = ("done", "line", "loop", "number", "owned")
 
     def __init__(self, done: Callable[[Answer], None]) -> None:
         self.done = done
         self.loop: ShardLoop | None = None
         """None where the answer was there at once."""
+        self.owned: OwnedShard | None = None
+        """The shard that decides it; None where the answer was there at once."""
         self.line: Line | None = None
         self.number = 0
 
@@ -138,7 +140,7 @@ class ShardLoop:
         self.parking = Parking(self._unpark)
         self.telemetry = telemetry
         self.sessions = sessions
-        self._calls: dict[int, tuple[Call, OwnedShard]] = {}
+        self._calls: dict[int, Call] = {}
         """The calls that wait for their answers, by number."""
         self._next_call = 1
         self._answers = Answers()
@@ -173,8 +175,8 @@ class ShardLoop:
         if len(ready.replies) == 1 and ready.replies[0][0] == number:
             self._set_timers(owned, ready.timers)
             return ready.replies[0][1]
-        self._calls[number] = call, owned
-        call.loop, call.number = self, number
+        self._calls[number] = call
+        call.loop, call.owned, call.number = self, owned, number
         if ready.parks_ms is not None:
             call.line = self.parking.park(number, ready.parks_ms)
         self._hand_out(owned, ready)
@@ -224,17 +226,16 @@ class ShardLoop:
 
     def cancel(self, call: Call) -> None:
         """See `Call.cancel`."""
-        waiting = self._calls.pop(call.number, None)
-        if waiting is not None:
+        owned = call.owned
+        if self._calls.pop(call.number, None) is not None and owned is not None:
             if call.line is not None:
                 self.parking.leave(call.line, call.number)
-            owned = waiting[1]
             self._step(owned, lambda now: owned.hang_up(call.number, now))
 
     def _unpark(self, number: int) -> None:
-        waiting = self._calls.get(number)
-        if waiting is not None:
-            owned = waiting[1]
+        call = self._calls.get(number)
+        owned = call.owned if call is not None else None
+        if owned is not None:
             self._step(owned, lambda now: owned.unpark(number, now))
 
     # --- inputs: time ----------------------------------------------------------------------------
@@ -414,9 +415,8 @@ class ShardLoop:
         if ready.replies:
             answered: list[tuple[Call, Answer]] = []
             for number, answer in ready.replies:
-                waiting = self._calls.pop(number, None)
-                if waiting is not None:
-                    call = waiting[0]
+                call = self._calls.pop(number, None)
+                if call is not None:
                     if call.line is not None:
                         self.parking.leave(call.line, number)
                     answered.append((call, answer))
@@ -551,7 +551,10 @@ class ShardLoop:
                     while not queue.empty():
                         queue.get_nowait()
                 queue.put_nowait(line if queue in watchers else None)
-        self.subscriptions.notify([line for line in lines if line.seq > shard.notified_seq])
+        if lines[0].seq > shard.notified_seq:
+            self.subscriptions.notify(lines)
+        else:
+            self.subscriptions.notify([line for line in lines if line.seq > shard.notified_seq])
         shard.notified_seq = max(shard.notified_seq, lines[-1].seq)
 
 
@@ -565,8 +568,10 @@ def _lines(entries: Sequence[tuple[int, Entry]], epoch: int) -> list[JournalEven
     """Entries as journal lines, by their numbers."""
     encoded = lines_of([entry.record for _, entry in entries])
     return [
-        JournalEvent(seq, at_ms, namespace, group_id, generation_id, *line, epoch)
-        for (seq, (namespace, group_id, generation_id, at_ms, _)), line in zip(entries, encoded, strict=True)
+        JournalEvent(seq, at_ms, namespace, group_id, generation_id, kind, reason, payload, epoch)
+        for (seq, (namespace, group_id, generation_id, at_ms, _)), (kind, reason, payload) in zip(
+            entries, encoded, strict=True
+        )
     ]
 
 

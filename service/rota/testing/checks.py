@@ -52,7 +52,7 @@ def _walk(scan: Scan, shard_id: int, lines: list[Landed]) -> list[str]:
             doubted.append((answers[position], list(check_answer(ledger, answers[position]))))
             position += 1
         doubted = [(call, wrong) for call, wrong in doubted if wrong and call.epoch == line.epoch]
-        if settles(line.entry.record):
+        if settles(line.entry):
             found += [text for _, wrong in doubted for text in wrong]
             doubted = []
         found += _take_in(scan, ledger, line)
