@@ -170,12 +170,12 @@ def states() -> str:
 
 def defaults() -> str:
     """Every default time of the SDK, the command line, the sidecar and the adapters, with its reason."""
-    rows = ((_duration(each.value_ms), each.used_by, each.reason, f"`{each.name}`") for each in defaults_table())
+    rows = ((_duration(each.value_ms), each.used_by, each.reason) for each in defaults_table())
     opening = (
         "One table for the SDK, the commands, the sidecar and the adapters: they take these values from the module "
         "`rota.protocol.defaults`. The server's own settings are in [Settings](settings.md)."
     )
-    return page("Defaults", opening, table(("default", "where it applies", "reason", "name in the module"), rows))
+    return page("Defaults", opening, table(("default", "used by", "reason"), rows))
 
 
 def _duration(value_ms: int) -> str:
