@@ -98,13 +98,21 @@ def load(file: Path) -> Result:
 
 
 def table(result: Result) -> str:
-    """Markdown: each system's median and, behind it, how many times Rota's that is; then all that is missing."""
+    """Markdown: each system's median and, behind it, how many times Rota's that is; then all that is missing.
+
+    Rows that Rota alone has are figures, and no race.
+    """
     head = ["what", "unit", *result.systems]
     lines = [head, ["---", "---", *("--:" for _ in result.systems)]]
-    lines += [[each.name, each.unit, *(_cell(each, system) for system in result.systems)] for each in result.quantities]
+    lines += [[each.name, each.unit, *(_cell(each, system) for system in result.systems)] for each in _raced(result)]
     rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     missing = "".join(f"- {line}\n" for line in _missing(result))
     return f"{rows}\n\n{missing}"
+
+
+def _raced(result: Result) -> list[Quantity]:
+    peers = [system for system in result.systems if not system.startswith(OURS)]
+    return [each for each in result.quantities if any(each.median_of(peer) is not None for peer in peers)]
 
 
 def _cell(quantity: Quantity, system: str) -> str:
@@ -120,8 +128,11 @@ def _missing(result: Result) -> Iterable[str]:
     for system, why in result.skipped.items():
         yield f"{system} was skipped: {why}."
     reasons: dict[tuple[str, str], list[str]] = {}
+    raced = _raced(result)
     for quantity in result.quantities:
         for system, why in quantity.lacking.items():
+            if quantity not in raced and not why.startswith("failed"):
+                continue
             reasons.setdefault((system, why), []).append(quantity.name.partition(":")[0])
     for (system, why), names in reasons.items():
         yield f"{system} has no figure of *{'*, *'.join(dict.fromkeys(names))}*: {why}."
