@@ -118,9 +118,8 @@ class Administration:
         await self._caller.ask(RebalanceGroup(self.namespace, group_id, reason, step_down), RebalanceReply)
 
     async def freeze_group(self, group_id: str, duration: float, reason: str = "") -> float | None:
-        """Start no rebalance for `duration` seconds that could as well start later: newcomers, changes of topics and
-        candidates of a higher priority wait; members that leave or expire are excepted. For administrators; 0 ends a
-        freeze.
+        """Delay rebalances for `duration` seconds: newcomers, changes of topics and candidates of a higher priority
+        wait; members that leave or expire do not. For administrators; 0 ends a freeze.
 
         Returns the end in seconds since 1970, by the coordinator's clock; None if the group is not frozen.
         """
@@ -138,8 +137,8 @@ class Administration:
         release: Sequence[str] = (),
         reason: str = "",
     ) -> QuarantineReply:
-        """Set the rule by which units of work that fell their holders are left out of assignments, and release such
-        units. For administrators; a value that is not given stays as it is.
+        """Set the rule by which units whose holders fail are left out of assignments, and release units. For
+        administrators; values that are not given stay.
 
         Args:
             group_id: The group.
@@ -164,8 +163,8 @@ class Administration:
         grant_duration: float = DRAIN_GRANT_S,
         reason: str = "",
     ) -> DrainReply:
-        """May this member leave now? `granted` where fewer than `max_leaving` others have a permission, the group is
-        Stable, and not frozen; `why_not` otherwise. It removes nothing: the member leaves by itself.
+        """Ask whether this member may leave now: `granted` if fewer than `max_leaving` have a permission and the group
+        is Stable and not frozen; `why_not` otherwise. The member leaves by itself.
 
         Args:
             group_id: The group.
@@ -242,13 +241,11 @@ class Administration:
     ) -> AsyncIterator[GroupEvent]:
         """A group's journal: lines after `after_revision` (None: from now on), then live, without end.
 
-        `"earliest"` begins with the first line that `rota journal prune` has left; 0 takes the whole journal or fails.
-        When the coordinator goes away it is waited for, and what happened meanwhile is not missed, provided that
-        there was a revision to go on from: the one given, or that of an event seen.
+        `"earliest"` starts with the first line that is left; 0 takes the whole journal or fails. While the coordinator
+        is away this waits, and misses no line after `after_revision`, or after the last event.
 
         Raises:
-            RevisionOutOfRange: Lines after `after_revision`, or after the last event seen, are pruned by now, or the
-                store has lost that line.
+            RevisionOutOfRange: The next lines are pruned, or the store has lost the line to go on after.
         """
         skips_pruned = after_revision == "earliest"
         after = 0 if after_revision == "earliest" else after_revision
@@ -297,7 +294,7 @@ class Administration:
     async def watch_topic(self, topic: str) -> AsyncIterator[TopicReply | None]:
         """A topic as it is now, and each time that it is another, without end; None while it is not registered.
 
-        Of several changes at once, the last one is reported. When the coordinator goes away it is waited for.
+        Of several changes at once, the last one is reported. While the coordinator is away this waits.
         """
         version: str | None = None
         lasting = 0

@@ -46,9 +46,8 @@ _Notice = tuple[tuple[OffsetToCommit, ...], asyncio.Future[None], Committed | No
 class Consumer(Member[Partitions]):
     """A `Member` with a share of the partitions of topics.
 
-    Two ways of progress: `commit` an offset at once; or `store` it and leave the rest to the consumer. It commits
-    the stored offsets every `auto_commit_interval`, and when partitions are revoked and when the consumer is closed,
-    after `on_revoked` has returned.
+    `commit` an offset at once, or `store` it: the consumer commits stored offsets every `auto_commit_interval`, and
+    after `on_revoked` when partitions are revoked or the consumer is closed.
     """
 
     _kind = "consumer"

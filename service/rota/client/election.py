@@ -94,8 +94,8 @@ class Election(RunningOver):
         async with client.leader("billing-writer") as election:
             await election.run(write)          # calls write(term) in each term; cancelled when the term is lost
 
-    `terms` is the same by hand. Leaving the block ends the term in order: its body first, then the leadership, so that
-    another candidate leads at once.
+    `terms` is the same by hand. Leaving the block ends the body first, then the leadership, so another candidate leads
+    at once.
     """
 
     _wording: ClassVar[Wording] = ELECTION

@@ -162,10 +162,8 @@ class Member(Running, Generic[Share]):
 
     @property
     def assignment(self) -> Share | None:
-        """What this member may act on at this moment; None where it holds nothing.
-
-        The clock is read each time, so the answer is right even where the event loop was blocked past the deadline,
-        and while the machine slept. Any thread may ask.
+        """What this member may act on now, by the clock, also after a blocked event loop or a sleeping machine; None if
+        nothing. Any thread may ask.
         """
         current = self._holding.current
         return current.share if current is not None and self._driver.holds() else None
@@ -237,12 +235,11 @@ class Member(Running, Generic[Share]):
     async def commit(self, offsets: Iterable[OffsetToCommit]) -> None:
         """Record progress, fenced by the generation that is held now.
 
-        Commits are sent in the order of the calls; one whose caller is cancelled is sent all the same. It is repeated
-        while the coordinator cannot be reached, and where the group has moved on and left this member what
-        it held: a resync, or a rebalance of a cooperative group.
+        Commits are sent in the order of the calls, also if the caller is cancelled. They are repeated while the
+        coordinator cannot be reached, and after a resync or a cooperative rebalance in which this member kept its
+        share.
 
-        As in Kafka, the fence is the generation, not the assignment: offsets are accepted also for partitions that
-        another member holds, or that no member holds. Commit only what is in `assignment`.
+        As in Kafka, the fence is the generation, not the assignment: commit only what is in `assignment`.
 
         Raises:
             MembershipLost: Nothing is held, or the generation is over: nothing was committed.
@@ -277,8 +274,7 @@ class Member(Running, Generic[Share]):
     async def signed_token(self) -> str:
         """A signed proof that this member is in the current generation, for services that check it offline.
 
-        It is good for a minute or so (the server's `fence_token_ttl_ms`): ask again for the next write that needs one.
-        See `rota.fencing.tokens.Fence` for the other side.
+        It is valid for a minute or so (`fence_token_ttl_ms`). `rota.fencing.tokens.Fence` checks it.
 
         Raises:
             MembershipLost: The generation is over, or nothing is held.

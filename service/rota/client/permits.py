@@ -153,8 +153,8 @@ class Permits(RunningOver):
         async with client.permits("downloads", 3) as permit:
             await download(permit.number, permit.fencing_token)   # cancelled when the permit is lost
 
-    `client.lock(name)` is the same with one permit. Where the permit is lost, the block raises `PermitLost`; its end
-    gives the permit back, and the member that has waited longest gets it at once. `run` holds permits again and again.
+    `client.lock(name)` is the same with one permit. If the permit is lost, the block raises `PermitLost`; its end gives
+    the permit to the member that has waited longest. `run` holds permits again and again.
     """
 
     def __init__(self, candidacy: PermitCandidacy, *, wait_timeout: float | None = None) -> None:
@@ -223,9 +223,9 @@ class Permits(RunningOver):
         handle_signals: bool = True,
         retry: bool = False,
     ) -> Outcome | None:
-        """Wait for a permit and call `work(permit)`; anew with each permit, until it returns or raises. Instead of the
-        block: this enters and leaves by itself. The arguments, signals and errors are those of `Election.run`, with
-        `PermitLost` for `LeadershipLost`; `wait_timeout` does not count.
+        """Wait for a permit and call `work(permit)`; anew with each permit, until it returns or raises. Use this
+        instead of the block. Arguments, signals and errors are those of `Election.run`, with `PermitLost`;
+        `wait_timeout` does not count.
         """
         if self._is_entered:
             raise RuntimeError("run() takes the place of the block: call it on permits that were not entered")

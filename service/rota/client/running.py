@@ -150,8 +150,8 @@ class Running(ABC):
     # --- run ----------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Have `run` end as at a first SIGTERM: work stops in order, the group is left. The second time, as at a second
-        one. May be called from any thread, and from a signal handler.
+        """End `run` as a first SIGTERM does; a second call as a second one. May be called from any thread, and from a
+        signal handler.
         """
         self._stops.add()
 

@@ -347,9 +347,8 @@ class Client:
         """Start a rebalance, for administrators; `step_down`: under another leader, if another member joins."""
 
     def freeze_group(self, group_id: str, duration: float, reason: str = "") -> float | None:
-        """Start no rebalance for `duration` seconds that could as well start later: newcomers, changes of topics and
-        candidates of a higher priority wait; members that leave or expire are excepted. For administrators; 0 ends a
-        freeze.
+        """Delay rebalances for `duration` seconds: newcomers, changes of topics and candidates of a higher priority
+        wait; members that leave or expire do not. For administrators; 0 ends a freeze.
 
         Returns the end in seconds since 1970, by the coordinator's clock; None if the group is not frozen.
         """
@@ -364,8 +363,8 @@ class Client:
         release: Sequence[str] = (),
         reason: str = "",
     ) -> QuarantineReply:
-        """Set the rule by which units of work that fell their holders are left out of assignments, and release such
-        units. For administrators; a value that is not given stays as it is.
+        """Set the rule by which units whose holders fail are left out of assignments, and release units. For
+        administrators; values that are not given stay.
 
         Args:
             group_id: The group.
@@ -386,8 +385,8 @@ class Client:
         grant_duration: float = DRAIN_GRANT_S,
         reason: str = "",
     ) -> DrainReply:
-        """May this member leave now? `granted` where fewer than `max_leaving` others have a permission, the group is
-        Stable, and not frozen; `why_not` otherwise. It removes nothing: the member leaves by itself.
+        """Ask whether this member may leave now: `granted` if fewer than `max_leaving` have a permission and the group
+        is Stable and not frozen; `why_not` otherwise. The member leaves by itself.
 
         Args:
             group_id: The group.
@@ -443,13 +442,11 @@ class Client:
     def watch(self, group_id: str, after_revision: int | Literal["earliest"] | None = None) -> Iterator[GroupEvent]:
         """A group's journal: lines after `after_revision` (None: from now on), then live, without end.
 
-        `"earliest"` begins with the first line that `rota journal prune` has left; 0 takes the whole journal or fails.
-        When the coordinator goes away it is waited for, and what happened meanwhile is not missed, provided that
-        there was a revision to go on from: the one given, or that of an event seen.
+        `"earliest"` starts with the first line that is left; 0 takes the whole journal or fails. While the coordinator
+        is away this waits, and misses no line after `after_revision`, or after the last event.
 
         Raises:
-            RevisionOutOfRange: Lines after `after_revision`, or after the last event seen, are pruned by now, or the
-                store has lost that line.
+            RevisionOutOfRange: The next lines are pruned, or the store has lost the line to go on after.
         """
 
     def topics(self) -> list[ListedTopic]:
@@ -461,7 +458,7 @@ class Client:
     def watch_topic(self, topic: str) -> Iterator[TopicReply | None]:
         """A topic as it is now, and each time that it is another, without end; None while it is not registered.
 
-        Of several changes at once, the last one is reported. When the coordinator goes away it is waited for.
+        Of several changes at once, the last one is reported. While the coordinator is away this waits.
         """
 
     def put_topic(self, topic: str, partitions: int, attributes: Mapping[str, str] | None = None) -> TopicReply:
@@ -509,10 +506,8 @@ class Member(Generic[Share]):
 
     @property
     def assignment(self) -> Share | None:
-        """What this member may act on at this moment; None where it holds nothing.
-
-        The clock is read each time, so the answer is right even where the event loop was blocked past the deadline,
-        and while the machine slept. Any thread may ask.
+        """What this member may act on now, by the clock, also after a blocked event loop or a sleeping machine; None if
+        nothing. Any thread may ask.
         """
 
     @property
@@ -553,12 +548,11 @@ class Member(Generic[Share]):
     def commit(self, offsets: Iterable[OffsetToCommit]) -> None:
         """Record progress, fenced by the generation that is held now.
 
-        Commits are sent in the order of the calls; one whose caller is cancelled is sent all the same. It is repeated
-        while the coordinator cannot be reached, and where the group has moved on and left this member what
-        it held: a resync, or a rebalance of a cooperative group.
+        Commits are sent in the order of the calls, also if the caller is cancelled. They are repeated while the
+        coordinator cannot be reached, and after a resync or a cooperative rebalance in which this member kept its
+        share.
 
-        As in Kafka, the fence is the generation, not the assignment: offsets are accepted also for partitions that
-        another member holds, or that no member holds. Commit only what is in `assignment`.
+        As in Kafka, the fence is the generation, not the assignment: commit only what is in `assignment`.
 
         Raises:
             MembershipLost: Nothing is held, or the generation is over: nothing was committed.
@@ -581,8 +575,7 @@ class Member(Generic[Share]):
     def signed_token(self) -> str:
         """A signed proof that this member is in the current generation, for services that check it offline.
 
-        It is good for a minute or so (the server's `fence_token_ttl_ms`): ask again for the next write that needs one.
-        See `rota.fencing.tokens.Fence` for the other side.
+        It is valid for a minute or so (`fence_token_ttl_ms`). `rota.fencing.tokens.Fence` checks it.
 
         Raises:
             MembershipLost: The generation is over, or nothing is held.
@@ -626,16 +619,15 @@ class Member(Generic[Share]):
         """
 
     def stop(self) -> None:
-        """Have `run` end as at a first SIGTERM: work stops in order, the group is left. The second time, as at a second
-        one. May be called from any thread, and from a signal handler.
+        """End `run` as a first SIGTERM does; a second call as a second one. May be called from any thread, and from a
+        signal handler.
         """
 
 class Consumer(Member[Partitions]):
     """A `Member` with a share of the partitions of topics.
 
-    Two ways of progress: `commit` an offset at once; or `store` it and leave the rest to the consumer. It commits
-    the stored offsets every `auto_commit_interval`, and when partitions are revoked and when the consumer is closed,
-    after `on_revoked` has returned.
+    `commit` an offset at once, or `store` it: the consumer commits stored offsets every `auto_commit_interval`, and
+    after `on_revoked` when partitions are revoked or the consumer is closed.
     """
 
     def __enter__(self) -> Self: ...
@@ -726,8 +718,8 @@ class Election:
         with client.leader("billing-writer") as election:
             election.run(write)          # calls write(term) in each term; cancelled when the term is lost
 
-    `terms` is the same by hand. Leaving the block ends the term in order: its body first, then the leadership, so that
-    another candidate leads at once.
+    `terms` is the same by hand. Leaving the block ends the body first, then the leadership, so another candidate leads
+    at once.
     """
 
     member: Member[Leadership]
@@ -815,15 +807,15 @@ class Election:
         """
 
     def stop(self) -> None:
-        """Have `run` end as at a first SIGTERM: work stops in order, the group is left. The second time, as at a second
-        one. May be called from any thread, and from a signal handler.
+        """End `run` as a first SIGTERM does; a second call as a second one. May be called from any thread, and from a
+        signal handler.
         """
 
 class Term:
     """One time of leading. As a `with` block it cancels its body when it is over, and raises `LeadershipLost`.
 
-    Several tasks may be in its block at once, and each of them may enter it again: all are cancelled. A term goes on
-    while other candidates come and go; `token` then grows with the generation, and never goes back.
+    Several tasks may be in its block at once: all are cancelled. A term continues while other candidates join and
+    leave; `fencing_token` then grows, and never goes back.
     """
 
     lost: FinalSignal
@@ -838,8 +830,8 @@ class Term:
 
     @property
     def stopping(self) -> FinalSignal:
-        """Set once the work should come to its end, while the term may still be valid; never later than `lost`. Work
-        that has looked at it is drained, and other work is cancelled at once.
+        """Set when the work should end, while the term may still be valid; never later than `lost`. Work that has
+        looked at it is drained, other work is cancelled at once.
         """
 
     @property
@@ -880,8 +872,8 @@ class Permits:
         with client.permits("downloads", 3) as permit:
             download(permit.number, permit.fencing_token)   # cancelled when the permit is lost
 
-    `client.lock(name)` is the same with one permit. Where the permit is lost, the block raises `PermitLost`; its end
-    gives the permit back, and the member that has waited longest gets it at once. `run` holds permits again and again.
+    `client.lock(name)` is the same with one permit. If the permit is lost, the block raises `PermitLost`; its end gives
+    the permit to the member that has waited longest. `run` holds permits again and again.
     """
 
     def __enter__(self) -> Permit: ...
@@ -908,9 +900,9 @@ class Permits:
         handle_signals: bool = True,
         retry: bool = False,
     ) -> Outcome | None:
-        """Wait for a permit and call `work(permit)`; anew with each permit, until it returns or raises. Instead of the
-        block: this enters and leaves by itself. The arguments, signals and errors are those of `Election.run`, with
-        `PermitLost` for `LeadershipLost`; `wait_timeout` does not count.
+        """Wait for a permit and call `work(permit)`; anew with each permit, until it returns or raises. Use this
+        instead of the block. Arguments, signals and errors are those of `Election.run`, with `PermitLost`;
+        `wait_timeout` does not count.
         """
 
     def close(self, timeout: float = STOP_DRAIN_S) -> None:
@@ -926,8 +918,8 @@ class Permits:
         """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
 
     def stop(self) -> None:
-        """Have `run` end as at a first SIGTERM: work stops in order, the group is left. The second time, as at a second
-        one. May be called from any thread, and from a signal handler.
+        """End `run` as a first SIGTERM does; a second call as a second one. May be called from any thread, and from a
+        signal handler.
         """
 
 class Permit(Term):
@@ -957,9 +949,8 @@ class WorkerPool:
 
     When a shard is revoked, `shard.stopping` is set, and the task is cancelled, after `drain_timeout` if it has looked
     at that. The shard is free for others when the task has ended. The task of a lost shard is cancelled at once. If
-    `work` raises, all other work stops in order, progress is committed, and the block ends with that error; or
-    `run(retry=True)` tries that shard again. The shard is reported: a group with a quarantine leaves it out if that
-    happens again and again.
+    `work` raises, all other work stops in order, progress is committed, and the block ends with that error;
+    `run(retry=True)` tries that shard again. A group with a quarantine leaves out a shard that fails again and again.
     """
 
     consumer: Consumer
@@ -1024,8 +1015,8 @@ class WorkerPool:
         """
 
     def stop(self) -> None:
-        """Have `run` end as at a first SIGTERM: work stops in order, the group is left. The second time, as at a second
-        one. May be called from any thread, and from a signal handler.
+        """End `run` as a first SIGTERM does; a second call as a second one. May be called from any thread, and from a
+        signal handler.
         """
 
 class Shard:

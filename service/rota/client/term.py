@@ -51,8 +51,8 @@ class _Body:
 class Term:
     """One time of leading. As an `async with` block it cancels its body when it is over, and raises `LeadershipLost`.
 
-    Several tasks may be in its block at once, and each of them may enter it again: all are cancelled. A term goes on
-    while other candidates come and go; `token` then grows with the generation, and never goes back.
+    Several tasks may be in its block at once: all are cancelled. A term continues while other candidates join and
+    leave; `fencing_token` then grows, and never goes back.
     """
 
     _wording: ClassVar[Wording] = ELECTION
@@ -85,8 +85,8 @@ class Term:
 
     @property
     def stopping(self) -> FinalSignal:
-        """Set once the work should come to its end, while the term may still be valid; never later than `lost`. Work
-        that has looked at it is drained, and other work is cancelled at once.
+        """Set when the work should end, while the term may still be valid; never later than `lost`. Work that has
+        looked at it is drained, other work is cancelled at once.
         """
         self._is_watched = True
         return self._stopping

@@ -150,9 +150,8 @@ class WorkerPool(RunningOver):
 
     When a shard is revoked, `shard.stopping` is set, and the task is cancelled, after `drain_timeout` if it has looked
     at that. The shard is free for others when the task has ended. The task of a lost shard is cancelled at once. If
-    `work` raises, all other work stops in order, progress is committed, and the block ends with that error; or
-    `run(retry=True)` tries that shard again. The shard is reported: a group with a quarantine leaves it out if that
-    happens again and again.
+    `work` raises, all other work stops in order, progress is committed, and the block ends with that error;
+    `run(retry=True)` tries that shard again. A group with a quarantine leaves out a shard that fails again and again.
     """
 
     def __init__(
