@@ -8,6 +8,7 @@ A page is a function without arguments that returns its text; `PAGES` names the 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -37,6 +38,10 @@ def page(title: str, *parts: str) -> str:
 # --- the command line ----------------------------------------------------------------------------
 
 
+_COMMON = 3
+"""An option that so many commands have with the same meaning is described once, above them."""
+
+
 def cli() -> str:
     """Every command with its arguments and options, as Typer knows them."""
     import typer
@@ -45,12 +50,23 @@ def cli() -> str:
     from rota.cli.exits import EXIT_MEANINGS
     from rota.exec.ending import EXIT_MEANINGS as EXEC_MEANINGS
 
-    root = typer.main.get_command(app)
+    commands = list(_walk(("rota",), typer.main.get_command(app)))
+    options = (each for _, command in commands for each in _described(command) if each.param_type_name == "option")
+    met = Counter(map(_parameter, options))
+    common = sorted(item for item, count in met.items() if count >= _COMMON)
     exits = table(("code", "meaning"), ((int(code), meaning) for code, meaning in EXIT_MEANINGS.items()))
-    commands = (_command(names, command) for names, command in _walk(("rota",), root))
     exec_exits = table(("code", "meaning"), EXEC_MEANINGS.items())
     exec_title = "Also of `rota lead` and `rota work`, which otherwise end as their command does (128 + N by signal N):"
-    return page("The command line", *commands, "## Exit codes", exits, exec_title, exec_exits)
+    return page(
+        "The command line",
+        "A variable in brackets is the environment's. These options mean the same for each command that names them:",
+        "\n".join(common),
+        *(_command(names, command, set(common)) for names, command in commands),
+        "## Exit codes",
+        exits,
+        exec_title,
+        exec_exits,
+    )
 
 
 def _walk(names: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -59,29 +75,33 @@ def _walk(names: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...
         yield from _walk((*names, name), child)
 
 
-def _command(names: tuple[str, ...], command: Any) -> str:
+def _command(names: tuple[str, ...], command: Any, common: set[str]) -> str:
     arguments = [parameter.metavar for parameter in command.params if parameter.param_type_name == "argument"]
-    usage = " ".join((*names, "[OPTIONS]", *arguments, *["COMMAND"] * hasattr(command, "commands")))
-    parts = [f"## {' '.join(names)}", f"```\n{usage}\n```", _unwrapped(command.help or "")]
-    parameters = [parameter for parameter in command.params if parameter.help and not _is_completion(parameter)]
-    if parameters:
-        parts.append(table(("parameter", "meaning", "environment"), map(_parameter, parameters)))
-    return "\n\n".join(parts)
+    usage = " ".join((*names, *arguments, *["COMMAND"] * hasattr(command, "commands")))
+    parts = [f"## {' '.join(names)}", f"`{usage}`", _unwrapped(command.help or "")]
+    if names == ("rota", "serve"):
+        return "\n\n".join((*parts, "Its options are the [settings](settings.md): `ROTA_LEASE_MS` is `--lease-ms`."))
+    items = {_parameter(each): each for each in _described(command)}
+    parts.append("\n".join(item for item in items if item not in common))
+    if also := [f"`{each.opts[0]}`" for item, each in items.items() if item in common]:
+        parts.append(f"Also: {', '.join(also)}.")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _described(command: Any) -> list[Any]:
+    return [parameter for parameter in command.params if parameter.help and not _is_completion(parameter)]
 
 
 def _is_completion(parameter: Any) -> bool:
     return parameter.name in ("install_completion", "show_completion", "help")
 
 
-def _parameter(parameter: Any) -> tuple[str, str, str]:
+def _parameter(parameter: Any) -> str:
     is_argument = parameter.param_type_name == "argument"
     names = [parameter.metavar] if is_argument else [*parameter.opts, *parameter.secondary_opts]
     default = "" if is_argument or parameter.default in (None, False, "") else f" Default: {_plain(parameter.default)}."
-    return (
-        ", ".join(f"`{name}`" for name in names),
-        parameter.help + default,
-        f"`{parameter.envvar}`" * bool(parameter.envvar),
-    )
+    variable = f" (`{parameter.envvar}`)" * bool(parameter.envvar)
+    return f"- {', '.join(f'`{name}`' for name in names)}{variable}: {parameter.help}{default}"
 
 
 def _plain(default: Any) -> str:
