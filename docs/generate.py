@@ -40,6 +40,8 @@ def page(title: str, *parts: str) -> str:
 
 _COMMON = 3
 """An option that so many commands have with the same meaning is described once, above them."""
+_ROOT = ("--url", "--namespace", "--output")
+"""Options of `rota` itself, which may also follow the command."""
 
 
 def cli() -> str:
@@ -51,7 +53,12 @@ def cli() -> str:
     from rota.exec.ending import EXIT_MEANINGS as EXEC_MEANINGS
 
     commands = list(_walk(("rota",), typer.main.get_command(app)))
-    options = (each for _, command in commands for each in _described(command) if each.param_type_name == "option")
+    options = (
+        each
+        for _, command in commands
+        for each in _described(command)
+        if each.param_type_name == "option" and each.opts[0] not in _ROOT
+    )
     met = Counter(map(_parameter, options))
     common = sorted(item for item, count in met.items() if count >= _COMMON)
     exits = table(("code", "meaning"), ((int(code), meaning) for code, meaning in EXIT_MEANINGS.items()))
@@ -59,7 +66,8 @@ def cli() -> str:
     exec_title = "Also of `rota lead` and `rota work`, which otherwise end as their command does (128 + N by signal N):"
     return page(
         "The command line",
-        "A variable in brackets is the environment's. These options mean the same for each command that names them:",
+        "A variable in brackets is the environment's. `--url`, `--namespace` and `--output` may also follow a command "
+        "that talks to a server. These options mean the same for each command that names them:",
         "\n".join(common),
         *(_command(names, command, set(common)) for names, command in commands),
         "## Exit codes",
@@ -81,7 +89,8 @@ def _command(names: tuple[str, ...], command: Any, common: set[str]) -> str:
     parts = [f"## {' '.join(names)}", f"`{usage}`", _unwrapped(command.help or "")]
     if names == ("rota", "serve"):
         return "\n\n".join((*parts, "Its options are the [settings](settings.md): `ROTA_LEASE_MS` is `--lease-ms`."))
-    items = {_parameter(each): each for each in _described(command)}
+    shown = [each for each in _described(command) if names == ("rota",) or each.opts[0] not in _ROOT]
+    items = {_parameter(each): each for each in shown}
     parts.append("\n".join(item for item in items if item not in common))
     if also := [f"`{each.opts[0]}`" for item, each in items.items() if item in common]:
         parts.append(f"Also: {', '.join(also)}.")
