@@ -64,7 +64,7 @@ UVICORN = {
     ),
     FlowControl: ("resume_reading", "write_paused"),
 }
-"""Every attribute of uvicorn that this file uses and uvicorn does not document (ADR 93). A release may change them: so
+"""Every attribute of uvicorn that this file uses and uvicorn does not document (ADR 79). A release may change them: so
 uvicorn is pinned to one minor version, and a test compares this list with the release that is installed."""
 
 _WITHOUT_BODY = frozenset({"GET", "HEAD"})
