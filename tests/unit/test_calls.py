@@ -30,8 +30,8 @@ def test_every_request_has_exactly_one_row() -> None:
 
 def test_every_way_and_every_name_belongs_to_one_call() -> None:
     assert {call.request for call in CALLS.values()} - {call.request for call in SERVED} == {HeartbeatMany, ForgetTopic}
-    for told_apart in ({(call.method, call.path) for call in SERVED}, {call.operation for call in SERVED}):
-        assert len(told_apart) == len(SERVED)
+    for distinct in ({(call.method, call.path) for call in SERVED}, {call.operation for call in SERVED}):
+        assert len(distinct) == len(SERVED)
     assert all(call.summary for call in SERVED)
 
 

@@ -37,7 +37,7 @@ _NOTHING = Forecast({}, 0, {})
 
 
 class Hypothesis(Struct, frozen=True):
-    """What is other than now. The empty one plans a rebalance now.
+    """The differences from the group as it is. Without any, the plan is that of a rebalance now.
 
     `without` are member ids or instance ids of members that leave. `more_members` join, with the subscription that most
     members have. `partitions` has topics with other counts. `strategy` replaces the group's; empty: it stays.
@@ -100,7 +100,7 @@ class PlannedRebalance(Struct, frozen=True):
 def plan_rebalance(group: DescribeReply, topics: Mapping[str, TopicFacts], hypothesis: Hypothesis) -> PlannedRebalance:
     """The plan by the topics of the group's namespace. It may take a second.
 
-    Raises `RejectedRequest`: `INVALID_REQUEST` names what is wrong with the hypothesis or the group,
+    Raises `RejectedRequest`: `INVALID_REQUEST` names the fault of the hypothesis or the group,
     `INVALID_PARTITIONS` a count below today's, `REBALANCE_IN_PROGRESS` a group that is not Stable, and
     `ASSIGNMENT_FAILED` a strategy that raises.
     """

@@ -39,7 +39,7 @@ class Kind(NamedTuple):
     type: inspect.Type
     is_optional: bool
     notes: dict[str, Any]
-    """What is noted beside the type; the outermost notes win."""
+    """The notes beside the type, of which the outermost ones win."""
 
 
 def kind_of(found: inspect.Type) -> Kind:

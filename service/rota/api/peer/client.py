@@ -327,7 +327,7 @@ class _Link:
             await asyncio.gather(sending, return_exceptions=True)
 
     def _end(self, why: NoAnswer) -> None:
-        """What is asked from now on goes over a new stream."""
+        """Requests from now on go over a new stream."""
         self._stream, self._outbox = None, Outbox()
         unanswered, self._unanswered = self._unanswered, {}
         for asked in unanswered.values():
