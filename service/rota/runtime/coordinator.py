@@ -44,13 +44,12 @@ from rota.replica.owned_shard import OwnedShard, Prerequisite, prerequisites, re
 from rota.replica.ports import Answer, Cancel, JournalEvent, Liveness, Replica, ShardOwner, ShardStore
 from rota.runtime.assigning import ServerAssigner, TopicNotifications
 from rota.runtime.clock import Clock, SystemClock
-from rota.runtime.following import Follower, watch_group
+from rota.runtime.following import Follower, ask_until_changed, watch_group
 from rota.runtime.forwarding import Directory, Forwarder, Peers
 from rota.runtime.loop import ALL_TOPICS, Call, Listener, ServedShard, ShardLoop
 from rota.runtime.ownership import Ownership
 from rota.runtime.sessions import SharedSessions
 from rota.runtime.telemetry import Telemetry
-from rota.runtime.waiting import ask_until_changed
 
 Sign = Callable[[VerifyFence, FenceReply], FenceReply]
 """Adds a signed token to the answer that a fence holds."""

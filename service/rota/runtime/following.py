@@ -1,4 +1,4 @@
-"""Following the journal lines of a group.
+"""Following the journal lines of a group, and requests that wait for one.
 
 `watch_group` reads what is stored, then what happens, from one owner. A `Follower` goes wherever the shard is, for
 listeners that can miss some lines; those of `loop.Subscriptions` are called only about what this replica decides.
@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
 from rota.group.records import UNSETTLED
-from rota.protocol.errors import NotInJournal
-from rota.replica.ports import JournalEvent, ShardStore, StoreUnavailable
+from rota.protocol.errors import ErrorCode, NotInJournal
+from rota.protocol.messages import (
+    GetLeader,
+    GetTopic,
+    LeaderReply,
+    ListTopics,
+    ListTopicsReply,
+    Request,
+    TopicReply,
+    parks_for_ms,
+)
+from rota.replica.ports import Answer, JournalEvent, ShardStore, StoreUnavailable
+from rota.runtime.clock import Clock
 from rota.runtime.loop import Listener, ServedShard
 
 logger = logging.getLogger(__name__)
@@ -138,3 +149,57 @@ class Follower:
             self._last = (new[-1].epoch, new[-1].seq)
             self._durable_seq = max((line.seq for line in new if line.kind not in UNSETTLED), default=self._durable_seq)
             self._listener(new)
+
+
+# --- requests that wait for their answer to change ------------------------------------------------
+
+
+async def ask_until_changed(
+    request: GetLeader | GetTopic | ListTopics,
+    ask: Callable[[Request], Awaitable[Answer]],
+    shard: ServedShard | None,
+    clock: Clock,
+) -> Answer:
+    """Ask again after each of the journal's lines that may matter, until the answer has changed or the wait is over."""
+    # Journal lines of topics name no group.
+    key = (request.namespace, request.group_id if isinstance(request, GetLeader) else "")
+    until_ms = clock.monotonic_ms() + parks_for_ms(request)
+    changes: asyncio.Queue[JournalEvent | None] = asyncio.Queue()
+    if shard is not None:
+        shard.watchers.setdefault(key, set()).add(changes)
+    try:
+        while True:
+            answer = await ask(request)
+            left_ms = until_ms - clock.monotonic_ms()
+            if _has_changed(request, answer) or left_ms <= 0 or not await _next_change(changes, left_ms):
+                return answer
+    finally:
+        if shard is not None:
+            watchers = shard.watchers.get(key, set())
+            watchers.discard(changes)
+            if not watchers:
+                shard.watchers.pop(key, None)
+
+
+def _has_changed(request: GetLeader | GetTopic | ListTopics, answer: Answer) -> bool:
+    """A later generation has a leader, or topics are others than those that the caller knows; or waiting is useless."""
+    match request, answer.reply:
+        case GetLeader(), LeaderReply() as reply:
+            if reply.error not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+                return True
+            return bool(reply.leader_id) and reply.generation_id > request.after_generation
+        case GetTopic(), TopicReply() as reply:
+            return reply.error not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC) or reply.version != request.version
+        case ListTopics(), ListTopicsReply() as reply:
+            return reply.error is not ErrorCode.NONE or reply.version != request.version
+        case _:
+            raise AssertionError(f"{answer.reply} does not answer {request}")
+
+
+async def _next_change(changes: asyncio.Queue[JournalEvent | None], wait_ms: int) -> bool:
+    """False when the time is over or the shard was dropped."""
+    try:
+        async with asyncio.timeout(wait_ms / 1000):
+            return await changes.get() is not None
+    except TimeoutError:
+        return False

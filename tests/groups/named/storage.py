@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from rota.fencing import transactions
 from rota.replica.owned_shard import OwnedShard
-from rota.runtime import coordinator, waiting
+from rota.runtime import coordinator, following
 from rota.storage import append, gate, prune_plan, pruning
 from rota.storage.engine import driver_of
 from rota.storage.store import SqlStore
@@ -116,7 +116,7 @@ def a_wait_begins_after_its_first_answer(patch: Patch) -> None:
         async def ask_again(request: Any) -> Any:
             return first.pop() if first else await ask(request)
 
-        return await waiting.ask_until_changed(request, ask_again, host, clock)
+        return await following.ask_until_changed(request, ask_again, host, clock)
 
     patch(coordinator, "ask_until_changed", ask_until_changed)
 
