@@ -44,6 +44,7 @@ from rota.protocol.messages import (
     ListTopics,
     ListTopicsReply,
     OffsetToCommit,
+    Protocol,
 )
 from rota.replica.forwarding import NoAnswer
 from rota.replica.ports import Answer, JournalEvent, Replica
@@ -113,7 +114,9 @@ async def test_a_large_request_reaches_a_peer_and_one_beyond_the_bound_fails_alo
         done(Answer(refuse(request, ErrorCode.NOT_COORDINATOR, "moved")))
 
     monkeypatch.setattr(LocalCoordinator, "submit", keep)
-    large, too_large = (a_join(client_id="\x00" * size) for size in (8 * 1024 * 1024, MAX_MESSAGE_BYTES))
+    large, too_large = (
+        a_join(protocols=(Protocol("p", b"\x00" * size),)) for size in (8 * 1024 * 1024, MAX_MESSAGE_BYTES)
+    )
     async with a_peer(tables, SECRET) as peer, peers_that_show(SECRET) as peers:
         outcomes = await asyncio.gather(asked(peers, peer, large), asked(peers, peer, too_large))
 
