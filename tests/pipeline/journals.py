@@ -34,7 +34,8 @@ def simulated_units(assignment: bytes) -> list[str]:
     return [unit for unit in assignment.decode().split(",") if unit]
 
 
-DECODER = f"{__name__}:simulated_units"
+SIMULATED = {"consumer": simulated_units, "worker": simulated_units}
+DECODER = ",".join(f"{type_}={__name__}:simulated_units" for type_ in SIMULATED)
 
 
 class _WithoutElections(World):

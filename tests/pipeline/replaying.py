@@ -9,19 +9,21 @@ from operator import attrgetter
 from rota.pipeline.advisor import Replays
 from rota.pipeline.events import Line
 from rota.pipeline.facts.fact import Row
-from rota.pipeline.facts.units import Decoder
+from rota.pipeline.facts.units import Decoders
 from rota.pipeline.fold import GroupFold, Key
 from rota.pipeline.invariants import EpochSpan, Finding, GroupAudit, epochs_mixed
 from rota.pipeline.what_ifs import Known
 
 
-def fold_lines(lines: Iterable[Line], decoder: Decoder | None = None) -> Iterator[tuple[Key, GroupFold, Iterator[Row]]]:
+def fold_lines(
+    lines: Iterable[Line], decoders: Decoders | None = None
+) -> Iterator[tuple[Key, GroupFold, Iterator[Row]]]:
     """Fold the lines of many groups, which come group by group and ordered by number.
 
     Yields each group with its rows, which must be used up before the next group; then the fold has taken in all.
     """
     for key, of_group in groupby(lines, key=lambda line: (line.shard_id, line.namespace, line.group_id)):
-        fold = GroupFold(key[1], key[2], decoder=decoder)
+        fold = GroupFold(key[1], key[2], decoders=decoders)
         yield key, fold, chain.from_iterable(map(fold.add, of_group))
 
 
@@ -46,10 +48,10 @@ def _epoch_spans(lines: Iterable[Line]) -> Iterator[EpochSpan]:
 def replays(
     lines: Iterable[Line],
     strategies: Sequence[str],
-    decoder: Decoder | None = None,
+    decoders: Decoders | None = None,
     known: Mapping[tuple[str, str], Known] | None = None,
 ) -> Iterator[Row]:
     """The rows of `advisor` and `what_ifs` for these lines, which come group by group and ordered by number."""
-    found = Replays(strategies, decoder, known or {})
+    found = Replays(strategies, decoders, known or {})
     yield from found.add(lines)
     yield from found.finish()

@@ -11,7 +11,7 @@ from rota.pipeline.advisor import ACTUAL, STRATEGIES
 from rota.pipeline.facts.steps import Holders
 from rota.pipeline.facts.units import Shares
 from tests.pipeline.hand_made import HandMade, as_dict
-from tests.pipeline.journals import ordered, simulated, simulated_units
+from tests.pipeline.journals import SIMULATED, ordered, simulated
 from tests.pipeline.replaying import fold_lines, replays
 
 COOPERATIVE = "cooperative-sticky"
@@ -212,8 +212,8 @@ def test_holders_that_are_carried_go_on_as_if_nothing_had_been() -> None:
 @pytest.mark.parametrize("seed", [1, 2, 3, 5])
 def test_no_row_of_advice_is_impossible(seed: int) -> None:
     lines = ordered(simulated(seed))
-    rows = list(replays(lines, STRATEGIES, simulated_units))
-    for _, _, closed in fold_lines(lines, simulated_units):
+    rows = list(replays(lines, STRATEGIES, SIMULATED))
+    for _, _, closed in fold_lines(lines, SIMULATED):
         rows += closed
 
     assert {row.table for row in rows} >= {"advisor", "assignments"}

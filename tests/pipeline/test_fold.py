@@ -17,7 +17,7 @@ from rota.pipeline.fold import CARRIED, GroupFold, Key
 from rota.pipeline.gold import parts_of
 from rota.pipeline.tables import GOLD
 from rota.protocol.causes import CAUSES, Cause
-from tests.pipeline.journals import ordered, simulated, simulated_units
+from tests.pipeline.journals import SIMULATED, ordered, simulated
 from tests.pipeline.replaying import fold_lines
 
 SEEDS = (1, 2, 3, 5)
@@ -27,7 +27,7 @@ def folded(lines: Iterable[Line]) -> tuple[Counter[str], dict[Key, str]]:
     """The closed rows as text, how often each, and the state of each group after them."""
     rows: Counter[str] = Counter()
     states = {}
-    for key, group, found in fold_lines(lines, simulated_units):
+    for key, group, found in fold_lines(lines, SIMULATED):
         rows.update(map(repr, found))
         states[key] = group.dump()
     return rows, states
@@ -42,7 +42,7 @@ def carried_line(key: Key, state: str) -> Line:
 def all_rows(seed: int) -> list[Row]:
     """Closed and open rows of a whole journal."""
     rows: list[Row] = []
-    for _, group, found in fold_lines(ordered(simulated(seed)), simulated_units):
+    for _, group, found in fold_lines(ordered(simulated(seed)), SIMULATED):
         rows += found
         rows += group.open_rows()
     return rows
@@ -134,7 +134,7 @@ def test_a_pruned_journal_gives_members_and_generations(seed: int, part: float) 
 def named(lines: Iterable[Line], table: str) -> list[dict[str, Any]]:
     """The closed rows of a table, by the names of its columns."""
     columns = [column.name for column in GOLD[table].columns]
-    found = [each for _, _, rows in fold_lines(ordered(list(lines)), simulated_units) for each in rows]
+    found = [each for _, _, rows in fold_lines(ordered(list(lines)), SIMULATED) for each in rows]
     return [dict(zip(columns, row.values, strict=True)) for row in found if row.table == table]
 
 
@@ -162,7 +162,7 @@ BROKEN: dict[str, Callable[[str], str]] = {
 def test_an_unreadable_line_is_named_and_the_fold_goes_on(kind: str, broken: str) -> None:
     journal, poisoned = with_payload(ordered(simulated(1)), kind, BROKEN[broken])
 
-    found = [row for _, _, rows in fold_lines(journal, simulated_units) for row in rows]
+    found = [row for _, _, rows in fold_lines(journal, SIMULATED) for row in rows]
 
     names = [column.name for column in GOLD["unreadable"].columns]
     [found_row] = [dict(zip(names, row.values, strict=True)) for row in found if row.table == "unreadable"]
@@ -194,4 +194,4 @@ def test_tasks_of_a_fold_have_as_many_buckets_each(buckets: Sequence[int], most:
 
 
 def closed_rows(seed: int) -> list[Row]:
-    return [row for _, _, rows in fold_lines(ordered(simulated(seed)), simulated_units) for row in rows]
+    return [row for _, _, rows in fold_lines(ordered(simulated(seed)), SIMULATED) for row in rows]

@@ -19,7 +19,7 @@ from rota.pipeline.facts.offset_columns import Ends, fold_offsets, refuse_unread
 from rota.pipeline.fold import GroupFold
 from rota.pipeline.gold import ends_of
 from rota.pipeline.tables import CURRENT_OFFSETS, GOLD, OFFSET_LISTS
-from tests.pipeline.journals import ordered, simulated, simulated_units
+from tests.pipeline.journals import SIMULATED, ordered, simulated
 from tests.pipeline.replaying import fold_lines
 
 COMMITS, HOUR_MS = "offsets_committed", 3_600_000
@@ -64,7 +64,7 @@ def by_columns(slices: list[list[Line]]) -> tuple[Counter[str], Counter[str]]:
 def by_lines(lines: list[Line]) -> tuple[Counter[str], Counter[str]]:
     closed: Counter[str] = Counter()
     opened: Counter[str] = Counter()
-    for _, group, rows in fold_lines(ordered(lines), simulated_units):
+    for _, group, rows in fold_lines(ordered(lines), SIMULATED):
         closed.update(repr(row.values) for row in rows if row.table == "offsets")
         opened.update(repr(row.values) for row in group.open_rows() if row.table == "offsets")
     return closed, opened
@@ -122,7 +122,7 @@ def all_but_offsets(lines: list[Line], *, with_offsets: bool) -> Counter[str]:
     for line in ordered(lines):
         key = f"{line.shard_id} {line.namespace} {line.group_id}"
         if key not in folds:
-            folds[key] = GroupFold(line.namespace, line.group_id, decoder=simulated_units, with_offsets=with_offsets)
+            folds[key] = GroupFold(line.namespace, line.group_id, decoders=SIMULATED, with_offsets=with_offsets)
         rows.update(repr(row) for row in folds[key].add(line) if row.table != "offsets")
     rows.update(repr(row) for fold in folds.values() for row in fold.open_rows() if row.table != "offsets")
     return rows

@@ -20,7 +20,7 @@ from rota.pipeline.tables import GOLD
 from rota.workload.fleet import HOUR_MS, draw_group
 from rota.workload.shard import ShardWorld
 from tests.pipeline import oracle
-from tests.pipeline.journals import UNTIL_MS, ordered, simulated, simulated_units
+from tests.pipeline.journals import SIMULATED, UNTIL_MS, ordered, simulated
 from tests.pipeline.replaying import fold_lines
 
 SEEDS = (1, 2, 3, 5, 8, 13)
@@ -43,7 +43,7 @@ def facts(seed: int) -> list[Facts]:
 
 def terms(lines: list[Line]) -> list[Facts]:
     shown = []
-    for (_, _, group_id), fold, rows in fold_lines(lines, simulated_units):
+    for (_, _, group_id), fold, rows in fold_lines(lines, SIMULATED):
         found = [*rows, *fold.open_rows()]
         if group_id:
             shown.append({table: [as_dict(table, r.values) for r in found if r.table == table] for table in GOLD})

@@ -127,7 +127,7 @@ def test_executors_of_a_cluster_run_in_the_packed_environment(
 
     lake = Lake.open(lake_folder)
     assert lake.ingested()[1].lines == len(simulated(1))
-    assert {table: stored_rows(lake, table) for table in FOLDED} == closed_rows(simulated(1), decoder=None)
+    assert {table: stored_rows(lake, table) for table in FOLDED} == closed_rows(simulated(1), decoders=None)
 
 
 def as_a_driver(spark_home: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ import pytest
 
 from rota.pipeline.bronze import Ingest
 from rota.pipeline.events import Line
-from rota.pipeline.facts.units import Decoder
+from rota.pipeline.facts.units import Decoders
 from rota.pipeline.failures import LakeRefused
 from rota.pipeline.gold import backfill, refresh
 from rota.pipeline.journal import open_journal
@@ -20,10 +20,10 @@ from rota.pipeline.tables import FOLDED, GOLD
 from tests.pipeline.journals import (
     DECODER,
     INCARNATION,
+    SIMULATED,
     append_to_sqlite,
     ordered,
     simulated,
-    simulated_units,
     sqlite_store,
 )
 from tests.pipeline.replaying import fold_lines
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def closed_rows(lines: Sequence[Line], decoder: Decoder | None = simulated_units) -> dict[str, Counter[str]]:
+def closed_rows(lines: Sequence[Line], decoders: Decoders | None = SIMULATED) -> dict[str, Counter[str]]:
     """What one pass over a journal says, by table."""
     rows: dict[str, Counter[str]] = {table: Counter() for table in FOLDED}
-    for _, _, found in fold_lines(ordered(lines), decoder):
+    for _, _, found in fold_lines(ordered(lines), decoders):
         for each in found:
             rows[each.table][repr(each.values)] += 1
     return rows

@@ -11,7 +11,7 @@ from rota.pipeline.advice_rules import broken_rules
 from rota.pipeline.facts.timeouts import DAY_MS, Silences, recommend, round_up
 from rota.pipeline.tables import GOLD
 from tests.pipeline.hand_made import HandMade, Values, as_dict
-from tests.pipeline.journals import ordered, simulated, simulated_units
+from tests.pipeline.journals import SIMULATED, ordered, simulated
 from tests.pipeline.replaying import fold_lines
 
 
@@ -177,7 +177,7 @@ def test_no_advice_contradicts_the_longest_gap(
 @pytest.mark.parametrize("seed", [1, 2, 3, 5])
 def test_no_row_about_a_timeout_is_impossible(seed: int) -> None:
     rows = []
-    for _, fold, closed in fold_lines(ordered(simulated(seed)), simulated_units):
+    for _, fold, closed in fold_lines(ordered(simulated(seed)), SIMULATED):
         rows += [*closed, *fold.open_rows()]
 
     assert [text for row in rows for text in broken_rules(row.table, row.values)] == []

@@ -9,7 +9,7 @@ from rota.pipeline.advisor import STRATEGIES
 from rota.pipeline.tables import GOLD
 from rota.pipeline.what_ifs import NO_CHANGE, STATIC
 from tests.pipeline.hand_made import HandMade, Values
-from tests.pipeline.journals import ordered, simulated, simulated_units
+from tests.pipeline.journals import SIMULATED, ordered, simulated
 from tests.pipeline.replaying import replays
 
 COOPERATIVE = "cooperative-sticky"
@@ -135,7 +135,7 @@ def test_a_strategy_has_the_sums_of_the_advisor() -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 5])
 def test_no_price_is_impossible(seed: int) -> None:
-    rows = [row for row in replays(ordered(simulated(seed)), STRATEGIES, simulated_units) if row.table == "what_ifs"]
+    rows = [row for row in replays(ordered(simulated(seed)), STRATEGIES, SIMULATED) if row.table == "what_ifs"]
 
     assert rows != []
     assert [text for row in rows for text in broken_rules(row.table, row.values)] == []

@@ -33,7 +33,8 @@ Memory = Annotated[str, typer.Option("--memory", help="Memory of a local Spark."
 Decode = Annotated[
     str,
     typer.Option(
-        metavar="MODULE:FUNCTION", help="Function that decodes assignments of a custom type: bytes to names of units."
+        metavar="TYPE=MODULE:FUNCTION",
+        help="Function that decodes the assignments of a protocol type: bytes to names of units. Several with commas.",
     ),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the report.", file_okay=False)]

@@ -7,6 +7,7 @@ strategy took for that; a cooperative one takes a second round where units have 
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from operator import attrgetter
@@ -15,10 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rota.assignors.alike import Partitions
 from rota.pipeline.events import EVENTS, Line, lines_of
 from rota.pipeline.facts.fact import Event, Row, us
 from rota.pipeline.facts.steps import Holders, is_cooperative
-from rota.pipeline.facts.units import Decoder, decode_shares, load_decoder
+from rota.pipeline.facts.units import Decoders, decode_shares, load_decoders
 from rota.pipeline.facts.view import GroupView
 from rota.pipeline.files import TableWriter, Written
 from rota.pipeline.fold import Key
@@ -31,13 +33,26 @@ from rota.pipeline.tasks import Task, Workers, run_tasks, task_count
 from rota.pipeline.timeouts import known_silences
 from rota.pipeline.what_ifs import NO_CHANGE, STATIC, STRATEGY, TIMEOUT, Cost, History, Known
 from rota.pipeline.what_ifs import Step as HistoryStep
-from rota.pipeline.worlds import NO_PARTITIONS, Kept, Outcome, Seats, World, partitions_of
+from rota.pipeline.worlds import (
+    NO_PARTITIONS,
+    Kept,
+    Members,
+    Outcome,
+    Seats,
+    Subscriptions,
+    World,
+    partitions_of,
+    subscriptions_of,
+)
+from rota.types import consumer, leader, permits, worker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky")
 ACTUAL = "(actual)"
+_OTHER_UNITS = (leader.PROTOCOL_TYPE, permits.PROTOCOL_TYPE, worker.PROTOCOL_TYPE)
+"""Protocol types with units that no strategy of partitions assigns."""
 
 
 def advise(workers: Workers, lake: Lake, *, strategies: Sequence[str] = STRATEGIES, decoder: str = "") -> int:
@@ -100,7 +115,7 @@ def _replayer(
     """What each task does: replay the groups of its buckets, into one file a table."""
 
     def run(number: int) -> list[Written]:
-        found = Replays(strategies, load_decoder(decoder) if decoder else None, known)
+        found = Replays(strategies, load_decoders(decoder), known)
         writer = TableWriter(folder, {name: GOLD[name].schema for name in UNFOLDED}, "advice")
         for chunk in lines.chunks(MOST_LINES):
             others = _without_counts(chunk.read(parts[number], EVENTS.names, commits=False))
@@ -123,11 +138,11 @@ class Replays:
     """Many groups, whose lines come in slices that follow one another."""
 
     def __init__(
-        self, strategies: Sequence[str], decoder: Decoder | None, known: Mapping[tuple[str, str], Known]
+        self, strategies: Sequence[str], decoders: Decoders | None, known: Mapping[tuple[str, str], Known]
     ) -> None:
         """`known` is what the facts say of the sessions of each group; one without gets no prices of timeouts."""
         self._strategies = strategies
-        self._decoder = decoder
+        self._decoders = decoders
         self._known = known
         self._groups: dict[Key, GroupReplay] = {}
 
@@ -138,7 +153,7 @@ class Replays:
             if replay is None:
                 _, namespace, group_id = key
                 known = self._known.get((namespace, group_id))
-                replay = GroupReplay(namespace, group_id, self._strategies, self._decoder, known)
+                replay = GroupReplay(namespace, group_id, self._strategies, self._decoders, known)
                 self._groups[key] = replay
             add = replay.add
             for line in of_group:
@@ -175,15 +190,17 @@ class GroupReplay:
         namespace: str,
         group_id: str,
         strategies: Sequence[str],
-        decoder: Decoder | None = None,
+        decoders: Decoders | None = None,
         known: Known | None = None,
     ) -> None:
         self._view = GroupView(namespace, group_id)
         self._actual = Holders()
         self._worlds = {name: World() for name in strategies}
-        self._decoder = decoder
+        self._decoders = decoders
         self._step: _Step | None = None
         self._named: dict[str, tuple[str, str | None]] = {}
+        self._said: dict[str, dict[str, bytes]] = {}
+        """By member, and by the name of a protocol, its metadata."""
         self._history = History(known)
         self._held_in = {ACTUAL: self._actual.held_by, **{name: w.held_by for name, w in self._worlds.items()}}
 
@@ -196,6 +213,9 @@ class GroupReplay:
         self._history.note(event, self._held_in, ACTUAL)
         if event.kind == "assignment_synced":
             rows = self._assigned(event)
+        elif event.kind in ("member_joined", "member_updated"):
+            member = event.payload["member"]
+            self._said[member["member_id"]] = {name: b64decode(metadata) for name, metadata in member["protocols"]}
         elif event.kind == "member_fenced":
             self._rename(event.payload["member_id"], event.payload["new_member_id"])
         elif event.kind in ("group_emptied", "group_deleted"):
@@ -217,7 +237,7 @@ class GroupReplay:
 
     def _assigned(self, event: Event) -> list[Row]:
         view, payload = self._view, event.payload
-        shares = decode_shares(payload["assignments"], view.state["protocol_type"], self._decoder)
+        shares = decode_shares(payload["assignments"], view.state["protocol_type"], self._decoders)
         if shares is None:
             return []
         given = {member: shares.get(member, []) for member in view.members} | shares
@@ -237,12 +257,26 @@ class GroupReplay:
         self._step = _Step(payload["generation_id"], event.at_ms, outcome)
         # The same pair for a member in each of its steps, of which there may be many.
         members = [self._named.setdefault(m, (m, image["group_instance_id"])) for m, image in view.members.items()]
-        step_ = HistoryStep(event.at_ms, name, partitions_of(units), members, joined, Cost.of(outcome))
+        partitions = partitions_of(units)
+        said = self._subscriptions(name, members, partitions)
+        step_ = HistoryStep(event.at_ms, name, partitions, members, joined, Cost.of(outcome), said=said)
         self._history.begin(step_)
-        return rows + self._in_all_worlds(self._step, step_)
+        return rows + (self._in_all_worlds(self._step, step_) if self._is_of_partitions else [])
+
+    @property
+    def _is_of_partitions(self) -> bool:
+        """Whether strategies of partitions could assign the group's units: not an election, permits or connectors."""
+        return self._view.state["protocol_type"] not in _OTHER_UNITS
+
+    def _subscriptions(self, name: str, members: Members, partitions: Partitions) -> Subscriptions | None:
+        """What the members say of themselves, unless it is the same of all; None also where it cannot be read."""
+        if self._view.state["protocol_type"] != consumer.PROTOCOL_TYPE:
+            return None
+        said = tuple((m, instance_id, self._said.get(m, {}).get(name, b"")) for m, instance_id in members)
+        return subscriptions_of(said, partitions)
 
     def _in_all_worlds(self, step: _Step, real: HistoryStep) -> list[Row]:
-        seats = Seats.of(real.members)
+        seats = Seats.of(real.members, real.said)
         kept: list[Kept] = []
         rows = []
         for name, world in self._worlds.items():
@@ -252,6 +286,8 @@ class GroupReplay:
         return rows
 
     def _rename(self, old_id: str, new_id: str) -> None:
+        if old_id in self._said:
+            self._said[new_id] = self._said.pop(old_id)
         self._actual.rename(old_id, new_id)
         for world in self._worlds.values():
             world.rename(old_id, new_id)

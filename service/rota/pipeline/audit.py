@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from rota.pipeline.advice_rules import broken_rules
 from rota.pipeline.events import Line, ddl, lines_of
-from rota.pipeline.facts.units import load_decoder
+from rota.pipeline.facts.units import load_decoders
 from rota.pipeline.fold import GroupFold
 from rota.pipeline.gold import by_group, sliced
 from rota.pipeline.invariants import EpochSpan, Finding, GroupAudit, epochs_mixed
@@ -89,14 +89,14 @@ def _checker(decoder: str, beheaded: frozenset[int]) -> Callable[[Iterator[pa.Re
     """What each task does: replay its groups, fold them again, and add up the rows that come out."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        decode = load_decoder(decoder) if decoder else None
+        decoders = load_decoders(decoder)
         sums: dict[str, list[int]] = {}
         found: list[tuple[Any, ...]] = []
         groups = 0
         lines = chain.from_iterable(map(lines_of, batches))
         for key, of_group in groupby(lines, key=lambda line: (line.shard_id, line.namespace, line.group_id)):
             groups += 1
-            fold = GroupFold(key[1], key[2], decoder=decode)
+            fold = GroupFold(key[1], key[2], decoders=decoders)
             replay = GroupAudit(key[0], whole=key[0] not in beheaded)
             for line in of_group:
                 found += [(check, *key, line.seq, text) for check, text in replay.add(line)]

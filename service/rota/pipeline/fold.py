@@ -24,7 +24,7 @@ from rota.pipeline.facts.rebalances import Rebalances
 from rota.pipeline.facts.shards import Failovers, Topics
 from rota.pipeline.facts.states import GroupStates
 from rota.pipeline.facts.timeouts import Timeouts
-from rota.pipeline.facts.units import Decoder
+from rota.pipeline.facts.units import Decoders
 from rota.pipeline.facts.view import GroupView
 from rota.pipeline.tables import UNREADABLE
 
@@ -40,13 +40,13 @@ class GroupFold:
     """One group's facts, line by line. Lines of a shard or of topics belong to a group without an id."""
 
     def __init__(
-        self, namespace: str, group_id: str, *, decoder: Decoder | None = None, with_offsets: bool = True
+        self, namespace: str, group_id: str, *, decoders: Decoders | None = None, with_offsets: bool = True
     ) -> None:
         """Without offsets, `fold_offsets` makes their rows, and commits are left out that `telling_commits` does not
         name.
         """
         self._key = (namespace, group_id)
-        self._decoder = decoder
+        self._decoders = decoders
         self._with_offsets = with_offsets
         self._begin({"view": None, "facts": {}})
 
@@ -120,7 +120,7 @@ class GroupFold:
             "states": GroupStates(states.get("states")),
             "leaders": LeaderTenures(states.get("leaders")),
             "members": Members(states.get("members")),
-            "assignments": Assignments(states.get("assignments"), self._decoder),
+            "assignments": Assignments(states.get("assignments"), self._decoders),
             "heartbeats": Heartbeats(states.get("heartbeats")),
             "timeouts": Timeouts(states.get("timeouts")),
             "offsets": Offsets(states.get("offsets")),

@@ -24,7 +24,7 @@ from rota.pipeline.committed import COMMITS
 from rota.pipeline.current import BY_GROUP, current_rows
 from rota.pipeline.events import EVENTS, ddl, lines_of
 from rota.pipeline.facts.offset_columns import COMMIT_COLUMNS, Ends, fold_offsets, refuse_unreadable, telling_commits
-from rota.pipeline.facts.units import Decoder, load_decoder
+from rota.pipeline.facts.units import Decoders, load_decoders
 from rota.pipeline.failures import LakeRefused
 from rota.pipeline.files import TableWriter, Written
 from rota.pipeline.fold import GroupFold, Key
@@ -181,7 +181,7 @@ def _folder(
     """What each task does: fold the groups of its buckets, into one file a table and one a bucket for their states."""
 
     def run(number: int) -> list[Written]:
-        share = _Share(carried, parts[number], load_decoder(decoder) if decoder else None)
+        share = _Share(carried, parts[number], load_decoders(decoder))
         writer = TableWriter(folder, {table: GOLD[table].schema for table in FOLDED}, f"{fold:06}")
         for chunk in lines.chunks(MOST_LINES):
             others = chunk.read(parts[number], EVENTS.names, commits=False)
@@ -199,10 +199,10 @@ def _folder(
 class _Share:
     """The groups of one task: those that have lines in the slice, and the carried states of their buckets."""
 
-    def __init__(self, files: Carried, buckets: Sequence[int], decoder: Decoder | None) -> None:
+    def __init__(self, files: Carried, buckets: Sequence[int], decoders: Decoders) -> None:
         self._files = files
         self._buckets = buckets
-        self._decoder = decoder
+        self._decoders = decoders
         self._carried: dict[int, dict[Key, tuple[int, str]]] = {}
         """By bucket that has changed: the number of the last line of each group, and its state after it."""
         self._groups: dict[Key, GroupFold] = {}
@@ -265,7 +265,7 @@ class _Share:
             files = self._files["carry"]
             self._carried[bucket] = _states(files[bucket]) if bucket in files else {}
         carried = self._carried[bucket].get(key)
-        group = GroupFold(key[1], key[2], decoder=self._decoder, with_offsets=False)
+        group = GroupFold(key[1], key[2], decoders=self._decoders, with_offsets=False)
         if carried is not None:
             group.resume(json.loads(carried[1]))
         self._groups[key] = group

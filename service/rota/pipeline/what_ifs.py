@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
-from rota.assignors import UnknownAssignor, strategy
+from rota.assignors import MemberSubscription, UnknownAssignor, strategy
 from rota.assignors.alike import Partitions
 from rota.pipeline.facts.fact import Event, Row, row, us
 from rota.pipeline.facts.timeouts import LEAST_MS, Silences, client_of, ended_by_silence, is_soon, recommend, round_up
 from rota.pipeline.tables import WHAT_IFS
-from rota.pipeline.worlds import Members, Outcome, Seats, World
+from rota.pipeline.worlds import Members, Outcome, Seats, Subscriptions, World
 
 NO_CHANGE, STRATEGY, STATIC, TIMEOUT = "none", "strategy", "static membership", "session timeout"
 LEFT, SILENT, OTHERWISE = "left", "silent", "otherwise"
@@ -120,6 +120,8 @@ class Step:
     """None where the group was empty from there on."""
     agreed_ms: int = 0
     rounds: int = 1
+    said: Subscriptions | None = None
+    """What the members say of themselves, where that is not the same of all."""
     others: dict[str, Outcome] = field(default_factory=dict)
     """The result under other strategies, until that is added up."""
 
@@ -308,6 +310,7 @@ class _Replay:
         """Those of the real group."""
         self._last: Step | None = None
         """The last real step that had members."""
+        self._said: dict[str, MemberSubscription] = {}
         self._events: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         for stay in sorted((s for s in stays if s.end), key=attrgetter("joined_ms")):
             self._part(stay, fate_of(stay))
@@ -344,6 +347,7 @@ class _Replay:
 
     def _real(self, step: Step) -> None:
         former, self._last = self._last, step if step.cost is not None else self._last
+        self._said.update({self._same.get(member, member): each for member, each in (step.said or {}).items()})
         members, self._members = self._members, step.members
         grown = former is not None and self._last is not None and former.counts != self._last.counts
         self._step(step.at_ms, has_other_cause=grown or self._ids(members) == self._ids(step.members))
@@ -361,7 +365,7 @@ class _Replay:
             self._world.clear()
             return
         name = self._last.strategy.removeprefix(_SERVER)
-        seats = Seats.of([(member, None) for member in present])
+        seats = Seats.of([(member, None) for member in present], self._said or None)
         outcome = self._world.step(name, self._last.partitions, seats, joined=self._last.joined)
         self._price.add_outcome(outcome, self._last.round_ms)
 

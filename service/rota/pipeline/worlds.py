@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -11,7 +11,11 @@ from rota.assignors import MemberSubscription, assign, strategy
 from rota.assignors.alike import COOPERATIVE_STICKY, STICKY, Partitions, keep_evenly, shares_by_count
 from rota.pipeline.facts.churn import AnyShares, Change, Holding
 from rota.pipeline.facts.steps import MOST_ROUNDS, Round
+from rota.types import Generation, JoinedWith, MalformedMetadata, TopicFacts
+from rota.types.consumer_server import group_subscription
 
+Subscriptions = Mapping[str, MemberSubscription]
+"""By member id, with the topics that its patterns stand for."""
 Members = Sequence[tuple[str, str | None]]
 """Member ids, each with its instance id if it is a static member."""
 NO_PARTITIONS = Partitions({})
@@ -26,16 +30,18 @@ class Seats(NamedTuple):
     in_turn: list[str]
     """As in `rota.assignors.model.static_members_first`."""
     instance_ids: dict[str, str | None]
+    said: Subscriptions | None = None
+    """What each member says of itself; None if that is the same of all, and no more than the topics of all units."""
 
     @classmethod
-    def of(cls, members: Members) -> Seats:
+    def of(cls, members: Members, said: Subscriptions | None = None) -> Seats:
         instance_ids = dict(members)
         by_id = sorted(instance_ids)
         static = sorted([(instance_id, m) for m, instance_id in members if instance_id is not None])
         if not static:
-            return cls(by_id, by_id, instance_ids)
+            return cls(by_id, by_id, instance_ids, said)
         dynamic = [member_id for member_id in by_id if instance_ids[member_id] is None]
-        return cls(by_id, [member_id for _, member_id in static] + dynamic, instance_ids)
+        return cls(by_id, [member_id for _, member_id in static] + dynamic, instance_ids, said)
 
 
 @dataclass(slots=True)
@@ -83,14 +89,17 @@ class World:
     def step(
         self, name: str, partitions: Partitions, seats: Seats, *, joined: bool = True, others: list[Kept] | None = None
     ) -> Outcome:
-        """Assign anew by the strategy `name`; each member may get any of the partitions.
+        """Assign anew by the strategy `name`, by what members say of themselves (`seats.said`).
 
-        The real subscriptions decide only which members there are. `others` is what worlds by the sticky strategies
-        came to in the same step; one that is asked adds to it.
+        `others` is what worlds by the sticky strategies came to in the same step; one that is asked adds to it.
         """
         found = strategy(name)
         # Where the journal's beginning was pruned, an assignment may be known, and none of the members.
-        if not seats.by_id or (found.remembers and not (name in _BY_NUMBER and self.holding.exclusive)):
+        if (
+            seats.said is not None
+            or not seats.by_id
+            or (found.remembers and not (name in _BY_NUMBER and self.holding.exclusive))
+        ):
             outcome = self._settled(name, partitions, seats, cooperative=found.cooperative)
         elif found.remembers:
             assigned = self._revoked if found.cooperative else self._kept
@@ -207,11 +216,42 @@ def _lost(owned: Mapping[str, frozenset[int]], held: Mapping[str, frozenset[int]
 
 
 def _subscriptions(partitions: Partitions, seats: Seats, owned: AnyShares) -> list[MemberSubscription]:
-    topics = tuple(partitions.counts)
+    topics, said = tuple(partitions.counts), seats.said or {}
+    alike = MemberSubscription("", topics=topics)
     return [
-        MemberSubscription(member_id, instance_id, topics, owned.get(member_id, ()), 1)
+        replace(
+            said.get(member_id, alike),
+            member_id=member_id,
+            group_instance_id=instance_id,
+            owned_partitions=owned.get(member_id, ()),
+            generation=1,
+        )
         for member_id, instance_id in seats.instance_ids.items()
     ]
+
+
+# Members come again with the same metadata in most generations.
+@lru_cache(maxsize=256)
+def subscriptions_of(
+    members: tuple[tuple[str, str | None, bytes], ...], partitions: Partitions
+) -> Subscriptions | None:
+    """What the members of a consumer group say of themselves: topics, capacity, rack, user data; patterns resolved.
+
+    `members`: id, instance id, metadata. None if all want all topics and say nothing else, or cannot be read.
+    """
+    joined = [JoinedWith(*member) for member in members]
+    topics = {topic: TopicFacts(count) for topic, count in partitions.counts.items()}
+    try:
+        said = group_subscription(Generation(1, "", "", joined), topics).members
+    except MalformedMetadata:
+        return None
+    every = set(partitions.counts)
+    plain = MemberSubscription("", topics=())
+    alike = all(
+        every <= set(each.topics) and (each.capacity, each.rack, each.user_data) == (plain.capacity, None, None)
+        for each in said
+    )
+    return None if alike else {each.member_id: each for each in said}
 
 
 # What a group shares hardly ever changes from one generation to the next.

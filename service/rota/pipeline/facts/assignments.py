@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rota.pipeline.facts.fact import Event, Fact, Row, State, row, us
 from rota.pipeline.facts.steps import Holders, Round, nothing
-from rota.pipeline.facts.units import Decoder, Shares, decode_shares
+from rota.pipeline.facts.units import Decoders, Shares, decode_shares
 from rota.pipeline.facts.view import GroupView
 from rota.pipeline.tables import ASSIGNMENTS
 
@@ -16,10 +16,10 @@ class Assignments(Fact):
 
     table = ASSIGNMENTS
 
-    def __init__(self, state: State | None = None, decoder: Decoder | None = None) -> None:
+    def __init__(self, state: State | None = None, decoders: Decoders | None = None) -> None:
         self.state: State = state or nothing()
         self._holders = Holders(self.state)
-        self._decoder = decoder
+        self._decoders = decoders
 
     def add(self, event: Event, view: GroupView) -> Iterator[Row]:
         match event.kind:
@@ -32,7 +32,7 @@ class Assignments(Fact):
 
     def _assigned(self, event: Event, view: GroupView) -> Row:
         payload = event.payload
-        shares = decode_shares(payload["assignments"], view.state["protocol_type"], self._decoder)
+        shares = decode_shares(payload["assignments"], view.state["protocol_type"], self._decoders)
         if shares is None:
             self._holders.clear()
             measured = dict.fromkeys(_MEASURED)

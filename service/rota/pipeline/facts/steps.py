@@ -17,6 +17,9 @@ MOST_ROUNDS = 3
 """A unit that so many assignments in a row left without a holder is gone: its topic was deleted, say."""
 
 
+INCREMENTAL = "incremental"
+
+
 class Round(NamedTuple):
     """One assignment, seen from where each unit was last."""
 
@@ -49,9 +52,10 @@ class Holders:
         )
         waiting = before.units - after.units if is_cooperative(protocol_name) is not False else frozenset()
         number = state["round"] + 1 if goes_on else 1
+        handed_on = not after.units.isdisjoint(moving)
         state.update(
             shares={member: list(units) for member, units in shares.items() if units},
-            moving=self._moving(before, waiting) if waiting and (revoked or not goes_on) else {},
+            moving=self._moving(before, waiting) if waiting and (revoked or handed_on or not goes_on) else {},
             members=sorted(shares),
             round=number,
         )
@@ -97,8 +101,11 @@ class Holders:
 def is_cooperative(protocol_name: str) -> bool | None:
     """Whether members keep what they hold while they join; None for a strategy that this process does not know.
 
-    The server assigns by no cooperative strategy, so names that begin with `server:` need no look.
+    Work of connectors is shared incrementally, by the server as well as by a leader (KIP-415). The server assigns by no
+    other cooperative strategy, so other names that begin with `server:` need no look.
     """
+    if protocol_name.removeprefix("server:") == INCREMENTAL:
+        return True
     if protocol_name.startswith("server:"):
         return False
     try:
