@@ -89,9 +89,9 @@ class Written:
 
 
 def a_bad_day() -> list[Line]:
-    """Five groups over two hours; `clock` is written by a replica with a clock a year ahead."""
+    """Six groups over two hours: `gone` is deleted once it is empty, `clock` has a clock that is a year ahead."""
     w, end = Written(), T0 + 2 * HOUR
-    for group in ("stuck", "lost", "still", "slow", "clock"):
+    for group in ("stuck", "lost", "gone", "still", "slow", "clock"):
         w.joins(T0, group, 0, "a", "Empty")
         members = ["a"]
         if group == "slow":
@@ -115,6 +115,9 @@ def a_bad_day() -> list[Line]:
     w.expires(T0 + HOUR, "lost", 1, "a", "no heartbeat within its session timeout of 10000 ms")
     emptied = {"generation_id": 2, "cause": "member_expired", "by": "a"}
     w.line(T0 + HOUR, "lost", 2, "group_emptied", "member a expired: no heartbeat", **emptied)
+    w.expires(T0 + HOUR + MINUTE, "gone", 1, "a", "no heartbeat within its session timeout of 10000 ms")
+    w.line(T0 + HOUR + MINUTE, "gone", 2, "group_emptied", "member a expired: no heartbeat", **emptied)
+    w.line(T0 + HOUR + 2 * MINUTE, "gone", 2, "group_deleted", "nothing is left in it", generation_id=2)
     w.joins(T0 + YEAR, "clock", 1, "b", "Stable")
     w.agrees(T0 + YEAR, T0 + YEAR + 300, "clock", 2, "a", "b")
     return w.lines
@@ -141,12 +144,13 @@ def test_the_report_finds_each_trouble_of_a_bad_day(spark: SparkSession, tmp_pat
 
     assert page.headline["stale requests refused"] == "12"
     assert page.headline["left out: a clock was ahead"] == "1 rebalances"
-    assert page.headline["groups that rebalanced"] == "5"
+    assert page.headline["groups that rebalanced"] == "6"
     assert [section.name for section in page.sections[:2]] == ["right-now", "worst-rebalances"]
     now = {(row["group"], row["what"].partition(" (")[0]): row["for"] for row in table(tmp_path / "all", "right-now")}
     assert now == {
         ("default/stuck", "rebalancing"): "1 h",
         ("default/lost", "no members: the last one was lost"): "1 h",
+        ("default/gone", "no members: the last one was lost"): "59 min",
         ("default/still", "3 of 3 partitions without a commit"): "1.9 h",
     }
     stuck, slow = table(tmp_path / "all", "worst-rebalances")

@@ -60,6 +60,12 @@ def test_a_group_whose_last_member_was_lost_is_not_at_rest() -> None:
     assert lines_of(Standing("Empty", END - 3_000, lost=False)) == []
 
 
+def test_a_deleted_group_that_lost_its_last_member_is_shown_for_a_day() -> None:
+    assert lines_of(Standing("Dead", END - 24 * HOUR, lost=True)) == [("no members: the last one was lost", 24 * HOUR)]
+    assert lines_of(Standing("Dead", END - 24 * HOUR - 1, lost=True)) == []
+    assert lines_of(Standing("Dead", END - HOUR, lost=False)) == []
+
+
 def progress(number: int, last_ms: int, *, every_ms: int = 5_000, commits: int = 20) -> Progress:
     return Progress("orders", number, last_ms - every_ms * (commits - 1), last_ms, commits)
 

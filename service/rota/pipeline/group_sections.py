@@ -67,8 +67,13 @@ def _timeout(row: dict[str, Any]) -> str:
 def _of_timeout(row: dict[str, Any]) -> str:
     saved_ms = row["detection_saved_ms"]
     noticed = f"a death is noticed {duration(abs(saved_ms))} {'later' if saved_ms < 0 else 'sooner'}"
-    false = f"false expiries a member and day: {row['false_expiries_per_day']:.2g}"
-    return f"{false} → {row['recommended_false_per_day']:.2g}; {noticed}"
+    false = f"false expiries a member and day: {_rate(row['false_expiries_per_day'])}"
+    return f"{false} → {_rate(row['recommended_false_per_day'])}; {noticed}"
+
+
+def _rate(value: float) -> str:
+    """A rate with two digits, or with all digits before the point: people do not read exponents."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}" if value >= 1e-4 or not value else "below 0.0001"
 
 
 def _what_ifs(spark: SparkSession) -> list[Advice]:

@@ -13,6 +13,8 @@ STILL_MS = 600_000
 """So is a partition without a commit."""
 STILL_TIMES = 10
 """A partition stands still once so many of its usual times between two commits are over."""
+LOST_MS = 86_400_000
+"""A deleted group that lost its last member is shown for so long: the service deletes groups that keep nothing."""
 UNUSUAL_MS = 3_600_000
 """The usual time of a partition of which one commit is known."""
 
@@ -42,7 +44,7 @@ class Standing:
     state: str
     since_ms: int
     lost: bool = False
-    """Whether the last member of an Empty group expired: it did not leave, so the group is not at rest."""
+    """Whether the last member of an Empty or deleted group expired: it did not leave, so the group is not at rest."""
     reason: str = ""
     """Of the rebalance under way, or how the last member was lost."""
     leader_id: str = ""
@@ -94,7 +96,8 @@ def _stuck(group: GroupName, standing: Standing, end_ms: int) -> Iterator[Troubl
 def _without_members(group: GroupName, standing: Standing, end_ms: int) -> Iterator[Trouble]:
     """A group is at rest after its members left, and is not after its last member was lost."""
     for_ms = end_ms - standing.since_ms
-    if standing.state == EMPTY and standing.lost and for_ms >= 0:
+    shown = standing.state == EMPTY or (standing.state == DEAD and for_ms <= LOST_MS)
+    if shown and standing.lost and for_ms >= 0:
         yield Trouble(group, "no members: the last one was lost", standing.since_ms, for_ms, standing.reason)
 
 

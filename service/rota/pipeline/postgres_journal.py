@@ -141,7 +141,7 @@ class _Lasting:
 
 def _failure(error: Exception) -> Exception:
     state = getattr(error, "sqlstate", None) or ""
-    text = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
+    text = " ".join(str(error).split()) or repr(error)
     if state == "42501":
         return JournalRefused(f"no right to read the journal ({text}): GRANT rota_reader TO your login")
     if state in ("42P01", "42703", "3F000"):

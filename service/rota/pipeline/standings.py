@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rota.pipeline.facts.view import EMPTY
+from rota.pipeline.facts.view import DEAD, EMPTY
 from rota.pipeline.now import STILL_MS, GroupName, Progress, Standing, Trouble, troubles
 from rota.pipeline.pages import Section, duration, group_link
 from rota.pipeline.period import Period, moment, ms_of
@@ -46,9 +46,10 @@ def standings(spark: SparkSession, of: Period) -> dict[GroupName, Standing]:
     lost = _by_group(
         spark,
         f"""SELECT m.namespace, m.group_id,
-                max_by(struct(m.end AS end, m.end_reason AS reason, m.member_id AS member_id), m.ended_at) AS last
+                max_by(struct(m.end AS end, m.end_reason AS reason, m.member_id AS member_id,
+                    unix_millis(m.ended_at) AS ended_ms), m.ended_at) AS last
             FROM c_members AS m JOIN o_group_states AS s ON (m.namespace, m.group_id) = (s.namespace, s.group_id)
-            WHERE s.state = '{EMPTY}' AND m.ended_at {until} GROUP BY ALL""",
+            WHERE s.state IN ('{EMPTY}', '{DEAD}') AND m.ended_at {until} GROUP BY ALL""",
     )
     leaders = _by_group(spark, "SELECT namespace, group_id, leader_id FROM o_leader_tenures")
     gone = _by_group(
@@ -67,7 +68,8 @@ def standings(spark: SparkSession, of: Period) -> dict[GroupName, Standing]:
         expired = last is not None and last["end"] == "expired"
         found[group] = Standing(
             state=row["state"],
-            since_ms=row["since_ms"],
+            # A group is deleted some time after it has lost its last member.
+            since_ms=last["ended_ms"] if last is not None and expired and row["state"] == DEAD else row["since_ms"],
             lost=expired,
             reason=f"member {last['member_id']} expired: {last['reason']}"
             if last is not None and expired
