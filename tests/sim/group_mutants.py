@@ -427,10 +427,10 @@ def answered_twice(patch: Patch) -> None:
 def leave_not_durable(patch: Patch) -> None:
     """S12: a leave is answered, but not in the journal."""
 
-    def dismiss(result: Result, group: Any, member_id: str, reason: str, *, by_admin: bool) -> None:
+    def dismiss(result: Result, group: Any, member_id: str, leaving: Any, _request: Any) -> None:
         member = group.members[member_id]
         rebalance.drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
-        state.apply(group, MemberLeft(member_id, member.image.group_instance_id, reason), result.now_ms)
+        state.apply(group, MemberLeft(member_id, member.image.group_instance_id, leaving.reason), result.now_ms)
 
     patch(rebalance, "_dismiss", dismiss)
 

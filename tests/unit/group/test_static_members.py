@@ -40,7 +40,7 @@ def test_returning_leader_has_to_skip_assigning() -> None:
 
     assert (reply.skip_assignment, reply.leader_id) == (True, "again")
     assert core.group.members["m1"].assignment == b"m1"
-    assert core.generation_id == 1
+    assert (core.group.state, core.generation_id) == ("Stable", 1)
 
 
 def test_old_id_is_fenced() -> None:
