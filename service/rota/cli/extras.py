@@ -8,7 +8,17 @@ from __future__ import annotations
 MODULES = {
     "cli": ("platformdirs", "rich", "starlette", "typer", "uvicorn"),
     "store": ("aiosqlite", "alembic", "sqlalchemy"),
-    "server": ("fastapi", "httptools", "jinja2", "prometheus_client", "pydantic", "pydantic_settings", "uvloop"),
+    "server": (
+        "cryptography",
+        "fastapi",
+        "httptools",
+        "jinja2",
+        "jwt",
+        "prometheus_client",
+        "pydantic",
+        "pydantic_settings",
+        "uvloop",
+    ),
 }
 """The modules that each extra brings. An extra that needs another one brings its modules, too."""
 
