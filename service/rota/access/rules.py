@@ -205,7 +205,7 @@ def may_ever(rules: Iterable[Rule], caller: Caller, actions: Collection[Action])
 
 
 def rules_for(rules: Iterable[Rule], caller: Caller) -> list[Rule]:
-    """Those that speak of the caller, and what its credential itself allows."""
+    """The rules about the caller, and those of its credential."""
     names = caller.names()
     return [*(rule for rule in rules if _is_for(rule, caller, names)), *caller.grants]
 

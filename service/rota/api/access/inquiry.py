@@ -39,7 +39,7 @@ class WhoAmIReply(Struct, frozen=True):
     """The caller as the server knows it."""
 
     subject: str
-    """As rules name it: `token:ci`, `user:alice`, `sa:team-a/worker`, `anonymous` …"""
+    """The name of the caller in rules: `token:ci`, `user:alice`, `sa:team-a/worker`, `anonymous` …"""
     method: str
     """How it was proven."""
     groups: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class WhoAmIReply(Struct, frozen=True):
     guarded: bool = True
     """Whether there are rules at all; otherwise every caller may do everything."""
     rules: tuple[KnownRule, ...] = ()
-    """Those that speak of the caller."""
+    """The rules about the caller."""
 
 
 class NamespacesReply(Struct, frozen=True):
