@@ -278,7 +278,9 @@ async def over_http(client: httpx.AsyncClient, route: tuple[str, str], headers: 
 async def over_grpc(channel: grpc.aio.Channel, rpc: str, headers: list[tuple[str, str]]) -> str:
     metadata = tuple(headers)
     if rpc.endswith("/Session"):
-        return await _on_a_stream(channel, metadata)
+        while (verdict := await _on_a_stream(channel, metadata)) is None:
+            pass
+        return verdict
     data = messages_by_rpc()[rpc]
     try:
         if rpc.endswith("/WatchGroup"):
@@ -297,8 +299,11 @@ async def over_grpc(channel: grpc.aio.Channel, rpc: str, headers: list[tuple[str
     return "in"
 
 
-async def _on_a_stream(channel: grpc.aio.Channel, metadata: tuple[tuple[str, str], ...]) -> str:
-    """Any caller may open one; each call on it, and each group of a call, is checked for itself."""
+async def _on_a_stream(channel: grpc.aio.Channel, metadata: tuple[tuple[str, str], ...]) -> str | None:
+    """Any caller may open a stream; each call on it, and each group of a call, is checked for itself.
+
+    Returns None if gRPC's client lost the server's status: the server ended the stream while a message was written.
+    """
     client = SessionClient(channel, metadata)
     try:
         place: dict[str, Any] = {"namespace": NAMESPACE, "group_id": GROUP}
@@ -308,9 +313,11 @@ async def _on_a_stream(channel: grpc.aio.Channel, metadata: tuple[tuple[str, str
         beats = [pb.MemberHeartbeat(member_id="nobody", generation_id=1)]
         group = pb.GroupHeartbeat(**place, members=beats)
         seen = await client.ask(heartbeat=pb.HeartbeatManyRequest(groups=[group]))
-    except (asyncio.InvalidStateError, AssertionError):
+    except (asyncio.InvalidStateError, AssertionError, grpc.aio.AioRpcError):
         if not client.stream.done():
             raise
+        if await client.stream.details() == "Internal error from Core":
+            return None
         # Its caller may be a member nowhere, so the server's look at open work has ended it between two calls.
         return _verdict(await client.stream.code())
     finally:
