@@ -29,6 +29,12 @@ def test_an_oidc_token_names_a_user_and_their_groups() -> None:
     )
 
 
+@pytest.mark.parametrize("subject", ["al\0ice", "al\ud800ice", "al\nice"])
+def test_a_subject_that_cannot_be_printed_is_rejected(subject: str) -> None:
+    with pytest.raises(Refused, match="cannot be printed"):
+        caller_of_claims({"sub": subject, "exp": 12}, OIDC)
+
+
 def test_issuers_may_call_their_claims_differently() -> None:
     issuer = Issuer("https://login", ("rota",), subject_claim="email", groups_claim="roles", prefix="corp")
 

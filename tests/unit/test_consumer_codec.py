@@ -59,7 +59,8 @@ SUBSCRIPTION_BYTES = {
 }
 
 versions = st.integers(0, LATEST_VERSION)
-names = st.text(max_size=12)
+TEXTS = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
+names = st.text(TEXTS, max_size=12)
 partitions = st.builds(TopicPartition, names, st.integers(-(2**31), 2**31 - 1))
 user_data = st.none() | st.binary(max_size=20)
 subscriptions = st.builds(
@@ -68,7 +69,7 @@ subscriptions = st.builds(
     user_data=user_data,
     owned_partitions=st.lists(partitions, max_size=8).map(tuple),
     generation_id=st.integers(-1, 2**31 - 1),
-    rack_id=st.none() | st.text(min_size=1, max_size=8),
+    rack_id=st.none() | st.text(TEXTS, min_size=1, max_size=8),
 )
 
 

@@ -38,7 +38,7 @@ from rota.protocol.causes import MEMBER_ENDS, Cause
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import SyncGroup, SyncReply
-from rota.protocol.texts import TOPICS_CHANGED
+from rota.protocol.texts import ERROR_MAX_CHARS, TOPICS_CHANGED, shortened
 
 
 def sync_group(result: Result, group: Group, request: SyncGroup, call: int, limits: Limits) -> None:
@@ -272,6 +272,7 @@ def _differs(group: Group, assignments: Mapping[str, bytes]) -> bool:
 
 def _fail_job(result: Result, group: Group, error: str, limits: Limits) -> None:
     """As if the leader had sent an error: parked syncs are answered with it, and all members join again."""
+    error = shortened(error, ERROR_MAX_CHARS)  # A strategy of a plug-in may say anything.
     record(result, group, AssignmentFailed(group.generation_id, group.leader_id or "", error))
     reply = SyncReply(ErrorCode.ASSIGNMENT_FAILED, detail=error)
     trigger = Trigger(Cause.ASSIGNMENT_FAILED, f"the server could not assign: {error}")

@@ -12,10 +12,18 @@ _AND_HOW = f"{TOPICS_CHANGED}: "
 _ELLIPSIS = "…"
 
 
+def storable(text: str) -> str:
+    """The text in a form that every transport can encode and every store can hold.
+
+    No transport has lone surrogates, and Postgres has no NUL. One such text in an append makes all of it fail.
+    """
+    return text if text.isprintable() else text.encode("utf-8", "replace").decode().replace("\0", "?")
+
+
 def shortened(text: str, max_chars: int = REASON_MAX_CHARS) -> str:
-    """At most `max_chars` characters of `text`, in a form that every transport can encode."""
-    encodable = text.encode("utf-8", "replace").decode()
-    return encodable if len(encodable) <= max_chars else encodable[: max_chars - 1] + _ELLIPSIS
+    """At most `max_chars` characters of `text`, in the form of `storable`."""
+    text = storable(text)
+    return text if len(text) <= max_chars else text[: max_chars - 1] + _ELLIPSIS
 
 
 def is_of_topics(reason: str) -> bool:

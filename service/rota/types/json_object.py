@@ -11,9 +11,14 @@ from rota.types.wire_format import MalformedMetadata
 
 
 def decode_object(data: bytes) -> dict[str, Any]:
-    """Raises `MalformedMetadata` for anything else."""
+    """Raises `MalformedMetadata` for anything else, and for text that no store can hold: lone surrogates and NUL."""
     try:
-        values = json.loads(data)
+        values = json.loads(data.decode())
+        # Only an escape can bring such a character along.
+        if b"\\u" in data:
+            again = json.dumps(values, ensure_ascii=False).encode()
+            if b"\\u0000" in again.replace(b"\\\\", b""):
+                raise MalformedMetadata("a text has NUL")
     except (ValueError, RecursionError) as error:
         raise MalformedMetadata(f"not JSON: {error}") from error
     if not isinstance(values, dict):

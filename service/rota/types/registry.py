@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint
 from typing import Any, Final
 
+from rota.protocol.texts import shortened, storable
 from rota.types.consumer_server import CONSUMER
 from rota.types.leader import LEADER
 from rota.types.permits import PERMITS
@@ -117,7 +118,8 @@ def describe_topics(protocol_type: str, before: Mapping[str, bytes], after: Mapp
     known = _TYPES.get(protocol_type)
     side = None if known is None else known.server
     try:
-        return side.describe_topics(before, after) if side is not None and side.describe_topics is not None else ""
+        described = side.describe_topics(before, after) if side is not None and side.describe_topics is not None else ""
+        return shortened(described)
     except Exception:  # A plug-in's function, or bytes that it cannot read.
         return ""
 
@@ -134,7 +136,7 @@ def units_of(protocol_type: str, assignment: bytes) -> frozenset[str]:
     if known is None or known.units is None or not assignment:
         return frozenset()
     try:
-        return frozenset(known.units.of(assignment))
+        return frozenset(map(storable, known.units.of(assignment)))
     except Exception:  # As in `subscribed_topics`.
         return frozenset()
 

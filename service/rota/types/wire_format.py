@@ -37,9 +37,12 @@ class Reader:
         if length == _NULL:
             return None
         try:
-            return self._take(length).decode()
+            text = self._take(length).decode()
         except UnicodeDecodeError as error:
             raise MalformedMetadata(f"a string is not UTF-8: {error.reason}") from error
+        if "\0" in text:
+            raise MalformedMetadata("a string has NUL, which no store can hold")
+        return text
 
     def nullable_bytes(self) -> bytes | None:
         length = self.int32()

@@ -287,6 +287,8 @@ def caller_of_claims(claims: Mapping[str, Any], issuer: Issuer) -> Caller:
     subject, groups = claims.get(issuer.subject_claim), claims.get(issuer.groups_claim) or []
     if not isinstance(subject, str) or not subject:
         raise Refused(f"the claim {issuer.subject_claim!r} is missing")
+    if not subject.isprintable():
+        raise Refused(f"the claim {issuer.subject_claim!r} has characters that cannot be printed")
     try:
         named = msgspec.convert(groups.split() if isinstance(groups, str) else groups, tuple[str, ...])
     except ValueError as error:
