@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from shlex import quote
 
 from rota.group.sessions import check_caller, is_in_generation, why
@@ -359,8 +360,10 @@ def may_divide_topics(group: Group) -> bool:
     return group.state is STABLE and has_units(group.protocol_type or "")
 
 
-def unowned_partitions(group: Group, members: Sequence[Member], topics: Mapping[str, int]) -> tuple[str, ...]:
-    """Partitions of registered topics that a member subscribes to, and no member owns, such as `docs/3`.
+def unowned_partitions(
+    group: Group, members: Sequence[Member], topics: Mapping[str, int]
+) -> tuple[int, tuple[str, ...]]:
+    """How many partitions of registered topics are subscribed to without an owner, and the first ones: `docs/3`.
 
     It takes long for a large group, so it may run in a thread: `members` is a copy.
     """
@@ -373,18 +376,32 @@ def unowned_partitions(group: Group, members: Sequence[Member], topics: Mapping[
             wanted |= names
     wanted |= {topic for topic in topics if any(subscribes(kind, metadata, topic) for metadata in patterns)}
     owned = {*group.quarantine.names}.union(*(units_of(kind, member.assignment) for member in members))
-    units = (f"{topic}/{number}" for topic in sorted(wanted & topics.keys()) for number in range(topics[topic]))
-    return tuple(unit for unit in units if unit not in owned)
+    known = sorted(wanted & topics.keys())
+    of_topic = Counter(unit.rpartition("/")[0] for unit in owned if _is_partition(unit, topics))
+    number = sum(topics[topic] - of_topic[topic] for topic in known)
+    units = (f"{topic}/{each}" for topic in known if of_topic[topic] < topics[topic] for each in range(topics[topic]))
+    return number, tuple(islice((unit for unit in units if unit not in owned), NAMED + 1)) if number else ()
+
+
+def _is_partition(unit: str, topics: Mapping[str, int]) -> bool:
+    topic, _, number = unit.rpartition("/")
+    return (
+        len(number) < 10
+        and number.isascii()
+        and number.isdecimal()
+        and unit == f"{topic}/{int(number)}"
+        and (int(number) < topics.get(topic, 0))
+    )
 
 
 def _unowned(group: Group) -> Iterable[Trouble]:
-    generation_id, units = group.unowned
-    if units and generation_id == group.generation_id:
+    generation_id, number, first = group.unowned
+    if number and generation_id == group.generation_id:
         text = (
-            f"{count(len(units), 'partition')} of registered topics without an owner: {listed(units)}. The assignment "
-            f"of {group.generation_leader_id} by {group.protocol_name!r} leaves them out."
+            f"{count(number, 'partition')} of registered topics without an owner: {listed(first, number)}. The "
+            f"assignment of {group.generation_leader_id} by {group.protocol_name!r} leaves them out."
         )
-        yield _trouble(group, TroubleKind.UNOWNED, text, "rebalance", number=len(units))
+        yield _trouble(group, TroubleKind.UNOWNED, text, "rebalance", number=number)
 
 
 # --- changes that come too often --------------------------------------------------------------------

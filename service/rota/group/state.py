@@ -367,8 +367,8 @@ class Group:
         self.fenced_reported: set[tuple[str, str]] = set()
         self.changes: list[Change] = []
         """The latest ones since this owner has had the group, the oldest first."""
-        self.unowned: tuple[int, tuple[str, ...]] = (0, ())
-        """A generation, and the partitions of registered topics that no member of it owns."""
+        self.unowned: tuple[int, int, tuple[str, ...]] = (0, 0, ())
+        """A generation, how many partitions of registered topics no member of it owns, and the first of their names."""
 
     # --- questions ----------------------------------------------------------------------------
 

@@ -28,8 +28,9 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def listed(names: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b, c and 4 others`."""
-    if len(names) > NAMED + 1:
-        return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} others"
+def listed(names: Sequence[str], number: int | None = None) -> str:
+    """`a`, `a and b`, `a, b, c and 4 others`. If there are more than `names`, `number` counts all of them."""
+    number = len(names) if number is None else number
+    if number > NAMED + 1:
+        return f"{', '.join(names[:NAMED])} and {number - NAMED} others"
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else "no member"

@@ -45,8 +45,8 @@ async def watch_group(
     went back to a state before `after_revision`.
     """
     queue: asyncio.Queue[JournalEvent | None] = asyncio.Queue()
-    watchers = shard.watchers.setdefault((namespace, group_id), set())
-    watchers.add(queue)
+    key = (namespace, group_id)
+    shard.watchers.setdefault(key, set()).add(queue)
     try:
         last = shard.owned.durable_seq
         if after_revision is not None:
@@ -59,9 +59,15 @@ async def watch_group(
             if live.seq > last:
                 yield live
     finally:
-        watchers.discard(queue)
-        if not watchers:
-            shard.watchers.pop((namespace, group_id), None)
+        _end_watch(shard, key, queue)
+
+
+def _end_watch(shard: ServedShard, key: tuple[str, str], queue: asyncio.Queue[JournalEvent | None]) -> None:
+    """The shard may have ended this watch, because it lags behind, and have others of the same group since."""
+    watchers = shard.watchers.get(key, set())
+    watchers.discard(queue)
+    if not watchers:
+        shard.watchers.pop(key, None)
 
 
 async def _stored(
@@ -173,12 +179,13 @@ async def ask_until_changed(
             left_ms = until_ms - clock.monotonic_ms()
             if _has_changed(request, answer) or left_ms <= 0 or not await _next_change(changes, left_ms):
                 return answer
+            if shard is not None:
+                # One change may concern thousands of callers: one of them is answered in each turn of the loop.
+                async with shard.asking_again:
+                    await asyncio.sleep(0)
     finally:
         if shard is not None:
-            watchers = shard.watchers.get(key, set())
-            watchers.discard(changes)
-            if not watchers:
-                shard.watchers.pop(key, None)
+            _end_watch(shard, key, changes)
 
 
 def _has_changed(request: GetLeader | GetTopic | ListTopics, answer: Answer) -> bool:

@@ -215,7 +215,7 @@ class Forwarder:
 
     async def _ask_peer(self, do: step.AskPeer) -> Answer | NoAnswer:
         outcome: asyncio.Future[Answer | NoAnswer] = asyncio.get_running_loop().create_future()
-        cancel = self.ask(do, outcome.set_result)
+        cancel = self.ask(do, partial(_settle, outcome))
         try:
             return await outcome
         finally:
@@ -242,6 +242,11 @@ class Forwarder:
     def _count(self, done: Callable[[Answer | NoAnswer], None], outcome: Answer | NoAnswer) -> None:
         self._telemetry.on_forwarded(UNREACHABLE if isinstance(outcome, NoAnswer) else outcome.reply.error)
         done(outcome)
+
+
+def _settle(outcome: asyncio.Future[Answer | NoAnswer], value: Answer | NoAnswer) -> None:
+    if not outcome.done():  # Its caller may have been cancelled in this turn.
+        outcome.set_result(value)
 
 
 class _Submitted(Call):

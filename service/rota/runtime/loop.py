@@ -97,7 +97,7 @@ class Call:
 class ServedShard:
     """A shard in memory, and those that follow it. Lives from its loading until it is dropped; never comes back."""
 
-    __slots__ = ("appends_late", "gone", "links", "notified_seq", "owned", "watchers")
+    __slots__ = ("appends_late", "asking_again", "gone", "links", "notified_seq", "owned", "watchers")
 
     def __init__(self, owned: OwnedShard) -> None:
         self.owned = owned
@@ -111,6 +111,8 @@ class ServedShard:
         """The last line that listeners were notified of: unsettled ones before they are durable."""
         self.watchers: dict[tuple[str, str], set[asyncio.Queue[JournalEvent | None]]] = {}
         """By namespace and group, queues for durable lines; None ends a queue."""
+        self.asking_again = asyncio.Lock()
+        """Held by the one of the callers that wait for a change which looks at it in this turn of the loop."""
 
     def end_watches(self) -> None:
         """End all watches of groups here."""
@@ -173,8 +175,10 @@ class ShardLoop:
         if ready is None:
             return Answer(refuse(request, NOT_AVAILABLE, "the shard is being loaded again"))
         if len(ready.replies) == 1 and ready.replies[0][0] == number:
-            self._set_timers(owned, ready.timers)
-            return ready.replies[0][1]
+            answer = ready.replies[0][1]
+            ready.replies = ()
+            self._hand_out(owned, ready)
+            return answer
         self._calls[number] = call
         call.loop, call.owned, call.number = self, owned, number
         if ready.parks_ms is not None:

@@ -77,7 +77,8 @@ class HealthCheck:
             generation_id = group.generation_id
             if topics != former or group.unowned[0] != generation_id:
                 members = list(group.members.values())
-                group.unowned = generation_id, await asyncio.to_thread(unowned_partitions, group, members, topics)
+                number, first = await asyncio.to_thread(unowned_partitions, group, members, topics)
+                group.unowned = generation_id, number, first
 
     async def _list_topics(self, namespace: str) -> dict[str, int] | None:
         """The partitions of all topics; None if not all are known now."""

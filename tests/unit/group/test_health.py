@@ -146,14 +146,25 @@ def test_partitions_of_registered_topics_that_no_member_owns_are_found() -> None
 
     unowned = unowned_partitions(core.group, [member, other], {"documents": 6, "audit-1": 2, "elsewhere": 9})
 
-    assert unowned == ("audit-1/1", "documents/4", "documents/5")
+    assert unowned == (3, ("audit-1/1", "documents/4", "documents/5"))
+
+
+def test_millions_of_partitions_without_an_owner_are_counted_and_few_are_named() -> None:
+    core = a_served_group(members=1)
+    finish(core)
+    (member,) = core.group.members.values()
+    member.assignment = b'{"topics": {"documents": [0, 3, 7000000]}}'
+
+    number, first = unowned_partitions(core.group, [member], {"documents": 1_000_000})
+
+    assert (number, first) == (999_998, ("documents/1", "documents/2", "documents/4", "documents/5"))
 
 
 def test_an_assignment_that_leaves_partitions_out_is_a_trouble_of_its_generation() -> None:
     core = a_served_group()
     finish(core)
 
-    core.group.unowned = core.generation_id, ("documents/4", "documents/5")
+    core.group.unowned = core.generation_id, 2, ("documents/4", "documents/5")
 
     unowned = troubles(core)["unowned"]
     assert unowned.text.startswith("2 partitions of registered topics without an owner: documents/4 and documents/5.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from contextvars import copy_context
@@ -35,10 +36,13 @@ from rota.protocol.messages import (
     LeaveGroup,
     ListGroups,
     ListTopics,
+    ListTopicsReply,
     Request,
     VerifyFence,
     parks_for_ms,
 )
+from rota.protocol.texts import storable
+from rota.protocol.values import MAX_PAGE_SIZE
 from rota.replica.forwarding import Submitted
 from rota.replica.ports import Answer, Cancel, JournalEvent, ShardOwner, unpark
 
@@ -161,7 +165,7 @@ class Guard:
 
     def act(self) -> Act:
         """The author, reason and origin of this call, for the audit trail."""
-        return Act(self.current().caller.subject, NOTE.get(), ORIGIN.get())
+        return Act(self.current().caller.subject, storable(NOTE.get()), ORIGIN.get())
 
 
 Admission: TypeAlias = Guard | AdmitAll
@@ -314,13 +318,14 @@ class GuardedCoordinator:
 
     async def _list(self, request: ListGroups | ListTopics) -> Answer:
         """A list shows what the caller may look at, and its pages are full of that."""
-        identity, shown, page = self._guard.current(), list[Any](), request
+        identity, shown, page, first = self._guard.current(), list[Any](), request, None
         kind, name, listed = _LISTED[type(request)]
         while True:
             answer = await self._ask(page)
             reply: Any = answer.reply
             if reply.error is not ErrorCode.NONE:
                 return answer
+            first = first or reply
             things = getattr(reply, listed)
             shown += [
                 each
@@ -329,9 +334,14 @@ class GuardedCoordinator:
             ]
             if not reply.more or len(shown) >= request.limit:
                 break
-            page = replace(page, after=getattr(things[-1], name))
+            # The rest is filtered in large pages, as each costs a look at the whole list, and other calls come between.
+            page = replace(page, after=getattr(things[-1], name), limit=MAX_PAGE_SIZE)
             if isinstance(page, ListTopics):
                 page = replace(page, wait_ms=0)
+            await asyncio.sleep(0)
+        if isinstance(reply, ListTopicsReply):
+            # A change between two pages must count as one that the caller has not seen.
+            reply = replace(reply, version=first.version)
         more = reply.more or len(shown) > request.limit
         return replace(answer, reply=replace(reply, more=more, **{listed: tuple(shown[: request.limit])}))
 
