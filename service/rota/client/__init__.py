@@ -1,4 +1,4 @@
-"""The SDK: lead, or hold a share of a group's work, for as long as that is safe, and leave in order.
+"""The SDK: lead a group, or hold a share of its work, for as long as that is safe, and leave in order.
 
     async with rota.connect("http://localhost:8080") as client:
         await client.leader("billing-writer").run(write)                        # write(term), cancelled at loss
@@ -6,10 +6,9 @@
 
 Each `run` works until SIGTERM or Ctrl-C, stops the work, and leaves the group; a program uses one of them.
 
-`client.consumer` hands out partitions without running anything, `client.connect_worker` connectors and tasks, and
-`client.member` is for groups of your own kind. All of them heartbeat and rejoin in the background. What they hold
-ends at a local deadline (`valid_until`) that is always earlier than the moment from which the coordinator may give it
-to another member.
+`client.consumer` assigns partitions without running work, `client.connect_worker` connectors and tasks, and
+`client.member` is for groups of your own kind. All of them heartbeat and rejoin in the background. Their shares end at
+a local deadline (`valid_until`), always before the coordinator may assign them to another member.
 """
 
 from rota.assignors import TopicPartition

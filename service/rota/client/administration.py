@@ -83,7 +83,7 @@ class Administration:
         self.namespace: str = namespace
         self._transport = transport
         self.stats: ClientStats = ClientStats(namespace)
-        """What this client and its members have counted: `rota.adapters.prometheus` and `.opentelemetry` export it."""
+        """The counters of this client and its members: `rota.adapters.prometheus` and `.opentelemetry` export them."""
         self._caller = Caller(transport, retry_timeout=retry_timeout, jitter=jitter, stats=self.stats.calls)
 
     # --- groups -------------------------------------------------------------------------------
@@ -91,9 +91,9 @@ class Administration:
     async def list_groups(
         self, *, states: Sequence[str] = (), protocol_types: Sequence[str] = (), topic: str = ""
     ) -> list[ListedGroup]:
-        """All groups of the namespace, or those in these states and of these protocol types.
+        """List all groups of the namespace, or those in these states and of these protocol types.
 
-        With `topic`, only groups with a member that subscribes to it, by name or by a pattern.
+        With `topic`, list only groups with a member that subscribes to it, by name or by a pattern.
         """
         groups: list[ListedGroup] = []
         more = True
@@ -106,19 +106,19 @@ class Administration:
         return groups
 
     async def describe_group(self, group_id: str) -> DescribeReply:
-        """A group as it stands; `NotFound` if there is none."""
+        """Describe a group's current state; raise `NotFound` if there is no such group."""
         return await self._caller.ask(DescribeGroup(self.namespace, group_id), DescribeReply)
 
     async def delete_group(self, group_id: str) -> None:
-        """Delete a group that has no members, with its offsets; `InvalidRequest` otherwise."""
+        """Delete a group that has no members, with its offsets; raise `InvalidRequest` if it has members."""
         await self._caller.ask(DeleteGroup(self.namespace, group_id), DeleteGroupReply)
 
     async def rebalance_group(self, group_id: str, reason: str = "", *, step_down: bool = False) -> None:
-        """Start a rebalance, for administrators; `step_down`: under another leader, if another member joins."""
+        """Start a rebalance, for administrators. With `step_down` another member leads, if one joins."""
         await self._caller.ask(RebalanceGroup(self.namespace, group_id, reason, step_down), RebalanceReply)
 
     async def freeze_group(self, group_id: str, duration: float, reason: str = "") -> float | None:
-        """Delay rebalances for `duration` seconds: newcomers, changes of topics and candidates of a higher priority
+        """Delay rebalances for `duration` seconds: new members, changes of topics and candidates of a higher priority
         wait; members that leave or expire do not. For administrators; 0 ends a freeze.
 
         Returns the end in seconds since 1970, by the coordinator's clock; None if the group is not frozen.
@@ -137,16 +137,16 @@ class Administration:
         release: Sequence[str] = (),
         reason: str = "",
     ) -> QuarantineReply:
-        """Set the rule by which units whose holders fail are left out of assignments, and release units. For
-        administrators; values that are not given stay.
+        """Set when units whose holders fail are excluded from assignments, and release units. For administrators;
+        omitted values are unchanged.
 
         Args:
             group_id: The group.
-            after_falls: So many holders of a unit must fall in a row; 0: no unit is quarantined any more.
-            max_units: So many units may be quarantined at once.
-            release_after: For how long a unit is quarantined; 0: until it is released.
-            release: Quarantined units, such as `docs/3`.
-            reason: Why, for people and the journal.
+            after_falls: The number of consecutive holders that must fail; 0 disables the quarantine.
+            max_units: Maximum number of quarantined units.
+            release_after: Duration of a quarantine; 0: until the unit is released.
+            release: Quarantined units to release, such as `docs/3`.
+            reason: The reason, for people and the journal.
         """
         request = QuarantineGroup(
             self.namespace, group_id, after_falls, max_units, to_ms(release_after), tuple(release), reason
@@ -163,16 +163,16 @@ class Administration:
         grant_duration: float = DRAIN_GRANT_S,
         reason: str = "",
     ) -> DrainReply:
-        """Ask whether this member may leave now: `granted` if fewer than `max_leaving` have a permission and the group
-        is Stable and not frozen; `why_not` otherwise. The member leaves by itself.
+        """Ask whether this member may leave now: `granted` if fewer than `max_leaving` members have a permission and
+        the group is Stable and not frozen; else `why_not`. The member itself leaves later.
 
         Args:
             group_id: The group.
-            member_id: The member that is to leave.
-            group_instance_id: Instead of `member_id`, of a static member.
-            max_leaving: So many may leave at once, this one included.
-            grant_duration: For how long the permission counts, unless the member leaves before.
-            reason: Why, for people and the journal.
+            member_id: The member that will leave.
+            group_instance_id: Identifies a static member, instead of `member_id`.
+            max_leaving: Maximum number of members that leave at once, this one included.
+            grant_duration: Duration of the permission, unless the member leaves earlier.
+            reason: The reason, for people and the journal.
         """
         granted_ms = to_ms(grant_duration)
         request = DrainMember(self.namespace, group_id, member_id, group_instance_id, max_leaving, granted_ms, reason)
@@ -187,16 +187,16 @@ class Administration:
         partitions: Mapping[str, int] | None = None,
         strategy: str = "",
     ) -> PlannedRebalance:
-        """What a rebalance of a `consumer` group would do under a hypothesis. Nothing of it happens.
+        """Simulate a rebalance of a `consumer` group under a hypothesis. The group does not change.
 
         The reply has each member before and after, the partitions that move, and those on which members pause.
 
         Args:
             group_id: A group that is Stable.
-            without: Members that leave, by member id or instance id.
-            more_members: So many join, with the subscription that most members have.
-            partitions: Topics with other partition counts than they have now, by topic.
-            strategy: Another strategy than the group's.
+            without: Members that leave, given by member id or instance id.
+            more_members: Number of members that join, with the most common subscription.
+            partitions: Changed partition counts, by topic.
+            strategy: A strategy to use instead of the group's.
 
         Raises:
             InvalidRequest: The hypothesis does not fit the group; the detail names the field.
@@ -209,7 +209,7 @@ class Administration:
             return await asyncio.to_thread(plan_rebalance, group, topics, hypothesis)
 
     async def remove_member(self, group_id: str, member_id: str, reason: str = "") -> None:
-        """Remove a member from its group, for administrators; `MembershipLost` if there is none."""
+        """Remove a member from its group, for administrators; raise `MembershipLost` if there is no such member."""
         leaving = (LeavingMember(member_id, None, reason),)
         reply = await self._caller.ask(LeaveGroup(self.namespace, group_id, leaving, by_admin=True), LeaveReply)
         for left in reply.members:
@@ -217,21 +217,22 @@ class Administration:
                 raise error_for(left.error, member_id)
 
     async def offsets(self, group_id: str) -> tuple[FetchedOffset, ...]:
-        """All offsets that a group has committed."""
+        """Return all committed offsets of a group."""
         return (await self._caller.ask(FetchOffsets(self.namespace, group_id), FetchReply)).offsets
 
     async def set_offsets(self, group_id: str, offsets: Sequence[OffsetToCommit]) -> None:
-        """Set where a group goes on, for administrators: only while it has no members; one that is not there is made.
+        """Set the offsets at which a group continues, for administrators. The group must have no members; it is created
+        if needed.
 
         Raises:
-            MembershipLost: The group has members: they commit.
-            InvalidRequest: The metadata of the partitions in its detail is too long; all others were committed.
+            MembershipLost: The group has members: only they commit.
+            InvalidRequest: The metadata of the partitions in the detail is too long; all other offsets were committed.
         """
         request = CommitOffsets(self.namespace, group_id, NO_GENERATION, tuple(offsets))
         _check_partitions((await self._caller.ask(request, CommitReply)).partitions)
 
     async def delete_offsets(self, group_id: str, partitions: Mapping[str, Sequence[int]]) -> None:
-        """Forget what a group has committed for these partitions of topics, by topic; those it never had count, too."""
+        """Delete a group's committed offsets for these partitions, by topic, also for partitions without one."""
         selected = tuple(TopicPartitions(topic, tuple(numbers)) for topic, numbers in partitions.items())
         request = DeleteOffsets(self.namespace, group_id, selected)
         _check_partitions((await self._caller.ask(request, DeleteOffsetsReply)).partitions)
@@ -239,13 +240,13 @@ class Administration:
     async def watch(
         self, group_id: str, after_revision: int | Literal["earliest"] | None = None
     ) -> AsyncIterator[GroupEvent]:
-        """A group's journal: lines after `after_revision` (None: from now on), then live, without end.
+        """Yield a group's journal without end: events after `after_revision` (None: from now on), then live events.
 
-        `"earliest"` starts with the first line that is left; 0 takes the whole journal or fails. While the coordinator
-        is away this waits, and misses no line after `after_revision`, or after the last event.
+        `"earliest"` starts with the first remaining event; 0 requires the whole journal. While the coordinator is
+        unavailable this waits, and misses no event after `after_revision`, or after the last event.
 
         Raises:
-            RevisionOutOfRange: The next lines are pruned, or the store has lost the line to go on after.
+            RevisionOutOfRange: The next events are pruned, or the store has lost the event to continue after.
         """
         skips_pruned = after_revision == "earliest"
         after = 0 if after_revision == "earliest" else after_revision
@@ -264,9 +265,9 @@ class Administration:
                 lasting = await self._pause_watch(error, lasting)
 
     async def _pause_watch(self, error: Unavailable, lasting: int) -> int:
-        """Pause a watch that was interrupted; raise the second error in a row of a kind that will not change.
+        """Pause an interrupted watch; raise the second consecutive error of a lasting kind.
 
-        `lasting` counts these, and the new count is returned.
+        `lasting` counts these errors; return the new count.
         """
         lasting += isinstance(error, CoordinatorUnreachable) and error.is_lasting
         if lasting > 1:
@@ -277,7 +278,7 @@ class Administration:
     # --- topics -------------------------------------------------------------------------------
 
     async def topics(self) -> list[ListedTopic]:
-        """All registered topics with their partition counts."""
+        """Return all registered topics with their partition counts."""
         topics: list[ListedTopic] = []
         more = True
         while more:
@@ -288,13 +289,13 @@ class Administration:
         return topics
 
     async def topic(self, topic: str) -> TopicReply:
-        """One registered topic; `NotFound` if there is none."""
+        """Return one registered topic; raise `NotFound` if it is not registered."""
         return await self._caller.ask(GetTopic(self.namespace, topic), TopicReply)
 
     async def watch_topic(self, topic: str) -> AsyncIterator[TopicReply | None]:
-        """A topic as it is now, and each time that it is another, without end; None while it is not registered.
+        """Yield a topic's current state, and each later change, without end; None while it is not registered.
 
-        Of several changes at once, the last one is reported. While the coordinator is away this waits.
+        Of several changes at once, only the last is reported. While the coordinator is unavailable this waits.
         """
         version: str | None = None
         lasting = 0
@@ -313,24 +314,25 @@ class Administration:
                 yield found
 
     async def put_topic(self, topic: str, partitions: int, attributes: Mapping[str, str] | None = None) -> TopicReply:
-        """Register a topic, or let it grow; `InvalidRequest` if it would shrink. Attributes replace those it had.
+        """Register a topic, or add partitions; raise `InvalidRequest` if it would shrink. Attributes replace the former
+        ones.
 
-        Strategies read two of them: `weights` (`"3,1,1"`: of partition 0, 1, …) and `racks` (`"r1,r1+r2,r2"`: where
-        each has its data).
+        Strategies read two of them: `weights` (`"3,1,1"`: of partition 0, 1, …) and `racks` (`"r1,r1+r2,r2"`: the
+        location of each one's data).
         """
         request = PutTopic(self.namespace, topic, partitions, dict(attributes or {}))
         return await self._caller.ask(request, TopicReply)
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic with the progress of all groups in it; `NotFound` if there is none.
+        """Delete a topic with the progress of all groups in it; raise `NotFound` if it is not registered.
 
-        A new topic of this name begins without progress.
+        A new topic of this name starts without progress.
         """
         await self._caller.ask(DeleteTopic(self.namespace, topic), TopicReply)
 
 
 def _check_partitions(results: Sequence[PartitionResult]) -> None:
-    """A call is answered for each partition: raise the first error, and name all that were refused."""
+    """Raise the first error of a call that is answered for each partition, and name all rejected partitions."""
     refused = [result for result in results if result.error is not ErrorCode.NONE]
     if refused:
         names = ", ".join(f"{result.topic}/{result.partition}" for result in refused)

@@ -18,17 +18,18 @@ Outcome = TypeVar("Outcome")
 Share = TypeVar("Share")
 
 Listener: TypeAlias = "Callable[..., Awaitable[None] | None]"
-"""Called when a share changes; plain or async. A parameter `deadline` is the time by which it must be done, in seconds
-of the event loop's clock."""
+"""A plain or async function that is called when a share changes. A parameter `deadline` is the time by which it must
+return, in seconds of the event loop's clock.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Listeners(Generic[Share]):
-    """Where a member's work starts and stops.
+    """Callbacks that start and stop a member's work.
 
-    `on_assigned(added, all)` starts work and returns. `on_revoked(removed)` stops it and commits, and is waited for:
-    the group goes on without this member's answer only at the deadline. `on_lost(removed)` is called instead where
-    that is over already: it stops work at once, without a commit, and interrupts the other two. Without an `on_lost`,
+    `on_assigned(added, all)` starts work and returns. `on_revoked(removed)` stops it and commits, and is awaited: the
+    group continues without this member only at the deadline. `on_lost(removed)` is called instead if the share is
+    already lost: it stops work at once, without a commit, and interrupts the other two. Without an `on_lost`,
     `on_revoked` is called in its place, as by Kafka's consumers; a commit that it tries raises `MembershipLost`.
     """
 
@@ -38,8 +39,8 @@ class Listeners(Generic[Share]):
 
 
 async def notify_lost(listeners: Listeners[Any], share: Any, unnotified: Any, *, deadline: float | None) -> None:
-    """Call `on_lost`, or else `on_revoked` with the part that is `unnotified`: the program must learn that its share is
-    over, and once is enough.
+    """Call `on_lost`, or else `on_revoked` with the part that is `unnotified`: the program must be notified once that
+    its share is over.
     """
     if listeners.on_lost is not None:
         with losses_are_expected("on_lost"):
@@ -49,7 +50,7 @@ async def notify_lost(listeners: Listeners[Any], share: Any, unnotified: Any, *,
 
 
 async def notify_revoked(listeners: Listeners[Any], share: Any, *, deadline: float | None) -> None:
-    """Call `on_revoked`. The last commit that it tries may be rejected, because the group has moved on."""
+    """Call `on_revoked`. The last commit that it tries may be rejected, because the group is in a later generation."""
     with losses_are_expected("on_revoked"):
         await notify(listeners.on_revoked, share, deadline=deadline)
 
@@ -67,12 +68,12 @@ async def notify(listener: Listener | None, *shares: Any, deadline: float | None
 def _wants_deadline(listener: Listener) -> bool:
     try:
         return "deadline" in inspect.signature(listener).parameters
-    except (TypeError, ValueError):  # Written in C, without a signature.
+    except (TypeError, ValueError):  # Functions written in C have no signature.
         return False
 
 
 async def call(function: Callable[..., Outcome | Awaitable[Outcome]], *arguments: Any, **named: Any) -> Outcome:
-    """Call a function that may be async. An own CancelledError of it is a RuntimeError: see `user_functions`."""
+    """Call a function that may be async. Its own CancelledError becomes a RuntimeError: see `user_functions`."""
     with own_cancellations_are_errors(function):
         outcome = function(*arguments, **named)
         if inspect.isawaitable(outcome):
@@ -82,7 +83,7 @@ async def call(function: Callable[..., Outcome | Awaitable[Outcome]], *arguments
 
 
 _INSIDE: ContextVar[frozenset[int]] = ContextVar("rota_inside", default=frozenset())
-"""The queues of which the current code is a callback, or was started by one."""
+"""The queues whose callbacks are, or have started, the current code."""
 
 
 @contextmanager
@@ -96,24 +97,24 @@ def inside(*keys: int) -> Iterator[None]:
 
 
 def is_inside(key: int) -> bool:
-    """Whether the current code is a callback of the queue `key`: then it must not wait for that queue to be idle."""
+    """Return whether the current code is a callback of the queue `key` and so must not wait for it to be idle."""
     return key in _INSIDE.get()
 
 
 def current_queues() -> frozenset[int]:
-    """The queues of which the current code is a callback."""
+    """Return the queues of which the current code is a callback."""
     return _INSIDE.get()
 
 
 _ON_RETURN: ContextVar[Callable[[], None] | None] = ContextVar("rota_on_return", default=None)
-"""Called when the user's function under way has returned, in the thread of that function."""
+"""Called when the user's current function has returned, in the thread of that function."""
 
 
 @contextmanager
 def on_return(function: Callable[[], None]) -> Iterator[None]:
-    """Have `function` called in the thread of a user's function, as soon as that has returned.
+    """Call `function` in the thread of a user's function, as soon as that has returned.
 
-    The event loop notices the return in a later turn, and may lose the share in between.
+    The event loop notices the return later, and may lose the share in between.
     """
     token = _ON_RETURN.set(function)
     try:
@@ -124,18 +125,19 @@ def on_return(function: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def in_own_thread() -> Iterator[None]:
-    """In its own thread, call a user's function in this block: the function of `on_return` is called at its end."""
+    """Call the function of `on_return` at the end of this block, in which a user's function runs in its own thread."""
     function = _ON_RETURN.get()
-    _ON_RETURN.set(None)  # Not for threads and tasks that the user's function starts.
+    _ON_RETURN.set(None)  # Threads and tasks that the user's function starts do not inherit it.
     yield
     if function is not None:
         function()
 
 
 class CallbackQueue:
-    """Runs callbacks one after the other, beside the member's own tasks.
+    """Runs callbacks one after the other, concurrently with the member's own tasks.
 
-    An exception of one goes to `on_error`; it does not end the tasks beside it, so that the member can leave in order.
+    An exception of a callback goes to `on_error`; it does not end the other tasks, so that the member can leave in
+    order.
     """
 
     def __init__(self, key: int, on_error: Callable[[BaseException], None]) -> None:
@@ -145,16 +147,16 @@ class CallbackQueue:
         self._last: asyncio.Task[None] | None = None
         self._unfinished: set[asyncio.Task[None]] = set()
         self._last_words: list[asyncio.Task[None]] = []
-        """Callbacks that `interrupt` ran, which nothing interrupts, in order."""
+        """Callbacks that `interrupt` has started, in order. They are never interrupted."""
         self._interrupted: set[asyncio.Task[None]] = set()
-        """Callbacks that were cancelled, and have not ended yet: one in a thread goes on until it returns."""
+        """Cancelled callbacks that have not ended yet: one in a thread continues until it returns."""
 
     def add(self, callback: Callable[[], Awaitable[None]]) -> None:
-        """Run `callback` when all that were added before it are over."""
+        """Run `callback` when all earlier callbacks have ended."""
         self._start(self._last, callback)
 
     def interrupt(self, callback: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Cancel all callbacks that run or wait, and run `callback` now, without waiting for those to end.
+        """Cancel all running and queued callbacks, and run `callback` now, without waiting for them to end.
 
         A callback that interrupted others before is not cancelled: this one waits for it.
         """
@@ -163,18 +165,18 @@ class CallbackQueue:
             task.cancel()
             self._interrupted.add(task)
             task.add_done_callback(self._interrupted.discard)
-        # The next callback waits for these, and not for one that was cancelled.
+        # The next callback waits for these, but not for a cancelled one.
         self._last = self._last_words[-1] if self._last_words else None
         if callback is not None:
             self._last_words.append(self._start(self._last, callback))
 
     async def until_interrupted_end(self) -> None:
-        """Return once no callback runs any more that was interrupted before this call."""
+        """Return when all callbacks that were interrupted before this call have ended."""
         if interrupted := tuple(self._interrupted):
             await asyncio.wait(interrupted)
 
     def cancel(self) -> None:
-        """Cancel everything, at the end of all."""
+        """Cancel all callbacks when the member has ended."""
         for task in self._unfinished:
             task.cancel()
 
@@ -183,7 +185,7 @@ class CallbackQueue:
         return not self._unfinished
 
     async def drain(self, deadline: StopDeadline, step: Step) -> bool:
-        """Return True when no callback runs or waits, or False when the step of a stop must be over."""
+        """Return True when no callback runs or waits, or False at the deadline of this step of a stop."""
         return await deadline.wait(self._unfinished, step)
 
     def _start(self, former: asyncio.Task[None] | None, callback: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:

@@ -23,15 +23,15 @@ _BUSY = frozenset({ErrorCode.THROTTLED, ErrorCode.GROUP_MAX_SIZE_REACHED})
 
 
 def retry_delay(code: ErrorCode, retry_after: float) -> float:
-    """How many seconds to leave the coordinator alone: as it says (`Retry-After`), where it has too much to do.
+    """Return the pause before a retry in seconds: `Retry-After` if the coordinator is overloaded.
 
-    That it is not available asks for the same, in whole seconds; but there another replica may be in milliseconds.
+    An unavailable coordinator also sends it, in whole seconds; but another replica may take over within milliseconds.
     """
     return (retry_after or STATUS[code].retry_after_s or 0) if code in _BUSY else 0
 
 
 class Caller:
-    """Sends requests that do no harm when they arrive twice, and gives up after `retry_timeout` seconds of tries."""
+    """Sends requests that may safely arrive twice, and retries them for `retry_timeout` seconds."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Caller:
         stats: CallStats | None = None,
         check: Callable[[], None] | None = None,
     ) -> None:
-        """`stats` counts the calls, if it is given; `check` raises before each attempt that must not be made."""
+        """`stats`, if given, counts the calls; `check` raises before an attempt that must not be made."""
         self._transport = transport
         self._stats = stats or CallStats(Counts())
         self._retry_timeout = retry_timeout
@@ -50,14 +50,15 @@ class Caller:
         self.check: Callable[[], None] = check or (lambda: None)
 
     async def ask(self, request: Request, reply_type: type[AnyReply]) -> AnyReply:
-        """The reply to `request`. Raises its error, or `CoordinatorUnreachable` if no answer came.
+        """Return the reply to `request`. Raises its error, or `CoordinatorUnreachable` if no answer arrived.
 
-        The time for which a call may park is not taken from that for retries.
+        The time for which a call may park does not count as time for retries.
 
-        An answer of another program that will not change, such as a 404, is asked for once more and then raised.
+        If another program answers with a lasting error, such as a 404, the call is retried once and the error then
+        raised.
         """
         loop = asyncio.get_running_loop()
-        parks_ms = parks_for_ms(request) if self._retry_timeout else 0  # A caller without retries does not wait.
+        parks_ms = parks_for_ms(request) if self._retry_timeout else 0  # A caller without retries does not pause.
         give_up_at = loop.time() + self._retry_timeout + parks_ms / 1000
         backoff = Backoff(CALL_BACKOFF_FIRST_MS, CALL_BACKOFF_CAP_MS)
         lasting = 0
@@ -78,7 +79,7 @@ class Caller:
         if answer.reply.error is not ErrorCode.NONE:
             raise error_for(answer.reply.error, answer.reply.detail, answer.retry_after_ms)
         if not isinstance(answer.reply, reply_type):
-            raise CoordinatorUnreachable(f"the answer to {type(request).__name__} is none")
+            raise CoordinatorUnreachable(f"the answer to {type(request).__name__} has another type")
         return answer.reply
 
     async def _send(self, request: Request) -> Answer:

@@ -1,4 +1,4 @@
-"""The way in: a client of one namespace, from which members come."""
+"""A client of one namespace, which creates members."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from rota.types import leader, worker
 from rota.types import permits as permits_type
 
 INSTANCE_ID_VARIABLE = "ROTA_GROUP_INSTANCE_ID"
-"""Makes every member of a process static, each in its group: one process should have one in a group."""
+"""The variable that makes each member of a process static. A process should have one member in a group."""
 
 
 def connect(
@@ -73,38 +73,37 @@ def connect(
     direct: bool = False,
     retry_refusals: bool = True,
 ) -> Client:
-    """A client of the coordinator at `url`, for the time of an `async with` block. Nothing is sent yet.
+    """Create a client of the coordinator at `url`, for an `async with` block. No request is sent yet.
 
     The URL's scheme is the transport: `http` and `https`; `grpc` and `grpcs` (with TLS) for one rpc per call;
-    `grpc+stream` and `grpcs+stream` for one stream that all members share, on which they learn of a rebalance
-    without asking. With `?leave_after_ms=500` a lost stream counts as leaving after so long. gRPC needs
-    `pip install 'rota[grpc]'`.
+    `grpc+stream` and `grpcs+stream` for one stream that all members share, on which the server pushes rebalances. With
+    `?leave_after_ms=500` the members leave that long after their stream is lost. gRPC needs `pip install 'rota[grpc]'`.
 
     Args:
-        url: The coordinator's address; several, of one scheme, are tried in turn. A member's calls go straight to the
-            owner of its group. With `leave_after_ms` they stay on one stream.
+        url: The coordinator's address; several addresses of one scheme are tried in turn. A member's calls go directly
+            to the owner of its group; with `leave_after_ms` they stay on one stream.
         namespace: The tenant of the groups and topics.
-        client_id: A name for people; member ids begin with it. By default the name of this machine.
+        client_id: A name for people; member ids begin with it. The default is the name of this machine.
         headers: Sent with every request.
         credentials: A token and certificates, or the files that hold them; missing values come from `ROTA_TOKEN`,
             `ROTA_TOKEN_FILE`, `ROTA_CA_FILE`, `ROTA_CERT_FILE` and `ROTA_KEY_FILE`.
-        retry_timeout: How long calls that are not a member's are retried while no server answers.
-        heartbeat_thread: Send heartbeats from a thread of its own while the event loop is blocked. Set
+        retry_timeout: Maximum time for retries of calls of no member while no server answers.
+        heartbeat_thread: Send heartbeats from a separate thread while the event loop is blocked. Set
             `max_processing_interval`, too, to detect work without progress.
-        direct: Go straight to the owner of a group also at an advertised address that is not listed (`rota serve
+        direct: Call the owner of a group directly also at an advertised address that is not listed (`rota serve
             --advertise`). Otherwise another replica forwards the call. The ports of workers on a listed host are used
             in any case.
-        retry_refusals: Members whose token or permission is rejected try again until an operator has fixed that:
-            `trouble` names it, their share is lost at its deadline, and a token's file is read again. False: the
-            membership ends with `AccessDenied`.
+        retry_refusals: Whether members retry when their token or permission is rejected, until an operator fixes it:
+            `trouble` names the cause, the share is lost at its deadline, and a token's file is read again. If False,
+            the membership ends with `AccessDenied`.
 
     Raises:
-        ValueError: An address is no URL of these schemes, or they have several.
-        TypeError: `url` is neither a string nor several, or `credentials` are none.
+        ValueError: An address is no URL of these schemes, or the addresses have different schemes.
+        TypeError: `url` is not one or several strings, or `credentials` has another type.
     """
     urls = _urls_of(url)
     if credentials is not None and type(credentials) is not Credentials:
-        # Not its value: it may be the token.
+        # The message has no value: it may be the token.
         raise TypeError(f"credentials must be Credentials, as Credentials(token=…), not {type(credentials).__name__}")
     shown = (credentials or Credentials()).or_environment()
     transport = transport_to(urls, headers, shown, direct=direct)
@@ -125,19 +124,19 @@ def _urls_of(given: object) -> list[str]:
     if isinstance(given, Iterable) and not isinstance(given, str | bytes):
         found = list(given)
     if not all(isinstance(each, str) for each in found):
-        raise TypeError(
-            f"url must be a URL, or a list of them, not {given!r}; is the variable set that should have it?"
-        )
+        raise TypeError(f"url must be a URL, or a list of them, not {given!r}; is its environment variable set?")
     return found
 
 
 def _unary(url: str) -> str:
-    """The same coordinator without a stream: a heartbeat of the pulse's is a call of its own."""
+    """Return the URL of the same coordinator without a stream: each heartbeat of the pulse is a separate call."""
     return url.replace("+stream://", "://").partition("?")[0]
 
 
 class Client(Administration):
-    """Speaks for one namespace over one transport, which it closes: an `async with` block, or `start` and `close`."""
+    """Sends calls for one namespace over one transport, which it closes: use an `async with` block, or `start` and
+    `close`.
+    """
 
     def __init__(
         self,
@@ -150,12 +149,12 @@ class Client(Administration):
         retry_refusals: bool = True,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """`jitter` gives random numbers from 0 to 1, by which the members of a fleet spread their calls."""
+        """`jitter` returns random numbers from 0 to 1, which spread the calls of many members."""
         super().__init__(transport, namespace, retry_timeout=retry_timeout, jitter=jitter)
         self._context = ClientContext(transport, jitter, pulse, stats=self.stats)
         self._retry_refusals = retry_refusals
         self._members_caller = self._caller
-        """As `_caller`, for members, which end in their own order."""
+        """The members' caller, without the check of `_caller`: members still leave while the client closes."""
         self._caller = Caller(
             transport,
             retry_timeout=retry_timeout,
@@ -164,19 +163,19 @@ class Client(Administration):
             check=self._context.check_usable,
         )
         self.lag: LoopLag = LoopLag(on_resume=self._context.check_deadlines)
-        """How late this client's event loop is: one that is blocked sends no heartbeats."""
+        """Lag of this client's event loop: a blocked loop sends no heartbeats."""
         self.stats.watch_loop(self.lag)
         self.client_id: str = socket.gethostname() if client_id is None else client_id
         with typed_errors():
             check_client_id(self.client_id)
 
     async def start(self) -> None:
-        """Enter, as a block does, for clients that live in an object or a fixture; `close` is the other end."""
+        """Enter, as a block does, for clients that live in an object or a fixture; `close` is the counterpart."""
         self._context.check_usable()
         self.lag.start()
 
     async def close(self) -> None:
-        """Close the members that are still open, in order, and then the connections. To close twice does no harm."""
+        """Close the members that are still open, in order, and then the connections. A second call has no effect."""
         try:
             await self._context.close_members()
         finally:
@@ -207,15 +206,15 @@ class Client(Administration):
         preempt_after: float | None = PREEMPT_AFTER_S,
         **options: Unpack[MemberOptions],
     ) -> Election:
-        """A candidate in the election called `name`, which is a group: at most one candidate at a time leads it.
+        """Create a candidate in the election `name`, which is a group: it has at most one leader at a time.
 
         Args:
             name: The group of the candidates.
-            metadata: Data that others may read, such as an address. A JSON object gets the fields of the next two; with
-                other bytes, this candidate leads until it leaves.
-            priority: The candidate of the highest priority leads. A leader of a lower one hands over in order: its body
-                ends first. See docs/how-to/operate-a-group.md.
-            preempt_after: For how long this candidate must have outranked a leader before that hands over; None: it
+            metadata: Data that others may read, such as an address. The next two arguments are added to a JSON object;
+                with other bytes, this candidate leads until it leaves.
+            priority: The candidate of the highest priority leads. A leader of lower priority hands over in order: its
+                body ends first. See docs/how-to/operate-a-group.md.
+            preempt_after: The time for which this candidate must outrank a leader before that one hands over; None: it
                 leads only if there is no leader.
             options: See `MemberOptions`.
         """
@@ -233,15 +232,16 @@ class Client(Administration):
         on_lost: Listener | None = None,
         **options: Unpack[SessionOptions],
     ) -> Permits:
-        """One of N permits, which are held by at most N members at a time; each has a fencing token of its own.
+        """Create a holder of one of N permits; at most N members hold them at a time. Each permit has its own fencing
+        token.
 
         Args:
-            name: The group of those that hold a permit or wait for one.
-            permits: N, 1 to 1,000,000. If members disagree, the lowest counts; it takes no permit away.
-            wait_timeout: How long to wait for a permit; by default until one is free.
-            on_lost: `on_lost(permit)` is called when the permit is lost, and not when it is given back.
-            options: See `SessionOptions`. With a `group_instance_id`, a process that restarts within the session has
-                the permit again, with a higher token.
+            name: The group of the members that hold a permit or wait for one.
+            permits: N, 1 to 1,000,000. If members disagree, the lowest counts, but no granted permit is revoked.
+            wait_timeout: Maximum time to wait for a permit; by default no maximum.
+            on_lost: `on_lost(permit)` is called when the permit is lost, and not when it is released.
+            options: See `SessionOptions`. With a `group_instance_id`, a process that restarts within the session gets
+                its permit again, with a higher token.
         """
         check_seconds("wait_timeout", wait_timeout, optional=True)
         role = PermitRole(permits)
@@ -256,7 +256,7 @@ class Client(Administration):
         on_lost: Listener | None = None,
         **options: Unpack[SessionOptions],
     ) -> Permits:
-        """A lock with a fencing token: `permits` with one permit. The arguments are those of `permits`."""
+        """Create a lock with a fencing token: `permits` with one permit. The arguments are those of `permits`."""
         return self.permits(name, 1, wait_timeout=wait_timeout, on_lost=on_lost, **options)
 
     def consumer(
@@ -271,19 +271,20 @@ class Client(Administration):
         on_lost: Listener | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> Consumer:
-        """A member that shares the partitions of topics with the others of its group.
+        """Create a member that shares the partitions of topics with the other members of its group.
 
         Args:
-            group_id: The group; it comes to be with its first member.
+            group_id: The group; its first member creates it.
             topics: A name, several, or a compiled regular expression that matches whole names of registered topics. A
                 mapping also has the number of partitions of each topic.
             strategy: One of `rota.assignors.STRATEGIES`, with options, or your own (`register_strategy`, or an
-                installed package's). With `cooperative-sticky` partitions that do not move never pause. With `server:`
-                before it the coordinator assigns, so members that only speak HTTP may be in the group. Or several, the
-                preferred one first, to change while running.
-            partitions_per_topic: The counts (or `TopicFacts`), or a function that the leader asks. Without it, and
-                without a mapping in `topics`, the registered topics count, with their attributes `racks` and `weights`.
-            on_assigned: As in `member`; partitions that this member keeps are not among those added.
+                installed package's). With `cooperative-sticky` partitions that do not move never pause. With the prefix
+                `server:` the coordinator assigns, so that the group may have members that only use HTTP. Several, the
+                preferred one first, allow a change while running.
+            partitions_per_topic: The counts (or `TopicFacts`), or a function that the leader calls. Without it, and
+                without a mapping in `topics`, the counts and the attributes `racks` and `weights` of the registered
+                topics are used.
+            on_assigned: As in `member`; partitions that this member keeps are not in `added`.
             on_revoked: As in `member`.
             on_lost: As in `member`.
             options: See `ConsumerOptions`.
@@ -327,15 +328,15 @@ class Client(Administration):
         partitions_per_topic: PartitionCounts | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> WorkerPool:
-        """Runs `work(shard)` for each partition that this process holds, as long as it holds it.
+        """Create a pool that runs `work(shard)` for each partition while this process holds it.
 
         Args:
             group_id: As in `consumer`.
             topics: The shards, as partitions of topics.
             work: An async function that works on one `Shard`. It is cancelled when the shard is revoked or lost; a
-                thread looks at `shard.is_held` or waits for `shard.stopping`.
+                thread checks `shard.is_held` or waits for `shard.stopping`.
             strategy: As in `consumer`.
-            drain_timeout: How long work may go on after `shard.stopping` was set, before it is cancelled.
+            drain_timeout: Time between `shard.stopping` and the cancellation of the work.
             partitions_per_topic: As in `consumer`.
             options: See `ConsumerOptions`.
         """
@@ -362,25 +363,24 @@ class Client(Administration):
         on_lost: Listener | None = None,
         **options: Unpack[MemberOptions],
     ) -> ConnectWorker:
-        """A worker that shares connectors and tasks with others, as Kafka Connect's do.
+        """Create a worker that shares connectors and tasks with others, as Kafka Connect's workers do.
 
         Args:
-            group_id: The group; it comes to be with its first member.
-            configured: All connectors and tasks (`rota.assignors.work.WorkItem`), or a function that the leader asks.
-            connectors: Instead of `configured`: names of registered topics, or their beginnings (`orders-*`). The
-                server assigns these connectors, with their partitions as tasks, so that workers in any language may
-                take part.
-            url: The name by which this worker is recognised when it returns, if it is no static member.
+            group_id: The group; its first member creates it.
+            configured: All connectors and tasks (`rota.assignors.work.WorkItem`), or a function that the leader calls.
+            connectors: Instead of `configured`: names of registered topics, or their prefixes (`orders-*`). The server
+                assigns these connectors, with their partitions as tasks, so that workers in any language may join.
+            url: The name that identifies this worker when it returns, if it is no static member.
             config_offset: This worker's position in its configuration, or a function that returns it. A leader that has
                 not read as far as another worker waits for a moment, and then fails the generation.
             protocols: `incremental`, `eager`, or both, the preferred one first, to change while running: the group uses
-                one that all its workers list. While that is `eager`, every worker stops everything before it joins.
-            scheduled_rebalance_max_delay: How long a departed worker's work waits for its return.
-            refresh_interval: How often the leader looks for other work, if `configured` is a function.
-            on_assigned: As in `member`; work that this member keeps is not added again.
+                one that all its workers list. With `eager`, every worker stops all its work before it joins.
+            scheduled_rebalance_max_delay: Time for which the work of a worker that has left waits for its return.
+            refresh_interval: Interval at which the leader checks for changes, if `configured` is a function.
+            on_assigned: As in `member`; work that this member keeps is not in `added`.
             on_revoked: As in `member`.
             on_lost: As in `member`.
-            options: See `MemberOptions`. A `group_instance_id` is what this worker is known by.
+            options: See `MemberOptions`. A `group_instance_id` identifies this worker.
         """
         given = MemberSettings(**options)
         named = (connectors,) if isinstance(connectors, str) else tuple(connectors)
@@ -410,23 +410,23 @@ class Client(Administration):
         on_lost: Listener | None = None,
         **options: Unpack[MemberOptions],
     ) -> Member[bytes]:
-        """A member of any kind of group, with metadata and assignments in the user's own bytes.
+        """Create a member of any kind of group, with metadata and assignments in the user's own bytes.
 
         Args:
-            group_id: The group; it comes to be with its first member.
-            protocol_type: What the group is for; the same for all its members.
+            group_id: The group; its first member creates it.
+            protocol_type: The kind of the group; all members must have the same.
             protocols: Metadata by protocol name, the preferred one first; or a function that returns it, called before
-                each join (`rejoin` has the member join again); see `rota.client.Protocols`.
-            assign: Called when this member leads; see `rota.client.Assign`. Not needed where each protocol is one by
-                which the server assigns (`server:...`).
-            without: Makes the member cooperative: it keeps its assignment while it joins, and its callbacks get parts
-                alone that are added or removed; see `rota.client.Without`. Its metadata must list its share, and
-                `assign` must give to no other member what one still holds: that member gives it up and joins again. It
-                cannot be static: after a restart in between, no member would join again.
-            on_assigned: `on_assigned(added, all)` starts work; plain or async. Returns soon. Each of the three is
-                called with `deadline`, if it has such a parameter.
-            on_revoked: `on_revoked(removed)` stops work and commits; it is waited for.
-            on_lost: `on_lost(removed)` stops work at once, without a commit, where it is too late to give up in order.
+                each join (`rejoin` makes the member join again); see `rota.client.Protocols`.
+            assign: Called when this member leads; see `rota.client.Assign`. Not needed if the server assigns by each of
+                the protocols (`server:...`).
+            without: Makes the member cooperative: it keeps its assignment while it joins, and its callbacks get only
+                added and removed parts; see `rota.client.Without`. Its metadata must list its share, and `assign` must
+                not assign a part to another member while it is held: the holder revokes it and joins again. It cannot
+                be static: after a restart in between, no member would join again.
+            on_assigned: `on_assigned(added, all)` starts work and returns soon; plain or async. Each of the three
+                callbacks is called with `deadline`, if it has such a parameter.
+            on_revoked: `on_revoked(removed)` stops work and commits; it is awaited.
+            on_lost: `on_lost(removed)` stops work at once, without a commit, if it is too late to revoke in order.
             options: See `MemberOptions`.
         """
         given = MemberSettings(**options)
@@ -448,7 +448,9 @@ class Client(Administration):
         role: Role[Share],
         given: SessionSettings,
     ) -> MembershipSettings:
-        """Raises what the coordinator would answer to these names, and ValueError for times that do not fit."""
+        """Return a member's settings. Raises the coordinator's error for invalid names, and ValueError for inconsistent
+        times.
+        """
         self._context.check_open()
         instance_id = given.group_instance_id or os.environ.get(INSTANCE_ID_VARIABLE) or None
         with typed_errors():

@@ -1,4 +1,4 @@
-"""The time that deadlines are counted in: it goes on while the machine is asleep, and any thread may read it."""
+"""The clock of deadlines: it continues while the machine is asleep, and any thread may read it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 
 _NOISE_S = 0.1
-"""Two clocks cannot be read at one moment; a difference below this is not sleep."""
+"""Two clocks cannot be read at the same moment; a smaller difference is not sleep."""
 
 
 def suspended_s() -> float:
-    """For how long this machine was suspended since it booted; 0 where the system does not say.
+    """Return for how long this machine has been suspended since it booted; 0 if the system does not say.
 
-    CLOCK_MONOTONIC, which event loops go by, stands still while a Linux machine sleeps; CLOCK_BOOTTIME does not.
+    CLOCK_MONOTONIC, which event loops use, stops while a Linux machine sleeps; CLOCK_BOOTTIME does not.
     """
     if not hasattr(time, "CLOCK_BOOTTIME"):
         return 0.0
@@ -21,7 +21,7 @@ def suspended_s() -> float:
 
 
 class SessionClock:
-    """The event loop's clock, plus the time that the machine was suspended since this object was made."""
+    """The event loop's clock plus the time that the machine has been suspended since this object was created."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, suspended: Callable[[], float] = suspended_s) -> None:
         self._loop = loop
@@ -31,16 +31,17 @@ class SessionClock:
 
     @property
     def asleep_s(self) -> float:
-        """For how long the machine was suspended since this clock was made."""
+        """Return for how long the machine has been suspended since this clock was created."""
         asleep_s = self._suspended() - self._suspended_before_s
         if asleep_s > self._asleep_s + _NOISE_S:
             self._asleep_s = asleep_s
         return self._asleep_s
 
     def now_ms(self) -> int:
-        # Loops fire timers up to their clock's resolution early: a moment that is due must not read as not yet.
+        # Loops fire timers up to their clock's resolution early; a timer that fires must not read an earlier time than
+        # its own.
         return int((self._loop.time() + self.asleep_s) * 1000 + 1e-3)
 
     def loop_time(self, at_ms: int) -> float:
-        """A moment of this clock in seconds of the event loop's clock, if the machine stays awake until then."""
+        """Convert a moment of this clock to seconds of the event loop's clock, if the machine stays awake."""
         return at_ms / 1000 - self.asleep_s

@@ -1,8 +1,8 @@
-"""Progress that a member commits: one ordered queue, fenced by the generation, repeated while that may help.
+"""Commits of a member's progress: one ordered queue, fenced by the generation, retried while that may help.
 
-Commits leave in the order in which they were asked for, one request at a time, so that an earlier one that has to be
-repeated can never overwrite a later one. All that wait while a request is under way go into the next one together; of
-several for one partition only the last is sent, and each caller learns the outcome of its own partitions.
+Commits are sent in the order of their calls, one request at a time, so that a retry never overwrites a later commit.
+Commits that wait for a request in flight are sent together in the next one; of several for one partition only the last
+is sent, and each caller receives the outcome of its own partitions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Share = TypeVar("Share")
 
 FLUSH_TIMEOUT_S = COMMIT_FLUSH_TIMEOUT_MS / 1000
 _MOST_OFFSETS = 1_000
-"""Of one request; more than that waits for the next."""
+"""Maximum number of offsets in one request; further ones wait for the next."""
 _MAX_OFFSET = 2**63 - 1
 _MAX_PARTITION = 2**31 - 1
 _COMMITTING = (State.STABLE, State.REVOKING)
@@ -51,7 +51,7 @@ _Place = tuple[str, int]
 
 
 def check_offset(item: OffsetToCommit) -> None:
-    """Raise what a coordinator would answer to an offset that it can never accept.
+    """Raise the coordinator's error for an offset that it can never accept.
 
     Raises:
         InvalidRequest: The offset, the partition or the retention is negative or too large, or no number.
@@ -77,7 +77,7 @@ def check_metadata(item: OffsetToCommit) -> None:
 
 
 def retrieved(future: asyncio.Future[None]) -> None:
-    """The program may not want to know the outcome: an error that it never asks for is not one of the loop's."""
+    """Retrieve the future's error, so that the event loop does not log one that the program never reads."""
     if not future.cancelled():
         future.exception()
 
@@ -88,19 +88,19 @@ class _Entry(Generic[Share]):
 
     items: tuple[OffsetToCommit, ...]
     concerned: Share
-    """What must still be held for the entry to be sent in a later generation."""
+    """The part of the share that must still be held for the entry to be sent in a later generation."""
     era: int
-    """The period of ownership that it belongs to: progress from before a loss does not apply to a later share."""
+    """The entry's period of ownership: progress from before a loss is not committed for a later share."""
     outcome: asyncio.Future[None]
     is_in_doubt: bool = False
-    """A try had no answer: a coordinator may have made it."""
+    """Whether an attempt had no answer: a coordinator may have committed it."""
     verdict: MembershipLost | None = None
-    """The coordinator's answer to the last try, if it ended the generation or the membership."""
+    """The coordinator's answer to the last attempt, if it ended the generation or the membership."""
 
     def fail(self, error: CoordinatorError) -> None:
-        """An error that is about this moment says nothing of a former try that had no answer."""
+        """Fail with this error, unless the outcome of an earlier attempt without an answer is unknown."""
         if self.is_in_doubt and isinstance(error, _OF_THIS_MOMENT):
-            text = f"it is not known whether this was committed: a try had no answer, and then: {error}"
+            text = f"it is not known whether this was committed: an attempt had no answer, and then: {error}"
             error = CoordinatorUnreachable(text)
         elif type(error) is MembershipLost:
             error = self.verdict or error
@@ -108,7 +108,7 @@ class _Entry(Generic[Share]):
             self.outcome.set_exception(error)
 
     def answered(self, refused: Mapping[_Place, ErrorCode]) -> None:
-        """The coordinator has committed this entry, except for the partitions that it refused."""
+        """Complete the entry: the coordinator has committed it, except for rejected partitions."""
         own = [name for item in self.items if (name := _place(item)) in refused]
         if self.outcome.done():
             return
@@ -122,7 +122,7 @@ class _Entry(Generic[Share]):
 
 
 class Commits(Generic[Share]):
-    """A member's commits. See `Member.commit` for what they promise."""
+    """A member's commits. `Member.commit` documents their guarantees."""
 
     def __init__(
         self,
@@ -141,20 +141,20 @@ class Commits(Generic[Share]):
         self._stats = stats
         self._holding: Holding[Share] | None = None
         self._topic_ids: dict[_Place, int] = {}
-        """The topic of each partition whose progress was fetched: the program's work is on that one."""
+        """The topic id of each partition whose progress was fetched; the program works on that topic."""
         self._waiting: list[_Entry[Share]] = []
         self._under_way: list[_Entry[Share]] = []
         self._idle = asyncio.Event()
         self._idle.set()
         self._waits_for_next = asyncio.Event()
-        """Set while the commits that are under way can only be made in the next generation."""
+        """Set while the commits in flight can only be made in the next generation."""
 
     def belong_to(self, holding: Holding[Share]) -> None:
-        """The owner of the share. The two need each other: a share is committed before it is revoked."""
+        """Set the owner of the share. The two need each other: a share is committed before it is revoked."""
         self._holding = holding
 
     def add(self, items: tuple[OffsetToCommit, ...]) -> asyncio.Future[None]:
-        """Queue a commit; its outcome is the future's. The place in the queue is that of this call."""
+        """Queue a commit and return the future of its outcome. Its place in the queue is that of this call."""
         for item in items:
             check_offset(item)
         if not items:
@@ -170,23 +170,23 @@ class Commits(Generic[Share]):
         return entry.outcome
 
     def note_fetched(self, offsets: Sequence[FetchedOffset]) -> None:
-        """From here on, commits of these partitions are refused if their topic was deleted since."""
+        """Reject later commits of these partitions if their topic has been deleted since the fetch."""
         self._topic_ids.update(
             {(each.topic, each.partition): each.topic_id for each in offsets if each.topic_id is not None}
         )
 
     async def flush(self, for_good_s: float | None = None) -> None:
-        """Return when nothing is queued any more, sent or failed.
+        """Return when all queued commits have been sent or have failed.
 
-        A commit that waits for the next generation is not waited for, because that generation begins only after the
-        share that is given up now; unless the member leaves, for which there are `for_good_s` seconds.
+        Commits that wait for the next generation are excluded, because that generation starts only after the current
+        share is revoked. A member that leaves waits `for_good_s` seconds for them.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_TIMEOUT_S if for_good_s is None else for_good_s):
                 await (any_set(self._idle, self._waits_for_next) if for_good_s is None else self._idle.wait())
 
     def drop(self) -> None:
-        """Fail all that is not known to be committed: the share is lost, and with it the generation."""
+        """Fail all commits that are not known to be made: the share is lost, and the generation with it."""
         self._topic_ids.clear()
         self._fail_rest("this member does not hold (any more) the partitions of this commit")
 
@@ -204,7 +204,7 @@ class Commits(Generic[Share]):
         self._under_way, self._waiting = [], []
 
     def _take_waiting(self) -> list[_Entry[Share]]:
-        """The entries of the next request: the first, and those behind it that fit."""
+        """Remove and return the entries of the next request: the first, and those after it that fit."""
         taken: list[_Entry[Share]] = []
         offsets = 0
         while self._waiting and (not taken or offsets + len(self._waiting[0].items) <= _MOST_OFFSETS):
@@ -213,7 +213,7 @@ class Commits(Generic[Share]):
         return taken
 
     async def _commit(self, entries: list[_Entry[Share]]) -> None:
-        """Send until it is known for each entry whether it was committed, or can be no more."""
+        """Send until each entry is known to be committed, or can no longer be."""
         settings = self._machine.settings
         backoff = Backoff(settings.backoff_first_ms, settings.heartbeat_backoff_cap_ms)
         is_again = False
@@ -230,17 +230,17 @@ class Commits(Generic[Share]):
             if error is None:
                 continue
             if error.code is ErrorCode.REBALANCE_IN_PROGRESS:
-                # The assignment of this very generation is awaited.
+                # The member waits for the assignment of this generation.
                 await self._pause_before_again(backoff.next_ms(self._jitter()), error)
                 await self._wait_until_stable(request.generation_id - 1)
                 _fail_all([entry for entry in entries if not self._still_holds(entry)], error)
             elif error.code is ErrorCode.ILLEGAL_GENERATION or self._is_overtaken(request, error):
                 await self._wait_until_stable(request.generation_id)
-                # In the same generation it would be rejected again, at once.
+                # In the same generation it would be rejected again.
                 is_last = self._machine.generation_id <= request.generation_id
                 _fail_all([entry for entry in entries if is_last or not self._still_holds(entry)], error)
             elif isinstance(error, InvalidRequest) and len(entries) > 1:
-                # One of them spoils the request for all: each goes by itself, in order.
+                # One invalid entry fails the whole request, so each is sent separately, in order.
                 for entry in entries:
                     await self._commit([entry])
             elif not error.retriable or not self._is_in(request.generation_id):
@@ -251,17 +251,19 @@ class Commits(Generic[Share]):
                     _fail_all(entries, error)
 
     def _is_overtaken(self, request: CommitOffsets, error: CoordinatorError) -> bool:
-        """No useful answer, and the group is in another generation by now: the commit may go on there."""
+        """Return whether the commit got no useful answer, and another generation may accept it."""
         return error.retriable and self._holds and not self._is_in(request.generation_id)
 
     async def _commit_once(self, request: CommitOffsets, entries: list[_Entry[Share]]) -> CoordinatorError | None:
-        """An error that concerns all of the request; those of single partitions are noted at their entries."""
+        """Send once and return an error of the whole request; entries store errors of single partitions."""
         newly = [entry for entry in entries if not entry.is_in_doubt]
         for entry in newly:
             entry.is_in_doubt = True
 
         def note(answer: Answer | CoordinatorUnreachable) -> None:
-            """Before the answer is applied: it may end the membership, and so fail all commits without an outcome."""
+            """Record the outcome before the answer is applied: it may end the membership and so fail all commits
+            without an outcome.
+            """
             error = _error_in(answer)
             for entry in newly:
                 entry.is_in_doubt = isinstance(error, CoordinatorUnreachable) and error.was_sent
@@ -279,16 +281,17 @@ class Commits(Generic[Share]):
         if (error := _error_in(answer)) is not None:
             return error
         if ErrorCode.UNKNOWN_TOPIC in refused.values():
-            # The program works on with the progress of a topic that is gone: it starts again on what it is assigned.
+            # The program still uses the progress of a deleted topic, so it restarts on its assignment.
             lost = self._machine.lose(self._driver.now_ms(), "a topic was deleted", ErrorCode.UNKNOWN_TOPIC)
             self._driver.react(lost)
             self._driver.wake.set()
         return None
 
     async def _wait_until_stable(self, after_generation_id: int) -> None:
-        """Return in a later generation than this one, or when this member will not be in it with what it holds.
+        """Return in a later generation, or when this member will not be in it with its share.
 
-        While the group prepares the one after that, commits are accepted still; on_revoked may wait for this one.
+        While the group prepares the generation after that, commits are still accepted; on_revoked may wait for this
+        one.
         """
         machine = self._machine
         self._waits_for_next.set()
@@ -303,13 +306,13 @@ class Commits(Generic[Share]):
             self._waits_for_next.clear()
 
     def _still_holds(self, entry: _Entry[Share]) -> bool:
-        """Whether the member is in a generation, and holds there what the entry is about."""
+        """Return whether the member is in a generation and holds the entry's partitions there."""
         if self._machine.state not in _COMMITTING or not self._holds:
             return False
         return self._owned is not None and not self._role.without(entry.concerned, self._owned)
 
     async def _pause_before_again(self, pause_ms: int, error: CoordinatorError) -> None:
-        """As the coordinator asks, but not longer than the share is held."""
+        """Pause as long as the coordinator asks, but not longer than the share is held."""
         asked_s = retry_delay(error.code, error.retry_after)
         left_ms = (self._machine.deadline_ms or 0) - self._driver.now_ms()
         await asyncio.sleep(max(pause_ms / 1000, min(asked_s, left_ms / 1000)))
@@ -347,13 +350,13 @@ class Commits(Generic[Share]):
 
 
 def _error_in(answer: Answer | CoordinatorUnreachable) -> CoordinatorError | None:
-    """The error that concerns a whole request."""
+    """Return the error that concerns a whole request."""
     if isinstance(answer, CoordinatorUnreachable):
         return answer
     reply = answer.reply
     if reply.error is not ErrorCode.NONE:
         return error_for(reply.error, reply.detail, answer.retry_after_ms)
-    return None if isinstance(reply, CommitReply) else CoordinatorUnreachable("the answer to a commit is another's")
+    return None if isinstance(reply, CommitReply) else CoordinatorUnreachable("the answer to a commit has another type")
 
 
 def _done() -> asyncio.Future[None]:
@@ -368,7 +371,7 @@ def _fail_all(entries: Sequence[_Entry[Share]], error: CoordinatorError) -> None
 
 
 def _latest(entries: Sequence[_Entry[Share]]) -> tuple[OffsetToCommit, ...]:
-    """The last offset of each partition."""
+    """Return the last offset of each partition."""
     return tuple({_place(item): item for entry in entries for item in entry.items}.values())
 
 

@@ -1,4 +1,6 @@
-"""A member that shares connectors and tasks, as Kafka Connect's workers do: a departed worker's wait for its return."""
+"""A member that shares connectors and tasks, as Kafka Connect's workers do; work of a departed worker waits for its
+return.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +34,18 @@ from rota.types.worker_server import PROTOCOL_NAME as SERVER_PROTOCOL_NAME
 INCREMENTAL = "incremental"
 EAGER = "eager"
 PROTOCOLS = (INCREMENTAL, EAGER)
-"""Kept work goes on during a rebalance; or every worker stops everything before it joins, and nothing is held back."""
+"""With `incremental`, kept work continues during a rebalance; with `eager`, every worker stops all its work before it
+joins, and no work is held back.
+"""
 
 WorkShared: TypeAlias = tuple[WorkItem, ...]
 Configured: TypeAlias = "Collection[WorkItem] | Callable[[], Collection[WorkItem] | Awaitable[Collection[WorkItem]]]"
-"""All connectors and tasks that there are, or a function (plain or async) that the leader asks now and then."""
+"""All connectors and tasks, or a function (plain or async) that the leader calls periodically."""
 ConfigOffset: TypeAlias = "int | Callable[[], int]"
-"""How far this worker has read its configuration, or a function that says so."""
+"""This worker's position in its configuration, or a function that returns it."""
 
 CONFIG_WAIT_S = 5.0
-"""For how long a leader waits until it has read its configuration as far as another worker has."""
+"""Maximum time for which a leader waits to read its configuration as far as another worker has."""
 _CONFIG_LOOK_S = 0.1
 
 _log = logging.getLogger(__name__)
@@ -49,9 +53,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class WorkRole:
-    """Workers share work. `memory` is what the leader of the last round remembered; the next leader begins with it.
+    """The role of workers that share work. `memory` is the last leader's memory; the next leader starts with it.
 
-    Without `configured` the server assigns: the connectors are the registered topics of these names.
+    Without `configured` the server assigns: the connectors are the registered topics with these names.
     """
 
     configured: Configured | None
@@ -60,11 +64,11 @@ class WorkRole:
     connectors: tuple[str, ...] = ()
     config_offset: ConfigOffset | None = None
     listed: tuple[str, ...] = (INCREMENTAL,)
-    """The protocols that this worker offers where a leader assigns, the preferred one first."""
+    """The protocols that this worker lists if a leader assigns, the preferred one first."""
     chosen: str = field(default="", init=False)
     """The protocol of the last share."""
     given: bytes = field(default=b"", init=False)
-    """The last share, as it came: its times count from when it was read first."""
+    """The bytes of the last share: its times count from when it was first read."""
     share: WorkShare = field(default_factory=WorkShare, init=False)
     """The latest share of this worker."""
     stopped_in: int = field(default=-1, init=False)
@@ -73,7 +77,7 @@ class WorkRole:
     """The configuration at the time of the group's assignment; None where another process made it."""
     memory: Memory = field(default_factory=Memory, init=False)
     read_up_to: int = field(default=-1, init=False)
-    """The configuration that led to this worker's share was read so far; -1 where no worker says."""
+    """The position of the configuration from which this worker's share was assigned; -1 if workers do not report it."""
 
     def __post_init__(self) -> None:
         if (self.configured is None) != bool(self.connectors):
@@ -89,7 +93,9 @@ class WorkRole:
 
     @property
     def is_cooperative(self) -> bool:
-        """By the protocol that the group chose last, as Connect's workers: a worker that offers both need not stop."""
+        """Return whether the protocol that the group chose last is cooperative; a worker that lists both then need not
+        stop.
+        """
         return self.chosen != EAGER and self.listed != (EAGER,)
 
     @property
@@ -115,9 +121,9 @@ class WorkRole:
         raise TypeError(f"config_offset must be a number, or a plain function that returns one, not {offset!r}")
 
     async def assign(self, generation: JoinedAsLeader) -> dict[str, bytes]:
-        """The work of all members. Metadata that cannot be parsed fails the generation for all.
+        """Assign the work of all members. Metadata that cannot be parsed fails the generation for all.
 
-        So does a leader that cannot read its configuration as far as another worker has: its list is outdated.
+        A leader that has not read its configuration as far as another worker fails it too: its list is outdated.
         """
         states = [decode_state(member.metadata) for member in generation.members]
         workers = [
@@ -128,7 +134,7 @@ class WorkRole:
         await self._read_as_far_as(furthest)
         configured, now_ms = await self.ask(), _now_ms()
         is_eager = generation.protocol_name == EAGER
-        # A worker that could not know that an eager one joins still runs its work: that stays with it in this round.
+        # A worker that did not know of a joining eager one still runs its work, and keeps it in this round.
         shares, memory = assign_work(
             configured,
             workers,
@@ -137,13 +143,13 @@ class WorkRole:
             scheduled_rebalance_max_delay_ms=0 if is_eager else self.return_delay_ms,
         )
         self.distributed = configured
-        # The next leader has to know it: otherwise the work of a leader that leaves would not wait for its return.
-        # This one, too, learns it by its share: a generation that ended before its sync was given to no member.
+        # The next leader needs it: otherwise the work of a leader that leaves would not wait for its return. This
+        # leader also reads it from its share, because a generation that ends before its sync reaches no member.
         more = memory_fields(memory, now_ms)
         return {member_id: encode_share(share, furthest, **more) for member_id, share in shares.items()}
 
     async def _read_as_far_as(self, furthest: int) -> None:
-        """Wait, but not for long. A leader that does not say how far it has read cannot compare."""
+        """Wait briefly for a function's position to reach `furthest`; a leader without a position cannot compare."""
         if self.config_offset is None:
             return
         with suppress(TimeoutError):
@@ -154,9 +160,9 @@ class WorkRole:
             raise RuntimeError(f"this leader has read its configuration up to {own}, another worker up to {furthest}")
 
     def read_back(self, members: Sequence[DescribedMember]) -> frozenset[WorkItem]:
-        """All work that the present assignment gives out, which an earlier process of this member made, as a rule.
+        """Return all assigned work, and remember each worker's: an earlier process of this member usually assigned it.
 
-        What each worker runs is remembered, so that it is held back where one goes away.
+        The work of each worker is remembered, so that it is held back if the worker leaves.
         """
         given: dict[str, frozenset[WorkItem]] = {}
         for member in members:
@@ -166,7 +172,7 @@ class WorkRole:
         return frozenset[WorkItem]().union(*given.values())
 
     async def ask(self) -> frozenset[WorkItem]:
-        """What there is to do now."""
+        """Return the work that is configured now."""
         assert self.configured is not None, "the server assigns"
         return frozenset(await call(self.configured) if callable(self.configured) else self.configured)
 
@@ -197,8 +203,8 @@ def _now_ms() -> int:
 class ConnectWorker(Member[WorkShared]):
     """A `Member` with a share of connectors and tasks.
 
-    Kept work goes on while the group rebalances. Work that moves is revoked first and assigned in a second
-    round. Progress of a task is committed with the connector as the topic and the task as the partition.
+    Kept work continues while the group rebalances. Work that moves is revoked first and assigned in a second round.
+    Progress of a task is committed with the connector as the topic and the task as the partition.
     """
 
     _kind = "connect_worker"
@@ -213,7 +219,7 @@ class ConnectWorker(Member[WorkShared]):
         refresh_interval: float,
         leave_on_close: bool | None = None,
     ) -> None:
-        """`refresh_interval` is how often the leader looks whether there is other work to do."""
+        """`refresh_interval` is the interval at which the leader checks for changed work."""
         own_listeners: Listeners[WorkShared] = Listeners(self._start, self._stop, self._abandon)
         super().__init__(context, settings, role=role, listeners=own_listeners, leave_on_close=leave_on_close)
         self._work_role = role
@@ -223,9 +229,9 @@ class ConnectWorker(Member[WorkShared]):
 
     @property
     def config_offset(self) -> int:
-        """How far the configuration was read that led to this worker's share; -1 where no worker says how far it has.
+        """The configuration position from which this worker's share was assigned; -1 if workers report none.
 
-        Read as far before you start what `on_assigned` adds.
+        Read your configuration up to it before you start the work that `on_assigned` adds.
         """
         return self._work_role.read_up_to
 
@@ -239,7 +245,7 @@ class ConnectWorker(Member[WorkShared]):
         await notify(self._user.on_assigned, added, held, deadline=deadline)
         self._notified.set()
         if self._work_role.share.revoke and self._work_role.stopped_in != self.generation_id:
-            # It ran that, or its former self did. It does not any more, which the group learns by another round only.
+            # This worker, or its former process, ran that work and has stopped; only another round notifies the group.
             self._work_role.stopped_in = self.generation_id
             self.rejoin("does not run what it should stop")
 
@@ -250,7 +256,7 @@ class ConnectWorker(Member[WorkShared]):
         await notify_lost(self._user, removed, self._holding.unnotified(removed), deadline=deadline)
 
     async def _wait_for_who_is_away(self) -> None:
-        """As the leader, have the group rebalance when work has waited long enough for its worker."""
+        """As the leader, start a rebalance when work has waited long enough for its worker."""
         while True:
             await self._notified.wait()
             self._notified.clear()
@@ -261,12 +267,12 @@ class ConnectWorker(Member[WorkShared]):
                 async with asyncio.timeout(delay_ms / 1000):
                     await self._notified.wait()
             except TimeoutError:
-                self.rejoin("who was away did not come back in time")
+                self.rejoin("an absent worker did not come back in time")
 
     async def _follow_work(self) -> None:
-        """As the leader, have the group rebalance when other work is configured than was given out."""
+        """As the leader, start a rebalance when the configured work differs from the assigned work."""
         while not self._work_role.is_by_server:
-            # Not all members at the same moment.
+            # The jitter spreads the members' checks.
             await asyncio.sleep(self._refresh_s * (0.75 + 0.5 * self._jitter()))
             if not self.is_leader or self.assignment is None:
                 continue
@@ -275,7 +281,7 @@ class ConnectWorker(Member[WorkShared]):
             try:
                 await self._compare_work()
             except Exception as error:
-                # The user's own function may raise, too. Next time, then.
+                # The user's function may raise; the next check retries.
                 _log.warning("group %s: its work could not be compared: %r", self.group_id, error)
 
     async def _compare_work(self) -> None:
@@ -293,9 +299,9 @@ class ConnectWorker(Member[WorkShared]):
             role.distributed = configured
 
     async def _read_given(self) -> frozenset[WorkItem] | None:
-        """For a leader that has returned: what the group was given; None while that is not settled.
+        """Return the work that was assigned to the group, for a leader that has returned; None until that is settled.
 
-        Work that is held back for a worker that is away is given to no member: it is compared when that is over.
+        Work that is held back for an absent worker has no holder: it is compared after that delay.
         """
         request = DescribeGroup(self.namespace, self.group_id)
         group = await self._caller.ask(request, DescribeReply)

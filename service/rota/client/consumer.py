@@ -37,7 +37,7 @@ from rota.protocol.messages import DescribeGroup, DescribeReply, OffsetToCommit,
 _log = logging.getLogger(__name__)
 
 Committed = Callable[[Sequence[OffsetToCommit], CoordinatorError | None], Awaitable[None] | None]
-"""Told how a commit in the background went; plain or async."""
+"""A plain or async function that is called with the outcome of a commit in the background."""
 
 
 _Notice = tuple[tuple[OffsetToCommit, ...], asyncio.Future[None], Committed | None]
@@ -64,7 +64,7 @@ class Consumer(Member[Partitions]):
         options: ConsumerSettings,
         watch: TopicsWatch | None = None,
     ) -> None:
-        """`registered` lists the topics that there are; `watch` notices when these are others, if they matter."""
+        """`registered` lists the registered topics; `watch` notices relevant changes of them."""
         own_listeners: Listeners[Partitions] = Listeners(self._start, self._stop, self._abandon)
         super().__init__(context, settings, role=role, listeners=own_listeners, leave_on_close=options.leave_on_close)
         self._topic_role = role
@@ -73,14 +73,14 @@ class Consumer(Member[Partitions]):
         self._stored: dict[TopicPartition, OffsetToCommit] = {}
         self._stats.watch_stored(self._stored)
         self._latest: dict[TopicPartition, asyncio.Future[None]] = {}
-        """The last commit of each partition that is queued or under way."""
+        """The last queued or sent commit of each partition."""
         self._notices: deque[_Notice] = deque()
-        """Commits of `commit_soon` without a published outcome, in order."""
+        """Commits of `commit_soon` whose outcome is not yet published, in order."""
         self._watchdog = ProcessingWatchdog(to_ms(options.max_processing_interval))
         self._watched: dict[TopicPartition, ProcessingWatchdog] = {}
-        """The shards that a pool works on at this moment, each with a watchdog of its own."""
+        """The shards that a pool works on now, each with its own watchdog."""
         self._silent: dict[TopicPartition, None] = {}
-        """Shards that made no progress for too long, and none since then."""
+        """Shards that have made no progress for too long."""
         self._on_silence: Callable[[TopicPartition], None] | None = None
         self._withdrew = False
         self._lookout = TopicLookout(
@@ -108,7 +108,7 @@ class Consumer(Member[Partitions]):
         return self
 
     async def _before_joining(self) -> None:
-        """Resolve a pattern, for as long as it takes to reach a coordinator."""
+        """Resolve a pattern, retrying until a coordinator answers."""
         caller = Caller(self._context.transport, retry_timeout=0, jitter=self._jitter)
         registered, backoff = RegisteredTopics(caller, self.namespace), Backoff(BACKOFF_FIRST_MS, BACKOFF_CAP_MS)
         began_ms, troubles = self._now_ms(), self._context.troubles
@@ -124,20 +124,20 @@ class Consumer(Member[Partitions]):
 
     @property
     def trouble(self) -> str:
-        """As `Member.trouble`; else the topics that this member names and that are not registered, or the work of a
-        pool's shard that does not go well.
+        """The trouble as in `Member.trouble`; else topics that are named but not registered, or the trouble of a pool's
+        shard.
         """
         return super().trouble or self._lookout.missing or next(iter(self._stats.troubles_of_work()), "")
 
     def owns(self, place: TopicPartition) -> bool:
-        """Whether a partition is this member's now, by the clock; one that is being revoked still is. Any thread may
-        ask.
+        """Return whether this member owns a partition now, by the clock; one in revocation is still owned. Any thread
+        may ask.
         """
         owned = self._holding.owned
         return owned is not None and place in owned and self._driver.holds()
 
     async def assignments(self) -> AsyncIterator[Assigned[Partitions]]:
-        """What this member holds, beginning with now, each time that it is another. Asking for the next is progress."""
+        """Yield the current assignment and each later one. Requesting the next one counts as progress."""
         async for event in self.events():
             if isinstance(event, Assigned):
                 yield event
@@ -146,7 +146,9 @@ class Consumer(Member[Partitions]):
     # --- progress -----------------------------------------------------------------------------
 
     def progress(self) -> None:
-        """Say that work goes on; so do `store` and `commit`. A member that fell silent joins its group again."""
+        """Report that work continues, as `store` and `commit` do. A member that released its share joins its group
+        again.
+        """
         self._progress()
 
     def _progress(self, places: Iterable[TopicPartition] | None = None) -> None:
@@ -163,11 +165,11 @@ class Consumer(Member[Partitions]):
             self.come_back()
 
     def _rest(self) -> None:
-        """Say that there is nothing to do now: no progress is expected before the next `progress` or `store`."""
+        """Report that there is no work now: no progress is expected before the next `progress` or `store`."""
         self._watchdog.rest()
 
     def _come_back_if_away(self) -> None:
-        """Join again where this member gave its share up because nothing got done."""
+        """Join again if this member released its share for lack of progress."""
         if self._withdrew:
             self._withdrew = False
             self.come_back()
@@ -175,9 +177,9 @@ class Consumer(Member[Partitions]):
     def store(
         self, topic: str, partition: int, offset: int, metadata: str = "", retention_time: float | None = None
     ) -> None:
-        """Note that everything before `offset` is done. It is committed when the partition is revoked, at the latest.
+        """Store that everything before `offset` is done. It is committed when the partition is revoked, at the latest.
 
-        `retention_time` seconds after that commit the offset may expire; without it, the server's retention counts.
+        `retention_time` seconds after that commit the offset may expire; without it, the server's retention applies.
 
         Raises:
             MembershipLost: This member does not hold the partition (any more).
@@ -191,20 +193,20 @@ class Consumer(Member[Partitions]):
         if not self.owns(TopicPartition(topic, partition)):
             raise MembershipLost(f"this member does not hold {topic}/{partition}")
         if TopicPartition(topic, partition) in (self._holding.stopped or ()):
-            # Accepted, it would be committed never, or after another member's progress.
+            # If accepted, it would never be committed, or after another member's progress.
             raise MembershipLost(f"{topic}/{partition} was revoked: its last commits are under way")
         self._stats.progress_stored(_place(stored))
         self._stored[TopicPartition(topic, partition)] = stored
 
     async def commit(self, offsets: Iterable[OffsetToCommit] | None = None) -> None:
-        """As `Member.commit`; without offsets, everything that is stored."""
+        """Commit as `Member.commit` does; without offsets, everything that is stored."""
         await self._until_entered()
         items = tuple(self._stored.values() if offsets is None else offsets)
         self._progress(map(_place, items))
         await asyncio.shield(self._commit_in_turn(items))
 
     def commit_soon(self, offsets: Iterable[OffsetToCommit] | None = None, then: Committed | None = None) -> None:
-        """Commit in the background, in the order of the calls; before partitions are given up, and before leaving.
+        """Commit in the background, in the order of the calls, before partitions are revoked and before leaving.
 
         `then` is called with the outcome, also in that order; without it, a failure is logged.
 
@@ -219,8 +221,8 @@ class Consumer(Member[Partitions]):
             self._notifying = self._in_background(self._notify_of_commits())
 
     def _commit_in_turn(self, items: tuple[OffsetToCommit, ...]) -> asyncio.Future[None]:
-        """The place in the queue is that of this call. Offsets that were stored for these partitions before are part of
-        it: sent later, by the next auto-commit, they would take progress back.
+        """Queue a commit at the place of this call. It includes offsets that were stored earlier for these partitions:
+        the next auto-commit would otherwise reset progress to them.
         """
         outcome, era = self._commits.add(items), self._holding.era
         replaced = {place: stored for item in items if (stored := self._stored.pop(place := _place(item), None))}
@@ -240,7 +242,7 @@ class Consumer(Member[Partitions]):
         return outcome
 
     async def committed(self) -> dict[TopicPartition, int]:
-        """The group's progress in what this member holds; 0 where nothing was committed yet."""
+        """Return the group's progress in the partitions of this member; 0 if no offset was committed yet."""
         await self._until_entered()
         held = self._holding.owned or ()
         by_topic: dict[str, list[int]] = {}
@@ -251,7 +253,9 @@ class Consumer(Member[Partitions]):
         return {TopicPartition(each.topic, each.partition): max(each.offset, 0) for each in found}
 
     async def _notify_of_commits(self) -> None:
-        """In the order of the commits. Where the program's function raises, the member fails, and the rest go on."""
+        """Publish outcomes in the order of the commits. If the program's function raises, the member fails, and the
+        rest continues.
+        """
         with inside(id(self)):
             while self._notices:
                 try:
@@ -277,11 +281,11 @@ class Consumer(Member[Partitions]):
         while True:
             await asyncio.sleep(interval_s)
             if self._stored and self.assignment is not None:
-                # Not progress by itself: only the program's `store` was.
+                # A commit is no progress; only the program's `store` is.
                 self._commit_stored(tuple(self._stored))
 
     def _commit_stored(self, partitions: Sequence[TopicPartition]) -> None:
-        """In the background, and each partition by itself: one that is rejected must not hold back the others."""
+        """Commit each partition separately in the background: a rejected one must not delay the others."""
         for item in [self._stored[place] for place in partitions if place in self._stored]:
             self._commit_in_turn((item,)).add_done_callback(partial(self._log_outcome, item))
 
@@ -296,7 +300,7 @@ class Consumer(Member[Partitions]):
         await self._commits.flush(self._deadline.left_s(Step.COMMIT))
         self._commits.drop()
         while self._notices and not self._notifying.done() and await self._deadline.wait((self._notifying,), step):
-            continue  # The program's function for an outcome may commit again.
+            continue  # The program's function for outcomes may commit again.
 
     # --- changes of the share -----------------------------------------------------------------
 
@@ -309,7 +313,7 @@ class Consumer(Member[Partitions]):
 
     async def _stop(self, removed: Partitions, *, deadline: float | None) -> None:
         await notify_revoked(self._user, removed, deadline=deadline)
-        self._commit_stored(removed)  # Sent before the partitions are given up: see `Holding`.
+        self._commit_stored(removed)  # These are sent before the partitions are revoked: see `Holding`.
         self._forget(removed)
 
     async def _abandon(self, removed: Partitions, *, deadline: float | None) -> None:
@@ -318,14 +322,18 @@ class Consumer(Member[Partitions]):
         await notify_lost(self._user, removed, self._holding.unnotified(removed), deadline=deadline)
 
     def _forget(self, partitions: Partitions) -> None:
-        """Nothing of these is committed any more, nor stored again by a commit that fails: others go on from there."""
+        """Drop all offsets of these partitions, also those that a failing commit would store again: other members
+        continue there.
+        """
         for partition in partitions:
             self._stored.pop(partition, None)
             self._latest.pop(partition, None)
             self._silent.pop(partition, None)
 
     async def _watch_progress(self) -> None:
-        """Release the share when there is no progress although heartbeats go on: another member may be able to work."""
+        """Release the share if there is no progress although heartbeats continue: another member may be
+        able to work.
+        """
         interval_s = self._options.max_processing_interval or 0.0
         while True:
             now_ms = self._now_ms()
@@ -342,7 +350,7 @@ class Consumer(Member[Partitions]):
             await asyncio.sleep(interval_s if due_at_ms is None else max(due_at_ms - now_ms, 1) / 1000)
 
     def _watch_shard(self, place: TopicPartition) -> None:
-        """A pool starts its work on a shard: from now on, that has to make progress."""
+        """Watch a shard on which a pool has started work: from now on it must make progress."""
         watchdog, now_ms = ProcessingWatchdog(to_ms(self._options.max_processing_interval)), self._now_ms()
         self._watched[place] = watchdog
         watchdog.progressed(now_ms)
@@ -350,7 +358,7 @@ class Consumer(Member[Partitions]):
             self._watchdog.progressed(now_ms)
 
     def _look_for_silent_shards(self, now_ms: int) -> None:
-        """While its siblings make progress, a shard that makes none is its pool's alone to start again."""
+        """Report shards without progress to the pool, which restarts them, if other shards make progress."""
         for place in [place for place, watchdog in self._watched.items() if watchdog.is_over(now_ms)]:
             del self._watched[place]
             self._silent[place] = None
@@ -358,7 +366,7 @@ class Consumer(Member[Partitions]):
             self._on_silence(place)
 
     async def _is_quarantining(self) -> bool:
-        """Whether the group has a quarantine, so that it wants to know of work that fails."""
+        """Return whether the group has a quarantine, so that failing work must be reported."""
         with suppress(CoordinatorError):
             described = await self._caller.ask(DescribeGroup(self.namespace, self.group_id), DescribeReply)
             return self._leaves and described.quarantine_after > 0
@@ -368,13 +376,13 @@ class Consumer(Member[Partitions]):
 
     @property
     def subscription(self) -> tuple[str, ...]:
-        """The topics that this member asks for; for a pattern, those that match now."""
+        """The topics that this member subscribes to; for a pattern, those that match now."""
         return self._topic_role.topics
 
     async def subscribe(self, topics: Topics) -> None:
         """Change the subscription. Topics that it no longer contains are revoked, and the group rebalances.
 
-        Partition counts come from where they came before: a mapping's counts are added to those given at first.
+        The source of partition counts stays the same: a mapping's counts are added to the initial ones.
         """
         await self._lookout.subscribe(topics)
 
@@ -388,6 +396,8 @@ def _place(item: OffsetToCommit) -> TopicPartition:
 
 
 def _kept(former: OffsetToCommit, item: OffsetToCommit, error: BaseException) -> OffsetToCommit:
-    """The offset to store after a commit of `item` failed: no lower one than `item`, if that may have been made."""
+    """Return the offset to store after a commit of `item` failed: never lower than `item`, which may have been
+    committed.
+    """
     may_be_made = isinstance(error, CoordinatorUnreachable) and error.was_sent
     return item if may_be_made and item.offset > former.offset else former

@@ -1,4 +1,6 @@
-"""The `consumer` protocol type for members: subscribe to topics, lead with a named assignor, read one's partitions."""
+"""The `consumer` protocol type for members: subscribe to topics, lead with a named assignor, read the own
+partitions.
+"""
 
 from __future__ import annotations
 
@@ -50,74 +52,76 @@ Partitions: TypeAlias = tuple[TopicPartition, ...]
 
 _Counts: TypeAlias = Mapping[str, "int | TopicFacts"]
 PartitionCounts: TypeAlias = "_Counts | Callable[[Sequence[str]], _Counts | Awaitable[_Counts]]"
-"""How many partitions each topic has, or a function (plain or async) that the leader asks for these topics.
+"""The partition count of each topic, or a function (plain or async) that the leader calls with these topics.
 
-`TopicFacts` say more of a topic: where its partitions are and how heavy, for the strategies that read it.
+`TopicFacts` also have the racks and weights of partitions, for strategies that use them.
 """
 
 _log = logging.getLogger(__name__)
 
 INLINE_SIZE = 2_000
-"""Partitions and members up to which a thread would cost more than it spares the event loop."""
+"""Number of partitions and members from which an assignment runs in a thread; below, a thread costs more
+than it saves.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The assignment of a generation that this member leads: its own, or one that it has read back after a restart."""
+    """The assignment of a generation that this member leads: its own, or one that it has read after a restart."""
 
     generation: JoinedAsLeader
     subscribed: tuple[str, ...]
-    """What the members subscribe to, topics that are not registered included."""
+    """The topics to which members subscribe, including topics that are not registered."""
     topics: Mapping[str, TopicFacts] | None
-    """The known facts of these topics; None where another process made the assignment."""
+    """The known facts of these topics; None if another process made the assignment."""
     shares: Mapping[str, Sequence[TopicPartition]]
     user_data: Mapping[str, UserData] = field(default_factory=dict)
     active: Mapping[str, Sequence[TopicPartition]] = field(default_factory=dict)
-    """The partitions of which each member has the active copy; empty where there are no copies."""
+    """The partitions of which each member has the active copy; empty if there are no copies."""
 
     def encoded(self) -> dict[str, bytes]:
         said = {each: encode_user_data(self.user_data.get(each), active=self.active.get(each)) for each in self.shares}
         return {each: encode_assignment(Assignment(tuple(share), said[each])) for each, share in self.shares.items()}
 
     def is_about(self, topics: Mapping[str, TopicFacts]) -> bool:
-        """Whether all that strategies read of topics is the same; other attributes are for others to read."""
+        """Return whether all facts that strategies use are the same; other attributes do not matter here."""
         return self.topics is not None and _heeded(self.topics) == _heeded(topics)
 
     def keeps_all_of(self, former: Plan) -> bool:
-        """Whether no member loses anything by it that it was given in `former`."""
+        """Return whether each member keeps everything that it was assigned in `former`."""
         return all(set(share) <= set(self.shares.get(member_id, ())) for member_id, share in former.shares.items())
 
     def is_same_as(self, former: Plan) -> bool:
-        """Whether each member has the same share, in whatever order, the same roles and the same user data."""
+        """Return whether each member has the same partitions, in any order, the same roles and the same user data."""
         return self.user_data == former.user_data and all(
             {each: set(share) for each, share in these.items()} == {each: set(share) for each, share in those.items()}
             for these, those in ((self.shares, former.shares), (self.active, former.active))
         )
 
     def subscriptions(self) -> dict[str, frozenset[str]]:
-        """The topics of each member, by what stays the same when a static member restarts."""
+        """The topics of each member, by an identity that survives the restart of a static member."""
         return {
             member.group_instance_id or member.member_id: frozenset(decode_subscription(member.metadata).topics)
             for member in self.generation.members
         }
 
     def unassigned(self) -> int:
-        """How many partitions of the known topics no member has."""
+        """The number of partitions of known topics that no member has."""
         known = sum(facts.partitions for facts in (self.topics or {}).values())
         return known - len(set(chain.from_iterable(self.shares.values())))
 
     def lost_in(self, later: Plan) -> int:
-        """How many partitions members have by this assignment, but not by a later one."""
+        """Return the number of partitions that members have in this assignment but not in a later one."""
         return sum(len({*share}.difference(later.shares.get(each, ()))) for each, share in self.shares.items())
 
 
 @dataclass
 class TopicRole:
-    """Members share the partitions of topics. `topics` may change: members say so when they join next.
+    """Members share the partitions of topics. `topics` may change: members send them in their next join.
 
-    Members hold on to their partitions while they join only if all strategies that they list are cooperative, so that
-    a group moves from `range` to `cooperative-sticky` in two rolling restarts, as Kafka's does. A strategy may be the
-    server's (`server:sticky`): then the leader has nothing to do.
+    Members keep their partitions while they join only if all strategies that they list are cooperative. So a group
+    moves from `range` to `cooperative-sticky` in two rolling restarts, as in Kafka. With a strategy of the server
+    (`server:sticky`) the leader does not assign.
     """
 
     strategies: tuple[str, ...]
@@ -138,7 +142,7 @@ class TopicRole:
 
     @property
     def counts_registered(self) -> bool:
-        """Whether the partitions are counted that are registered with the coordinator."""
+        """Whether the partition counts are those registered with the coordinator."""
         return isinstance(self.counts, RegisteredTopics)
 
     @property
@@ -150,7 +154,7 @@ class TopicRole:
         return False
 
     def protocols(self, held: Partitions | None, generation_id: int) -> tuple[Protocol, ...]:
-        """`UnknownAssignor` if there is no such strategy."""
+        """Return the metadata by protocol. Raises `UnknownAssignor` if there is no such strategy."""
         plain = Subscription(self.topics, rack_id=self.rack_id)
         owned = tuple(partition for partition in held or () if partition.topic in self.topics)
         mindful = replace(plain, owned_partitions=owned, generation_id=generation_id if held is not None else -1)
@@ -162,25 +166,25 @@ class TopicRole:
 
     def _user_data(self, name: str, listed: Strategy, said: Subscription) -> bytes | None:
         own = listed.own.subscription_user_data(self.topics, said.owned_partitions) if listed.own is not None else None
-        # A leader waits by its own setting; the coordinator has to know it.
+        # A leader uses its own setting; the coordinator needs it in the metadata.
         debounce_ms = self.topics_debounce_ms if name.startswith(SERVER_PREFIX) else 0
         active = [place for place in self.active or () if place in said.owned_partitions]
         return encode_user_data(own, self.capacity, debounce_ms, active or None)
 
     def is_active(self, place: TopicPartition) -> bool:
-        """Whether this member's copy of a partition is the active one, or the only one."""
+        """Return whether this member's copy of a partition is the active one, or the only one."""
         return self.active is None or place in self.active
 
     def _claims_under(self, listed: Strategy) -> bool:
-        """Whether this member names its partitions under a strategy that it lists.
+        """Return whether this member lists its partitions under this strategy.
 
-        An eager member gives everything up before it joins. Under a cooperative strategy it claims nothing then
-        (KIP-429): a claim would be withheld from the others until it revoked that once more.
+        An eager member revokes everything before it joins. Under a cooperative strategy it then claims no partitions
+        (KIP-429): a claim would withhold them from the others until another revocation.
         """
         return listed.remembers and (self.is_cooperative or not listed.cooperative)
 
     async def assign(self, generation: JoinedAsLeader) -> dict[str, bytes]:
-        """The assignment of all members. Metadata that cannot be parsed fails the generation for all."""
+        """Assign all members. Metadata that cannot be parsed fails the generation for all."""
         subscriptions = [_read_subscription(member) for member in generation.members]
         subscribed = _subscribed(subscriptions)
         topics = await self.count(subscribed)
@@ -196,18 +200,18 @@ class TopicRole:
         return encoded
 
     def is_chosen_cooperative(self, protocol_name: str) -> bool:
-        """Whether the strategy that the group has chosen withholds partitions; this member itself may be eager."""
+        """Return whether the chosen strategy withholds partitions; this member itself may be eager."""
         return protocol_name in self.strategies and _registered(protocol_name).cooperative
 
     async def rest(self, plan: Plan) -> int:
-        """How many partitions wait for a member, or copies of partitions, because others held them."""
+        """Return the number of partitions, or copies, that are withheld from a member because others held them."""
         if not _registered(plan.generation.protocol_name).copies:
             return plan.unassigned()
         settled, _ = await self.again(plan, plan.topics or {})
         return plan.unassigned() + plan.lost_in(settled)
 
     async def again(self, plan: Plan, topics: Mapping[str, TopicFacts]) -> tuple[Plan, dict[str, bytes]]:
-        """The assignment that the current topics would give a generation, if each member holds its share."""
+        """Return the assignment for the current topics, if each member holds its share."""
         subscriptions = [
             replace(
                 _read_subscription(member),
@@ -219,7 +223,7 @@ class TopicRole:
         return await _distribute_off_the_loop(plan.generation, topics, subscriptions)
 
     def read_back(self, group: DescribeReply) -> Plan:
-        """The present assignment of a group, which another process made: an earlier one of this member, as a rule."""
+        """Return a group's current assignment, which usually an earlier process of this member made."""
         members = tuple(JoinedMember(each.member_id, each.group_instance_id, each.metadata) for each in group.members)
         assigned = {each.member_id: decode_assignment(each.assignment) for each in group.members}
         shares = {member_id: each.partitions for member_id, each in assigned.items()}
@@ -236,14 +240,14 @@ class TopicRole:
         return Plan(generation, subscribed, None, shares, user_data, active)
 
     async def count(self, topics: Sequence[str], listing: TopicListing | None = None) -> Mapping[str, TopicFacts]:
-        """How many partitions these topics have, and what else is known of them: in the listing, or now."""
+        """Return the counts and other facts of these topics, from the listing or read now."""
         if listing is not None and self.counts_registered:
             return {topic: listing.topics[topic] for topic in topics if topic in listing.topics}
         known = await call(self.counts, topics) if callable(self.counts) else self.counts
         return {topic: _facts(known[topic]) for topic in topics if topic in known}
 
     def read(self, assigned: Assigned) -> Partitions:
-        """This member's partitions. Those of topics that it does not subscribe to are left out, with a warning."""
+        """Return this member's partitions. Those of topics without a subscription are excluded, with a warning."""
         self.withheld.note_received(assigned.generation_id)
         decoded = decode_assignment(assigned.assignment)
         self.active = active_in(decoded.user_data)
@@ -273,7 +277,7 @@ async def _distribute_off_the_loop(
     subscriptions: Sequence[MemberSubscription],
     withheld: WithheldPartitions | None = None,
 ) -> tuple[Plan, dict[str, bytes]]:
-    """What takes longer is done in a thread: the event loop has heartbeats to send meanwhile."""
+    """Assign in a thread if it takes long, because the event loop must send heartbeats meanwhile."""
     size = sum(partition_counts(topics).values()) + len(subscriptions)
     if size <= INLINE_SIZE and strategy(generation.protocol_name).own is None:
         return _distribute(generation, topics, subscriptions, withheld)
@@ -286,7 +290,7 @@ def _distribute(
     subscriptions: Sequence[MemberSubscription],
     withheld: WithheldPartitions | None,
 ) -> tuple[Plan, dict[str, bytes]]:
-    """The assignment, and its bytes by member. With `withheld`, false claims count for nothing."""
+    """Return the assignment and its bytes by member. With `withheld`, false claims are ignored."""
     counts, racks, weights = _heeded(topics)
     if withheld is not None:
         subscriptions = withheld.believed(generation.generation_id, subscriptions)
@@ -301,12 +305,12 @@ def _distribute(
 def _heeded(
     topics: Mapping[str, TopicFacts],
 ) -> tuple[dict[str, int], dict[str, list[list[str]]], dict[str, list[float]]]:
-    """All that strategies take of topics: counts, racks and weights."""
+    """Return the facts of topics that strategies use: counts, racks and weights."""
     return partition_counts(topics), partition_racks(topics), partition_weights(topics)
 
 
 def _check_strategies(names: Sequence[str]) -> None:
-    """`UnknownAssignor` or `ValueError` where no group could be joined with these."""
+    """Raise `UnknownAssignor` or `ValueError` if no group can be joined with these strategies."""
     if not names:
         raise ValueError("a consumer needs at least one strategy")
     if len(set(names)) < len(names):
@@ -318,7 +322,7 @@ def _check_strategies(names: Sequence[str]) -> None:
 def _warn_of_unsubscribed(assigned: Assigned, left_out: Sequence[TopicPartition]) -> None:
     _log.warning(
         "generation %d: leader %s assigned %d partitions of topics that this member does not subscribe to (%s): "
-        "it does not take them up, and no member works on them before the next rebalance",
+        "it ignores them, and no member works on them before the next rebalance",
         assigned.generation_id,
         assigned.leader_id,
         len(left_out),
@@ -338,9 +342,9 @@ _OF_THE_SERVER = Strategy(_assigns_elsewhere, remembers=True)
 
 
 def _registered(name: str) -> Strategy:
-    """The strategy behind a name, also where it is the server that assigns by it; or `UnknownAssignor`.
+    """Return the strategy of a name, also if the server assigns by it; raise `UnknownAssignor` if it is unknown.
 
-    The server may have strategies of its own: it rejects the join where it has not.
+    The server may have its own strategies; it rejects a join with one that it does not have.
     """
     plain = name.removeprefix(SERVER_PREFIX)
     if plain != name and plain.partition("(")[0] not in STRATEGIES:
@@ -351,7 +355,9 @@ def _registered(name: str) -> Strategy:
 
 
 def load_strategies(names: Sequence[str]) -> None:
-    """Register what other packages offer, if one of the names is not known; `BrokenStrategy` where that is none."""
+    """Register the strategies of other packages if a name is not known; raise `BrokenStrategy` if one
+    cannot be loaded.
+    """
     if any(name.removeprefix(SERVER_PREFIX).partition("(")[0] not in STRATEGIES for name in names):
         register_entry_points(entry_points(group=ENTRY_POINT_GROUP))
 

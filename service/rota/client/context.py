@@ -1,4 +1,4 @@
-"""What the members of one client share."""
+"""State that the members of one client share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rota.client.troubles import TroubleLog
 
 @dataclass(slots=True)
 class ClientContext:
-    """`jitter` gives random numbers from 0 to 1; with a `pulse`, members are kept alive while their loop is blocked."""
+    """`jitter` returns random numbers from 0 to 1; a `pulse` keeps members alive while their loop is blocked."""
 
     transport: Transport
     jitter: Callable[[], float] = random.random
@@ -25,17 +25,17 @@ class ClientContext:
     troubles: TroubleLog = field(default_factory=TroubleLog)
     stats: ClientStats = field(default_factory=ClientStats)
     members: WeakSet[Any] = field(default_factory=WeakSet)
-    """Those that were entered and are not over."""
+    """Members that were entered and have not ended."""
     is_closed: bool = False
     _loop: asyncio.AbstractEventLoop | None = None
 
     def check_open(self) -> None:
-        """Raise RuntimeError where the client was closed: its calls would fail for ever."""
+        """Raise RuntimeError if the client was closed: its calls would fail forever."""
         if self.is_closed:
             raise RuntimeError("this client is closed: connect again for another one")
 
     def check_usable(self) -> None:
-        """Raise RuntimeError where the client was closed, or is used in another event loop than before: its connections
+        """Raise RuntimeError if the client was closed, or is used in another event loop than before: its connections
         belong to the first.
         """
         self.check_open()
@@ -49,12 +49,12 @@ class ClientContext:
             )
 
     def check_deadlines(self) -> None:
-        """The machine was asleep: shares may be lost that no timer has noticed."""
+        """Check the deadlines after the machine was asleep: timers have not noticed lost shares."""
         for member in tuple(self.members):
             member._driver.check()
 
     async def close_members(self) -> None:
-        """Close those that were started and not closed; blocks of theirs that enclose the client's have their end."""
+        """Close members that were started and not closed. Blocks that enclose the client's close their own members."""
         members = [member for member in tuple(self.members) if member.is_open]
         closing = asyncio.gather(*(member.close() for member in members))
         try:

@@ -1,28 +1,27 @@
-"""The task that moves a member: it sends what the state machine plans, one call at a time, and applies the answers.
+"""The task that moves a member: it sends the calls that the state machine plans, one at a time, and applies the
+answers.
 
-The rules of a member are pure and live in `rota.membership`: which call is next, what an answer means, until when a
-share is held. The modules of `rota.client` are the shell around that state machine:
+The rules of a member are pure and live in `rota.membership`: the next call, the meaning of an answer, the deadline of a
+share. The modules of `rota.client` are the shell around that state machine:
 
-- `Driver` asks it for the next request, sends it through a `Transport`, and gives the answer back; it also wakes the
-  machine at its alarms (deadlines), whatever call is under way. All changes of the machine's state go through it.
-  Beside it `Pulse` is a thread that heartbeats while the program blocks the event loop.
+- `Driver` gets the next request from it, sends it through a `Transport`, and returns the answer; it also wakes the
+  machine at its alarms (deadlines), even during a call. All changes of the machine's state go through it. `Pulse` is a
+  thread that sends heartbeats while the program blocks the event loop.
 - `Callbacks` publishes shares in one order, one at a time: `on_revoked` and `on_lost` of an assignment have ended
-  before `on_assigned` of the next begins. A member joins again only after that, because a share that is still worked
-  on must not reach another member. `Holding` is what the member holds at this moment; every thread may read it.
+  before `on_assigned` of the next begins. A member joins again only after that, because a share in use must not be
+  assigned to another member. `Holding` is the member's current share; every thread may read it.
 - `Commits` sends offsets in the order in which they were stored, one call at a time, and is flushed before a share is
-  given up. So no commit is overtaken by an older one.
-- `Member` puts these together. `Role` and its kinds (`Consumer`, `ConnectWorker`, `Election`, `WorkerPool`) say what
-  a subscription and an assignment mean; `TopicLookout` notifies a leader when the topics under an assignment have
+  revoked. So no older commit overwrites a newer one.
+- `Member` puts these together. `Role` and its kinds (`Consumer`, `ConnectWorker`, `Election`, `WorkerPool`) define the
+  meaning of subscriptions and assignments; `TopicLookout` notifies a leader when the topics under an assignment have
   changed.
 - `Twin` (`rota.client.sync`) runs the same objects on an event loop in a thread of its own, for programs without one.
 
 Three clocks must not be confused: deadlines count on `SessionClock`, which includes time asleep; timers run on the
-event loop's clock; the coordinator's clock is never compared with either. A deadline is counted from the moment at
-which a request was SENT, not answered: the coordinator renewed the session later than that, so the member stops
-first.
+event loop's clock; the coordinator's clock is never compared with either. A deadline counts from when a request was
+SENT, not answered: the coordinator renews the session later, so the member stops first.
 
-Whatever a transport or a user's function raises, the member lives on, unless the coordinator itself, by an error code
-of the protocol, says that it must end.
+An exception of a transport or of a user's function does not end the member; only an error code of the coordinator does.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class Driver:
-    """Sends a member's calls from `begin` on. The deadline is an alarm that fires whatever call is under way."""
+    """Sends a member's calls after `begin`. The deadline is an alarm that fires even during a call."""
 
     def __init__(
         self,
@@ -62,9 +61,9 @@ class Driver:
     ) -> None:
         """`on_outcome` is called after each call, answered or not."""
         self.wake = asyncio.Event()
-        """To be set when the plan may have changed."""
+        """Set when the plan may have changed."""
         self.changed = asyncio.Event()
-        """Set for a moment whenever something has happened, and for good at the end."""
+        """Set for a moment after each event, and permanently at the end."""
         self._machine = machine
         self._transport = transport
         self._tasks = tasks
@@ -80,12 +79,12 @@ class Driver:
         self._thread_id = 0
 
     def begin(self) -> None:
-        """Belong to the running loop from now on."""
+        """Bind to the running loop."""
         self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
         self._clock = SessionClock(self._loop)
 
     async def run(self) -> None:
-        """Until the membership has come to its end."""
+        """Run until the membership has ended."""
         while not self._machine.is_final:
             planned = self._machine.next_request(self.now_ms())
             if planned is None or planned.send_at_ms > self.now_ms():
@@ -95,14 +94,14 @@ class Driver:
             self.look_at_time()
 
     def react(self, happened: list[Event]) -> None:
-        """Publish what the state machine says."""
+        """Publish the events of the state machine."""
         for event in happened:
             _log.debug("member %s of group %s: %s", self._machine.member_id, self._machine.settings.group_id, event)
             self._on_event(event)
         self.announce()
 
     def announce(self) -> None:
-        """Wake all that wait for a change."""
+        """Wake all tasks that wait for a change."""
         self.changed.set()
         if not self._machine.is_final:
             self.changed.clear()
@@ -112,30 +111,30 @@ class Driver:
             self.react(happened)
 
     def check(self) -> None:
-        """Notice at once where a deadline has passed. Any thread may call it."""
+        """Check the deadlines at once. Any thread may call it."""
         self.on_loop(self._check)
 
     def rejoin(self, reason: str) -> None:
-        """Any thread may call it."""
+        """Request that the member join again. Any thread may call it."""
         self.on_loop(lambda: self._rejoin(reason))
 
     def on_loop(self, act: Callable[[], None]) -> None:
-        """Do something now, or soon where this is not the loop's own thread."""
+        """Call `act` now, or soon if this is another thread than the loop's."""
         if self._loop is None or threading.get_ident() == self._thread_id:
             act()
         elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(act)
 
     async def until_named(self) -> None:
-        """Return once no call is under way that gives a new member its id, or the membership is over.
+        """Return when no call that assigns a member id is in flight, or the membership has ended.
 
-        `changed` stays set then: to wait for it would not let the event loop run.
+        `changed` then stays set: waiting for it would block the event loop.
         """
         while self._is_naming and not self._machine.is_final:
             await self.changed.wait()
 
     def holds(self) -> bool:
-        """Whether a share is held at this moment. Any thread may ask, and any clock that stood still is caught up."""
+        """Return whether a share is held now. Any thread may ask; a clock that has stopped is updated first."""
         beat = self._beat
         if beat is not None and threading.get_ident() != self._thread_id:
             return self._machine.holds_with(self._clock_ms(), beat.request, beat.reply, beat.sent_at_ms)
@@ -143,17 +142,18 @@ class Driver:
 
     def now_ms(self) -> int:
         if (beat := self._beat) is not None and threading.get_ident() == self._thread_id:
-            # Before the time is read: the heartbeat thread may have renewed the session while this one was blocked.
+            # Apply beats before reading the time: the heartbeat thread may have renewed the session while this one was
+            # blocked.
             self._beat = None
             self._machine.on_heartbeat_answer(beat.request, beat.reply, beat.sent_at_ms)
         return self._clock_ms()
 
     def loop_time(self, at_ms: int | None) -> float | None:
-        """A moment in seconds of the event loop's clock."""
+        """Convert a moment to seconds of the event loop's clock."""
         return None if at_ms is None or self._clock is None else self._clock.loop_time(at_ms)
 
     def seconds(self, at_ms: int) -> float:
-        """The same for a moment of an event, which comes from a driver that has begun."""
+        """Convert the moment of an event of a running driver to seconds of the event loop's clock."""
         at = self.loop_time(at_ms)
         assert at is not None
         return at
@@ -161,7 +161,9 @@ class Driver:
     async def commit(
         self, request: CommitOffsets, timeout_ms: int, note: Callable[[Answer | CoordinatorUnreachable], None]
     ) -> Answer | CoordinatorUnreachable:
-        """Beside the calls that are planned. Its answer, which `note` gets first, renews the session or ends it."""
+        """Send a commit, independent of planned calls. `note` gets its answer before that renews or ends
+        the session.
+        """
         sent_at_ms = self.now_ms()
         self._machine.sent(request, sent_at_ms)
         self.wake.set()
@@ -186,7 +188,7 @@ class Driver:
         self.wake.set()
 
     async def _rest(self, until_ms: int | None) -> None:
-        """Wait until then, until an alarm of the machine's, or until something wakes the driver."""
+        """Wait until then, until an alarm of the machine, or until the driver is woken."""
         alarms = [at_ms for at_ms in (until_ms, self._machine.alarm_ms) if at_ms is not None]
         try:
             async with asyncio.timeout_at(self.loop_time(min(alarms, default=None))):
@@ -196,12 +198,12 @@ class Driver:
         self.wake.clear()
 
     async def _exchange(self, planned: Planned) -> None:
-        """One call, unless something happens meanwhile that makes it pointless: then it is cancelled."""
+        """Make one call; cancel it if an event makes it pointless."""
         request, sent_at_ms = planned.request, self.now_ms()
         self._machine.sent(request, sent_at_ms)
         call_task = self._tasks.create(self._try_send(request, planned.timeout_ms))
         call_task.add_done_callback(lambda _: self.wake.set())
-        # A static newcomer parks at once, and one that comes back takes its former place.
+        # A new static member parks at once, and one that returns gets its former place.
         self._is_naming = isinstance(request, JoinGroup) and not (request.member_id or request.group_instance_id)
         try:
             while not call_task.done() and self._machine.wants(request, self.now_ms()):
@@ -231,7 +233,7 @@ class Driver:
         self._on_outcome()
 
     async def _try_send(self, request: Request, timeout_ms: int) -> Answer | CoordinatorUnreachable:
-        """A failed call is an outcome here, not an exception: whatever a transport raises, the member lives on."""
+        """Send and return a failure as an outcome: no exception of a transport ends the member."""
         self._stats.sends(request)
         outcome: Answer | CoordinatorUnreachable
         try:
@@ -256,11 +258,11 @@ class Driver:
         return self._machine.overdue_heartbeat(now_ms)
 
     def beat_sent_at_ms(self) -> int:
-        """The moment of sending, in the clock that this member's deadlines are counted in."""
+        """Return the time of sending, in the clock of this member's deadlines."""
         return self._clock_ms()
 
     def note_beat(self, beat: Beat) -> None:
-        """Looked at when this member next reads the clock."""
+        """Store a beat, which is applied when this member next reads the clock."""
         self._beat = beat
 
     def count_beat(self, request: Heartbeat, outcome: Answer | CoordinatorUnreachable, sent_at_ms: int) -> None:

@@ -1,4 +1,6 @@
-"""Electing a single writer: candidates campaign in a group, its leader has a term, and the term ends its own work."""
+"""Election of a single writer: candidates campaign in a group, its leader has a term, and the end of the term cancels
+its work.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,8 @@ _log = logging.getLogger(__name__)
 
 
 class CandidateRole:
-    """Leadership is held while joining: a coordinator keeps the leader of a group for as long as it rejoins, until that
-    leader was asked to hand over, has ended its work, and says so when it joins (ADR 63).
+    """Leadership is held while joining: a coordinator keeps a group's leader as long as it rejoins, until it was asked
+    to hand over, has ended its work, and reports that in its join (ADR 63).
     """
 
     is_cooperative = True
@@ -46,7 +48,7 @@ class CandidateRole:
     def __init__(
         self, metadata: bytes = b"", *, priority: int = 0, preempt_after: float | None = PREEMPT_AFTER_S
     ) -> None:
-        """Raise `ValueError` for a priority with metadata that is no JSON object, where no coordinator finds it."""
+        """Raise `ValueError` for a priority with metadata that is no JSON object, which a coordinator cannot read."""
         check_seconds("preempt_after", preempt_after, optional=True)
         self._opaque = metadata
         self._said = _fields(metadata)
@@ -54,7 +56,7 @@ class CandidateRole:
             raise ValueError("a candidate with a priority has no metadata, or a JSON object")
         self._candidate = Candidate(priority=priority, preempt_after_ms=to_ms(preempt_after))
         self.hands_over = False
-        """This member leads, and was asked to hand over: it may work on until it joins again."""
+        """This leader was asked to hand over: its work may continue until it joins again."""
 
     def protocols(self, held: Leadership | None, generation_id: int) -> tuple[messages.Protocol, ...]:  # noqa: ARG002
         if self._said is None:
@@ -63,7 +65,7 @@ class CandidateRole:
         return (messages.Protocol(PROTOCOL_NAMES[0], encode_candidate(candidate, self._said)),)
 
     def assign(self, generation: JoinedAsLeader) -> dict[str, bytes]:  # noqa: ARG002
-        """Every member's answer names the leader already."""
+        """Assign no data: each member's answer already names the leader."""
         return {}
 
     def read(self, assigned: Assigned) -> Leadership:
@@ -81,7 +83,7 @@ class CandidateRole:
 
 
 def _fields(metadata: bytes) -> dict[str, Any] | None:
-    """The user's metadata as a JSON object; None for bytes that only the user understands."""
+    """Return the user's metadata as a JSON object; None for other bytes."""
     try:
         return decode_object(metadata) if metadata else {}
     except MalformedMetadata:
@@ -94,8 +96,8 @@ class Election(RunningOver):
         async with client.leader("billing-writer") as election:
             await election.run(write)          # calls write(term) in each term; cancelled when the term is lost
 
-    `terms` is the same by hand. Leaving the block ends the body first, then the leadership, so another candidate leads
-    at once.
+    `terms` yields the terms instead. Leaving the block ends the body first, then the leadership, so another candidate
+    leads at once.
     """
 
     _wording: ClassVar[Wording] = ELECTION
@@ -112,7 +114,7 @@ class Election(RunningOver):
         self.member: Member[Leadership] = Member(
             context, settings, role=role, listeners=listeners, leave_on_close=leave_on_close
         )
-        """The candidate's membership, for everything but leading."""
+        """The candidate's membership, for calls that do not concern leading."""
         super().__init__(self.member)
         self.member._stats.set_kind(self._wording.subject)
         self.member._reminder.ask(self._describe_work)
@@ -122,7 +124,7 @@ class Election(RunningOver):
         self._is_over = False
         self._drain_s = STOP_DRAIN_S
         self._has_retired = False
-        """`run` has ended: no work would be done in a term."""
+        """`run` has ended: a new term would have no work."""
         self._resigning: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -147,7 +149,7 @@ class Election(RunningOver):
 
     @property
     def term(self) -> Term | None:
-        """The term under way; None while this candidate does not lead. Any thread may ask."""
+        """The current term; None while this candidate does not lead. Any thread may ask."""
         term = self._term
         return term if term is not None and term.is_valid else None
 
@@ -158,28 +160,28 @@ class Election(RunningOver):
 
     @property
     def valid_until(self) -> float | None:
-        """The expiry of the known state: this candidate's term, or that another one leads."""
+        """The expiry of the known state: of this candidate's term, or of another candidate's lead."""
         return self.member.valid_until
 
     @property
     def unreachable_since(self) -> float | None:
-        """See `Member.unreachable_since`."""
+        """When the coordinator became unreachable: see `Member.unreachable_since`."""
         return self.member.unreachable_since
 
     @property
     def trouble(self) -> str:
-        """See `Member.trouble`."""
+        """Why calls are not served now: see `Member.trouble`."""
         return self.member.trouble
 
     @property
     def failure(self) -> BaseException | None:
-        """With `run(retry=True)`, the last exception of the work; None once work has run well for half a minute."""
+        """With `run(retry=True)`, the work's last exception; None after it has run well for half a minute."""
         return self._retry.failure
 
     # --- leading ------------------------------------------------------------------------------
 
     async def terms(self) -> AsyncIterator[Term]:
-        """Each term as it begins. The next one comes when the one before is over."""
+        """Yield each term when it starts. The next one follows after the former has ended."""
         await self._until_entered()
         while True:
             await any_set(self._elected, self.member._over)
@@ -199,25 +201,24 @@ class Election(RunningOver):
         handle_signals: bool = True,
         retry: bool = False,
     ) -> Outcome | None:
-        """Wait to be elected and call `work(term)`; anew in each term, until it returns or raises. To return is to
-        resign: this candidate leads and campaigns no more, until `run` is called again.
+        """Wait to be elected and call `work(term)` in each term, until it returns or raises. Returning resigns: this
+        candidate does not campaign again until `run` is called again.
 
         SIGTERM and SIGINT end it in order, unless the program handles them: `term.stopping` is set, the work is
-        cancelled (after `drain_timeout` if it looks at `term.stopping`), the group is left, and None is returned. A
-        second signal cancels at once. This returns at most 2.5 s after `drain_timeout`, also if work ignores its
+        cancelled (after `drain_timeout` if it reads `term.stopping`), the group is left, and None is returned. A second
+        signal cancels at once. This returns at most 2.5 s after `drain_timeout`, even if the work ignores its
         cancellation.
 
         Args:
             work: An async function that works while this candidate leads.
-            drain_timeout: Time for work that looks at `term.stopping`, after a signal or when the leadership is handed
-                over.
+            drain_timeout: Time for work that reads `term.stopping`, after a signal or a request to hand over.
             handle_signals: Whether SIGTERM and SIGINT are handled here.
-            retry: Campaign again, after a pause that grows, when `work` raises, instead of raising that; see `failure`.
+            retry: If `work` raises, campaign again after a growing pause instead of raising; see `failure`.
 
         Raises:
-            LeadershipLost: The block was left meanwhile.
+            LeadershipLost: The block was left during the run.
             TypeError: `work` is no async function.
-            RuntimeError: The election was closed, or its `run` is under way already.
+            RuntimeError: The election was closed, or its `run` is already running.
         """
         check_async_work(work)
         with self._only_run(drain_timeout):
@@ -225,9 +226,10 @@ class Election(RunningOver):
                 return await self._run(work, drain_timeout, handle_signals, retry)
 
     async def resign(self, reason: str = "resigned", *, pause: float = 0.0) -> None:
-        """End the term in order and let another candidate lead; campaign again after `pause`, as the last in line.
+        """End the term in order, let another candidate lead, and campaign again after `pause`, last in the queue.
 
-        If the term's own body calls this, the body is cancelled here. It is completed even if the caller is cancelled.
+        If the term's own body calls this, the body is cancelled here. The resignation completes even if the caller is
+        cancelled.
         """
         check_seconds("pause", pause)
         await self._until_entered()
@@ -235,11 +237,11 @@ class Election(RunningOver):
             return
         resigning = self._begin_resign(reason, pause)
         if not self._is_inside():
-            # Not its outcome: a candidacy that is closed meanwhile has nothing left to resign.
+            # The outcome is ignored: a candidacy that is closed meanwhile need not resign.
             await asyncio.wait((resigning,))
 
     def _begin_resign(self, reason: str, pause_s: float = 0.0) -> asyncio.Task[None]:
-        """As `resign`, in a task of its own."""
+        """Resign as `resign` does, in a separate task."""
         if self._resigning is None or self._resigning.done():
             stepping = self.member._begin_step_aside(reason)
             self._resigning = self.member._in_background(self._come_back_after(stepping, pause_s))
@@ -256,7 +258,7 @@ class Election(RunningOver):
     async def _run(
         self, work: Callable[[Term], Awaitable[Outcome]], drain_s: float, handle_signals: bool, retry: bool
     ) -> Outcome | None:
-        """Campaign beside the wait for a stop; the first to end ends both."""
+        """Campaign until stopped; the end of either the campaign or the wait for a stop ends both."""
         self._drain_s = drain_s
         stopping = asyncio.ensure_future(contained(self._run_until_stopped(handle_signals, drain_s)))
         campaigning = asyncio.ensure_future(contained(self._campaign(work, retry)))
@@ -271,7 +273,7 @@ class Election(RunningOver):
             await self._end_run(stopping, campaigning)
 
     def _outcome(self, campaigning: asyncio.Future[Contained[Outcome]]) -> Outcome | None:
-        """The work's result or error; None where it was stopped before it had either."""
+        """Return the work's result or raise its error; None if it was stopped before."""
         ended = campaigning.result() if campaigning.done() and not campaigning.cancelled() else None
         if ended is not None and not isinstance(ended.error, self._wording.error):
             return ended.result()
@@ -280,7 +282,7 @@ class Election(RunningOver):
         raise (ended and ended.error) or self._wording.error(f"{self._wording.candidacy} is over")
 
     async def _end_run(self, stopping: asyncio.Future[Any], campaigning: asyncio.Future[Any]) -> None:
-        """Nothing works on: the term that is left, if any, is given up."""
+        """End the run: remaining tasks and the remaining term are ended."""
         self._has_retired = True
         deadline = self.member._deadline
         for task in (stopping, campaigning):
@@ -322,7 +324,7 @@ class Election(RunningOver):
                     return await run_work(work, term)
             except self._wording.error as lost:
                 if not term._is_end_of(lost):
-                    raise  # Another election's: this one is still led, and its work has ended by an error.
+                    raise  # The loss is another election's: this one is still led, and its work ended with an error.
                 await any_set(term.lost, self.member._over)
                 level = logging.WARNING if term.reason == self._wording.lost else logging.INFO
                 _log.log(level, "%s %s: %s", self._wording.subject, self._name, lost)
@@ -335,7 +337,7 @@ class Election(RunningOver):
     # --- closing ------------------------------------------------------------------------------
 
     async def _log_long_wait(self) -> None:
-        """Log once what this candidate waits for: a lock that a program takes twice would be waited for in silence."""
+        """Log once why this candidate waits: a program that takes the same lock twice would wait silently."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LONG_WAIT_S):
                 await any_set(self._elected)
@@ -372,7 +374,7 @@ class Election(RunningOver):
             await term._left.wait()
 
     async def _on_lost(self, _removed: Leadership) -> None:
-        """A candidate whose work goes on has not given up: it neither leaves nor leads again before the end of that."""
+        """Keep a candidate whose work continues: it neither leaves nor leads again before that ends."""
         term = self._end(self._wording.lost)
         if term is not None:
             await term._left.wait()

@@ -1,4 +1,4 @@
-"""The one tree of errors that the SDK raises. A class says what to do; `code`, in Kafka's names, says what happened."""
+"""The tree of errors that the SDK raises. The class says what to do; `code`, in Kafka's names, says what happened."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rota.wire.status import STATUS, Remedy
 
 
 class CoordinatorError(Exception):
-    """Whatever goes wrong between a client and its coordinator.
+    """An error between a client and its coordinator.
 
-    Each error has the `code` that the coordinator answered (or the nearest one, without an answer), `retriable`
-    (the very same call may succeed later) and `remedy` (what to do about it). A `Member` does by itself what a
-    remedy asks of it; what it raises is for the program to decide. docs/reference/errors.md lists the codes.
+    Each error has the `code` that the coordinator answered (or the nearest one, without an answer), `retriable` (the
+    very same call may succeed later) and `remedy` (what to do about it). A `Member` does by itself what a remedy asks
+    of it; the program decides about errors that it raises. docs/reference/errors.md lists the codes.
 
         CoordinatorError
         ├── Unavailable                     nothing is decided: try again later
@@ -37,27 +37,27 @@ class CoordinatorError(Exception):
     code: ErrorCode = ErrorCode.INVALID_REQUEST
 
     def __init__(self, detail: str = "", code: ErrorCode | None = None) -> None:
-        """`code` is the class's own by default; another one is part of the text."""
+        """`code` defaults to the class's code; another one is added to the text."""
         suffix = "" if code in (None, self.code) else f" ({code})"
         self.code = code or self.code
         super().__init__((detail or STATUS[self.code].title) + suffix)
         self.detail = detail
         self.retry_after = 0.0
-        """For how many seconds the coordinator asked to be left alone; 0 if it did not."""
+        """The pause that the coordinator asked for in seconds; 0 if it did not."""
 
     @property
     def retriable(self) -> bool:
-        """Whether the very same call, unchanged, may succeed later."""
+        """Whether the same call may succeed later."""
         return STATUS[self.code].retriable
 
     @property
     def remedy(self) -> Remedy:
-        """What to do about it, in the words of the protocol."""
+        """The action to take, as the protocol names it."""
         return STATUS[self.code].remedy
 
 
 class Unavailable(CoordinatorError):
-    """The coordinator cannot answer now: its store is away, it is loading the group or stopping, another replica
+    """The coordinator cannot answer now: its store is unavailable, it is loading the group or stopping, another replica
     coordinates the group, or the group is full. Try again later.
     """
 
@@ -65,7 +65,7 @@ class Unavailable(CoordinatorError):
 
 
 class UnreachableKind(StrEnum):
-    """Why a call got no answer of Rota's, in one word that logs and metrics can count."""
+    """The cause of a missing answer, in one word for logs and metrics."""
 
     CONNECT = "connect"
     """No connection could be opened: refused, no route, or no response in time."""
@@ -76,7 +76,7 @@ class UnreachableKind(StrEnum):
     TIMEOUT = "timeout"
     """The call was sent, and no answer came in time."""
     FOREIGN_ANSWER = "foreign_answer"
-    """Another program answered, such as a proxy: the answer has no error code of Rota's and is no reply of its."""
+    """Another program answered, such as a proxy: the answer has no error code or reply of Rota's."""
     BROKEN = "broken"
     """The connection broke during the call, or the call failed in an unexpected way."""
     CLOSED = "closed"
@@ -86,10 +86,10 @@ class UnreachableKind(StrEnum):
 
 
 class CoordinatorUnreachable(Unavailable):
-    """No answer came. The call may have been carried out, if it `was_sent`: repeat it where that does no harm.
+    """No answer arrived. The call may have been carried out, if it `was_sent`: repeat it if that is harmless.
 
-    `kind` is the cause in one word, `detail` the cause in a sentence that names the address. `is_lasting`: the next
-    call will most likely fail in the same way, because what answers at that address is not Rota.
+    `kind` is the cause in one word, `detail` a sentence that names the address. `is_lasting`: the next call will
+    probably fail in the same way, because the program at that address is not Rota.
     """
 
     def __init__(
@@ -113,8 +113,8 @@ class Throttled(Unavailable):
 
 
 class MembershipLost(CoordinatorError):
-    """This member holds nothing (any more): the coordinator removed it (`UNKNOWN_MEMBER_ID`), or the group has moved to
-    another generation (`ILLEGAL_GENERATION`). Stop work that rests on it; the member joins again by itself.
+    """This member has no share (any more): the coordinator removed it (`UNKNOWN_MEMBER_ID`), or the group has moved to
+    another generation (`ILLEGAL_GENERATION`). Stop work that depends on the share; the member joins again by itself.
     """
 
     code = ErrorCode.UNKNOWN_MEMBER_ID
@@ -135,8 +135,8 @@ class FencedInstanceId(MembershipLost):
 
 
 class RebalanceInProgress(CoordinatorError):
-    """The group is between two generations. The member joins the next by itself: wait for its assignment; the new owner
-    repeats uncommitted work.
+    """The group is between two generations. The member joins the next by itself: wait for its assignment; the new
+    holder repeats uncommitted work.
     """
 
     code = ErrorCode.REBALANCE_IN_PROGRESS
@@ -144,21 +144,21 @@ class RebalanceInProgress(CoordinatorError):
 
 class NotFound(CoordinatorError):
     """There is no such group (`GROUP_ID_NOT_FOUND`) or topic (`UNKNOWN_TOPIC`), or the group was deleted
-    (`GROUP_DELETED`). A group exists once a member has joined or an offset is committed, a topic once it is registered.
+    (`GROUP_DELETED`). A group exists after the first join or commit, a topic after its registration.
     """
 
     code = ErrorCode.GROUP_ID_NOT_FOUND
 
 
 class RevisionOutOfRange(NotFound):
-    """The journal does not have the lines that were asked for. Read the group's present state, then watch on.
+    """The journal does not have the requested events. Read the group's current state, then continue the watch.
 
-    Either they are pruned: `first_revision` is the first line that the journal still has, and
-    `watch(group_id, error.first_revision - 1)` goes on there. `watch(group_id, "earliest")` begins there at once.
+    If they are pruned, `first_revision` is the first remaining event, and `watch(group_id, error.first_revision - 1)`
+    continues there. `watch(group_id, "earliest")` starts there directly.
 
-    Or the store went back to an earlier state, or is another one, and the journal ends before the line to go on after:
-    `last_revision` is then its last line (otherwise None), and `watch(group_id, error.last_revision)` goes on there.
-    `incarnation` is the journal's random id then: another one than before where a backup was restored.
+    If the store was restored or replaced, the journal ends before the event to continue after: `last_revision` is then
+    its last event (otherwise None), and `watch(group_id, error.last_revision)` continues there. `incarnation` is then
+    the journal's random id, which changes when a backup is restored.
     """
 
     code = ErrorCode.REVISION_OUT_OF_RANGE
@@ -169,7 +169,7 @@ class RevisionOutOfRange(NotFound):
 
 
 class AccessDenied(CoordinatorError):
-    """The caller has no valid token (`UNAUTHENTICATED`), or may not do this to this group
+    """The caller has no valid token (`UNAUTHENTICATED`), or no permission for this call on this group
     (`GROUP_AUTHORIZATION_FAILED`). Send a valid token, or ask the administrator.
     """
 
@@ -177,8 +177,8 @@ class AccessDenied(CoordinatorError):
 
 
 class InvalidRequest(CoordinatorError):
-    """The request cannot succeed as it is, or not in the group's present state, such as `NON_EMPTY_GROUP`. Correct it;
-    the detail says what.
+    """The request is invalid, or invalid in the group's current state, such as `NON_EMPTY_GROUP`. Correct it as the
+    detail says.
     """
 
 
@@ -201,12 +201,12 @@ _CLASSES: Final[dict[ErrorCode, type[CoordinatorError]]] = {
     ErrorCode.UNAUTHENTICATED: AccessDenied,
     ErrorCode.GROUP_AUTHORIZATION_FAILED: AccessDenied,
 }
-"""Every other code is an `InvalidRequest`."""
+"""All other codes are raised as `InvalidRequest`."""
 
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
-    """A name that the protocol does not admit is the error that the coordinator would answer."""
+    """Raise the coordinator's error for a name that the protocol does not allow."""
     try:
         yield
     except RejectedRequest as error:
@@ -214,14 +214,14 @@ def typed_errors() -> Iterator[None]:
 
 
 def error_for(code: ErrorCode, detail: str = "", retry_after_ms: int = 0) -> CoordinatorError:
-    """The error that stands for an answer's code. `NONE` is no error and must not be asked for."""
+    """Return the error for an answer's code, which must not be `NONE`."""
     error = _CLASSES.get(code, InvalidRequest)(detail, code)
     error.retry_after = retry_after_ms / 1000
     return error
 
 
 def error_in(problem: Problem) -> CoordinatorError:
-    """The error that stands for a problem document or a status of Rota's."""
+    """Return the error for a problem document or an HTTP status of Rota's."""
     error = error_for(problem.code, problem.detail, problem.retry_after_ms)
     if isinstance(error, RevisionOutOfRange):
         error.first_revision = problem.first_revision

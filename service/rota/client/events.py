@@ -15,7 +15,7 @@ Share = TypeVar("Share")
 
 @dataclass(frozen=True, slots=True)
 class Assigned(Generic[Share]):
-    """The member holds `share` in generation `generation_id`. `fencing_token` is what resources compare."""
+    """The member holds `share` in generation `generation_id`. Resources compare `fencing_token`."""
 
     generation_id: int
     share: Share
@@ -27,7 +27,7 @@ class Assigned(Generic[Share]):
 
 @dataclass(frozen=True, slots=True)
 class RebalanceStarted:
-    """The group moves on; `on_revoked` is being called, and the share is held until it returns."""
+    """A rebalance has started; `on_revoked` is being called, and the share is held until it returns."""
 
     generation_id: int
     reason: str
@@ -35,7 +35,7 @@ class RebalanceStarted:
 
 @dataclass(frozen=True, slots=True)
 class Revoked(Generic[Share]):
-    """The member has given `share` up; its work had stopped before."""
+    """The member has released `share`; its work had stopped before."""
 
     generation_id: int
     share: Share
@@ -43,7 +43,7 @@ class Revoked(Generic[Share]):
 
 @dataclass(frozen=True, slots=True)
 class Lost(Generic[Share]):
-    """Another member may have `share` already. `reason` is "deadline" where no server could be reached in time."""
+    """Another member may already have `share`. `reason` is "deadline" if no server was reached in time."""
 
     generation_id: int
     share: Share
@@ -52,9 +52,9 @@ class Lost(Generic[Share]):
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """No coordinator answers since then (seconds of the event loop's clock); a share stays held to its deadline.
+    """No coordinator has answered since then (seconds of the event loop's clock); a share is held until its deadline.
 
-    `cause` says why the last call failed.
+    `cause` is the cause of the last failure.
     """
 
     since: float
@@ -63,8 +63,8 @@ class Unreachable:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The coordinator rejects this member's calls since then, for now: the group is full, or it throttles. They are
-    retried; `cause` has the coordinator's words.
+    """The coordinator has temporarily rejected this member's calls since then: the group is full, or it throttles. They
+    are retried; `cause` is the coordinator's message.
     """
 
     since: float
@@ -98,7 +98,7 @@ MemberEvent: TypeAlias = (
 
 
 class Broadcast(Generic[Share]):
-    """Publishes every event to every listener. Members have few events, so that no listener has to wait."""
+    """Publishes every event to every listener. Members have few events, so that listeners need no wait."""
 
     def __init__(self) -> None:
         self._queues: list[asyncio.Queue[MemberEvent[Share] | None]] = []
@@ -109,13 +109,13 @@ class Broadcast(Generic[Share]):
             queue.put_nowait(event)
 
     def end(self) -> None:
-        """No more events: all listeners end."""
+        """End all listeners."""
         self._is_over = True
         for queue in self._queues:
             queue.put_nowait(None)
 
     async def listen(self, first: MemberEvent[Share] | None) -> AsyncIterator[MemberEvent[Share]]:
-        """All events from now on, after `first`."""
+        """Yield `first`, then all events from now on."""
         queue: asyncio.Queue[MemberEvent[Share] | None] = asyncio.Queue()
         if first is not None:
             queue.put_nowait(first)

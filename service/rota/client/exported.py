@@ -1,4 +1,4 @@
-"""Several clients of one process as one, for whatever exports their metrics."""
+"""The metrics of several clients of one process, added up for export."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class HasStats(Protocol):
 
 
 class Clients:
-    """The clients that one registry or meter shows, added up: a counter never falls, not even when a client ends."""
+    """The clients that one registry or meter exports, added up: a counter never falls, even if a client ends."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        """Reentrant: the garbage collector may close a client, too, in any thread."""
+        """Reentrant, because the garbage collector may close a client in any thread."""
         self._open: dict[ClientStats, None] = {}
         self._ended: Values = {}
-        """The counters of the clients that were removed."""
+        """The counters of removed clients."""
         self._groups, self._namespaces = GroupBound(), GroupBound()
 
     def add(self, client: HasStats) -> None:
-        """Show this client, until it is closed. Once is enough."""
+        """Export this client until it is closed. A second call has no effect."""
         added = client.stats
         with self._lock:
             if added in self._open:
@@ -41,7 +41,7 @@ class Clients:
         added.on_close(self._remove)
 
     def remove(self, client: HasStats) -> None:
-        """Show this client no longer. Its counters stay where they are."""
+        """Stop exporting this client. Its counters remain."""
         self._remove(client.stats)
 
     def _remove(self, removed: ClientStats) -> None:
@@ -51,7 +51,7 @@ class Clients:
                 self._merge(self._ended, removed.counters())
 
     def collect(self) -> Values:
-        """All metrics, with their values now. Any thread may call it."""
+        """Return all metrics with their current values. Any thread may call it."""
         with self._lock:
             values = {metric: dict(self._ended.get(metric, {})) for metric in METRICS}
             for each in tuple(self._open):
@@ -65,7 +65,7 @@ class Clients:
             known[bounded] = metric.merge(known[bounded], float(value)) if bounded in known else float(value)
 
     def _bounded(self, labels: Labels) -> Labels:
-        """A program that opens a client for each of many groups has no more series than one with a single client."""
+        """Bound the labels: a program with a client per group has no more series than one with a single client."""
         if not labels:
             return labels
         namespace, group_id, *others = labels

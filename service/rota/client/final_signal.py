@@ -1,4 +1,4 @@
-"""A signal that is set once, for tasks and threads alike: that work should stop, or that a copy is the active one."""
+"""A signal for tasks and threads that is set once: work should stop, or a copy is the active one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 
 class FinalSignal(asyncio.Event):
-    """An `asyncio.Event` that threads may wait for, too: `await signal.wait()`, or `signal.wait_in_thread(1.0)`.
+    """An `asyncio.Event` for which threads may also wait: `await signal.wait()`, or `signal.wait_in_thread(1.0)`.
 
     `is_set` may be called from any thread.
     """
@@ -17,14 +17,14 @@ class FinalSignal(asyncio.Event):
         self._for_threads = threading.Event()
 
     def set(self) -> None:
-        """Wake all tasks and threads that wait. Called on the event loop."""
+        """Wake all waiting tasks and threads. Must be called on the event loop."""
         super().set()
         self._for_threads.set()
 
     def clear(self) -> None:
-        """What was said stays said."""
+        """Raise: a set signal stays set."""
         raise RuntimeError("this signal is never cleared")
 
     def wait_in_thread(self, timeout: float | None = None) -> bool:
-        """Wait in a thread that runs no event loop, for at most `timeout` seconds; whether the signal is set."""
+        """Wait in a thread without an event loop for at most `timeout` seconds; return whether the signal is set."""
         return self._for_threads.wait(timeout)

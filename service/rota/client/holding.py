@@ -1,4 +1,4 @@
-"""What a member holds: it comes, callbacks are called in order, and it is given up or lost."""
+"""A member's share: its assignment, the order of its callbacks, its revocation or loss."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Revocation(Generic[Share]):
-    """A share that is being given up."""
+    """A share that is being revoked."""
 
     share: Share
     has_returned: bool = False
-    """Its `on_revoked` has returned, even if that was in a thread and the event loop has not noticed yet."""
+    """Whether its `on_revoked` has returned, even in a thread before the event loop has noticed."""
 
     def returned(self) -> None:
-        """To be called in any thread."""
+        """Note that `on_revoked` has returned. Any thread may call it."""
         self.has_returned = True
 
 
 class Holding(Generic[Share]):
-    """A member's share, from the coordinator's word to the last callback about it.
+    """A member's share, from its assignment to its last callback.
 
-    After each wait for the user's code the current share is read again: code that ignores its cancellation
-    comes back when all that it knows of is over.
+    After each wait for the user's code the current share is read again: code that ignores its cancellation may return
+    after several later shares.
     """
 
     def __init__(
@@ -65,28 +65,31 @@ class Holding(Generic[Share]):
         stats: MemberStats,
         deadline: StopDeadline,
     ) -> None:
-        """`on_error` takes an error of the role; `flush` waits for queued commits, for so
-        many seconds where no other generation of this member follows, in which they could still be made; `drop_commits`
-        fails them.
+        """`on_error` handles an error of the role; `flush` waits for queued commits, with a limit in seconds if no
+        later generation of this member could make them; `drop_commits` fails them.
         """
         self.current: Assigned[Share] | None = None
-        """What the coordinator has given to this member."""
+        """The share that the coordinator has assigned to this member."""
         self.owned: Share | None = None
-        """The share that the callbacks have received, with the part in revocation: no other member has any of it."""
+        """The share that the callbacks have received, with the part in revocation: no other member has any
+        part of it.
+        """
         self._revocation: _Revocation[Share] | None = None
-        """The part of `owned` that is being given up: its `on_revoked` runs, or its last commits are sent."""
+        """The part of `owned` that is being revoked: its `on_revoked` runs, or its last commits are sent."""
         self._cut_off: Share | None = None
-        """The part whose `on_revoked` still ran when the last share was lost at the end of the close timeout."""
+        """The part whose `on_revoked` still ran when the share was lost at the close timeout."""
         self.era = 0
-        """Grows each time that everything is given up or lost."""
+        """The number of times that the whole share was revoked or lost."""
         self.is_leaving = False
-        """The member is about to leave, if not for good: it takes up no share, and joins no more generations."""
+        """The member is about to leave, perhaps to return: it accepts no share, and joins no generation."""
         self.is_given_up = False
-        """It is about to leave, and the last callbacks are under way."""
+        """The member is about to leave, and its last callbacks are running."""
         self._last: tuple[Share | None, int] = (None, -1)
         """The share at this member's last join, and its generation."""
         self._owes_join = False
-        """It has revoked a part in order since its last join: no other member gets that before this one joins again."""
+        """The member has revoked a part in order since its last join: other members get it only after this one joins
+        again.
+        """
         self._machine = machine
         self._role = role
         self._listeners = listeners
@@ -97,7 +100,7 @@ class Holding(Generic[Share]):
         self._flush = flush
         self._drop_commits = drop_commits
         self._ending = 0
-        """How many lost shares the program still ends its work on."""
+        """The number of lost shares on which the program has not yet ended its work."""
         self._stats = stats
         self._deadline = deadline
 
@@ -108,7 +111,7 @@ class Holding(Generic[Share]):
         return revocation.share if revocation is not None and revocation.has_returned else None
 
     def at_work(self) -> str:
-        """What has not ended yet, for the log; empty where no callback runs."""
+        """Name the code that has not ended, for the log; empty if no callback runs."""
         if self._callbacks.is_idle:
             return ""
         if self._revocation is None:
@@ -116,7 +119,7 @@ class Holding(Generic[Share]):
         return "the last commit" if self._revocation.has_returned else "on_revoked"
 
     def take(self, event: core.Assigned) -> None:
-        """An assignment came."""
+        """Accept an assignment."""
         try:
             share = self._role.read(event)
         except Exception as error:
@@ -128,20 +131,20 @@ class Holding(Generic[Share]):
             self.current = assigned
             self._callbacks.add(partial(self._take_up, assigned))
         elif self.owned is not None:
-            # For the last commits of the revoked part.
+            # Wait for the last commits of the revoked part.
             self.current = assigned
 
     def move_on(self, event: core.RebalanceStarted) -> None:
-        """The group rebalances: what must be is given up, then this member joins again."""
+        """Start a rebalance: revoke what the role requires, then join again."""
         self._broadcast.publish(RebalanceStarted(event.generation_id, event.reason))
         self._callbacks.add(self._rejoin)
 
     def lose(self, reason: str) -> None:
-        """Stop work at once: it does not wait for running callbacks."""
+        """Stop work at once, without waiting for running callbacks."""
         self._stop_at_once(reason)
         try:
             self._machine.say(self._role.protocols(*self._last))
-        except Exception as error:  # Of the program's function, when the end of the work is under way.
+        except Exception as error:  # If the work is already being ended, the program's function may raise this.
             if not self.is_leaving:
                 self._on_error(error)
 
@@ -173,11 +176,13 @@ class Holding(Generic[Share]):
         self._callbacks.interrupt(partial(self._end_lost, owned, revocation))
 
     def unnotified(self, lost: Share) -> Share | None:
-        """The part of a lost share whose `on_revoked` was not called while closing; None where all of it was."""
+        """Return the part of a lost share whose `on_revoked` was not called while closing; None if it was called for
+        all.
+        """
         return lost if self._cut_off is None else (self._role.without(lost, self._cut_off) or None)
 
     async def give_all_up(self) -> None:
-        """Stop all work in order; nothing is held any more. To be added to the callbacks."""
+        """Stop all work in order and release the share. To be added to the callbacks."""
         current = self.current
         if self.owned is not None:
             await self._give_up(self._machine.generation_id, self.owned)
@@ -186,13 +191,15 @@ class Holding(Generic[Share]):
             self.era += 1
 
     def _not_stopped(self, share: Share, revocation: _Revocation[Share] | None) -> Share | None:
-        """The part of `share` on which work goes on, as far as an `on_revoked` that runs in a thread has come."""
+        """Return the part of `share` whose work continues, depending on an `on_revoked` that runs in a thread."""
         if revocation is None or not revocation.has_returned:
             return share
         return self._role.without(share, revocation.share) or None
 
     async def _end_lost(self, owned: Share, revocation: _Revocation[Share] | None) -> None:
-        """Have the program end its work on a lost share. The member joins again after that, as Kafka's consumers do."""
+        """Notify the program that a share is lost. As in Kafka's consumers, the member joins again when its work has
+        ended.
+        """
         loop, settings = asyncio.get_running_loop(), self._machine.settings
         overdue = loop.call_later(settings.session_timeout_ms / 1000, self._warn_of_slow_end)
         try:
@@ -234,12 +241,12 @@ class Holding(Generic[Share]):
                 self._listeners.on_assigned, added, share, deadline=self._driver.loop_time(self._machine.deadline_ms)
             )
         if self.current is assigned and (self._owes_join or self._role.hands_over):
-            # The group waits for it, also where a later generation came while the part was revoked, and where a
-            # leader that is to hand over had not begun its work.
+            # The group waits for this join, also if a later generation started during the revocation, or if a leader
+            # that must hand over had not started its work.
             self._driver.rejoin("gave up what was revoked")
 
     async def _rejoin(self) -> None:
-        """Give up what must be, and join the next generation, unless this member is about to leave."""
+        """Revoke what the role requires and join the next generation, unless this member is about to leave."""
         current, owned = self.current, self.owned
         if self.is_leaving:
             return
@@ -257,7 +264,7 @@ class Holding(Generic[Share]):
             self._driver.wake.set()
 
     async def _give_up_unwanted(self, current: Assigned[Share] | None) -> None:
-        """Partitions that are not subscribed to any more: what this member holds when it joins, it must claim.
+        """Revoke partitions of unsubscribed topics: a joining member must claim all that it holds.
 
         The subscription may change once more while the program stops its work.
         """
@@ -278,7 +285,9 @@ class Holding(Generic[Share]):
             revocation.returned()
             await self._flush(self._deadline.left_s(Step.COMMIT) if self.is_given_up else None)
         finally:
-            if self._revocation is revocation:  # In a thread, on_revoked may go on when later shares come and go.
+            if (
+                self._revocation is revocation
+            ):  # In a thread, on_revoked may continue while later shares are assigned and lost.
                 self._revocation = None
         self._stats.revoked(removed)
         self._broadcast.publish(Revoked(generation_id, removed))

@@ -1,4 +1,4 @@
-"""How late an event loop is: a loop that is blocked sends no heartbeats, and its program should learn why it lost."""
+"""Measurement of an event loop's lag: a blocked loop sends no heartbeats, and the log names that cause of a loss."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _log = logging.getLogger(__name__)
 
 
 class LoopLag:
-    """Measures, all the time that its loop runs, by how much a timer rings too late."""
+    """Measures continuously by how much timers of its loop fire late."""
 
     def __init__(self, on_resume: Callable[[], None] = lambda: None) -> None:
         """`on_resume` is called when the machine has been asleep."""
         self._on_resume = on_resume
         self.last = 0.0
-        """Seconds at the last look, ten times a second."""
+        """Lag in seconds at the last measurement, ten times a second."""
         self.worst = 0.0
-        """The most seconds ever."""
+        """The largest lag so far, in seconds."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -47,7 +47,7 @@ class LoopLag:
             self.worst = max(self.worst, self.last)
             if self.last >= LOOP_BLOCKED_MS / 1000:
                 _log.warning(
-                    "the event loop was blocked for %.1f s: no heartbeat could be sent by it; "
-                    "move what blocks it to a thread, or connect with heartbeat_thread=True",
+                    "the event loop was blocked for %.1f s: it could send no heartbeat; "
+                    "move blocking code to a thread, or connect with heartbeat_thread=True",
                     self.last,
                 )

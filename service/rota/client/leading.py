@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class Leading(Generic[Share]):
-    """Assigns one generation at a time: a slow assignment of a former one must not replace that of the present one."""
+    """Assigns one generation at a time: a slow assignment of a former one must not replace the current one."""
 
     def __init__(
         self, machine: core.Membership, role: Role[Share], driver: Driver, tasks: BackgroundTasks, group_id: str
@@ -30,13 +30,13 @@ class Leading(Generic[Share]):
         self._assigning: asyncio.Task[None] | None = None
 
     def begin(self, event: core.JoinedAsLeader) -> None:
-        """Assign the generation that this member leads now."""
+        """Start to assign the generation that this member leads now."""
         if self._assigning is not None:
             self._assigning.cancel()
         self._assigning = self._tasks.create(self._assign(event))
 
     async def _assign(self, event: core.JoinedAsLeader) -> None:
-        """An exception of the strategy fails the generation for all members; its leader goes on."""
+        """Assign. An exception of the strategy fails the generation for all members; its leader continues."""
         try:
             assignments = await call(self._role.assign, event)
             self._machine.assign(event.generation_id, assignments)

@@ -1,4 +1,4 @@
-"""Losses among the errors of the program's code, however they arrive: in exception groups, or as causes of others."""
+"""Losses among the errors of the program's code: also in exception groups, or as causes of other errors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _log = logging.getLogger(__name__)
 
 
 def without_losses(error: BaseException) -> BaseException | None:
-    """What is left of an error of work whose share is not held any more: None if the loss explains all of it.
+    """Return the part of an error of work that the loss of its share does not explain; None if it explains all.
 
     An error that a member meets at the end of its share is explained by the loss, and so is one that was raised while
-    such an error was handled. An exception group is split. The same object is returned if nothing of it is explained.
+    such an error was handled. An exception group is split. The same object is returned if no part is explained.
     """
     if not isinstance(error, BaseExceptionGroup):
         return None if _is_loss(error) else error
@@ -25,7 +25,7 @@ def without_losses(error: BaseException) -> BaseException | None:
 
 
 def chain_of(error: BaseException) -> Iterator[BaseException]:
-    """The error, and all that its traceback shows: causes, contexts and the members of groups."""
+    """Yield the error and all that its traceback shows: causes, contexts and the members of groups."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -45,7 +45,7 @@ def _is_loss(error: BaseException) -> bool:
 
 @contextmanager
 def losses_are_expected(what: str, is_over: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Log a loss that the program's function `what` raises once its share is over, and raise what is left of it."""
+    """Log a loss that the program's function `what` raises after its share ended, and raise the unexplained rest."""
     try:
         yield
     except Exception as error:
@@ -54,4 +54,4 @@ def losses_are_expected(what: str, is_over: Callable[[], bool] = lambda: True) -
             raise
         if rest is not None:
             raise rest from None
-        _log.warning("%s raised an error on a share that is not held any more, or is given up: %r", what, error)
+        _log.warning("%s raised an error on a share that it no longer holds, or is revoking: %r", what, error)

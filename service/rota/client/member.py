@@ -1,11 +1,11 @@
 """One member of one group: joins, leads, syncs, heartbeats, rejoins and leaves in the background.
 
-Two tasks matter. The driver (`driver.py`) sends what the state machine of `rota.membership` plans. The user's callbacks
-(`holding.py`) run beside it, one after the other, so that slow work never keeps a heartbeat waiting. Closing and
-stepping aside go on in tasks of their own: the task that asked for it may be part of the work that has to end first.
+A member has two main tasks. The driver (`driver.py`) sends the calls that the state machine of `rota.membership` plans.
+The user's callbacks (`holding.py`) run one after the other in another task, so that slow work never delays a heartbeat.
+Closing and stepping aside run in separate tasks: the calling task may be part of the work that has to end first.
 
-A share that was handed over (`on_assigned`) is ended on every way out: by `on_revoked`, or by `on_lost` where it is too
-late for that, where the member fails, and where the close timeout is over.
+Each share that `on_assigned` received is ended by `on_revoked`, or by `on_lost` if it is too late for that, if the
+member fails, or if the close timeout is over.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ _log = logging.getLogger(__name__)
 
 
 class _MemberEnded(Exception):
-    """Cancels the block's body; the member's own failure is raised in its place."""
+    """Cancels the block's body; the member's own failure is raised instead."""
 
 
 class Member(Running, Generic[Share]):
-    """A membership, for the time of an `async with` block, or from `start` to `close`.
+    """A membership for an `async with` block, or from `start` to `close`.
 
     Leaving the block is two-phase: `on_revoked` finishes first, then the group is left. If the coordinator refuses
     this member for good (`FencedInstanceId`, `InvalidRequest`, …) or a callback raises, the block is
     cancelled and that error comes out of it, unless the body raises one of its own.
 
-    `Share` is what an assignment means to the user: what its role reads in it.
+    `Share` is the user's form of an assignment, which the role reads from it.
     """
 
     _kind = "member"
@@ -75,7 +75,9 @@ class Member(Running, Generic[Share]):
         listeners: Listeners[Share] | None = None,
         leave_on_close: bool | None = None,
     ) -> None:
-        """`leave_on_close`: whether closing sends a LeaveGroup; by default static members do not, they come back."""
+        """`leave_on_close`: whether closing sends a LeaveGroup; by default static members do not, because
+        they return.
+        """
         super().__init__()
         self._context = context
         self._stats = MemberStats(context.stats, settings.namespace, settings.group_id, self._kind)
@@ -121,7 +123,7 @@ class Member(Running, Generic[Share]):
         self._failure: BaseException | None = None
         self._driving: asyncio.Task[None] | None = None
         self._preparing: asyncio.Task[None] | None = None
-        """The driving task, until it has learnt all that it needs to join."""
+        """The driving task, until it has all that it needs to join."""
         self._closing: asyncio.Task[None] | None = None
         self._leading = Leading(self._machine, role, self._driver, self._tasks, settings.group_id)
         self._stepping: asyncio.Task[None] | None = None
@@ -142,35 +144,37 @@ class Member(Running, Generic[Share]):
 
     @property
     def member_id(self) -> str:
-        """Given by the coordinator; empty before the first answer."""
+        """The id that the coordinator assigned; empty before the first answer."""
         return self._machine.member_id
 
     @property
     def generation_id(self) -> int:
-        """The generation; -1 while in none. What you write to compares `fencing_token` instead."""
+        """The generation; -1 outside of one. Resources should compare `fencing_token` instead."""
         return self._machine.generation_id
 
     @property
     def fencing_token(self) -> int:
-        """The fencing token, -1 in no generation. The next process with this `group_instance_id` gets a higher one."""
+        """The fencing token; -1 outside of a generation. The next process with this `group_instance_id` gets a higher
+        one.
+        """
         return self._machine.fencing_token
 
     @property
     def is_leader(self) -> bool:
-        """Whether this member leads the generation that it is in."""
+        """Whether this member leads its generation."""
         return self._machine.is_leader
 
     @property
     def assignment(self) -> Share | None:
-        """What this member may act on now, by the clock, also after a blocked event loop or a sleeping machine; None if
-        nothing. Any thread may ask.
+        """The share that this member may use now, by the clock, also after a blocked event loop or a sleeping machine;
+        None without one. Any thread may ask.
         """
         current = self._holding.current
         return current.share if current is not None and self._driver.holds() else None
 
     @property
     def valid_until(self) -> float | None:
-        """When `assignment` ends unless it is renewed, in seconds of the event loop's clock; None if nothing is held.
+        """When `assignment` ends unless it is renewed, in seconds of the event loop's clock; None without a share.
 
         Always earlier than the moment from which the coordinator may give it to another member.
         """
@@ -178,12 +182,14 @@ class Member(Running, Generic[Share]):
 
     @property
     def unreachable_since(self) -> float | None:
-        """Since when no answer came, once that cost a heartbeat; None while they come. Unreachable is not lost."""
+        """When answers stopped, once a heartbeat has failed; None while answers arrive. Unreachable does
+        not mean lost.
+        """
         return self._driver.loop_time(self._machine.unreachable_since_ms)
 
     @property
     def trouble(self) -> str:
-        """Why this member's calls are not served now, once that has lasted a second; empty while they are."""
+        """Why this member's calls have not been served for more than a second; empty while they are."""
         return self._machine.trouble
 
     @property
@@ -206,10 +212,10 @@ class Member(Running, Generic[Share]):
     # --- waiting and watching -----------------------------------------------------------------
 
     async def wait_assigned(self) -> Assigned[Share]:
-        """Return as soon as this member holds something (which may be nothing at all to do).
+        """Return as soon as this member has an assignment, which may be empty.
 
         Raises:
-            MembershipLost: The member was closed meanwhile.
+            MembershipLost: The member was closed during the wait.
             CoordinatorError: The coordinator refuses this member for good.
             RuntimeError: The block was not entered.
         """
@@ -223,7 +229,7 @@ class Member(Running, Generic[Share]):
         return current
 
     async def events(self) -> AsyncIterator[MemberEvent[Share]]:
-        """The events of this member, beginning with its current share. For watching: callbacks stop the work."""
+        """Yield this member's events, starting with its current share. Use them to observe; callbacks stop the work."""
         await self._until_entered()
         async for event in self._broadcast.listen(self._holding.current):
             yield event
@@ -233,26 +239,26 @@ class Member(Running, Generic[Share]):
     # --- progress and fences ------------------------------------------------------------------
 
     async def commit(self, offsets: Iterable[OffsetToCommit]) -> None:
-        """Record progress, fenced by the generation that is held now.
+        """Commit progress, fenced by the current generation.
 
-        Commits are sent in the order of the calls, also if the caller is cancelled. They are repeated while the
+        Commits are sent in the order of the calls, even if the caller is cancelled. They are repeated while the
         coordinator cannot be reached, and after a resync or a cooperative rebalance in which this member kept its
         share.
 
         As in Kafka, the fence is the generation, not the assignment: commit only what is in `assignment`.
 
         Raises:
-            MembershipLost: Nothing is held, or the generation is over: nothing was committed.
-            RebalanceInProgress: The group is between two generations: nothing was committed.
-            CoordinatorUnreachable: It is not known whether it was committed, and nothing is held any more.
-            InvalidRequest: An offset is one that no coordinator accepts: nothing was committed. With the code
-                `OFFSET_METADATA_TOO_LARGE` the partitions in its detail were not committed, all others were.
+            MembershipLost: The member has no share, or the generation is over: no offset was committed.
+            RebalanceInProgress: The group is between two generations: no offset was committed.
+            CoordinatorUnreachable: The outcome is unknown, and the share is lost.
+            InvalidRequest: A coordinator never accepts one of the offsets: no offset was committed. With the code
+                `OFFSET_METADATA_TOO_LARGE` the partitions in the detail were not committed, but all others were.
         """
         await self._until_entered()
         await asyncio.shield(self._commits.add(tuple(offsets)))
 
     async def fetch_offsets(self, topics: Sequence[TopicPartitions] | None = None) -> tuple[FetchedOffset, ...]:
-        """The group's committed offsets; an offset of -1 where nothing was committed."""
+        """Return the group's committed offsets; an offset of -1 means no commit."""
         settings = self._machine.settings
         wanted = None if topics is None else tuple(topics)
         reply = await self._caller.ask(FetchOffsets(settings.namespace, settings.group_id, wanted), FetchReply)
@@ -263,7 +269,7 @@ class Member(Running, Generic[Share]):
         """Ask the coordinator whether this member's generation is still the current one.
 
         Raises:
-            MembershipLost: It is not, or nothing is held.
+            MembershipLost: It is not, or the member has no share.
         """
         settings = self._machine.settings
         if self.assignment is None:
@@ -272,12 +278,12 @@ class Member(Running, Generic[Share]):
         return await self._caller.ask(request, FenceReply)
 
     async def signed_token(self) -> str:
-        """A signed proof that this member is in the current generation, for services that check it offline.
+        """Return a signed proof that this member is in the current generation, for services that check it offline.
 
-        It is valid for a minute or so (`fence_token_ttl_ms`). `rota.fencing.tokens.Fence` checks it.
+        It is valid for about a minute (`fence_token_ttl_ms`). `rota.fencing.tokens.Fence` checks it.
 
         Raises:
-            MembershipLost: The generation is over, or nothing is held.
+            MembershipLost: The generation is over, or the member has no share.
             InvalidRequest: The server has no keys to sign with.
         """
         settings = self._machine.settings
@@ -287,9 +293,7 @@ class Member(Running, Generic[Share]):
         return (await self._caller.ask(request, FenceReply)).token
 
     def rejoin(self, reason: str) -> None:
-        """Have the group rebalance (as the leader), or bring this member's part of it up to date. Any thread may call
-        it, and callbacks, too.
-        """
+        """As the leader, start a rebalance; otherwise join again. Any thread and any callback may call it."""
         self._driver.rejoin(reason)
 
     # --- the block ----------------------------------------------------------------------------
@@ -300,7 +304,7 @@ class Member(Running, Generic[Share]):
         await self._block.__aenter__()
         self._driver.begin()
         if self._context.pulse is not None:
-            self._context.pulse.keep(self._driver)  # Before anything else runs: a process may have no thread left.
+            self._context.pulse.keep(self._driver)  # This comes first: a process may have no thread left.
         self._driving = self._tasks.create(self._drive(), name=f"rota member of {self.group_id}")
         self._block.create_task(self._watch(self._driving))
         self._context.members.add(self)
@@ -319,7 +323,7 @@ class Member(Running, Generic[Share]):
         await self._end_block(error, cancelled)
 
     async def _end_block(self, error: BaseException | None, cancelled: asyncio.CancelledError | None) -> None:
-        """Raise a cancellation from outside, or the member's own failure; an error of the body goes its own way."""
+        """Raise a cancellation from outside, or the member's own failure; an error of the body propagates by itself."""
         with suppress(_MemberEnded):
             try:
                 await self._block.__aexit__(type(cancelled) if cancelled else None, cancelled, None)
@@ -340,10 +344,10 @@ class Member(Running, Generic[Share]):
         await self._driver.run()
 
     async def _before_joining(self) -> None:
-        """For what must be known before the first join."""
+        """Prepare what the first join requires."""
 
     async def _watch(self, driving: asyncio.Task[None]) -> None:
-        """Cancel the block's body once the member has ended for a reason of its own."""
+        """Cancel the block's body after the member has ended for its own reasons."""
         await asyncio.wait((driving,))
         if self._failure is not None:
             self._deadline.shorten()
@@ -368,7 +372,7 @@ class Member(Running, Generic[Share]):
         return self._failure
 
     def _begin_close(self, drain_s: float) -> asyncio.Task[None]:
-        """Closing goes on in a task of its own, whatever becomes of those that wait for it."""
+        """Close in a separate task, which continues if the waiting callers are cancelled."""
         self._deadline.shorten(drain_s)
         if self._closing is None:
             self._holding.is_leaving = True
@@ -376,7 +380,7 @@ class Member(Running, Generic[Share]):
         return self._closing
 
     async def _close_in_order(self) -> None:
-        """Let work stop, then leave the group; the driver heartbeats until then, and ends once we have left."""
+        """Let work stop, then leave the group; the driver sends heartbeats until then, and ends after leaving."""
         if self._driving is not None and not self._driving.done():
             has_stopped = await self._let_go()
             await self._before_leaving(Step.LOSS)
@@ -385,15 +389,15 @@ class Member(Running, Generic[Share]):
                 self._preparing.cancel()
             if not await self._deadline.wait((self._driving,), Step.LEAVE):
                 _log.warning("group %s was not left: no answer before the end of this stop", self.group_id)
-        else:  # Work in a thread cannot be cancelled: it ends by itself, if at all.
+        else:  # Work in a thread cannot be cancelled.
             await self._callbacks.drain(self._deadline, Step.LEAVE)
         await self._end()
 
     async def _before_leaving(self, step: Step) -> None:
-        """For what must be done while this is still a member, and before all tasks end, on every way out."""
+        """Run before all tasks end, while this is still a member, on every path of closing."""
 
     async def _end(self) -> None:
-        """Every task is over when this returns, but for callbacks that ignore their cancellation."""
+        """End all tasks, except for callbacks that ignore their cancellation."""
         if self._context.pulse is not None:
             self._context.pulse.release(self._driver)
         self._machine.abandon()
@@ -410,9 +414,9 @@ class Member(Running, Generic[Share]):
         self._over.set()
 
     async def _let_go(self) -> bool:
-        """Let work stop, and learn the id that was asked for: the group would wait for one that could not leave.
+        """Let work stop, and wait for a requested member id: the group would wait for a member that could not leave.
 
-        False where work goes on although its share was lost to it: then only the session may end the membership.
+        Return False if work continues on a lost share: then only the session's expiry may end the membership.
         """
         drain, deadline = self._callbacks.drain, self._deadline
         self._holding.is_given_up = True
@@ -446,11 +450,11 @@ class Member(Running, Generic[Share]):
         self._wake.set()
 
     def _in_background(self, chore: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Run something for as long as the member lives; an exception of it ends the member."""
+        """Run a task while the member lives; an exception of it ends the member."""
         return self._tasks.create(chore)
 
     async def run(self, *, drain_timeout: float = STOP_DRAIN_S, handle_signals: bool = True) -> None:
-        """Be a member until a signal, `stop` or cancellation; inside or outside of the block.
+        """Run the member until a signal, `stop` or cancellation; inside or outside of the block.
 
         SIGTERM and SIGINT stop in order, unless the program handles them: `on_revoked` is awaited for `drain_timeout`,
         and the group is left. A second signal cancels. This returns at most 2.5 s after that time.
@@ -460,7 +464,7 @@ class Member(Running, Generic[Share]):
                 await self._run_until_stopped(handle_signals, drain_timeout)
 
     async def _until_settled(self) -> None:
-        """Return when the member is in no rebalance and in no callback, or holds nothing."""
+        """Return when the member is in no rebalance or callback, or has no share."""
         while self.assignment is not None and not (self._machine.state is State.STABLE and self._callbacks.is_idle):
             if not self._callbacks.is_idle:
                 await self._callbacks.drain(self._deadline, Step.END)
@@ -470,9 +474,9 @@ class Member(Running, Generic[Share]):
     # --- stepping aside -----------------------------------------------------------------------
 
     async def step_aside(self, reason: str) -> None:
-        """Stop work in order and leave the group, but not for good: `come_back` joins again, as a new member.
+        """Stop work in order and leave the group until `come_back`, which joins again as a new member.
 
-        Called by a callback it returns at once, and the member steps aside when its callbacks have returned.
+        In a callback it returns at once, and the member steps aside when its callbacks have returned.
         """
         await self._until_entered()
         stepping = self._begin_step_aside(reason)
@@ -480,7 +484,7 @@ class Member(Running, Generic[Share]):
             await asyncio.wait((stepping,))
 
     def _begin_step_aside(self, reason: str, failed_unit: str = "") -> asyncio.Task[None]:
-        """As `step_aside`, in a task of its own, which goes on whatever becomes of those that wait for it."""
+        """Step aside as `step_aside` does, in a separate task that continues if the waiting callers are cancelled."""
         if self._stepping is None or self._stepping.done():
             self._comes_back = False
             self._holding.is_leaving = True
@@ -502,14 +506,14 @@ class Member(Running, Generic[Share]):
             self._join_again()
 
     def _withdraw(self, reason: str) -> None:
-        """As `step_aside`, at once: the share is lost, whatever its work is doing. Static members keep their place."""
+        """Step aside at once: the share is lost even if its work runs. Static members keep their place."""
         self._stats.steps_out("no_progress")
         self._holding.lose(reason)
         self._driver.react(self._machine.step_aside(self._now_ms(), reason, silently=self._is_static))
         self._wake.set()
 
     def come_back(self) -> None:
-        """Join again after having stepped aside; as soon as this member has left, where that is still under way."""
+        """Join again after stepping aside; if leaving is still in progress, right after it."""
         self._comes_back = self._stepping is not None and not self._stepping.done()
         if not self._comes_back:
             self._join_again()
@@ -557,13 +561,15 @@ class Member(Running, Generic[Share]):
             self._context.troubles.repeat(self, cause)
 
     def _fail(self, error: BaseException, failed_unit: str = "") -> None:
-        """End the block with an error. A `failed_unit`, as `docs/3`, is reported; other work stops in order first."""
+        """End the block with an error. A `failed_unit`, such as `docs/3`, is reported; other work stops in
+        order first.
+        """
         self._fail_in_order(error, failed_unit)
         if not failed_unit:
             self._holding.lose(f"{type(error).__name__}: {error}")
 
     def _fail_in_order(self, error: BaseException, failed_unit: str) -> None:
-        """Close with an error: what was stored is committed. `failed_unit` is reported, if there is one."""
+        """Close with an error: stored offsets are committed, and `failed_unit`, if given, is reported."""
         if self._failure is None:
             self._failure, self._failed_unit = error, failed_unit
         self._begin_close(STOP_DRAIN_S)

@@ -12,7 +12,7 @@ from rota.client.errors import UnreachableKind
 Labels: TypeAlias = tuple[str, ...]
 
 MOST_GROUPS = 100
-"""The number of groups with labels of their own; all further groups share empty labels, so that series have a bound."""
+"""The number of groups with their own labels; all further groups share empty labels, which bounds the series."""
 
 _MEMBER = ("rota_namespace", "group_id", "kind")
 
@@ -31,30 +31,30 @@ LABELS: Mapping[str, str] = {
 
 
 class MetricType(StrEnum):
-    """How a number moves, and how several of them become one."""
+    """How a number changes, and how several values are combined."""
 
     COUNTER = "counter"
-    """Only grows; several are added up."""
+    """Only grows; several values are added."""
     SUM = "sum"
-    """Rises and falls; several are added up."""
+    """Rises and falls; several values are added."""
     GAUGE = "gauge"
-    """Rises and falls; the largest stands for several."""
+    """Rises and falls; the largest of several values is used."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """One metric under the name that Prometheus has for it."""
+    """One metric under its Prometheus name."""
 
     name: str
     type: MetricType
     unit: str
-    """As OpenTelemetry writes units: `s`, or the thing that is counted."""
+    """The unit in OpenTelemetry's notation: `s`, or the thing that is counted."""
     labels: Labels
     meaning: str
 
     @property
     def merge(self) -> Callable[[float, float], float]:
-        """Makes one value of those of several members that have the same labels."""
+        """Combine the values of several members with the same labels."""
         return max if self.type is MetricType.GAUGE else float.__add__
 
     @property

@@ -1,4 +1,4 @@
-"""Topics that a consumer names and that are not registered: it says so, and says when that is over."""
+"""A warning about topics that a consumer names and that are not registered, and its end."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from rota.protocol.defaults import WARN_AGAIN_MS
 
 REPEAT_S = WARN_AGAIN_MS / 1000
 _SHOWN = 10
-"""How many names a message lists."""
+"""Maximum number of names in a message."""
 
 _log = logging.getLogger(__name__)
 
 
 class MissingTopics:
-    """The missing topics, as one text. A warning when they change, and once a minute while it lasts."""
+    """The missing topics as one text. Logs a warning when they change, and once a minute while they are missing."""
 
     def __init__(self, group_id: str) -> None:
         self.text = ""
-        """Empty where nothing is missing."""
+        """Empty if no topic is missing."""
         self._group_id = group_id
         self._names: tuple[str, ...] = ()
         self._warned_at_s = float("-inf")
 
     def update(self, wanted: Sequence[str], registered: Collection[str], now_s: float) -> None:
-        """Compare the topics that this member names with those that there are."""
+        """Compare the topics that this member names with the registered ones."""
         former, self._names = self._names, tuple(sorted(set(wanted) - set(registered)))
         self.text = _described(self._names, registered) if self._names else ""
         if former and not self._names:

@@ -1,7 +1,7 @@
-"""Once per occasion: a group remembers when the work of its last occasion was due, as progress behind its fence.
+"""Once per occasion: a group stores the due time of its last occasion's work as fenced progress.
 
-Two starts of a schedule belong to one occasion if they are less than half of the schedule's period apart. So hosts
-with different clocks, or with a late start, agree on the occasion without a clock that they share.
+Two starts of a schedule belong to one occasion if they are less than half of its period apart. So hosts with different
+clocks, or with a late start, agree on the occasion without a shared clock.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _MAX_NAME_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Occasions:
-    """The occasions of one schedule within a group. Times are seconds, those of the wall clock since 1970."""
+    """The occasions of one schedule within a group. Times are seconds since 1970, by the wall clock."""
 
     name: str
-    """What distinguishes several schedules of one group; characters that no topic may have become hyphens."""
+    """Distinguishes several schedules of one group; characters that are invalid in topics become hyphens."""
     period: float
     """The shortest time between two occasions."""
 
@@ -33,16 +33,16 @@ class Occasions:
             raise ValueError(f"the period of an occasion must be above 0, not {self.period} s")
 
     def asked(self) -> TopicPartitions:
-        """The progress to fetch for `is_due`."""
+        """Return the partitions whose progress `is_due` needs."""
         return TopicPartitions(self._topic, (0,))
 
     def is_due(self, fetched: Iterable[FetchedOffset], due: float) -> bool:
-        """Whether the work that is due at `due` belongs to an occasion that has not been done."""
+        """Return whether the work due at `due` belongs to an occasion that is not done yet."""
         last_ms = max((each.offset for each in fetched if each.topic == self._topic), default=-1)
         return last_ms < 0 or to_ms(due) - last_ms >= to_ms(self.period) / 2
 
     def done(self, due: float) -> OffsetToCommit:
-        """The progress to commit for work that was due then. The group keeps it for two periods at least."""
+        """Return the progress to commit for work that was due then. The group keeps it for at least two periods."""
         kept_ms = min(to_ms(max(2 * self.period, DAY)), MAX_RETENTION_TIME_MS)
         return OffsetToCommit(self._topic, 0, to_ms(due), retention_time_ms=kept_ms)
 

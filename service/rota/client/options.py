@@ -1,4 +1,4 @@
-"""The options of members: what callers may give, and the defaults of the rest. Times are seconds."""
+"""Options of members, and their defaults. Times are seconds."""
 
 from __future__ import annotations
 
@@ -24,43 +24,49 @@ class SessionOptions(TypedDict, total=False):
     session_timeout: float
     """Time without a heartbeat after which the coordinator removes this member; it stops its work before."""
     heartbeat_interval: float | None
-    """Time between two heartbeats, at most half of the session timeout. By default a third of it and at most 3 s; a
-    parked one may take longer."""
+    """Time between two heartbeats, at most half of the session timeout. By default a third of it and at most 3 s;
+    parked heartbeats may take longer.
+    """
     rebalance_timeout: float
     """Maximum time for revoked work to end: the body of a term or permit, or `on_revoked`."""
     group_instance_id: str | None
-    """Makes the member static: it has its share again after a restart. Default: the variable
-    `ROTA_GROUP_INSTANCE_ID`."""
+    """Makes the member static: it gets its share again after a restart. Default: the variable
+    `ROTA_GROUP_INSTANCE_ID`.
+    """
 
 
 class MemberOptions(SessionOptions, total=False):
     """Options of `leader`, `connect_worker` and `member`, and of those below."""
 
     leave_on_close: bool | None
-    """Whether the end of the block tells the group; by default not for static members."""
+    """Whether the end of the block sends a LeaveGroup; by default not for static members."""
 
 
 class ConsumerOptions(MemberOptions, total=False):
     """Options of `consumer` and `worker_pool`."""
 
     max_processing_interval: float | None
-    """Give the share up after so long without a commit, `store` or `progress`; the member joins again with the next
-    one. In a pool also for each shard: its work is cancelled and started again, while the others work on."""
+    """Maximum time without a commit, `store` or `progress`; the share is then released, and the member joins again at
+    the next one. In a pool it also applies to each shard: its work is restarted, while the others continue.
+    """
     auto_commit_interval: float | None
-    """Commit stored offsets as often as this; None: only when partitions are revoked and when the consumer is
-    closed."""
+    """Interval of commits of stored offsets; None: they are committed only when partitions are revoked and when the
+    consumer is closed.
+    """
     topics_refresh_interval: float
-    """How often the leader looks for new topics and partitions without a notification, and calls
-    `partitions_per_topic`."""
+    """Interval at which the leader checks for new topics and partitions without a notification, and calls
+    `partitions_per_topic`.
+    """
     topics_debounce: float
-    """For how long changes of topics collect before the group is assigned anew, in one generation. With `server:` the
-    longest time of a member counts, otherwise the leader's."""
+    """Time for which changes of topics are collected before one rebalance. With `server:` the longest time of all
+    members applies, otherwise the leader's.
+    """
     topics_except: Sequence[str]
-    """Topics to leave out of those that `topics` means, by name or by a beginning (`audit-*`)."""
+    """Topics to exclude from those that `topics` selects, by name or prefix (`audit-*`)."""
     rack_id: str | None
     """The rack of this member, for strategies that use racks."""
     capacity: float
-    """How much this member carries, against others, for `weighted`."""
+    """The member's capacity relative to the others, for `weighted`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Permits and locks: N of M members hold one at a time, each with a fencing token of its own (ADR 62)."""
+"""Permits and locks: N of M members hold one at a time, each with its own fencing token (ADR 62)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from rota.types.permits import MAX_PERMITS, PROTOCOL_NAME, PermitShare, Wish, de
 
 _WORDING: Final = Wording("permits", "the permit", "the wait for a permit", PermitLost)
 _SHOWN = 3
-"""Holders that one line of the log names."""
+"""Maximum number of holders in one line of the log."""
 _log = logging.getLogger(__name__)
 
 
 class PermitRole:
-    """A permit is held while joining: the coordinator takes none away from a member. `share` is its last answer."""
+    """A permit is held while joining: the coordinator revokes no member's permit. `share` is its last answer."""
 
     is_cooperative = True
     hands_over = False
@@ -51,7 +51,7 @@ class PermitRole:
         former, self.share = self.share, decode_share(assigned.assignment)
         if self.share.of not in (former.of, self.permits):
             _log.warning(
-                "this group has %d permits, not %d: another of its members says so", self.share.of, self.permits
+                "this group has %d permits, not %d: another member asks for fewer", self.share.of, self.permits
             )
         return _held(self.share)
 
@@ -70,10 +70,9 @@ def _held(share: PermitShare) -> Leadership:
 
 
 class Permit(Term):
-    """One time of holding a permit; as an `async with` block, it cancels its body where the permit is lost, and raises
-    `PermitLost`.
+    """A granted permit; as an `async with` block, it cancels its body if the permit is lost, and raises `PermitLost`.
 
-    The permit, its number and its token stay the same while other members come and go.
+    The permit, its number and its token do not change when other members join or leave.
     """
 
     _wording: ClassVar[Wording] = _WORDING
@@ -86,38 +85,36 @@ class Permit(Term):
 
     @property
     def number(self) -> int:
-        """The number of the permit: 0 to N - 1. A fenced system keeps the highest token seen for each number."""
+        """The number of the permit: 0 to N - 1. A fenced system stores the highest token for each number."""
         assert self._share.permit is not None
         return self._share.permit
 
     @property
     def fencing_token(self) -> int:
-        """The fencing token: greater than each that this permit had before, and the same until the permit is over."""
+        """The fencing token: greater than all earlier ones of this permit, and the same until the permit is over."""
         return self._token
 
     @property
     def is_valid(self) -> bool:
-        """Whether the permit is held now, by the clock: right also after the event loop was blocked. Any thread may
-        ask.
-        """
+        """Whether the permit is held now, by the clock, also right after a blocked event loop. Any thread may ask."""
         return not self.lost.is_set() and self._member.assignment == _held(self._share)
 
 
 class PermitCandidacy(Election):
-    """A member that has a permit or waits for one. Each time of holding it is a term."""
+    """A member that has a permit or waits for one. Each granted permit is a term."""
 
     _wording: ClassVar[Wording] = _WORDING
 
     def __init__(
         self, context: ClientContext, settings: MembershipSettings, *, role: PermitRole, on_lost: Listener | None = None
     ) -> None:
-        # The end of the block gives the permit back, also where the member is static.
+        # The end of the block releases the permit, also if the member is static.
         super().__init__(context, settings, role=role, leave_on_close=True)
         self.role = role
         self._listener = on_lost
 
     async def granted(self) -> Permit:
-        """Wait for a permit. Raise `PermitLost` where this is closed meanwhile."""
+        """Wait for a permit. Raise `PermitLost` if this is closed meanwhile."""
         async for permit in self.terms():
             return cast("Permit", permit)
         raise PermitLost(f"{self._wording.candidacy} is over")
@@ -138,7 +135,7 @@ class PermitCandidacy(Election):
     async def _on_lost(self, removed: Leadership) -> None:
         permit = self._term
         is_news = permit is not None and not permit.lost.is_set()
-        # The body is cancelled first: the program's function may take its time.
+        # The body is cancelled first, because the program's function may be slow.
         self._end(self._wording.lost)
         try:
             if is_news:
@@ -148,13 +145,13 @@ class PermitCandidacy(Election):
 
 
 class Permits(RunningOver):
-    """A permit for the time of an `async with` block, or from `start` to `close`; entering waits until it is granted.
+    """A permit for an `async with` block, or from `start` to `close`; entering waits until it is granted.
 
         async with client.permits("downloads", 3) as permit:
             await download(permit.number, permit.fencing_token)   # cancelled when the permit is lost
 
-    `client.lock(name)` is the same with one permit. If the permit is lost, the block raises `PermitLost`; its end gives
-    the permit to the member that has waited longest. `run` holds permits again and again.
+    `client.lock(name)` is the same with one permit. If the permit is lost, the block raises `PermitLost`; its end
+    releases the permit to the member that has waited longest. `run` acquires permits repeatedly.
     """
 
     def __init__(self, candidacy: PermitCandidacy, *, wait_timeout: float | None = None) -> None:
@@ -167,7 +164,7 @@ class Permits(RunningOver):
         self._is_entered = False
 
     async def __aenter__(self) -> Permit:  # type: ignore[override]  # The block is about its permit.
-        """Wait for a permit; `TimeoutError` once `wait_timeout` is over."""
+        """Wait for a permit; raise `TimeoutError` after `wait_timeout`."""
         self._check_new()
         self._is_entered = True
         async with AsyncExitStack() as stack:
@@ -198,19 +195,19 @@ class Permits(RunningOver):
 
     @property
     def permit(self) -> Permit:
-        """The permit that this holds, or held, as the block has it; RuntimeError before one was granted."""
+        """The permit that this holds, or held; raises RuntimeError before a permit is granted."""
         if self._permit is None:
             raise RuntimeError("no permit was granted yet: enter the block (`async with`) or await start() first")
         return self._permit
 
     @property
     def of(self) -> int:
-        """How many permits the group has: the lowest number that a member asks for. 0 before the first answer."""
+        """The number of permits of the group: the lowest that a member asks for. 0 before the first answer."""
         return self._candidacy.role.share.of
 
     @property
     def place(self) -> int:
-        """The place in the line: 1 gets the next permit; 0 with a permit."""
+        """The position in the queue: 1 gets the next permit; 0 with a permit."""
         return self._candidacy.role.share.place
 
     # --- work -----------------------------------------------------------------------------------
@@ -223,9 +220,9 @@ class Permits(RunningOver):
         handle_signals: bool = True,
         retry: bool = False,
     ) -> Outcome | None:
-        """Wait for a permit and call `work(permit)`; anew with each permit, until it returns or raises. Use this
-        instead of the block. Arguments, signals and errors are those of `Election.run`, with `PermitLost`;
-        `wait_timeout` does not count.
+        """Wait for a permit and call `work(permit)` with each permit, until it returns or raises. Use this instead of
+        the block. Arguments, signals and errors are those of `Election.run`, with `PermitLost`; `wait_timeout` does not
+        count.
         """
         if self._is_entered:
             raise RuntimeError("run() takes the place of the block: call it on permits that were not entered")
@@ -235,7 +232,7 @@ class Permits(RunningOver):
     # --- closing --------------------------------------------------------------------------------
 
     async def close(self, timeout: float = STOP_DRAIN_S) -> None:
-        """Give the permit back, or stop waiting for one. A body that calls this goes on, without the permit; one of
+        """Release the permit, or stop waiting for one. A body that calls this continues without the permit; one of
         another task is cancelled.
         """
         if self._permit is not None:

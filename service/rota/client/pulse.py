@@ -1,7 +1,7 @@
 """Heartbeats from a separate thread, for programs that block their event loop.
 
-The members stay on the program's loop. When one of them has sent no heartbeat for half a session, this thread sends a
-heartbeat for it over a connection of its own, and notes the answer; the member looks there before it gives anything up.
+The members stay on the program's loop. When a member has sent no heartbeat for half a session, this thread sends one
+for it over a separate connection, and stores the answer; the member reads it before it declares a share lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TICK_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A heartbeat that was answered, and when it had been sent (milliseconds of the member's own clock)."""
+    """The answer to a heartbeat, and when the heartbeat was sent (milliseconds of the member's own clock)."""
 
     request: Heartbeat
     reply: HeartbeatReply
@@ -31,26 +31,26 @@ class Beat:
 
 
 class Beating(Protocol):
-    """A membership that is kept alive. The pulse's thread calls these."""
+    """A membership that the pulse's thread keeps alive. That thread calls these methods."""
 
     def overdue_heartbeat(self) -> Heartbeat | None:
-        """The heartbeat to send, if one is due."""
+        """Return the heartbeat to send, if one is due."""
 
     def beat_sent_at_ms(self) -> int:
-        """The present moment, in the membership's clock."""
+        """Return the current time of the membership's clock."""
 
     def note_beat(self, beat: Beat) -> None:
-        """An answer came."""
+        """Store an answered heartbeat."""
 
     def count_beat(self, request: Heartbeat, outcome: Answer | CoordinatorUnreachable, sent_at_ms: int) -> None:
         """Count a heartbeat that has ended."""
 
 
 class Pulse:
-    """Beats for any number of members, from when the first comes until `stop`."""
+    """Sends heartbeats for any number of members, from the first member until `stop`."""
 
     def __init__(self, connect: Callable[[], Transport]) -> None:
-        """`connect` makes a transport for this thread alone."""
+        """`connect` creates a transport for this thread alone."""
         self._connect = connect
         self._thread: LoopThread | None = None
         self._members: set[Beating] = set()
@@ -96,7 +96,7 @@ class Pulse:
 
 
 async def _exchange(transport: Transport, member: Beating, request: Heartbeat) -> None:
-    """What the answer says apart from that it came is for the member's own heartbeats to learn."""
+    """Send one heartbeat. Only the arrival of an answer matters: its content concerns the member's own heartbeats."""
     sent_at_ms = member.beat_sent_at_ms()
     try:
         answer = await transport.send(request, timeout_ms=HEARTBEAT_THREAD_TIMEOUT_MS)

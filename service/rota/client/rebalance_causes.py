@@ -1,4 +1,4 @@
-"""Causes of a member's rebalances as few words, for labels of metrics: reasons are free text, and have no bound."""
+"""Causes of a member's rebalances as labels of metrics: reasons are free text, with unbounded values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rota.membership import events as core
 from rota.protocol.errors import ErrorCode
 
 CAUSES: Mapping[str, str] = {
-    "group": "The coordinator began it: another member joined, left or expired, or an operator requested it.",
+    "group": "The coordinator started it: another member joined, left or expired, or an operator requested it.",
     "resync": "The group's leader changed the assignment without a join phase.",
     "assignment_failed": "The leader could not assign the generation, and all members join again.",
     "second_round": "This cooperative member has revoked the partitions that move, and joins again without them.",
@@ -18,16 +18,16 @@ CAUSES: Mapping[str, str] = {
     "partitions_unassigned": "This leader found partitions that are assigned to no member.",
     "assignment_unreadable": "This leader could not read the group's assignment.",
     "work_changed": "This leader of Connect workers found other connectors or tasks.",
-    "return_delay_over": "This leader of Connect workers assigns the work of one that did not return in time.",
+    "return_delay_over": "This leader of Connect workers assigns the work of a worker that did not return in time.",
     "metadata_changed": "This member's metadata changed while a join was under way.",
     "requested": "The program called `rejoin`.",
     "stepped_aside": "This member left in order, to join again later.",
-    "no_progress": "This member gave its share up: no progress for `max_processing_interval`.",
+    "no_progress": "This member released its share: no progress for `max_processing_interval`.",
     "lost_deadline": "The share was lost: the local deadline passed without a renewal.",
     "lost_unknown_member": "The share was lost: the coordinator does not know this member, or its group.",
     "lost_illegal_generation": "The share was lost: the group is in another generation.",
     "lost_fenced": "The share was lost: another member took over this `group_instance_id`.",
-    "lost_topic": "The share was lost: a topic in it was deleted, and this member went on to commit progress in it.",
+    "lost_topic": "The share was lost: a topic in it was deleted, and this member still committed progress in it.",
     "lost_rejected": "The share was lost: the coordinator rejected this member for another reason.",
 }
 
@@ -42,11 +42,11 @@ _REASONS = tuple(
         ("partitions_unassigned", r"\S+ partitions wait for a member$"),
         ("assignment_unreadable", "its assignment cannot be read: "),
         ("work_changed", "other work is configured$"),
-        ("return_delay_over", "who was away did not come back in time$"),
+        ("return_delay_over", "an absent worker did not come back in time$"),
         ("metadata_changed", "its metadata changed$"),
     )
 )
-"""The reasons that this package gives. Any other one is of the program's `rejoin`."""
+"""The reasons that this package gives. All other reasons are those of the program's `rejoin`."""
 
 _LOSSES = {
     ErrorCode.NONE: "lost_deadline",
@@ -59,19 +59,19 @@ _LOSSES = {
 
 
 def cause_of_reason(reason: str) -> str:
-    """The word for the reason of a `RebalanceStarted`."""
+    """Return the label for the reason of a `RebalanceStarted`."""
     return next((cause for cause, pattern in _REASONS if pattern.match(reason)), "requested")
 
 
 class RebalanceCauses:
-    """Reads the cause of each rebalance off one member's events, once for each rebalance."""
+    """Derives the cause of each rebalance from one member's events, once for each rebalance."""
 
     def __init__(self) -> None:
         self._is_settled = False
-        """Whether the last event that matters was an assignment: another one is a resync then."""
+        """Whether the last relevant event was an assignment: a further one is then a resync."""
 
     def cause_of(self, event: core.Event) -> str | None:
-        """The cause of the rebalance that begins with `event`; None where none begins."""
+        """Return the cause of the rebalance that starts with `event`; None if no rebalance starts."""
         match event:
             case core.Assigned():
                 was_settled, self._is_settled = self._is_settled, True
@@ -87,6 +87,6 @@ class RebalanceCauses:
         return None
 
     def begin(self, cause: str) -> str:
-        """A rebalance begins for this cause."""
+        """Record that a rebalance starts for this cause."""
         self._is_settled = False
         return cause

@@ -1,4 +1,4 @@
-"""The topics that are registered with the coordinator, as they were at one moment."""
+"""The topics registered with the coordinator, as a consistent listing."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ from rota.protocol.messages import ListTopics, ListTopicsReply
 from rota.types import TopicFacts
 
 _TRIES = 5
-"""How often to begin again where topics change between two pages."""
+"""Maximum number of attempts if topics change between two pages."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicListing:
-    """All topics of a namespace. `version` stands for just these: no earlier or later listing has the same."""
+    """All topics of a namespace. `version` identifies them: no other listing has the same."""
 
     version: str
     topics: Mapping[str, TopicFacts]
 
 
 class RegisteredTopics:
-    """Lists the topics of a namespace. As a function it gives the facts of the topics that it is asked for."""
+    """Lists the topics of a namespace. As a function it returns the facts of the given topics."""
 
     def __init__(self, caller: Caller, namespace: str) -> None:
         self._caller = caller
         self._namespace = namespace
 
     async def list(self) -> TopicListing:
-        """All pages of one version. Where topics change all the time, the last try has none: it is soon outdated."""
+        """Return all pages of one version. If topics change all the time, the last attempt has no version: it is soon
+        outdated.
+        """
         for _ in range(_TRIES):
             versions, topics = await self._read_pages()
             if len(versions) == 1:
@@ -41,7 +43,7 @@ class RegisteredTopics:
         return {topic: registered[topic] for topic in topics if topic in registered}
 
     async def _read_pages(self) -> tuple[set[str], dict[str, TopicFacts]]:
-        """The topics of all pages, and the versions that these were of."""
+        """Return the topics of all pages, and the versions of the pages."""
         found: dict[str, TopicFacts] = {}
         versions: set[str] = set()
         after, more = "", True

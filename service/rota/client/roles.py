@@ -1,4 +1,4 @@
-"""The role of a member in its kind of group: its metadata, its assigning as leader, the meaning of a share."""
+"""The role of a member in its kind of group: its metadata, its assignment as leader, the meaning of a share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Assignments: TypeAlias = "Mapping[str, bytes] | Awaitable[Mapping[str, bytes]]"
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What a leader assigns: the members, with their metadata for the protocol that the group chose."""
+    """The input of a leader's assignment: the members, with their metadata for the chosen protocol."""
 
     generation_id: int
     protocol_name: str
@@ -26,55 +26,58 @@ class Generation:
 
 
 Assign: TypeAlias = Callable[[Generation], Assignments]
-"""`assign(generation)` returns the assignment of each member by member id. All members get the text of an exception.
+"""`assign(generation)` returns the assignment of each member by member id. The text of an exception is sent to all
+members.
 
-A plain function runs on the event loop: one that takes longer than a moment should be async and use a thread.
+A plain function runs on the event loop: a slow one should be async and use a thread.
 """
 
 Protocols: TypeAlias = "Mapping[str, bytes] | Callable[[bytes | None, int], Mapping[str, bytes]]"
 """Metadata by protocol name, the preferred one first; or `protocols(held, generation_id)`, a plain function that
-returns it, called before each join with the assignment that this member holds, or held last, since that generation.
+returns it, called before each join with the current or last assignment and the generation in which it was assigned.
 """
 
 Without: TypeAlias = Callable[[bytes, bytes], bytes]
-"""`without(share, other)`: what of an assignment is not in the other one; empty if nothing is."""
+"""`without(share, other)` returns the part of an assignment that is not in the other one; it may be empty."""
 
 
 class Role(Protocol[Share]):
-    """The kind of a group. A share that is nothing must be false."""
+    """The kind of a group. An empty share must be false."""
 
     @property
     def is_cooperative(self) -> bool:
-        """Whether members hold on to their shares while they join (KIP-429); their metadata names them then."""
+        """Whether members keep their shares while they join (KIP-429); their metadata then lists them."""
 
     @property
     def hands_over(self) -> bool:
-        """Whether the share that was read last asks this member to join again, even where it revokes nothing."""
+        """Whether the last share asks this member to join again, even if it revokes no part."""
 
     def protocols(self, held: Share | None, generation_id: int) -> tuple[messages.Protocol, ...]:
-        """What to say of a member when it joins, that holds this since `generation_id`. The preferred one first."""
+        """Return the metadata for a join by protocol, the preferred one first; the member holds `held` since
+        `generation_id`.
+        """
 
     def assign(self, generation: JoinedAsLeader) -> Assignments:
-        """The assignment of all members, made by the leader."""
+        """Return the assignment of all members, as the leader."""
 
     def read(self, assigned: Assigned) -> Share:
-        """What an assignment means to the user."""
+        """Convert an assignment to the user's share."""
 
     def without(self, share: Share, other: Share) -> Share:
-        """What of `share` is not in `other`."""
+        """Return the part of `share` that is not in `other`."""
 
     def concerned(self, held: Share | None, offsets: Sequence[OffsetToCommit]) -> Share:
-        """The part of its share that a member must still hold to commit these offsets."""
+        """Return the part of its share that a member must still hold to commit these offsets."""
 
     def unwanted(self, held: Share) -> Share:
-        """The part of its share that a member must revoke before it joins again, because it will lose it."""
+        """Return the part of its share that a member must revoke before it joins again, because it will lose it."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpaqueRole:
-    """Assignments are bytes that only the user understands.
+    """The role of members whose assignments are bytes that only the user understands.
 
-    With `split`, members hold on to what they keep while they join (KIP-429); else an assignment is given up as a whole
+    With `split`, members keep the unchanged part while they join (KIP-429); otherwise they revoke the whole assignment
     at each rebalance.
     """
 

@@ -1,4 +1,4 @@
-"""Begin and end of everything that has an `async with` block: `start`, `close`, `run` and `stop`."""
+"""The life cycle of all objects with an `async with` block: `start`, `close`, `run` and `stop`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rota.client.tasks import Contained, contained
 _log = logging.getLogger(__name__)
 
 _TURNS = 5
-"""Of the event loop: as many as `start` in a new task takes to enter, and some more."""
+"""Number of event loop turns: as many as `start` in a new task needs to enter, and some more."""
 
 
 class Running(ABC):
-    """A membership and whatever is built on it: an `async with` block, or `start` and `close` without one."""
+    """A membership and objects built on it: an `async with` block, or `start` and `close` without one."""
 
     def __init__(self) -> None:
         self._stops = StopRequests()
@@ -51,11 +51,11 @@ class Running(ABC):
 
     @abstractmethod
     async def _close(self, drain_s: float) -> None:
-        """Stop work in order and leave, inside of the block; returns when that is done."""
+        """Stop work in order and leave, inside of the block; return when that is done."""
 
     @abstractmethod
     def _close_now(self) -> None:
-        """Have a `_close` that is under way give up its order: cancel the work, and leave."""
+        """Interrupt a running `_close`: cancel the work, and leave."""
 
     @abstractmethod
     def _is_inside(self) -> bool:
@@ -67,7 +67,7 @@ class Running(ABC):
 
     @abstractmethod
     def _failure_at_end(self) -> BaseException | None:
-        """The error that ended the membership, if it was one."""
+        """The error with which the membership ended, if any."""
 
     # --- what may be called when --------------------------------------------------------------
 
@@ -76,14 +76,14 @@ class Running(ABC):
         return type(self).__name__
 
     def _check_new(self) -> None:
-        """Raise RuntimeError where this is open, or was closed."""
+        """Raise RuntimeError if this is open or was closed."""
         if self.is_open:
             raise RuntimeError(f"this {self._name_of_kind} is open already")
         if not self._is_new:
             raise RuntimeError(f"this {self._name_of_kind} was closed: ask the client for another one")
 
     def _check_entered(self) -> None:
-        """Raise RuntimeError where this was not entered: what the caller waits for would never happen."""
+        """Raise RuntimeError if this was not entered: the caller would wait forever."""
         if self._is_new:
             raise RuntimeError(
                 f"this {self._name_of_kind} is not open yet: enter its block (`async with`) or await start() first; "
@@ -91,7 +91,9 @@ class Running(ABC):
             )
 
     async def _until_entered(self) -> None:
-        """As `_check_entered`, once tasks that the program has just created, such as one for `run`, have begun."""
+        """Check as `_check_entered` does, after newly created tasks of the program, such as one for `run`, have
+        started.
+        """
         for _ in range(_TURNS):
             if not self._is_new:
                 return
@@ -101,7 +103,7 @@ class Running(ABC):
     # --- without a block ----------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
+        """Enter, as a block does; `close` is the counterpart and raises an error that has ended it meanwhile."""
         if self._own_block is not None and not self._own_block.done():
             raise RuntimeError(f"this {self._name_of_kind} is open already")
         self._check_new()
@@ -110,7 +112,7 @@ class Running(ABC):
         try:
             await first_of(block, entered)
         except asyncio.CancelledError:
-            # The block must not outlive its caller: it would join, or be granted what it waits for.
+            # The block must not outlive its caller: it would join, or be granted a permit.
             self._own_block = None
             await _cancelled(block)
             raise
@@ -118,7 +120,7 @@ class Running(ABC):
             block.result().result()
 
     async def close(self, timeout: float = STOP_DRAIN_S) -> None:
-        """Stop work in order, commit and leave; also inside of an `async with` block.
+        """Stop work in order, commit and leave; may be called inside of an `async with` block.
 
         After `timeout` seconds work is cancelled, `on_lost` is called if a callback has not returned, and the group is
         left. This returns at most 2.5 s later, in every state of the coordinator and of the work; in a callback or in
@@ -141,7 +143,7 @@ class Running(ABC):
     async def _hold_block(self, entered: asyncio.Event) -> None:
         async with self:
             entered.set()
-            over = asyncio.ensure_future(self._until_over())  # By another's hand: its client may be closed.
+            over = asyncio.ensure_future(self._until_over())  # Another caller closed it: its client may be closed.
             try:
                 await first_of(over, self._close_asked)
             finally:
@@ -150,14 +152,14 @@ class Running(ABC):
     # --- run ----------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """End `run` as a first SIGTERM does; a second call as a second one. May be called from any thread, and from a
-        signal handler.
+        """End `run` as the first SIGTERM does; a second call acts as a second signal. Any thread and signal handler may
+        call it.
         """
         self._stops.add()
 
     @contextmanager
     def _only_run(self, drain_timeout: float) -> Iterator[None]:
-        """Mark that `run` is under way, and enter nothing that was closed: it would return at once, in silence."""
+        """Mark that `run` is running, and reject a closed object: its run would return silently."""
         check_seconds("drain_timeout", drain_timeout)
         if self._is_running:
             raise RuntimeError(f"run() of this {self._name_of_kind} is under way already")
@@ -170,11 +172,11 @@ class Running(ABC):
             self._is_running = False
 
     def _own_block_for_run(self) -> AbstractAsyncContextManager[Any]:
-        """This, where `run` is called outside of the block."""
+        """This object as a block, if `run` is called outside of it."""
         return self if self._is_new else nullcontext()
 
     async def _run_until_stopped(self, handle_signals: bool, drain_s: float) -> None:
-        """Return when a stop was carried out, or the membership is over. Signals count while this runs."""
+        """Return after a stop, or when the membership has ended. Signals are handled while this runs."""
         self._stops.bind(asyncio.get_running_loop())
         with stopped_by_signals(self._stops, enabled=handle_signals):
             over = asyncio.ensure_future(self._until_over())
@@ -188,7 +190,7 @@ class Running(ABC):
                 _end(over)
 
     async def _stop_in_order(self, drain_s: float) -> None:
-        """Close; at once where a second request comes."""
+        """Close in order, or at once after a second request."""
         _log.info("stopping in order%s", "; a second signal stops at once" if self._stops.by_signal else "")
         closing = asyncio.ensure_future(self.close(drain_s))
         _keep(closing)
@@ -199,7 +201,7 @@ class Running(ABC):
 
 
 class RunningOver(Running):
-    """What is built on another one, whose membership it has: an election on its member, a pool on its consumer."""
+    """An object built on another one with the membership: an election on its member, a pool on its consumer."""
 
     def __init__(self, base: Running) -> None:
         super().__init__()
@@ -221,7 +223,7 @@ class RunningOver(Running):
             self._closed()
 
     def _closed(self) -> None:
-        """The membership has been closed."""
+        """Called after the membership was closed."""
 
     def _close_now(self) -> None:
         self._base._close_now()
@@ -250,20 +252,20 @@ _kept: set[asyncio.Future[Any]] = set()
 
 
 def _keep(task: asyncio.Future[Any]) -> None:
-    """Keep a reference to a task that may outlive its block, because it may ignore its cancellation."""
+    """Keep a reference to a task that may outlive its block by ignoring its cancellation."""
     _kept.add(task)
     task.add_done_callback(_kept.discard)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 def _end(task: asyncio.Future[None]) -> None:
-    """Cancel a task that nothing waits for any more."""
+    """Cancel a task without a waiting caller."""
     task.cancel()
     _keep(task)
 
 
 async def first_of(task: asyncio.Future[Any], event: asyncio.Event) -> None:
-    """Return when the task is done or the event is set. Cancelled, it leaves the task alone."""
+    """Return when the task is done or the event is set. Its own cancellation does not cancel the task."""
     waiting = asyncio.ensure_future(event.wait())
     try:
         await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""The SDK counts in seconds, the protocol in milliseconds: times that programs give are checked and converted here."""
+"""Conversion of the SDK's seconds to the protocol's milliseconds, with checks of the values that programs give."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DAY: Final = 86_400
 def check_seconds(
     name: str, seconds: float | None, longest: int = DAY, *, shortest: float = 0, optional: bool = False
 ) -> None:
-    """Reject a value that is no time in seconds, such as a session of 15,000, which is meant in milliseconds.
+    """Reject an invalid time in seconds, such as a session of 15,000, which is probably in milliseconds.
 
     Raises:
         TypeError: It is not a number, nor None if it is `optional`.
@@ -52,7 +52,7 @@ def check_seconds(
 
 
 def check_interval(name: str, seconds: float | None, longest: int = DAY, *, optional: bool = False) -> None:
-    """Check a time as `check_seconds` does. 0 is refused, since it would keep the event loop busy."""
+    """Check a time as `check_seconds` does. 0 is rejected, since it would keep the event loop busy."""
     check_seconds(name, seconds, longest, shortest=0.001, optional=optional)
 
 
@@ -61,5 +61,5 @@ def to_ms(seconds: float) -> int: ...
 @overload
 def to_ms(seconds: float | None) -> int | None: ...
 def to_ms(seconds: float | None) -> int | None:
-    """A time in the protocol's milliseconds."""
+    """Convert seconds to the protocol's milliseconds."""
     return None if seconds is None else round(seconds * 1000)

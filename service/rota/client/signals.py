@@ -1,8 +1,8 @@
-"""SIGTERM and SIGINT while a `run()` is under way: the first signal stops in order, the second at once.
+"""SIGTERM and SIGINT during a `run()`: the first signal stops in order, the second at once.
 
-A signal that the program handles itself is left to the program: a web server in the same process, say, ends its own
-`run()` by cancellation or by `stop()`. After the second signal the former handlers are back, so that a third one ends
-the process.
+A signal that the program handles itself is not touched: a web server in the same process, for example, ends its `run()`
+by cancellation or by `stop()`. After the second signal the former handlers are restored, so that a third one ends the
+process.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequests:
-    """How often a `run()` was asked to end. Threads and signal handlers may ask."""
+    """The number of requests to end a `run()`. Threads and signal handlers may add one."""
 
     def __init__(self) -> None:
         self.in_order = asyncio.Event()
         """Set by the first request."""
         self.at_once = asyncio.Event()
-        """Set by the second."""
+        """Set by the second request."""
         self.by_signal = False
-        """Whether a signal asked."""
+        """Whether a signal made a request."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked = 0
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Requests are acted on in this loop, those from before included."""
+        """Handle requests in this loop, including earlier ones."""
         self._loop = loop
         self._publish()
 
     def add(self, *, by_signal: bool = False) -> None:
-        """Ask once more. Safe in any thread and in a signal handler."""
+        """Add a request. Safe in any thread and in a signal handler."""
         self.by_signal = self.by_signal or by_signal
         self._asked += 1
         if self._loop is not None and not self._loop.is_closed():
@@ -52,7 +52,7 @@ class StopRequests:
 
 
 class _Handlers:
-    """The process's handlers, for as long as any `run()` wants them; only the main thread touches them."""
+    """The process's signal handlers while any `run()` needs them; only the main thread accesses them."""
 
     def __init__(self) -> None:
         self._running: list[StopRequests] = []
@@ -103,7 +103,7 @@ def stopped_by_signals(requests: StopRequests, *, enabled: bool = True) -> Itera
 
 
 def _is_default(handler: Any) -> bool:
-    """Whether the program has left a signal alone; `asyncio.run` has a handler of its own for SIGINT."""
+    """Return whether the program has not handled a signal; `asyncio.run` has its own handler for SIGINT."""
     if handler in (signal.SIG_DFL, signal.default_int_handler):
         return True
     return isinstance(handler, functools.partial) and isinstance(

@@ -1,8 +1,8 @@
-"""What the members of one client have done, as plain numbers that the SDK always keeps, without any library.
+"""Counters of the members of one client, as plain numbers that the SDK always keeps, without any library.
 
-The event loop of the client and its heartbeat thread write; any thread may read at any time. `rota.client.metrics` has
-the table of the numbers, `rota.client.exported` adds up several clients, and `rota.adapters.prometheus` and
-`.opentelemetry` export them.
+The client's event loop and heartbeat thread write them; any thread may read them. `rota.client.metrics` has the table
+of the numbers, `rota.client.exported` adds up several clients, and `rota.adapters.prometheus` and `.opentelemetry`
+export them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RENEWING = (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
 
 
 def outcome_of(answer: Answer | CoordinatorUnreachable) -> str:
-    """How a call ended, in one word: ok, an error code, or why no answer came."""
+    """Return how a call ended, in one word: ok, an error code, or the cause of a missing answer."""
     if isinstance(answer, CoordinatorUnreachable):
         return answer.kind.value
     error = answer.reply.error
@@ -43,7 +43,9 @@ def outcome_of(answer: Answer | CoordinatorUnreachable) -> str:
 
 
 def units_of(share: Any) -> int:
-    """The number of units of a share: partitions, work items, or 1 for a leadership and for bytes of the program."""
+    """Return the number of units of a share: partitions, work items, or 1 for a leadership and for bytes of the
+    program.
+    """
     return len(share) if isinstance(share, tuple) else int(bool(share))
 
 
@@ -55,7 +57,7 @@ class Counts:
     def __init__(self) -> None:
         self._values: dict[tuple[Metric, Labels], int] = {}
         self._lock = threading.RLock()
-        """Reentrant: a coroutine that the garbage collector closes may count, too."""
+        """Reentrant, because a coroutine that the garbage collector closes may count."""
 
     def add(self, metric: Metric, *labels: str, count: int = 1) -> None:
         key = metric, labels
@@ -63,18 +65,18 @@ class Counts:
             self._values[key] = self._values.get(key, 0) + count
 
     def values(self) -> dict[tuple[Metric, Labels], int]:
-        """A copy, which is made in one step: a reader waits for no writer, not even in a forked child."""
+        """Return a copy, made in one step: a reader never waits for a writer, not even in a forked child."""
         return self._values.copy()
 
 
 class GroupBound:
-    """Gives the first `MOST_GROUPS` groups labels of their own, and empty ones to all further groups."""
+    """Gives the first `MOST_GROUPS` groups their own labels, and empty labels to all further groups."""
 
     def __init__(self) -> None:
         self._known: set[tuple[str, str]] = set()
 
     def names_of(self, namespace: str, group_id: str) -> tuple[str, str]:
-        """The labels for the namespace and the id of a group."""
+        """Return the labels for a group's namespace and id."""
         group = (namespace, group_id)
         if group not in self._known and len(self._known) >= MOST_GROUPS:
             return "", ""
@@ -83,26 +85,26 @@ class GroupBound:
 
 
 class CallStats:
-    """Counts calls, each once, when it has ended."""
+    """Counts each call once, when it has ended."""
 
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
 
     def ended(self, request: Request, outcome: Answer | CoordinatorUnreachable) -> None:
-        """A call was answered, or got no answer."""
+        """Count a call that was answered, or got no answer."""
         self._counts.add(metrics.CALLS, type(request).__name__, outcome_of(outcome))
 
     def cancelled(self, request: Request) -> None:
-        """A call was cancelled before an answer came, as where a rebalance made it pointless."""
+        """Count a call that was cancelled before an answer, for example because a rebalance made it pointless."""
         self._counts.add(metrics.CALLS, type(request).__name__, _CANCELLED)
 
     def repeated(self, request: Request) -> None:
-        """A call is sent again, because the one before was of no use."""
+        """Count a call that is sent again after a failure."""
         self._counts.add(metrics.RETRIES, type(request).__name__)
 
 
 class Observed(Protocol):
-    """The properties of a member that are read, by any thread, when its gauges are collected."""
+    """The properties of a member that any thread reads when its gauges are collected."""
 
     @property
     def assignment(self) -> Any: ...
@@ -112,7 +114,7 @@ class Observed(Protocol):
 
 
 class MemberStats(CallStats):
-    """The numbers of one member. Its counters are those of its group, which outlive it."""
+    """The numbers of one member. Its counters belong to its group and outlive it."""
 
     def __init__(self, client: ClientStats, namespace: str, group_id: str, kind: str) -> None:
         self._client = client
@@ -128,27 +130,27 @@ class MemberStats(CallStats):
         self._committed_at_ms: int | None = None
         self._causes = RebalanceCauses()
         self._failed = ""
-        """The operation that the member is to repeat, if any."""
+        """The operation that the member will repeat, if any."""
         self.set_kind(kind)
 
     def set_kind(self, kind: str) -> None:
-        """Count as this kind from now on: that of the object which the program uses, an election or a worker pool."""
+        """Count as this kind from now on: that of the program's object, such as an election or a worker pool."""
         self.labels = self._client.labels_of(*self._group, kind)
         self._counts = self._client.counts_of(self.labels)
 
     def watch_work(self, troubles: Callable[[], list[str]]) -> None:
-        """Read the trouble of a pool's shards from this function."""
+        """Read the troubles of a pool's shards from this function."""
         self.troubles_of_work = troubles
 
     def begin(self, member: Observed) -> None:
-        """The member was started. Counters of units begin with 0: Prometheus sees no increase in a first value."""
+        """The member was started. Counters of units start with 0: Prometheus sees no increase in a first value."""
         self._heartbeat_at_ms = self.now_ms()
         for metric in (metrics.ASSIGNED, metrics.REVOKED, metrics.LOST):
             self._counts.add(metric, count=0)
         self._client.begin(self, member)
 
     def end(self) -> None:
-        """The member is over: its gauges disappear, its counters stay."""
+        """The member has ended: its gauges disappear, its counters remain."""
         self._client.end(self)
 
     # --- calls --------------------------------------------------------------------------------
@@ -159,11 +161,11 @@ class MemberStats(CallStats):
             self.repeated(request)
 
     def exchanged(self, request: Request, outcome: Answer | CoordinatorUnreachable, sent_at_ms: int) -> None:
-        """The member learns how a call of its own ended; commits repeat themselves, all others the driver repeats."""
+        """Count a finished call of the member; commits repeat themselves, the driver repeats all other calls."""
         if isinstance(request, CommitOffsets):
             return
         if self._heartbeat_at_ms is None and isinstance(request, JoinGroup):
-            # The member has stepped aside before, and comes back.
+            # The member returns after it stepped aside.
             self._heartbeat_at_ms = sent_at_ms
         error = _error_of(outcome)
         self._failed = type(request).__name__ if error is None or error in LATER else ""
@@ -171,7 +173,7 @@ class MemberStats(CallStats):
             self._note_heartbeat(error, sent_at_ms)
 
     def beaten(self, request: Heartbeat, outcome: Answer | CoordinatorUnreachable, sent_at_ms: int) -> None:
-        """A heartbeat of the heartbeat thread has ended."""
+        """Count a finished heartbeat of the heartbeat thread."""
         self.ended(request, outcome)
         self._note_heartbeat(_error_of(outcome), sent_at_ms)
 
@@ -182,12 +184,12 @@ class MemberStats(CallStats):
     # --- rebalances and shares ----------------------------------------------------------------
 
     def observe(self, event: core.Event) -> None:
-        """Something has happened to the member: it may be the beginning of a rebalance."""
+        """Count an event of the member, which may start a rebalance."""
         if cause := self._causes.cause_of(event):
             self._counts.add(metrics.REBALANCES, cause)
 
     def steps_out(self, cause: str) -> None:
-        """The member leaves by itself, to join again later: no heartbeats are due until then."""
+        """Count that the member leaves, to join again later: until then no heartbeats are due."""
         self._counts.add(metrics.REBALANCES, self._causes.begin(cause))
         self._heartbeat_at_ms = None
 
@@ -203,16 +205,16 @@ class MemberStats(CallStats):
     # --- commits ------------------------------------------------------------------------------
 
     def watch_stored(self, stored: dict[Any, Any]) -> None:
-        """Read progress that is not committed yet from here, by its partition."""
+        """Read uncommitted progress from this mapping, by partition."""
         self._stored = stored
 
     def progress_stored(self, place: Any) -> None:
-        """To be called just before the progress of `place` is recorded."""
+        """Note progress of `place`; call it just before the progress is stored."""
         if place not in self._stored:
             self._stored_at_ms[place] = self.now_ms()
 
     def commit_queued(self, places: Collection[Any], outcome: asyncio.Future[None]) -> None:
-        """The program commits the progress of `places`; `outcome` is the commit's future."""
+        """Note a commit of the progress of `places`; `outcome` is the commit's future."""
         since_ms = [self._stored_at_ms[place] for place in places if place in self._stored]
         self._queued_at_ms[outcome] = min(since_ms, default=self.now_ms())
         outcome.add_done_callback(partial(self._committed, places))
@@ -225,13 +227,13 @@ class MemberStats(CallStats):
             self._committed_at_ms = self.now_ms()
             return
         for place in places:
-            # Progress stored in the meantime contains the uncommitted one.
+            # Progress stored meanwhile contains the uncommitted progress.
             self._stored_at_ms[place] = min(self._stored_at_ms.get(place, since_ms), since_ms)
 
     # --- reading ------------------------------------------------------------------------------
 
     def gauges(self, member: Observed) -> Iterator[tuple[Metric, float]]:
-        """The present values of this member's gauges."""
+        """Yield the current values of this member's gauges."""
         now_ms = self.now_ms()
         yield metrics.MEMBERS, 1
         yield metrics.IN_TROUBLE, int(bool(member.trouble))
@@ -260,17 +262,17 @@ class ClientStats:
         self._on_close: list[Callable[[ClientStats], None]] = []
         self._is_closed = False
         self.calls = CallStats(self.counts_of((namespace, "", "client")))
-        """Of calls that no member makes."""
+        """Calls that no member makes."""
 
     def labels_of(self, namespace: str, group_id: str, kind: str) -> Labels:
-        """The labels of a group's members."""
+        """Return the labels of a group's members."""
         return (*self._groups.names_of(namespace, group_id), kind)
 
     def counts_of(self, labels: Labels) -> Counts:
         return self._counts.setdefault(labels, Counts())
 
     def watch_loop(self, lag: LoopLag) -> None:
-        """Show how late the client's event loop is."""
+        """Export the lag of the client's event loop."""
         self._lag = lag
 
     def begin(self, stats: MemberStats, member: Observed) -> None:
@@ -280,13 +282,13 @@ class ClientStats:
         self._members.pop(stats, None)
 
     def on_close(self, act: Callable[[ClientStats], None]) -> None:
-        """Call `act` when the client is closed, or at once where it is."""
+        """Call `act` when the client is closed, or at once if it is closed."""
         self._on_close.append(act)
         if self._is_closed:
             self.close()
 
     def close(self) -> None:
-        """The client is closed."""
+        """Note that the client is closed."""
         self._is_closed = True
         while self._on_close:
             self._on_close.pop()(self)
@@ -294,13 +296,13 @@ class ClientStats:
     # --- reading ------------------------------------------------------------------------------
 
     def counters(self) -> Iterator[Sample]:
-        """All that was counted so far. Any thread may ask."""
+        """Yield all counters. Any thread may call it."""
         for labels, counts in self._counts.copy().items():
             for (metric, own), count in counts.values().items():
                 yield metric, (*labels, *own), count
 
     def gauges(self) -> Iterator[Sample]:
-        """The present values of what rises and falls. Any thread may ask."""
+        """Yield the current values of all gauges. Any thread may call it."""
         if self._lag is not None:
             yield metrics.LOOP_LAG, (), self._lag.last
             yield metrics.LOOP_LAG_MAX, (), self._lag.worst
@@ -311,7 +313,7 @@ class ClientStats:
 
 
 def _error_of(outcome: Answer | CoordinatorUnreachable) -> ErrorCode | None:
-    """The code of an answer; None where none came."""
+    """Return the code of an answer; None without an answer."""
     return None if isinstance(outcome, CoordinatorUnreachable) else outcome.reply.error
 
 

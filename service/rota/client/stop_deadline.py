@@ -1,4 +1,4 @@
-"""The one deadline of a stop: every step has what the steps before it have left, and leaves time for those after it."""
+"""The single deadline of a stop: each step gets the time left by earlier steps, and leaves time for later ones."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _RESOLUTION_S = 1e-6
 
 
 class Step(Enum):
-    """The steps of a stop in order, and by which part of the time after the drain each of them has ended."""
+    """The steps of a stop in order, each with the part of the time after the drain at which it ends."""
 
     WORK = 0.0
-    """Work that looks at `stopping` has ended; the rest of it is cancelled."""
+    """Work that reads `stopping` has ended; other work is cancelled."""
     CLEAN_UP = 0.32
-    """Cancelled work has cleaned up, and `on_revoked` has returned; otherwise that is cancelled."""
+    """Cancelled work has cleaned up, and `on_revoked` has returned; otherwise it is cancelled."""
     COMMIT = 0.56
     """The last commits are answered."""
     LOSS = 0.68
@@ -32,36 +32,36 @@ class Step(Enum):
 
 
 class StopDeadline:
-    """A member's deadline for all that its stop waits for: none before `shorten`, and never a later one after it."""
+    """A member's deadline for all waits of its stop: unlimited before `shorten`, and never later after it."""
 
     def __init__(self) -> None:
         self._drain_by = math.inf
         self._shortened = asyncio.Event()
 
     def shorten(self, drain_s: float = STOP_DRAIN_S) -> None:
-        """Have a stop be over `drain_s` and the time for its other steps from now, unless it is to be over before."""
+        """End a stop `drain_s` and the time of its other steps from now, unless it must end earlier."""
         self._drain_by = min(self._drain_by, asyncio.get_running_loop().time() + drain_s)
         self._shortened.set()
         self._shortened.clear()
 
     def lift(self) -> None:
-        """The stop is over, and the member joins again."""
+        """Remove the deadline: the stop is over, and the member joins again."""
         self._drain_by = math.inf
 
     def by(self, step: Step) -> float:
-        """When a step must be over, in the event loop's clock."""
+        """Return the deadline of a step, in the event loop's clock."""
         return self._drain_by + step.value * _REST_S
 
     def left_s(self, step: Step) -> float:
-        """The time that a step still has; 0 when it must be over."""
+        """Return the remaining time of a step; 0 after its deadline."""
         left_s = self.by(step) - asyncio.get_running_loop().time()
-        # Loops fire timers up to their clock's resolution early: a due timer must not be waited for repeatedly.
+        # Loops fire timers up to their clock's resolution early: do not wait for a due timer again.
         return left_s if left_s > _RESOLUTION_S else 0.0
 
     async def wait(self, futures: Collection[asyncio.Future[Any]], step: Step, limit_s: float = math.inf) -> bool:
-        """Return when all of `futures` are done, or a step must be over; whether all are done.
+        """Wait until all of `futures` are done, or the step's deadline; return whether all are done.
 
-        Without a stop, `limit_s` counts alone. Futures that are added meanwhile are waited for, too.
+        Without a stop, only `limit_s` applies. Futures that are added meanwhile are included.
         """
         ends_at = asyncio.get_running_loop().time() + limit_s
         while pending := {future for future in futures if not future.done()}:

@@ -1,4 +1,4 @@
-"""Background tasks with an owner: an error of one is handed to the owner, and all are over when the owner is."""
+"""Background tasks with an owner, which handles their errors and ends them when it ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Outcome = TypeVar("Outcome")
 
 @dataclass(frozen=True, slots=True)
 class Contained(Generic[Outcome]):
-    """How a coroutine ended, an exit of the program included: raised on the loop, that would end the loop."""
+    """How a coroutine ended, including an exit of the program, which would end the loop if raised on it."""
 
     value: Outcome | None = None
     error: BaseException | None = None
@@ -24,7 +24,7 @@ class Contained(Generic[Outcome]):
 
 
 async def contained(coroutine: Coroutine[Any, Any, Outcome]) -> Contained[Outcome]:
-    """The outcome of `coroutine`; only its cancellation is raised. For a task: see `Contained`."""
+    """Return the outcome of `coroutine`; only its cancellation is raised. For a task: see `Contained`."""
     try:
         return Contained(await coroutine)
     except asyncio.CancelledError:
@@ -44,7 +44,7 @@ async def any_set(*events: asyncio.Event) -> None:
 
 
 async def until_ended(future: asyncio.Future[Any]) -> None:
-    """Return when `future` has ended. A cancellation meanwhile is raised only then, however often it comes."""
+    """Return when `future` has ended. Cancellations meanwhile are raised only then."""
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
@@ -57,22 +57,24 @@ async def until_ended(future: asyncio.Future[Any]) -> None:
 
 
 class BackgroundTasks:
-    """Unlike a `TaskGroup`, an error does not cancel the tasks beside it: the owner ends them in its own order."""
+    """Unlike in a `TaskGroup`, an error does not cancel the other tasks: the owner ends them in its own order."""
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:
         self._on_error = on_error
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def create(self, coroutine: Coroutine[Any, Any, Outcome], name: str | None = None) -> asyncio.Task[Outcome | None]:
-        """Run `coroutine`. An exception of it goes to the owner, and the task returns None."""
+        """Run `coroutine`. Its exception is passed to the owner, and the task returns None."""
         task = asyncio.create_task(self._guarded(coroutine), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: coroutine.close())  # A task that is cancelled before it begins awaits nothing.
+        task.add_done_callback(
+            lambda _: coroutine.close()
+        )  # A task that is cancelled before it starts never awaits its coroutine.
         return task
 
     async def cancel(self, timeout_s: float) -> bool:
-        """Cancel all and wait for their end; False where some still run after `timeout_s`."""
+        """Cancel all tasks and wait for their end; return False if some still run after `timeout_s`."""
         tasks = self._tasks - {asyncio.current_task()}
         for task in tasks:
             task.cancel()

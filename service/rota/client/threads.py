@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, and how others have it do something."""
+"""An event loop in a separate thread, and calls to it from other threads."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rota.client.tasks import contained
 Outcome = TypeVar("Outcome")
 
 _GRACE_S = 1.0
-"""For calls of other threads to end when the loop is stopped."""
+"""Time for calls of other threads to end when the loop is stopped."""
 
 
 class LoopThread:
-    """Runs until `stop`, which cancels what still runs on it and waits for that."""
+    """Runs until `stop`, which cancels the remaining tasks and waits for their end."""
 
     def __init__(self, name: str) -> None:
         self._started = threading.Event()
@@ -33,7 +33,7 @@ class LoopThread:
         self._pending: dict[concurrent.futures.Future[Any], Coroutine[Any, Any, Any]] = {}
 
     def start(self) -> None:
-        """Return once the loop runs; raise what prevents that, such as too many open files."""
+        """Return once the loop runs; raise an error that prevents it, such as too many open files."""
         self._thread.start()
         self._started.wait()
         if self._failure is not None:
@@ -46,20 +46,20 @@ class LoopThread:
 
     @property
     def is_over(self) -> bool:
-        """Whether the loop has ended, and runs nothing any more."""
+        """Whether the loop has ended."""
         return self._is_over
 
     @property
     def was_forked(self) -> bool:
-        """Whether this is a child of the process that the thread runs in: here it does not run."""
+        """Whether this is a forked child of the thread's process: the thread does not run in it."""
         return os.getpid() != self._process_id
 
     def submit(self, coroutine: Coroutine[Any, Any, Outcome]) -> concurrent.futures.Future[Outcome]:
-        """Run `coroutine` there.
+        """Run `coroutine` on the loop.
 
         Raises:
-            RuntimeError: The thread was stopped, as a client's is when it is closed; or this is a forked child, which
-                has no such thread and would wait for ever.
+            RuntimeError: The thread was stopped, for example by closing the client; or this is a forked child, which
+                has no such thread and would wait forever.
         """
         assert self._loop is not None
         try:
@@ -84,7 +84,7 @@ class LoopThread:
             raise RuntimeError("this client is closed")
 
     def run(self, coroutine: Coroutine[Any, Any, Outcome]) -> Outcome:
-        """Run `coroutine` there and wait for it. An interrupted wait cancels it."""
+        """Run `coroutine` on the loop and wait for it. An interrupted wait cancels it."""
         if self.is_current:
             coroutine.close()
             raise RuntimeError("a callback on the loop's own thread must not wait for the loop")
@@ -135,19 +135,19 @@ class LoopThread:
         await self._finish_calls()
 
     async def _finish_calls(self) -> None:
-        """A closed object ends the calls of other threads by itself, within a moment."""
+        """Let calls of other threads end: closed objects end them within a moment."""
         if calls := [asyncio.wrap_future(future) for future in tuple(self._pending)]:
             await asyncio.wait(calls, timeout=_GRACE_S)
         self._is_stopping = True
 
 
 def _give_up(future: concurrent.futures.Future[Any], coroutine: Coroutine[Any, Any, Any]) -> None:
-    """It was handed in too late to be begun: nothing else would end the wait for it."""
+    """Cancel a call that was submitted too late to start, because its caller would wait forever."""
     future.cancel()
     _close_unbegun(coroutine)
 
 
 def _close_unbegun(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """A coroutine that never runs must be closed."""
+    """Close a coroutine that will never run."""
     if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
         coroutine.close()

@@ -1,4 +1,4 @@
-"""A consumer's subscription, and changes of its topics: the leader notices them, and assigns again."""
+"""A consumer's subscription, and changes of its topics, which the leader notices and assigns."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ from rota.types.registry import SERVER_PREFIX
 from rota.types.topic_facts import describe_changes
 
 AGAIN_S = 1.0
-"""After a comparison of topics that could not be made."""
+"""Pause after a failed comparison of topics."""
 MISSING_SPREAD_S = 1.0
-"""Members that were given nothing of a topic spread their look at the registered topics over so long."""
+"""Members without partitions of a topic spread their listings of topics over this time."""
 NET_ROUNDS = 3
-"""After so many refresh intervals the leader compares although no change is known: a watch may miss one, and a static
-member that restarts with other topics is announced by no rebalance."""
+"""Number of refresh intervals after which the leader compares without a known change: a watch may miss one, and a
+static member that restarts with other topics starts no rebalance.
+"""
 
 _log = logging.getLogger(__name__)
 
 
 class TopicLookout:
-    """Keeps a member's subscription, and the group's assignment, in line with the topics that there are."""
+    """Keeps a member's subscription and the group's assignment consistent with the registered topics."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class TopicLookout:
         debounce_s: float = 0.0,
         jitter: Callable[[], float],
     ) -> None:
-        """`registered` lists the topics that there are; `watch` notices when these are others, if they matter."""
+        """`registered` lists the registered topics; `watch` notices relevant changes of them."""
         self._group_id = machine.settings.group_id
         self._machine = machine
         self._driver = driver
@@ -66,29 +67,29 @@ class TopicLookout:
         self._watch = watch
         self._interval_s = refresh_s
         self._debounce_s = debounce_s
-        """For how long changes of topics collect, from the first that is noticed."""
+        """Time for which changes of topics are collected, from the first one."""
         self._jitter = jitter
         self._look_now = asyncio.Event()
         self._has_looked = False
-        """Whether the assignment is in line with the topics as they were listed last, or will be."""
+        """Whether the assignment matches the last listing of topics, or will."""
         self._rounds = 0
-        """How many refresh intervals have passed without a look at the topics."""
+        """Number of refresh intervals without a comparison of topics."""
         self._missing = MissingTopics(self._group_id)
         self._check_missing = asyncio.Event()
 
     @property
     def missing(self) -> str:
-        """Which topics this member names that are not registered, as a text; empty where there are none."""
+        """The topics that this member names but are not registered, as text; empty without any."""
         return self._missing.text
 
     async def look_at_first(self, registered: RegisteredTopics) -> None:
-        """Which topics a pattern means has to be known before the first join."""
+        """Resolve a pattern to topics before the first join."""
         if self._selection.pattern is not None:
             self._role.topics = self._selection.among((await registered.list()).topics)
             self._machine.say(self._role.protocols(None, -1))
 
     def chores(self) -> Iterator[Coroutine[None, None, None]]:
-        """To be run for as long as the member lives."""
+        """Yield the background tasks, which run while the member lives."""
         yield self._refresh_topics()
         if self._watch is not None:
             yield self._watch_topics(self._watch)
@@ -97,7 +98,7 @@ class TopicLookout:
             yield self._report_missing()
 
     async def subscribe(self, topics: Topics) -> None:
-        """See `Consumer.subscribe`."""
+        """Change the subscription: see `Consumer.subscribe`."""
         self._selection = TopicSelection.of(topics, self._selection.excepted)
         if isinstance(topics, Mapping) and isinstance(self._role.counts, Mapping):
             self._role.counts = {**self._role.counts, **topics}
@@ -106,15 +107,15 @@ class TopicLookout:
         self._check_missing.set()
 
     def on_event(self, event: core.Event) -> None:
-        """What happened to the member may be a reason to look."""
+        """Check whether an event of the member requires a comparison."""
         if isinstance(event, core.Assigned) and self._lacks_topics():
             self._check_missing.set()
         match event:
             case core.RebalanceStarted() if self._selection.pattern is not None:
-                # It may be for a topic that matches, and then all should ask for it at once.
+                # The rebalance may be for a new topic that matches; then all members should join with it at once.
                 self._look_now.set()
             case core.Assigned(is_leader=True) if not self._has_looked or self._own_assignment() is None:
-                # Topics changed while the group was between two generations, or perhaps while this leader was away.
+                # Topics changed between two generations, or perhaps while this leader was absent.
                 self._look_now.set()
 
     def _take(self, topics: tuple[str, ...], reason: str) -> None:
@@ -125,7 +126,7 @@ class TopicLookout:
             self._driver.rejoin(reason)
 
     async def _refresh_topics(self) -> None:
-        """Compare the assignment with the topics when these have changed, and now and then in any case."""
+        """Compare the assignment with the topics after changes, and periodically."""
         while True:
             is_notified = await self._is_notified()
             self._rounds += 1
@@ -135,15 +136,15 @@ class TopicLookout:
             try:
                 self._has_looked = await self._compare_topics(is_net=is_net)
             except Exception as error:
-                # The user's own counts may raise, too. Next time, then.
+                # The user's own function for counts may raise; the next check retries.
                 _log.warning("group %s: its topics could not be looked up: %r", self._group_id, error)
 
     def _is_soon_enough(self) -> bool:
-        """Whether a change will be noticed without a listing now, or no change is to be expected."""
+        """Return whether a change will be noticed without a listing now, or no change is expected."""
         return (self._is_fixed() or self._is_watching()) and self._rounds < NET_ROUNDS
 
     async def _compare_topics(self, *, is_net: bool) -> bool:
-        """Bring the subscription and the assignment in line with one listing of the topics, newer than both."""
+        """Update the subscription and the assignment to one listing of the topics, newer than both."""
         plan = self._own_assignment()
         if plan is not None and is_net and await self._has_other_subscriptions(plan):
             self._driver.rejoin("a member restarted with another subscription")
@@ -162,11 +163,11 @@ class TopicLookout:
         return is_in_line
 
     def _changes(self, plan: Plan | None, selected: Sequence[str], listing: TopicListing | None) -> str:
-        """Which topics are others than before, to be put behind a reason."""
+        """Describe the topics that have changed, as the end of a reason."""
         if listing is None:
             return ""
         before = plan.topics if plan is not None else None
-        if before is None:  # Of these a member that does not assign knows the names only.
+        if before is None:  # A member that does not assign knows only the names of topics.
             before = {name: listing.topics.get(name, TopicFacts(0)) for name in self._role.topics}
         changes = describe_changes(before, {name: listing.topics[name] for name in selected if name in listing.topics})
         return f": {changes}" if changes else ""
@@ -175,7 +176,7 @@ class TopicLookout:
         return await self._registered.list() if self._depends_on_registry() else None
 
     async def _has_changed(self, plan: Plan | None, listing: TopicListing | None) -> bool:
-        """Whether topics are others than those that this member subscribes to, or that it has assigned."""
+        """Return whether topics differ from those that this member subscribes to, or has assigned."""
         if self._selection.among(listing.topics if listing is not None else ()) != self._role.topics:
             return True
         if plan is None or plan.topics is None or not self._leads():
@@ -183,7 +184,7 @@ class TopicLookout:
         return not plan.is_about(await self._role.count(plan.subscribed, listing))
 
     async def _let_changes_collect(self) -> None:
-        """Wait, but not through a join phase: its generation should have all that is known by then."""
+        """Wait for further changes, but end with a join phase, whose generation should include all known changes."""
         generation_id = self._machine.generation_id
         with suppress(TimeoutError):
             async with asyncio.timeout(self._debounce_s):
@@ -191,23 +192,25 @@ class TopicLookout:
                     await self._driver.changed.wait()
 
     def _depends_on_registry(self) -> bool:
-        """Whether registered topics matter to this member: by its pattern, or to the leader that counts them."""
+        """Return whether registered topics affect this member: by its pattern, or as the leader that counts them."""
         return self._selection.pattern is not None or (self._role.counts_registered and self._leads())
 
     async def _has_other_subscriptions(self, plan: Plan) -> bool:
-        """Whether a static member has come back and subscribes to other topics than when this leader assigned."""
+        """Return whether a static member returned with another subscription than the one this leader assigned."""
         if not any(member.group_instance_id for member in plan.generation.members):
             return False
         read = await self._read_assignment()
         return read is not None and read.subscriptions() != plan.subscriptions()
 
     def _refresh_s(self) -> float:
-        """A leader that could not compare tries again soon: a rebalance that was under way may have come to nothing."""
+        """The time until the next check: soon if the leader could not compare, because a rebalance may have been
+        abandoned.
+        """
         interval_s = self._interval_s
         return interval_s if self._has_looked or not self._leads() else min(interval_s, AGAIN_S)
 
     async def _is_notified(self) -> bool:
-        """False after a while; not for all members at the same moment."""
+        """Wait for a notification; return False after a timeout that differs between members."""
         try:
             async with asyncio.timeout(self._refresh_s() * (0.75 + 0.5 * self._jitter())):
                 await self._look_now.wait()
@@ -219,17 +222,19 @@ class TopicLookout:
     # --- topics that are not registered --------------------------------------------------------
 
     def _lacks_topics(self) -> bool:
-        """Whether this member was given nothing of a topic that it names: others may have it all, or there is none."""
+        """Return whether this member has no partition of a topic that it names: others may have them all, or it has
+        none.
+        """
         current = self._holding.current
         given = {place.topic for place in current.share} if current is not None else set[str]()
         return self._selection.pattern is None and not given.issuperset(self._role.topics)
 
     async def _report_missing(self) -> None:
-        """Whether it leads or not: once it lacks a topic, and as long as one is missing, list the registered topics."""
+        """List the registered topics while a topic is missing, whether this member leads or not."""
         while True:
             await self._check_missing.wait()
             self._check_missing.clear()
-            # Not all members at the same moment.
+            # The jitter spreads the members' listings.
             await asyncio.sleep(MISSING_SPREAD_S * self._jitter())
             while await self._are_topics_missing():
                 with suppress(TimeoutError):
@@ -253,7 +258,7 @@ class TopicLookout:
     # --- as the leader ------------------------------------------------------------------------
 
     async def _watch_topics(self, watch: TopicsWatch) -> None:
-        """While this member leads: what changes for the others, they learn by the rebalance."""
+        """Watch topics while this member leads: a rebalance notifies the other members of changes."""
         while not self._machine.is_final:
             if self._assigns_topics():
                 async with asyncio.TaskGroup() as tasks:
@@ -268,19 +273,19 @@ class TopicLookout:
         return self._watch is not None and self._watch.is_live and self._assigns_topics()
 
     def _is_fixed(self) -> bool:
-        """Whether topics never change: names, with counts that were given once. Subscriptions still may."""
+        """Whether topics never change: names with fixed counts. Subscriptions still may."""
         return self._selection.pattern is None and isinstance(self._role.counts, Mapping)
 
     def _assigns_topics(self) -> bool:
-        """Whether the group waits for this member to notice what becomes of topics."""
+        """Whether this member must notice changes of topics for the group."""
         if self._machine.is_final or not self._machine.is_leader:
             return False
         return self._selection.pattern is not None or not self._machine.protocol_name.startswith(SERVER_PREFIX)
 
     async def _follow_topics(self, plan: Plan | None, listing: TopicListing | None) -> bool:
-        """As the leader, assign again when topics have changed: at once if that takes nothing from any member.
+        """As the leader, assign again when topics have changed: at once if no member loses a partition.
 
-        False where that has to wait for the generation that comes.
+        Return False if that must wait for the next generation.
         """
         if self._machine.protocol_name.startswith(SERVER_PREFIX):
             return True
@@ -294,7 +299,8 @@ class TopicLookout:
         again, encoded = await self._role.again(plan, topics)
         if not self._is_current(plan):
             return False
-        # Under a cooperative strategy a member may still be giving up what it was not assigned: all have to join again.
+        # Under a cooperative strategy a member may still be revoking partitions that it was not assigned: all must join
+        # again.
         at_once = not self._withholds() and again.keeps_all_of(plan)
         if again.is_same_as(plan) or (at_once and self._machine.resync(encoded)):
             self._role.plan = again
@@ -308,30 +314,30 @@ class TopicLookout:
         return self._machine.holds(self._driver.now_ms())
 
     def _leads(self) -> bool:
-        """Whether this member leads a generation that is settled, in which the members assign."""
+        """Whether this member leads a settled generation, in which the members assign."""
         is_settled = self._machine.state is State.STABLE and self._machine.is_leader and self._holds()
         return is_settled and not self._machine.protocol_name.startswith(SERVER_PREFIX)
 
     def _is_current(self, plan: Plan) -> bool:
-        """Whether the group works by this assignment: it may have been made under an id that this member had before."""
+        """Return whether the group uses this assignment; this member may have made it under an earlier id."""
         is_of_group = plan.generation.protocol_name == self._machine.protocol_name
         is_latest = plan is self._role.plan or plan.generation.generation_id == self._machine.generation_id
         return is_of_group and is_latest and self._leads() and self._machine.member_id in plan.shares
 
     def _own_assignment(self) -> Plan | None:
-        """What this member assigned, if the group works by that."""
+        """This member's assignment, if the group uses it."""
         plan = self._role.plan
         return plan if plan is not None and self._is_current(plan) else None
 
     async def _read_assignment(self) -> Plan | None:
-        """The group's assignment as the coordinator has it, for a leader that has returned and did not assign it."""
+        """Return the group's assignment from the coordinator, for a leader that has returned and did not make it."""
         if not self._leads():
             return None
         try:
             group = await self._describe()
         except CoordinatorError as error:
             if not error.retriable:
-                # It cannot be compared with the topics that there are, so all of it is made anew, once.
+                # It cannot be compared with the registered topics, so it is made anew, once.
                 self._driver.rejoin(f"its assignment cannot be read: {error}")
             raise
         if group.state != "Stable" or group.generation_id != self._machine.generation_id or not self._leads():
@@ -344,10 +350,10 @@ class TopicLookout:
     # --- withheld partitions -------------------------------------------------------------------
 
     async def _reassign_withheld(self) -> None:
-        """As the leader, have partitions assigned that were withheld, and that no claimant gives up in half a session.
+        """As the leader, rebalance withheld partitions that no claimant has revoked within half a session.
 
-        The claimant may have restarted since it joined, or may not hold what it claims: it has nothing to revoke, so
-        it does not join again by itself. The strategy that the group has chosen decides, not what this member lists.
+        The claimant may have restarted since it joined, or may not hold what it claims: it then revokes no partition
+        and does not join again. The group's chosen strategy decides, not this member's list.
         """
         checked = -1
         while not self._machine.is_final:
@@ -370,7 +376,7 @@ class TopicLookout:
         return -1 if rest is None else generation_id
 
     async def _stays_in(self, generation_id: int, seconds: float) -> bool:
-        """Wait: whether this member still leads the same generation after so long."""
+        """Wait; return whether this member still leads the same generation afterwards."""
         try:
             async with asyncio.timeout(seconds):
                 while self._machine.generation_id == generation_id and self._withholds():
@@ -384,7 +390,9 @@ class TopicLookout:
         return self._leads() and self._role.is_chosen_cooperative(self._machine.protocol_name)
 
     async def _count_rest(self) -> int | None:
-        """How many partitions or copies of the group's topics wait for a member; None if this generation is over."""
+        """Return the number of the topics' partitions or copies that wait for a member; None if this generation is
+        over.
+        """
         plan = self._own_assignment()
         if plan is None and (read := await self._read_assignment()) is not None:
             plan = replace(read, topics=await self._role.count(read.subscribed))

@@ -1,4 +1,4 @@
-"""What a consumer subscribes to: names, or a regular expression over the names that are registered."""
+"""A consumer's subscription: names, or a regular expression over the registered names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ time), or names with their partition counts.
 
 @dataclass(frozen=True, slots=True)
 class TopicSelection:
-    """Either names or a pattern, less the names and beginnings (`audit-*`) that are excepted."""
+    """Either names or a pattern, without the excluded names and prefixes (`audit-*`)."""
 
     names: tuple[str, ...]
     pattern: TopicRegex | None = None
@@ -36,7 +36,7 @@ class TopicSelection:
         return cls(tuple(filterfalse(names_matcher(excepted), names)), excepted=excepted)
 
     def among(self, registered: Iterable[str]) -> tuple[str, ...]:
-        """The topics that are meant, given those that there are. Names are meant whether or not they exist yet."""
+        """Return the selected topics of the registered ones. Names are selected whether or not they exist yet."""
         if self.pattern is None:
             return self.names
         matching = (topic for topic in registered if self.pattern.fullmatch(topic))

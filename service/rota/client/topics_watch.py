@@ -1,4 +1,4 @@
-"""Notices that the registered topics have changed by a parked call, instead of listing them now and then."""
+"""Notification of changes of the registered topics by a parked call, instead of periodic listings."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from rota.protocol.defaults import TOPICS_REFRESH_MS, TOPICS_WAIT_MS
 from rota.protocol.messages import ListTopics, ListTopicsReply
 
 LINGER_S = 0.05
-"""After word of a change, for others of the same moment."""
+"""Wait after a notification for further changes of the same moment."""
 PAUSE_S = 0.5
-"""Between two changes: registering many topics one by one must not cause a rebalance for each."""
+"""Pause between two notifications: registering many topics one by one must not cause a rebalance for each."""
 _AT_ONCE_S = 1.0
-"""An answer without a change that arrives sooner was not parked: the server stops."""
+"""An answer without a change that arrives sooner was not parked: the server is stopping."""
 _FIRST_PAUSE_MS = 200
 
 _log = logging.getLogger(__name__)
 
 
 class TopicsWatch:
-    """One parked call at a time, that waits until the topics are others than those that were compared last.
+    """Makes one parked call at a time, which waits until the topics differ from the last compared ones.
 
-    Whoever follows compares the group's assignment with a listing, and then notes that listing's version: what changes
-    between an answer to the parked call and the listing is not missed, because the next call waits with that version.
+    The user of `follow` compares the group's assignment with a listing, and then notes the listing's version: a change
+    between the parked call's answer and the listing is not missed, because the next call waits with that version.
     """
 
     def __init__(
@@ -42,27 +42,29 @@ class TopicsWatch:
         jitter: Callable[[], float] = random.random,
         stats: CallStats | None = None,
     ) -> None:
-        """`longest_pause_ms`: where the watch fails again and again."""
-        # It fails at the first error: its user falls back to polling.
+        """`longest_pause_ms` is the maximum pause after repeated failures."""
+        # The caller fails at the first error: its user falls back to polling.
         self._caller = Caller(transport, retry_timeout=0, jitter=jitter, stats=stats)
         self._namespace = namespace
         self._jitter = jitter
         self._backoff = Backoff(_FIRST_PAUSE_MS, longest_pause_ms)
         self._version = ""
-        """Of the listing that was compared last."""
+        """The version of the last compared listing."""
         self._noted = asyncio.Event()
         self._not_before = 0.0
-        """Also for the next run of `follow`: a change is often what ends the one and begins the other."""
+        """The earliest next call, also for the next run of `follow`: a change often ends one run and starts
+        the next.
+        """
         self.is_live = False
-        """Whether changes are pushed while `follow` runs: no polling is needed then."""
+        """Whether changes are pushed while `follow` runs, so that no polling is needed."""
 
     def note(self, version: str) -> None:
-        """The assignment was compared with the topics of this version."""
+        """Note that the assignment was compared with the topics of this version."""
         self._version = version
         self._noted.set()
 
     async def follow(self, on_news: Callable[[], None]) -> None:
-        """Until it is cancelled, call `on_news` soon after each change; and at first, unless all is as it was noted.
+        """Until cancelled, call `on_news` soon after each change; also initially, unless the noted version is current.
 
         After that call it waits for `note`.
         """
@@ -73,7 +75,7 @@ class TopicsWatch:
             self._not_before = loop.time() + pause_s
 
     async def _wait_once(self, on_news: Callable[[], None]) -> float:
-        """One call, and how many seconds to leave the coordinator alone after it."""
+        """Make one call; return the pause after it in seconds."""
         loop = asyncio.get_running_loop()
         asked_at, request = loop.time(), ListTopics(self._namespace, "", 1, self._version, TOPICS_WAIT_MS)
         try:
@@ -97,5 +99,5 @@ class TopicsWatch:
         return 0.0
 
     def _pause_s(self) -> float:
-        """Never nothing, however the dice fall: calls without an end in between are a busy loop."""
+        """The pause after a failure, never 0 whatever the jitter: calls without a pause would be a busy loop."""
         return (_FIRST_PAUSE_MS + self._backoff.next_ms(self._jitter())) / 1000

@@ -1,4 +1,4 @@
-"""What a program's log says while members are not served: the cause once, then once a minute, then that it is over."""
+"""Log lines while members are not served: the cause once, then once a minute, then its end."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class _Trouble:
 
 
 class TroubleLog:
-    """Of all members of one client: a hundred of them behind one broken address are one line, not a hundred."""
+    """The troubles of all members of one client: a hundred members behind one broken address log one line."""
 
     def __init__(self) -> None:
         self._troubles: dict[Member[Any], _Trouble] = {}
         self._logged_at_ms: dict[str, int] = {}
-        """By cause, for each cause that a member has now."""
+        """The time of the last line for each current cause."""
 
     def publish(self, member: Member[Any], cause: str, since_ms: int) -> None:
-        """A member has trouble since then."""
+        """Log that a member has had this trouble since then."""
         self._troubles[member] = _Trouble(since_ms, cause)
         self.repeat(member, cause)
 
     def repeat(self, member: Member[Any], cause: str) -> None:
-        """A member still has trouble, if it had: logged once a minute."""
+        """Log once a minute that a member still has trouble."""
         trouble, now_ms = self._troubles.get(member), member._now_ms()
         if trouble is None:
             return
@@ -46,7 +46,7 @@ class TroubleLog:
         _log.warning("group %s: not served for %.0f s, retrying: %s", member.group_id, waited_s, cause)
 
     def over(self, member: Member[Any], *, was_closed: bool = False) -> None:
-        """A member is served again, or was closed. Logged where it was the last one with that cause."""
+        """Note that a member is served again, or was closed. Logged for the last member with that cause."""
         trouble = self._troubles.pop(member, None)
         if trouble is None or any(other.cause == trouble.cause for other in self._troubles.values()):
             return

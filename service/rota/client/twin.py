@@ -1,6 +1,6 @@
-"""The sync twins of the SDK's objects: each lives on an event loop in a thread of its own, and is waited for.
+"""The sync twins of the SDK's objects: blocking proxies of objects on an event loop in a separate thread.
 
-What users see of them, and all that type checkers know, is in `sync.pyi`, which docs/generate.py writes.
+Their public interface is `sync.pyi`, which docs/generate.py writes.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ Original = TypeVar("Original")
 Share = TypeVar("Share")
 
 WAITS = frozenset({"wait", "wait_assigned", "wait_done"})
-"""Methods that take a `timeout`, too."""
+"""Methods that also take a `timeout`."""
 PURE = frozenset({"protocols", "without", "config_offset"})
 """Options that are plain functions and return soon: the event loop calls them itself."""
 ANY_THREAD = frozenset({"is_set", "wait_in_thread", "stop"})
-"""Methods that are called where the caller is: they wait for no loop."""
+"""Methods that run in the calling thread, without the loop."""
 _MOST_THREADS = 10_000
-"""Threads for callbacks and work come when they are needed: one for each shard that is held, at most."""
+"""Threads for callbacks and work are created when needed: at most one for each held shard."""
 
 
 class _Thread(LoopThread):
-    """The loop that the twins of one client live on, and the threads that their callbacks run in."""
+    """The loop of one client's twins, and the threads in which their callbacks run."""
 
     def __init__(self) -> None:
         super().__init__("rota")
@@ -96,7 +96,7 @@ class Twin(Generic[Original]):
             return _twin(thread.run(_call(method, given, named, timeout_s, current_queues())), thread)
 
         def runs(*arguments: Any, handle_signals: bool = True, **options: Any) -> Any:
-            # Signals arrive in the main thread, which waits here, and never in the loop's.
+            # Signals arrive in the main thread, which waits here, never in the loop's thread.
             with stopped_by_signals(method.__self__._stops, enabled=handle_signals):  # type: ignore[attr-defined]
                 return waits(*arguments, handle_signals=False, **options)
 
@@ -118,7 +118,7 @@ class Client(Twin[sdk.Client]):
             self._thread.stop()
 
     def close(self) -> None:
-        """As the async client's `close`; the thread ends, too."""
+        """Close the client as the async `close` does, and end its thread."""
         try:
             if not (self._thread.was_forked or self._thread.is_over):
                 self._thread.run(self._original.close())
@@ -139,11 +139,11 @@ class ConnectWorker(Member[WorkShared]):
 
 
 class Election(Twin[sdk.Election]):
-    """A candidacy."""
+    """A candidate in an election."""
 
 
 class Term(Twin[sdk.Term]):
-    """One time of leading. Its body is not cancelled: the block raises `LeadershipLost` at its end."""
+    """A term as leader. Its body is not cancelled: the block raises `LeadershipLost` at its end."""
 
 
 class Permits(Twin[sdk.Permits]):
@@ -156,7 +156,7 @@ class Permits(Twin[sdk.Permits]):
 
 
 class Permit(Term):
-    """One time of holding a permit."""
+    """A granted permit."""
 
 
 class WorkerPool(Twin[sdk.WorkerPool]):
@@ -185,11 +185,11 @@ TWINS: dict[type[Any], type[Twin[Any]]] = {
     asyncio.Event: Event,
     FinalSignal: Event,
 }
-"""By the class that each stands for."""
+"""The twins by the class of the original."""
 
 
 def connect(*arguments: Any, **options: Any) -> Client:
-    """As `rota.connect`, for a `with` block."""
+    """Connect as `rota.connect` does, for a `with` block."""
     thread = _Thread()
     thread.start()
 
@@ -214,7 +214,9 @@ async def _call(
     timeout_s: float | None,
     queues: frozenset[int],
 ) -> Any:
-    """With a timeout, `TimeoutError` where it runs out. `queues`: of which the caller is a callback."""
+    """Call the original and wait; raise `TimeoutError` after a timeout. `queues` are those whose callback the caller
+    is.
+    """
     with inside(*queues):
         return await _timed(method, arguments, named, timeout_s)
 
@@ -251,7 +253,7 @@ async def _close(values: Any) -> None:
 
 
 def _given(argument: Any, thread: _Thread) -> Any:
-    """What the user hands in: functions are called in threads, with twins."""
+    """Convert an argument of the user: functions are called in threads, with twins."""
     if isinstance(argument, Twin):
         return argument._original
     return _in_thread(argument, thread) if inspect.isroutine(argument) or _is_callable_object(argument) else argument
@@ -278,7 +280,7 @@ def _in_thread(function: Callable[..., Any], thread: _Thread) -> Callable[..., A
         running = asyncio.get_running_loop().run_in_executor(
             thread.workers, lambda: context.run(partial(plain, *given, **named))
         )
-        # It goes on in its thread until it looks at what it holds. A canceller waits for that, as for any task.
+        # The function runs in its thread until it checks its share. A canceller waits for its end, as for any task.
         await until_ended(running)
         return running.result()
 
@@ -291,7 +293,7 @@ def _in_thread(function: Callable[..., Any], thread: _Thread) -> Callable[..., A
 def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     try:
         return tuple(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # Written in C, without a signature.
+    except (TypeError, ValueError):  # Functions written in C have no signature.
         return ()
 
 
@@ -302,7 +304,7 @@ class _Block:
         self._original = original
         self._thread = thread
         self._entered = threading.Event()
-        """The block was entered, or will not be."""
+        """Set when the block was entered, or will not be."""
         self._is_entered = False
         self._leave = asyncio.Event()
         self._holding: Any = None
@@ -316,7 +318,7 @@ class _Block:
         self._holding = self._thread.submit(contained(self._hold()))
         try:
             self._entered.wait()
-        except BaseException:  # Ctrl-C: the block would be entered for a caller that does not wait any more.
+        except BaseException:  # After Ctrl-C the block would be entered without a waiting caller.
             self._holding.cancel()
             raise
         if not self._is_entered:
@@ -325,14 +327,14 @@ class _Block:
     def leave(self, error: BaseException | None) -> None:
         """Raise the error that ended the block after it was entered, unless the body raised one itself."""
         if isinstance(self._original, sdk.Term):
-            with suppress(ValueError):  # Left by another thread than it was entered by.
+            with suppress(ValueError):  # The block may be left by another thread than it was entered by.
                 self._in_term.close()
             self._thread.run(_do(self._original._finish))
             self._original._check(error)
             if error is None and self._original.lost.is_set():
                 raise self._original._wording.error(self._original.reason)
             return
-        self._thread.submit(_do(self._leave.set))  # Not waited for: Ctrl-C must not take it back.
+        self._thread.submit(_do(self._leave.set))  # Do not wait: Ctrl-C must not undo it.
         try:
             self._holding.result().result()
         except BaseException:

@@ -1,4 +1,4 @@
-"""What the program hands in: which functions can work here, and what they may do."""
+"""Checks of the program's functions: which functions can work here, and what they may do."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def name_of(function: object) -> str:
 
 
 def check_async_work(work: object) -> None:
-    """Reject what cannot be the async function that works: a plain function would block the event loop.
+    """Reject an argument that is no async function: a plain function would block the event loop.
 
     A plain function that returns an awaitable is accepted: its result is checked by `run_work`.
 
     Raises:
-        TypeError: It is no function, a generator, the result of a call, or a plain function whose annotation says that
-            it returns None.
+        TypeError: It is no function, a generator, the result of a call, or a plain function that is annotated to return
+            None.
     """
     if inspect.isawaitable(work):
         if inspect.iscoroutine(work):
@@ -35,7 +35,7 @@ def check_async_work(work: object) -> None:
         raise TypeError(f"work must be an async function, not {work!r}")
     code = _code_of(work)
     if inspect.isasyncgenfunction(code) or inspect.isgeneratorfunction(code):
-        raise TypeError(f"{name_of(work)} is a generator, for it has a yield; work must be an async function")
+        raise TypeError(f"{name_of(work)} is a generator, because it has a yield; work must be an async function")
     is_async = inspect.iscoroutinefunction(code) or inspect.iscoroutinefunction(work)
     if not is_async and getattr(code, "__annotations__", {}).get("return", ...) in (None, "None"):
         raise TypeError(_plain(work))
@@ -45,7 +45,7 @@ async def run_work(work: Callable[[Any], Awaitable[Outcome]], subject: Any) -> O
     """Call `work`, and wait for its end.
 
     Raises:
-        TypeError: It returned nothing that can be awaited.
+        TypeError: Its result cannot be awaited.
     """
     outcome = work(subject)
     if not inspect.isawaitable(outcome):
@@ -55,7 +55,7 @@ async def run_work(work: Callable[[Any], Awaitable[Outcome]], subject: Any) -> O
 
 
 def check_plain(function: Callable[..., Any]) -> None:
-    """Reject an async function where a plain one is called in a thread.
+    """Reject an async function, because functions are called in a thread.
 
     Raises:
         TypeError: It is an async function.
@@ -66,7 +66,7 @@ def check_plain(function: Callable[..., Any]) -> None:
 
 
 def check_plain_result(function: Callable[..., Any], outcome: object) -> None:
-    """As `check_plain`, for functions that only show by their result that they are async."""
+    """Check as `check_plain` does, for functions that only their result shows to be async."""
     if inspect.iscoroutine(outcome):
         outcome.close()
     if inspect.isawaitable(outcome) or isinstance(outcome, AsyncIterator):
@@ -75,9 +75,9 @@ def check_plain_result(function: Callable[..., Any], outcome: object) -> None:
 
 @contextmanager
 def own_cancellations_are_errors(function: Callable[..., Any]) -> Iterator[None]:
-    """Raise RuntimeError in place of a CancelledError where nothing has cancelled the current task.
+    """Raise RuntimeError instead of a CancelledError if the current task was not cancelled.
 
-    A program that awaits something that was cancelled has failed; passed on, its error would look like an ordered end.
+    A program that awaits a cancelled future has failed; its error would otherwise look like a normal end.
     """
     try:
         yield
@@ -111,7 +111,7 @@ def _unwrapped(function: object) -> object:
 
 
 def _code_of(function: object) -> Any:
-    """The function that runs when this is called: a method's own, and that of a callable object's class."""
+    """Return the function that runs when this is called: a method's own, or that of a callable object's class."""
     function = _unwrapped(function)
     if not (inspect.isroutine(function) or isinstance(function, type)):
         function = type(function).__call__ if callable(function) else function

@@ -1,4 +1,4 @@
-"""What a leader withholds under a cooperative strategy, and which claims it stops believing."""
+"""Partitions that a leader withholds under a cooperative strategy, and claims that it ignores."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from dataclasses import replace
 from rota.assignors import MemberSubscription, TopicPartition
 
 Claim = tuple[str, TopicPartition]
-"""A member, by its instance id where it has one, and a partition that it says it holds."""
+"""A member, by its instance id if it has one, and a partition that it claims to hold."""
 
 PATIENCE = 2
-"""After this many assignments in which claimants had time to revoke withheld partitions, a claim is ignored."""
+"""After this many assignments that gave claimants time to revoke withheld partitions, a claim is ignored."""
 
 
 class WithheldPartitions:
-    """Remembers what this member assigned as the leader, and which partitions it withheld because of a claim.
+    """Remembers this member's assignments as the leader, and the partitions that it withheld because of claims.
 
-    A cooperative strategy gives a claimed partition to no other member before its claimant has given it up. A claim is
-    false if its claimant says that it was assigned the partition in a generation in which this leader did not assign
-    it, or in one that has not been yet. An older claim may be honest: its claimant has not received the last
-    assignment. It is believed until `PATIENCE` assignments have changed nothing.
+    A cooperative strategy assigns a claimed partition to no other member before its claimant has revoked it. A claim is
+    false if it names a generation in which this leader did not assign the partition to its claimant, or a future one.
+    An older claim may be true, if its claimant has not received the last assignment. It is accepted until `PATIENCE`
+    assignments have not changed it.
     """
 
     def __init__(self) -> None:
         self._generation_id = -1
         self._received_id = -1
-        """The last generation that this member was assigned a share of by another one."""
+        """The last generation in which another leader assigned a share to this member."""
         self._given: dict[str, Sequence[TopicPartition]] = {}
         self._withheld: tuple[Claim, ...] = ()
         self._unchanged: Counter[Claim] = Counter()
 
     def believed(self, generation_id: int, members: Sequence[MemberSubscription]) -> list[MemberSubscription]:
-        """The members as the strategy should see them in the generation `generation_id`: without false claims."""
+        """Return the members for the strategy in the generation `generation_id`, without false claims."""
         return [
             member if claims is member.owned_partitions else replace(member, owned_partitions=claims)
             for member in members
@@ -46,14 +46,14 @@ class WithheldPartitions:
         members: Sequence[MemberSubscription],
         shares: Mapping[str, Sequence[TopicPartition]],
     ) -> None:
-        """This member has assigned a generation.
+        """Note that this member has assigned a generation.
 
-        If it had a share of that generation before, another member has assigned it, and the coordinator takes no second
-        assignment while the group is frozen: then nothing is known of what the others have been given.
+        If it already had a share of that generation, another member has assigned it, and the coordinator accepts no
+        second assignment while the group is frozen: the others' assignments are then unknown.
         """
         given = {_identity(member): shares.get(member.member_id, ()) for member in members}
         if generation_id == self._generation_id:
-            # Assigned once more: either of the two assignments may be the one that the coordinator has taken.
+            # After a second assignment, the coordinator may have accepted either of the two.
             given = {identity: (*former, *given.get(identity, ())) for identity, former in self._given.items()}
         if generation_id == self._received_id:
             generation_id, given = -1, {}
@@ -66,12 +66,12 @@ class WithheldPartitions:
         self._unchanged = Counter({claim: self._unchanged[claim] for claim in self._withheld if self._unchanged[claim]})
 
     def note_received(self, generation_id: int) -> None:
-        """This member has received its share of a generation."""
+        """Note that this member has received its share of a generation."""
         if generation_id != self._generation_id:
             self._received_id = generation_id
 
     def note_rest(self) -> None:
-        """The claimants have had time to revoke the withheld partitions."""
+        """Note that the claimants have had time to revoke the withheld partitions."""
         self._unchanged.update(self._withheld)
 
     def _credible(self, generation_id: int, member: MemberSubscription) -> Collection[TopicPartition]:
@@ -87,5 +87,5 @@ class WithheldPartitions:
 
 
 def _identity(member: MemberSubscription) -> str:
-    """What stays the same when a static member restarts."""
+    """Return an identity that survives the restart of a static member."""
     return member.group_instance_id or member.member_id

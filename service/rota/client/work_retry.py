@@ -1,4 +1,4 @@
-"""Tries of work that raises: with pauses that grow, and start anew once the work has run well for a while."""
+"""Retries of work that raises: with growing pauses, which are reset after the work has run well for a while."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from rota.membership.backoff import Backoff
 from rota.protocol.defaults import WORK_RETRY_CAP_MS, WORK_RETRY_FIRST_MS
 
 _HEALTHY_MS = WORK_RETRY_CAP_MS
-"""Work that has run for so long is well again, and the next failure of it is the first."""
+"""After this time of running, work has recovered, and its next failure counts as the first."""
 
 
 class WorkRetry:
-    """The failures in a row of one work, and when it is tried again."""
+    """The consecutive failures of one work, and the time of its next attempt."""
 
     def __init__(self, jitter: Callable[[], float], now_ms: Callable[[], int]) -> None:
         self._jitter = jitter
@@ -24,12 +24,12 @@ class WorkRetry:
 
     @property
     def failures(self) -> int:
-        """How many tries in a row have failed."""
+        """The number of consecutive failures."""
         return self._backoff.failures
 
     @property
     def failure(self) -> BaseException | None:
-        """The last exception; None before the first, and once the work has run well for half a minute."""
+        """The last exception; None before the first, and after the work has run well for half a minute."""
         began_at_ms = self._began_at_ms
         is_well = began_at_ms is not None and self._now_ms() >= began_at_ms + _HEALTHY_MS
         return None if is_well else self._failure
@@ -40,11 +40,11 @@ class WorkRetry:
         return max(0, self._due_at_ms - self._now_ms()) / 1000
 
     def begin(self) -> None:
-        """The work starts."""
+        """Note that the work starts."""
         self._began_at_ms = self._now_ms()
 
     def fail(self, error: BaseException) -> None:
-        """The work raised."""
+        """Note that the work raised."""
         if self.failure is None:
             self._backoff.reset()
         self._failure, self._began_at_ms = error, None

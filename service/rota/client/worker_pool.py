@@ -1,4 +1,4 @@
-"""Workers that split shards: one task for each partition that is held, for as long as it is held."""
+"""Pools of workers that share shards: one task for each held partition."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from rota.protocol.defaults import BACKOFF_FIRST_MS
 from rota.protocol.messages import OffsetToCommit, TopicPartitions
 
 _SHOWN = 5
-"""Shards that one line of the log names."""
+"""Maximum number of shards in one line of the log."""
 _TRIES_OF_A_FALL = 3
-"""Tries in a row that fail, after which a pool that retries reports the shard to a group with a quarantine."""
+"""Number of consecutive failures after which a pool that retries reports the shard to a group with a quarantine."""
 _log = logging.getLogger(__name__)
 
 
@@ -43,43 +43,43 @@ class Shard:
         self.partition: int = place.partition
         self._stopping = FinalSignal()
         self._is_watched = False
-        """Whether its work has looked at `stopping`: other work is not drained."""
+        """Whether its work has read `stopping`: other work is not drained."""
         self.promoted: FinalSignal = FinalSignal()
-        """Set when this copy is the active one, from the beginning or later; see `role`."""
+        """Set when this copy is the active one, initially or later; see `role`."""
         self._cancelled_at: float | None = None
         """When its work was cancelled."""
         self._rests = False
-        """Whether its work waits for the next try."""
+        """Whether its work waits for the next attempt."""
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}"
 
     @property
     def role(self) -> str:
-        """`active` or `standby`. By strategies such as `redundant(2)`, one of the copies of a partition is active."""
+        """`active` or `standby`. With strategies such as `redundant(2)`, one of the copies of a partition is active."""
         return "active" if self.promoted.is_set() else "standby"
 
     @property
     def stopping(self) -> FinalSignal:
-        """Set when the shard is to be given up. Work that has looked at it has `drain_timeout` to end by itself; other
-        work is cancelled at once.
+        """Set when the shard must be released. Work that has read it has `drain_timeout` to end by itself; other work
+        is cancelled at once.
         """
         self._is_watched = True
         return self._stopping
 
     @property
     def fencing_token(self) -> int:
-        """The fencing token: give it to whatever you write to, and have older ones refused there."""
+        """The fencing token: send it to the resources to which you write, and let them reject older ones."""
         return self._consumer.fencing_token
 
     @property
     def generation_id(self) -> int:
-        """The generation: with `member_id`, what `rota.commit_offsets` in a transaction asks for."""
+        """The generation: with `member_id`, the argument of `rota.commit_offsets` in a transaction."""
         return self._consumer.generation_id
 
     @property
     def member_id(self) -> str:
-        """Which member of its group this process is: what a fence asks for beside the generation or the token."""
+        """This process's member id: a fence needs it with the generation or the token."""
         return self._consumer.member_id
 
     @property
@@ -89,26 +89,26 @@ class Shard:
 
     @property
     def is_held(self) -> bool:
-        """Whether this process may work on the shard now, by the clock; False once its work was cancelled. Any thread
+        """Whether this process may work on the shard now, by the clock; False after its work was cancelled. Any thread
         may ask.
         """
         return self._cancelled_at is None and self._consumer.owns(TopicPartition(self.topic, self.partition))
 
     def _end(self) -> None:
-        """The work on it is cancelled: what follows is not this shard's any more."""
+        """End the shard when its work is cancelled: later calls fail."""
         self._cancelled_at = asyncio.get_running_loop().time()
         self._stopping.set()
 
     def raise_if_lost(self) -> None:
-        """Raise `MembershipLost` unless the shard is held now. To be called before what must not be done twice. Any
-        thread may call it.
+        """Raise `MembershipLost` unless the shard is held now. Call it before an action that must not be done twice.
+        Any thread may call it.
         """
         if not self.is_held:
             self._consumer._driver.check()
             raise MembershipLost(f"{self} is not held any more")
 
     async def position(self) -> int:
-        """Where to go on: the group's last commit, 0 where there is none. Retried for as long as the shard is held."""
+        """Return where to continue: the group's last commit, or 0. Retried as long as the shard is held."""
         while True:
             try:
                 (found,) = await self._consumer.fetch_offsets([TopicPartitions(self.topic, (self.partition,))])
@@ -119,9 +119,9 @@ class Shard:
                 await asyncio.sleep(BACKOFF_FIRST_MS / 1000)
 
     async def commit(self, offset: int, metadata: str = "", retention_time: float | None = None) -> None:
-        """Record that everything before `offset` is done; `MembershipLost` if the shard is another's by now.
+        """Commit that everything before `offset` is done; raise `MembershipLost` if another member has the shard now.
 
-        `retention_time` seconds later the offset may expire; without it, the server's retention counts.
+        `retention_time` seconds later the offset may expire; without it, the server's retention applies.
         """
         self.raise_if_lost()
         item = OffsetToCommit(
@@ -130,34 +130,34 @@ class Shard:
         await self._consumer.commit([item])
 
     def store(self, offset: int, metadata: str = "", retention_time: float | None = None) -> None:
-        """Note that everything before `offset` is done. The pool commits it every `auto_commit_interval`, when the
+        """Store that everything before `offset` is done. The pool commits it every `auto_commit_interval`, when the
         shard is revoked, when the pool is closed, and when work raises. `retention_time`: as in `commit`.
         """
         self._consumer.store(self.topic, self.partition, offset, metadata, retention_time)
 
     def progress(self) -> None:
-        """Say that work on this shard goes on; so do `store` and `commit`. See `max_processing_interval`."""
+        """Report that work on this shard continues, as `store` and `commit` do. See `max_processing_interval`."""
         self._consumer._progress((TopicPartition(self.topic, self.partition),))
 
 
 Work: TypeAlias = Callable[[Shard], Awaitable[None]]
-"""Works on a shard until it is cancelled; if it returns, the shard is done for as long as it is held."""
+"""Works on a shard until it is cancelled; if it returns, the shard is done as long as it is held."""
 
 
 class WorkerPool(RunningOver):
-    """Runs `work(shard)` for each shard that this process holds, for the time of an `async with` block, from `start` to
-    `close`, or for that of `run`.
+    """Runs `work(shard)` for each shard that this process holds, during an `async with` block, from `start` to `close`,
+    or during `run`.
 
-    When a shard is revoked, `shard.stopping` is set, and the task is cancelled, after `drain_timeout` if it has looked
-    at that. The shard is free for others when the task has ended. The task of a lost shard is cancelled at once. If
-    `work` raises, all other work stops in order, progress is committed, and the block ends with that error;
-    `run(retry=True)` tries that shard again. A group with a quarantine leaves out a shard that fails again and again.
+    When a shard is revoked, `shard.stopping` is set, and the task is cancelled, after `drain_timeout` if it has read
+    that. Other members get the shard after the task has ended. The task of a lost shard is cancelled at once. If `work`
+    raises, all other work stops in order, progress is committed, and the block ends with that error; `run(retry=True)`
+    retries that shard. A group with a quarantine excludes a shard that fails repeatedly.
     """
 
     def __init__(
         self, consumer: Callable[[Listeners[Partitions]], Consumer], work: Work, *, drain_timeout: float
     ) -> None:
-        """`consumer` makes the pool's consumer, which calls these listeners."""
+        """`consumer` creates the pool's consumer, which calls these listeners."""
         check_async_work(work)
         self._work = work
         check_seconds("drain_timeout", drain_timeout)
@@ -168,7 +168,7 @@ class WorkerPool(RunningOver):
         """With `run(retry=True)`: the failures of each shard."""
         self._changed = asyncio.Event()
         self.consumer: Consumer = consumer(Listeners(self._start_work, self._stop_work, self._lose_work))
-        """The membership underneath, for everything but shards."""
+        """The membership below the pool, for calls that do not concern shards."""
         super().__init__(self.consumer)
         self.consumer._stats.set_kind("worker_pool")
         self.consumer._reminder.ask(self._describe_work)
@@ -191,12 +191,12 @@ class WorkerPool(RunningOver):
 
     @property
     def shards(self) -> tuple[TopicPartition, ...]:
-        """What this process holds now. Any thread may ask."""
+        """The shards that this process holds now. Any thread may ask."""
         return self.consumer.assignment or ()
 
     @property
     def trouble(self) -> str:
-        """As `Member.trouble`; else a shard whose work was silent or raised, and is tried again."""
+        """The trouble as in `Member.trouble`; else a shard whose work is silent, or raised and is retried."""
         return self.consumer.trouble
 
     async def run(
@@ -210,16 +210,16 @@ class WorkerPool(RunningOver):
         """Work until a signal, `stop` or cancellation; inside or outside of the block.
 
         SIGTERM and SIGINT end it in order, unless the program handles them: `shard.stopping` is set, work is cancelled
-        (after `drain_timeout` if it looks at that), progress is committed, and the group is left. A second signal
-        cancels at once. This returns at most 2.5 s after `drain_timeout`, also if work ignores its cancellation.
+        (after `drain_timeout` if it reads that), progress is committed, and the group is left. A second signal cancels
+        at once. This returns at most 2.5 s after `drain_timeout`, even if the work ignores its cancellation.
 
         Args:
-            drain_timeout: Time for work that looks at `shard.stopping`, after a signal.
+            drain_timeout: Time for work that reads `shard.stopping`, after a signal.
             handle_signals: Whether SIGTERM and SIGINT are handled here.
-            until_done: Also stop once the work on all shards that are held has returned; see `wait_done`.
-            retry: When `work` raises, call it again for that shard after a pause from 1 to 30 s, while the others work
-                on. In a group with a quarantine, each third failure in a row is reported: the pool leaves, and joins
-                again.
+            until_done: Also stop when the work on all held shards has returned; see `wait_done`.
+            retry: When `work` raises, call it again for that shard after a pause from 1 to 30 s, while the others
+                continue. In a group with a quarantine, each third consecutive failure is reported: the pool leaves, and
+                joins again.
         """
         self._retries = {} if retry else None
         with self._only_run(drain_timeout):
@@ -232,16 +232,16 @@ class WorkerPool(RunningOver):
                         finishing.cancel()
 
     async def _stop_when_done(self) -> None:
-        with suppress(CoordinatorError):  # The run itself raises what ended the membership.
+        with suppress(CoordinatorError):  # The run itself raises the error that ended the membership.
             await self.wait_done()
-            if not self._stops.in_order.is_set():  # A second request would hurry the one that is under way.
+            if not self._stops.in_order.is_set():  # A second request would make the current stop immediate.
                 self.stop()
 
     async def wait_done(self) -> None:
-        """Return once this process holds shards (maybe none) and the work on each of them has returned.
+        """Return when this process has its (perhaps empty) assignment and the work on all its shards has returned.
 
         Raises:
-            MembershipLost: The pool was closed meanwhile.
+            MembershipLost: The pool was closed during the wait.
             RuntimeError: The block was not entered.
         """
         await self._until_entered()
@@ -254,7 +254,7 @@ class WorkerPool(RunningOver):
         return all(self._has_returned(place) for place in self.shards)
 
     def _has_returned(self, place: TopicPartition) -> bool:
-        """Whether the work on a shard has come to its end by itself."""
+        """Return whether the work on a shard has ended by itself."""
         task, shard = self._tasks.get(place), self._shards.get(place)
         return task is not None and task.done() and shard is not None and shard._cancelled_at is None
 
@@ -278,7 +278,7 @@ class WorkerPool(RunningOver):
         self._notify()
 
     def _promote(self, places: Partitions) -> None:
-        """Notify the work of those shards of which this process has the active copy now."""
+        """Notify the work of shards whose active copy this process now has."""
         for place in places:
             if place in self._shards and self.consumer._topic_role.is_active(place):
                 self._shards[place].promoted.set()
@@ -286,7 +286,7 @@ class WorkerPool(RunningOver):
     async def _stop_work(self, removed: Partitions) -> None:
         for place in removed:
             self._shards[place]._stopping.set()
-            self.consumer._watched.pop(place, None)  # It comes to its end, and is started again no more.
+            self.consumer._watched.pop(place, None)  # It ends, and is not started again.
         self._cancel([place for place in removed if not self._shards[place]._is_watched])
         limit_s = self._drain_s if self.consumer.is_open else math.inf
         await self.consumer._deadline.wait([self._tasks[place] for place in removed], Step.WORK, limit_s)
@@ -303,12 +303,12 @@ class WorkerPool(RunningOver):
         self._notify()
 
     async def _lose_work(self, removed: Partitions) -> None:
-        """A pool that gave its share up for lack of progress comes back once that work has ended."""
+        """Cancel the work of lost shards; a pool without progress joins again after that work has ended."""
         await self._abandon_work(removed)
         self.consumer._come_back_if_away()
 
     def _cancel(self, places: Iterable[TopicPartition]) -> None:
-        """Once: a second cancellation would interrupt what the work does at its end."""
+        """Cancel once: a second cancellation would interrupt the cleanup of the work."""
         for place in places:
             if self._shards[place]._cancelled_at is None:
                 self._shards[place]._end()
@@ -321,16 +321,16 @@ class WorkerPool(RunningOver):
         self._tasks[place] = asyncio.create_task(self._run(shard, place, former), name=str(shard))
 
     def _restart(self, place: TopicPartition) -> None:
-        """Cancel work that makes no progress, and start it again: a call that hangs is the usual cause."""
+        """Cancel work that makes no progress, and start it again: usually one of its calls hangs."""
         if not (shard := self._shards[place]).is_held:
-            return  # It is about to be cancelled, and its task must not be replaced by one that never runs.
+            return  # The task is about to be cancelled: do not replace it by one that never runs.
         interval_s = self.consumer._options.max_processing_interval
         _log.warning("the work of %s is cancelled and started again: no progress for %g s", shard, interval_s)
         self._cancel([place])
         self._work_on(place, self._tasks[place])
 
     async def _run(self, shard: Shard, place: TopicPartition, former: asyncio.Task[None] | None) -> None:
-        """Work on a shard once its former work has ended; with `retry`, until it returns."""
+        """Work on a shard after its former work has ended; with `retry`, until it returns."""
         if former is not None:
             await until_ended(former)
         retry = None if self._retries is None else self._retries.setdefault(place, self._new_retry())
@@ -355,7 +355,7 @@ class WorkerPool(RunningOver):
         shard._rests = False
 
     async def _try(self, shard: Shard, place: TopicPartition, retry: WorkRetry | None) -> bool:
-        """Call the work; whether it raised, and is to be tried again."""
+        """Call the work; return whether it raised and must be retried."""
         self.consumer._watch_shard(place)
         if retry is not None:
             retry.begin()
@@ -366,7 +366,7 @@ class WorkerPool(RunningOver):
         except BaseException as error:
             if (failure := await self._failure_in(shard, error)) is None:
                 return False
-            # What another membership has lost says nothing against this shard.
+            # A loss of another membership does not concern this shard.
             unit = "" if without_losses(failure) is None else str(shard)
             if retry is None or not isinstance(failure, Exception):
                 self.consumer._fail_in_order(failure, unit)
@@ -382,7 +382,9 @@ class WorkerPool(RunningOver):
         return False
 
     async def _failure_in(self, shard: Shard, error: BaseException) -> BaseException | None:
-        """What of an error the end of its shard does not explain: a commit may be rejected before work is cancelled."""
+        """Return the part of an error that the end of its shard does not explain: a commit may be rejected before work
+        is cancelled.
+        """
         rest = without_losses(error)
         if rest is error:
             return error
@@ -396,14 +398,14 @@ class WorkerPool(RunningOver):
         return error if shard.is_held and not shard._stopping.is_set() else rest
 
     async def _report(self, shard: Shard, unit: str, failure: Exception) -> None:
-        """Have a group with a quarantine count a fall: this member leaves for that, and joins again at once."""
+        """Report a failure to a group with a quarantine: this member leaves with it, and joins again at once."""
         if await self.consumer._is_quarantining() and not shard._stopping.is_set():
             shard._end()
             self.consumer._begin_step_aside(f"its work on {unit} raised {failure!r}", unit)
             self.consumer.come_back()
 
     def _troubles(self) -> list[str]:
-        """The troubles of the work on shards, for the pool's trouble and its metric."""
+        """List the troubles of the work on shards, for the pool's trouble and its metric."""
         silent = [f"the work of {topic}/{number} makes no progress" for topic, number in self.consumer._silent.copy()]
         retries = {} if self._retries is None else self._retries.copy()
         return silent + [

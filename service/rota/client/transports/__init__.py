@@ -1,4 +1,4 @@
-"""Ways to a coordinator. All of them are a `Transport`."""
+"""The transports to a coordinator. All of them implement `Transport`."""
 
 from rota.client.transports.http import HttpTransport
 from rota.client.transports.port import Answer, GroupEvent, Transport

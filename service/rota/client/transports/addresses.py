@@ -1,4 +1,4 @@
-"""From URLs to the transport that their scheme names."""
+"""Creation of the transport that a URL's scheme names."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def transport_to(
     *,
     direct: bool = False,
 ) -> Transport:
-    """A transport to these addresses; ValueError if they are none, or not all of one scheme.
+    """Create a transport to these addresses; raise ValueError if they are invalid, or of several schemes.
 
-    `direct`: also go to owners at what they advertise.
+    `direct`: also call owners at their advertised addresses.
     """
     transport = _transport_to(urls, headers, credentials, direct=direct)
     may_change = credentials is not None and (credentials.token_file or credentials.cert_file)
@@ -37,7 +37,7 @@ def _transport_to(
         raise ValueError(f"addresses of one coordinator have one scheme, not {' and '.join(sorted(schemes))}")
     if schemes <= set(HTTP):
         return HttpTransport(urls, headers=headers, credentials=credentials, direct=direct)
-    # Not before it is asked for: gRPC is not in the base install.
+    # Imported only if needed: gRPC is not in the base install.
     if schemes <= set(GRPC):
         from rota.client.transports.grpc import GrpcTransport
 

@@ -1,4 +1,4 @@
-"""From what went wrong during a call to `CoordinatorUnreachable`, with the cause in plain words."""
+"""Conversion of errors during a call to `CoordinatorUnreachable`, with the cause in plain words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rota.wire.addresses import IS_THIS_ROTA
 _MAX_QUOTED = 200
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})
 _WAITS = frozenset({408, 425, 429})
-"""Statuses below 500 by which a proxy asks for the same request again, later."""
+"""Statuses below 500 with which a proxy asks the client to retry later."""
 
 
 def cannot_connect(address: str, cause: str, kind: UnreachableKind = UnreachableKind.CONNECT) -> CoordinatorUnreachable:
@@ -34,7 +34,7 @@ def broken(address: str, cause: str) -> CoordinatorUnreachable:
 
 
 def unexpected(address: str, error: BaseException) -> CoordinatorUnreachable:
-    """An exception that no rule here knows. The caller chains it."""
+    """Return the error for an exception that no rule here knows. The caller chains it."""
     return CoordinatorUnreachable(f"the call to {address} failed: {type(error).__name__}: {quoted(error)}")
 
 
@@ -47,30 +47,32 @@ def credentials_failed(error: CredentialsError) -> CoordinatorUnreachable:
 
 
 def foreign(what: str, *, is_lasting: bool = False) -> CoordinatorUnreachable:
-    """An answer of another program. `what` names it and the address."""
+    """Return the error for an answer of another program. `what` names it and the address."""
     return CoordinatorUnreachable(f"{what}; {IS_THIS_ROTA}", kind=UnreachableKind.FOREIGN_ANSWER, is_lasting=is_lasting)
 
 
 def foreign_status(status: int, address: str, location: str = "") -> CoordinatorUnreachable:
-    """An HTTP error without a problem document of Rota's."""
+    """Return the error for an HTTP status without a problem document of Rota's."""
     redirect = f" (a redirect to {location[:_MAX_QUOTED]})" if location and status < 400 else ""
     what = f"HTTP status {status} from {address}{redirect} without an error code of Rota's"
     return foreign(what, is_lasting=status < 500 and status not in _WAITS)
 
 
 def together(failures: Sequence[CoordinatorUnreachable]) -> CoordinatorUnreachable:
-    """One failure for a call that could be sent to none of several addresses."""
+    """Combine the failures of a call that could be sent to none of several addresses."""
     details = dict.fromkeys(failure.detail for failure in failures)
     return CoordinatorUnreachable("; ".join(details), was_sent=False, kind=failures[0].kind)
 
 
 def ends_the_call(failure: CoordinatorUnreachable) -> bool:
-    """Whether the same call must not be tried at another address: it may have been sent, or none can help."""
+    """Return whether the same call must not be tried at another address: it may have been sent, or no
+    address can help.
+    """
     return failure.was_sent or failure.kind in (UnreachableKind.CREDENTIALS, UnreachableKind.CLOSED)
 
 
 def cause_of(error: Exception, address: str, connect_timeout_ms: int) -> CoordinatorUnreachable:
-    """What an exception of an HTTP call means."""
+    """Return the error for an exception of an HTTP call."""
     if isinstance(error, CoordinatorUnreachable):
         return error
     chain = list(_chain(error))
@@ -87,7 +89,7 @@ def cause_of(error: Exception, address: str, connect_timeout_ms: int) -> Coordin
         case httpx.DecodingError():
             return foreign(f"the answer from {address} cannot be decoded: {quoted(error)}")
         case httpx.LocalProtocolError():
-            # Its text quotes the header, which may be the token.
+            # The exception's text quotes the header, which may be the token.
             detail = f"the request to {address} cannot be sent: a header, perhaps the token, is not valid in HTTP"
             return CoordinatorUnreachable(detail, was_sent=False, kind=UnreachableKind.CREDENTIALS)
         case httpx.RemoteProtocolError() if not _broke_off(error):
@@ -99,7 +101,7 @@ def cause_of(error: Exception, address: str, connect_timeout_ms: int) -> Coordin
 
 
 def quoted(error: BaseException) -> str:
-    """An exception's own text, as much of it as belongs into a message."""
+    """Return an exception's own text, shortened for a message."""
     return str(error)[:_MAX_QUOTED] or type(error).__name__
 
 
@@ -150,7 +152,7 @@ def _broke_off(error: httpx.RemoteProtocolError) -> bool:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An exception and those that it came from, the outermost first."""
+    """Yield an exception and its causes, the outermost first."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

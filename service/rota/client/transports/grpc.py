@@ -30,7 +30,7 @@ _ENDS = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LO
 
 
 class GrpcTransport:
-    """Speaks to one address until it fails, then to the next; see `HttpTransport`, which this is the twin of."""
+    """Calls one address until it fails, then the next; the counterpart of `HttpTransport`."""
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class GrpcTransport:
         self.owners = Owners(search.find, is_likely_found=direct or len(urls) > 1)
 
     async def send(self, request: Request, *, timeout_ms: int) -> Received:
-        """As `Transport.send`."""
+        """Send a request: see `Transport.send`."""
         rpc = rpc_of(request)
         try:
             data = rpc.write_request(request).SerializeToString()
         except (TypeError, ValueError) as error:
-            # A number too large for its field, or text that is no Unicode: no server could read it either.
+            # A number is too large for its field, or text is no Unicode: no server could read it.
             return Received(refuse(request, ErrorCode.INVALID_REQUEST, str(error)))
         failures: list[CoordinatorUnreachable] = []
         for url in self.channels.in_order(self.owners.address_of(request)):
@@ -63,12 +63,12 @@ class GrpcTransport:
         raise together(failures)
 
     def avoid(self, request: Request, url: str) -> None:
-        """The next call like this one goes to another address."""
+        """Send the next call of this kind to another address."""
         self.owners.forget(request, url)
         self.channels.leave(url)
 
     async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
-        """As `Transport.watch`."""
+        """Watch a group: see `Transport.watch`."""
         request = WatchGroupRequest(namespace=namespace, group_id=group_id, after_revision=after_revision)
         url = self.channels.url
         method: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self.channels.to(url).unary_stream(_WATCH)
@@ -91,7 +91,7 @@ class GrpcTransport:
         await self.channels.close()
 
     async def _ask(self, request: Request, data: bytes, url: str, timeout_ms: int) -> Received:
-        """At one address; raises `CoordinatorUnreachable` for everything but an answer of Rota's."""
+        """Call one address; raise `CoordinatorUnreachable` for everything but an answer of Rota's."""
         try:
             received = await self._exchange(request, data, url, timeout_ms)
         except CoordinatorUnreachable:

@@ -1,4 +1,4 @@
-"""Finding a group's owner over gRPC."""
+"""Lookup of a group's owner over gRPC."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PATH = f"/{COORDINATOR}/FindCoordinator"
 
 
 def asking_over_grpc(channels: Channels) -> Ask:
-    """See `rota.client.transports.owner_search.Ask`."""
+    """Return the lookup over gRPC: see `rota.client.transports.owner_search.Ask`."""
 
     async def ask(group: Group, at: str) -> OwnerReport:
         request = FindCoordinatorRequest(namespace=group[0], group_id=group[1])
@@ -25,7 +25,7 @@ def asking_over_grpc(channels: Channels) -> Ask:
             data = await method(request.SerializeToString(), timeout=_TIMEOUT_S, metadata=channels.metadata)
             found = FindCoordinatorResponse.FromString(data)
         except Exception as error:
-            # Nothing depends on this call: whatever it fails with, requests go to the listed addresses.
+            # This call is optional: after any failure, requests are sent to the listed addresses.
             raise OwnerOutOfReach(str(error)) from error
         replica_id = found.replica_id if found.lease_left_ms > 0 else ""
         return OwnerReport(replica_id, found.reported_by, found.epoch, found.grpc_address, found.worker_grpc_port)

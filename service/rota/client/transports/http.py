@@ -44,11 +44,11 @@ _JSON = {"content-type": "application/json"}
 
 
 class HttpTransport:
-    """Speaks to one address until it fails, then to the next.
+    """Calls one address until it fails, then the next.
 
-    Connections that cannot be opened are tried at each address within the same call, for then nothing was
-    sent. Once a request may have arrived the call fails, and the next one goes elsewhere. A member's calls go first to
-    whom is known to own its group (`owners.py`).
+    If no connection can be opened, the same call tries each address, because no request was sent. Once a request may
+    have arrived the call fails, and the next call uses another address. A member's calls go first to the known owner of
+    its group (`owners.py`).
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class HttpTransport:
         direct: bool = False,
         inner: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """`direct`: also go to owners that are none of these addresses. `inner` replaces the network, as httpx
-        allows: an ASGI application in the same process, a proxy.
+        """`direct`: also call owners at other addresses than these. `inner` replaces httpx's network: an ASGI
+        application in the same process, or a proxy.
         """
         if not base_urls or isinstance(base_urls, str):
             raise ValueError("a list of at least one base URL is needed")
         self._base_urls = [url.rstrip("/") for url in base_urls]
         self._current = 0
         self._is_closed = False
-        # Every member of the process parks one call, so the pool must not make them queue for connections.
+        # Every member of the process parks one call, so calls must not queue for connections of the pool.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0)
         shown = credentials or Credentials()
         self._http = httpx.AsyncClient(
@@ -83,12 +83,12 @@ class HttpTransport:
         self._owners = Owners(search.find, is_likely_found=direct or len(self._base_urls) > 1)
 
     async def send(self, request: Request, *, timeout_ms: int) -> Received:
-        """As `Transport.send`."""
+        """Send a request: see `Transport.send`."""
         try:
             target = encode_request(request)
             content = None if target.body is None else dump_document(target.body)
         except (TypeError, ValueError) as error:
-            # Text that is no Unicode, say: no server could read it either.
+            # For example, text is no Unicode: no server could read it.
             return Received(refuse(request, ErrorCode.INVALID_REQUEST, str(error)))
         tried: list[str] = []
         try:
@@ -100,7 +100,7 @@ class HttpTransport:
         return self._read(request, answer, tried[-1])
 
     async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
-        """As `Transport.watch`."""
+        """Watch a group: see `Transport.watch`."""
         path = f"{NAMESPACE_PATH.format(namespace=namespace)}/groups/{group_id}/events"
         query = {} if after_revision is None else {"after": str(after_revision)}
         no_end = httpx.Timeout(STREAM_SILENCE_MS / 1000, connect=_CONNECT_TIMEOUT_S)
@@ -131,7 +131,7 @@ class HttpTransport:
     async def _exchange(
         self, request: Request, target: Target, content: bytes | None, timeout_ms: int, tried: list[str]
     ) -> HttpAnswer:
-        """One request, at the first address that can be connected to: the last that is added to `tried`."""
+        """Make one request, at the first address to which a connection opens: the last one added to `tried`."""
         connect_timeout_s = min(_CONNECT_TIMEOUT_S, timeout_ms / 1000)
         timeout = httpx.Timeout(timeout_ms / 1000, connect=connect_timeout_s)
         failures: list[CoordinatorUnreachable] = []
@@ -175,13 +175,13 @@ class HttpTransport:
         return cause_of(error, address, int(connect_timeout_s * 1000))
 
     def _addresses(self, request: Request) -> list[str]:
-        """Where to send a request, in the order in which to try."""
+        """Return the addresses for a request, in the order to try them."""
         listed = self._base_urls[self._current :] + self._base_urls[: self._current]
         owner = self._owners.address_of(request)
         return listed if owner is None else [owner, *(address for address in listed if address != owner)]
 
     def _avoid(self, request: Request, address: str) -> None:
-        """The next call goes to another address than this one."""
+        """Send the next call to another address than this one."""
         self._owners.forget(request, address)
         if address == self._base_urls[self._current]:
             self._go_elsewhere()
@@ -192,12 +192,12 @@ class HttpTransport:
 
 @cache
 def _system_context() -> ssl.SSLContext:
-    """One for all clients of the process: to read what the system believes takes 40 ms."""
+    """Return one context for all clients of the process: reading the system's certificates takes 40 ms."""
     return httpx.create_ssl_context(trust_env=False)
 
 
 class _Shown(httpx.Auth):
-    """Each request shows the token as it is by then."""
+    """Sends the current token with each request."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials

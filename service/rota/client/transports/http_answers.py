@@ -1,4 +1,4 @@
-"""What an HTTP answer says: a reply, an error of Rota's, or something that another program sent."""
+"""The content of an HTTP answer: a reply, an error of Rota's, or an answer of another program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rota.wire.problems import Problem, decode_problem, detail_at, retry_after_m
 from rota.wire.replies import MalformedReply, Received, decode_reply
 
 MAX_REPLY_BYTES = 256 * 1024 * 1024
-"""Far above the members of the largest group, with the metadata of each."""
+"""Far larger than the members of the largest group with their metadata."""
 MAX_PROBLEM_BYTES = 1024 * 1024
 _OF_A_MEMBER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 
@@ -32,7 +32,7 @@ class HttpAnswer:
     status: int
     headers: httpx.Headers
     body: bytes | None
-    """None where it is larger than any of Rota's."""
+    """None if it is larger than any reply of Rota's."""
 
     @property
     def is_success(self) -> bool:
@@ -59,7 +59,7 @@ async def read_answer(response: httpx.Response) -> HttpAnswer:
 
 
 def received_of(request: Request, answer: HttpAnswer, address: str) -> Received:
-    """The reply in an answer; raises `CoordinatorUnreachable` for an answer of another program."""
+    """Return the reply in an answer; raise `CoordinatorUnreachable` for an answer of another program."""
     if not answer.is_success:
         problem = problem_in(answer, address)
         return Received(_refused(request, problem), problem.revision, problem.epoch, problem.retry_after_ms)
@@ -73,7 +73,7 @@ def received_of(request: Request, answer: HttpAnswer, address: str) -> Received:
 
 
 def refusal_in(answer: HttpAnswer, address: str) -> CoordinatorError:
-    """The error that an answer to something other than a request stands for."""
+    """Return the error in an answer to a call other than a request."""
     try:
         problem = problem_in(answer, address)
     except CoordinatorUnreachable as failure:
@@ -82,9 +82,9 @@ def refusal_in(answer: HttpAnswer, address: str) -> CoordinatorError:
 
 
 def problem_in(answer: HttpAnswer, address: str) -> Problem:
-    """Rota's own error in an answer. Only a proxy's request for patience (429) counts as if Rota had said it.
+    """Return Rota's own error in an answer. Of a proxy's errors only 429 is treated as Rota's.
 
-    Raises `CoordinatorUnreachable` for every other answer: it does not say what became of the request.
+    Raises `CoordinatorUnreachable` for every other answer, because the outcome of the request is unknown.
     """
     document, retry_after = answer.document or {}, answer.headers.get("retry-after", "")
     problem = decode_problem(answer.status, document, retry_after)
@@ -99,7 +99,7 @@ def problem_in(answer: HttpAnswer, address: str) -> Problem:
 
 
 def group_event(event: ServerSentEvent, address: str) -> GroupEvent:
-    """A journal line of the stream; raises `CoordinatorUnreachable` if it is none."""
+    """Return a journal line of the stream; raise `CoordinatorUnreachable` if it is invalid."""
     try:
         document = parse_document(event.data.encode())
         return GroupEvent(
@@ -115,14 +115,14 @@ def group_event(event: ServerSentEvent, address: str) -> GroupEvent:
 
 
 def pruned_in(event: ServerSentEvent, address: str) -> CoordinatorError:
-    """The error in the event that ends a stream where the journal does not have the next lines."""
+    """Return the error of the event that ends a stream if the journal does not have the next lines."""
     answer = HttpAnswer(httpx.codes.GONE, httpx.Headers(), event.data.encode())
     return refusal_in(answer, address)
 
 
 def _refused(request: Request, problem: Problem) -> Reply:
     if isinstance(request, LeaveGroup) and request.by_admin and problem.code in _OF_A_MEMBER:
-        # The route is that of the one member, so its own error is the answer's.
+        # The route addresses one member, so its error is the answer's error.
         (member,) = request.members
         return LeaveReply(members=(LeftMember(member.member_id, None, problem.code),))
     reply = refuse(request, problem.code, problem.detail)

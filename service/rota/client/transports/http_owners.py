@@ -1,4 +1,4 @@
-"""Finding a group's owner over HTTP."""
+"""Lookup of a group's owner over HTTP."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Coordinator(msgspec.Struct):
 
 
 def asking_over_http(http: httpx.AsyncClient) -> Ask:
-    """See `rota.client.transports.owner_search.Ask`."""
+    """Return the lookup over HTTP: see `rota.client.transports.owner_search.Ask`."""
 
     async def ask(group: Group, at: str) -> OwnerReport:
         namespace, group_id = (quote(name, safe="") for name in group)
@@ -31,7 +31,7 @@ def asking_over_http(http: httpx.AsyncClient) -> Ask:
             response = await http.get(f"{at}{NAMESPACE_PATH.format(namespace=namespace)}/groups/{group_id}/coordinator")
             found = msgspec.json.decode(response.raise_for_status().content, type=_Coordinator)
         except Exception as error:
-            # Nothing depends on this call: whatever it fails with, requests go to the listed addresses.
+            # This call is optional: after any failure, requests are sent to the listed addresses.
             raise OwnerOutOfReach(str(error)) from error
         is_owned = found.lease_left_ms > 0
         return OwnerReport(

@@ -1,4 +1,4 @@
-"""Finding a group's owner: replicas return its id and their own, so that none is mistaken for another."""
+"""Search for a group's owner: replicas return the owner's id and their own, which tells them apart."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from rota.client.transports.owners import Group, Owner, OwnerOutOfReach
 
 @dataclass(frozen=True, slots=True)
 class OwnerReport:
-    """What a replica tells of a group's owner, as far as a transport can use it."""
+    """A replica's report of a group's owner, as far as transports use it."""
 
     replica_id: str
     """Empty while the group has no owner."""
     reported_by: str
     epoch: int
     address: str
-    """What the owner advertises, if anything."""
+    """The address that the owner advertises, if any."""
     own_port: int
-    """The owner's port that no other worker shares; 0 where there is none."""
+    """The owner's port that no other worker shares; 0 without one."""
 
 
 Ask: TypeAlias = Callable[[Group, str], Awaitable[OwnerReport]]
-"""Asks at an address; raises `OwnerOutOfReach` without an answer, or if the caller may not know."""
+"""Asks at an address; raises `OwnerOutOfReach` without an answer, or if the caller has no permission."""
 
 
 class OwnerSearch:
-    """An owner is gone to at an address that the user listed, or at its own port beside one that workers share there;
-    with `anywhere` also by what it advertises, if that has TLS where the addresses listed have it.
+    """Finds an owner at an address that the user listed, or at its own port of such a host; with `anywhere` also at its
+    advertised address, if that has TLS or the listed addresses have none.
     """
 
     def __init__(self, ask: Ask, urls: Sequence[str], *, anywhere: bool) -> None:
@@ -40,10 +40,10 @@ class OwnerSearch:
         self._urls = urls
         self._anywhere = anywhere
         self._replicas: dict[str, str] = {}
-        """By URL, which replica was there last."""
+        """The replica that last answered at each URL."""
 
     async def find(self, group: Group, at: str) -> Owner | None:
-        """See `rota.client.transports.owners.Find`."""
+        """Find an owner: see `rota.client.transports.owners.Find`."""
         report = await self._ask(group, at)
         if not report.replica_id:
             return None
@@ -60,19 +60,19 @@ class OwnerSearch:
         return Owner(address, report.epoch)
 
     def _likely(self, report: OwnerReport) -> list[str]:
-        """Where it was, and where it says that it is, as far as it may be gone there."""
+        """Return the likely addresses: the last known one, and the advertised one if it may be used."""
         urls = [url for url, replica_id in self._replicas.items() if replica_id == report.replica_id]
         try:
             scheme, advertised = urlsplit(self._urls[0]).scheme, urlsplit(report.address)
         except ValueError:
-            return urls  # The owner's address is none.
+            return urls  # The owner's address is invalid.
         url = advertised._replace(scheme=scheme).geturl()
         if url in self._urls or (self._anywhere and advertised.netloc):
             urls += [url] if advertised.scheme == scheme.removesuffix("+stream") else []
         return urls
 
     async def _there(self, group: Group, url: str, replica_id: str) -> str:
-        """Where the owner is by way of a URL; empty if it is not behind that."""
+        """Return the owner's address behind a URL; empty if it is not behind that."""
         with suppress(OwnerOutOfReach):
             report = await self._ask(group, url)
             if report.replica_id == replica_id:
@@ -80,14 +80,14 @@ class OwnerSearch:
         return ""
 
     async def _by_way_of(self, group: Group, url: str, report: OwnerReport) -> str:
-        """The same, once the answer there is known."""
+        """Return the owner's address from the answer of a URL."""
         own = _with_port(url, report.own_port) if report.own_port else url
         if own == url:
             return url if report.reported_by == report.replica_id else ""
         with suppress(OwnerOutOfReach):
             if (await self._ask(group, own)).reported_by == report.replica_id:
                 return own
-        # A firewall in between, perhaps: the server behind the shared port is the owner's neighbour, if not itself.
+        # Perhaps a firewall blocks it: the server behind the shared port is the owner or on its host.
         return url
 
     async def _ask(self, group: Group, url: str) -> OwnerReport:

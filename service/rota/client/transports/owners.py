@@ -1,4 +1,4 @@
-"""Which replica owns each group: a member's calls go straight there, past the one that would only forward them."""
+"""The owner of each group: a member's calls go directly to it, without being forwarded by another replica."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _OF_A_MEMBER = (JoinGroup, SyncGroup, Heartbeat, CommitOffsets, LeaveGroup)
 _NOBODY = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 _TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 _AGAIN_S = 1.0
-"""After an owner was lost: the replicas take a moment to agree on the next one."""
+"""Pause after an owner was lost: the replicas need a moment to elect the next one."""
 _UNREACHABLE_S = 10.0
-"""After an owner that cannot be reached from here, or must not be; and for callers that may join but not describe."""
+"""Pause after an owner that is unreachable or must not be called, and for callers that may join but not describe."""
 _BEHIND_ONE_ADDRESS_S = 60.0
-"""A load balancer, say. Its target rarely changes."""
+"""Pause behind one address, such as a load balancer, whose target rarely changes."""
 
 Group: TypeAlias = tuple[str, str]
 
@@ -36,18 +36,18 @@ class Owner:
 
 
 class OwnerOutOfReach(Exception):
-    """There is one, but not at a reachable address; or the caller may not know."""
+    """The owner has no reachable address, or the caller has no permission."""
 
 
 Find: TypeAlias = Callable[[Group, str], Awaitable[Owner | None]]
-"""Asks at an address for a group's owner: None while it has none. Raises `OwnerOutOfReach`."""
+"""Asks at an address for a group's owner; returns None if it has no owner. Raises `OwnerOutOfReach`."""
 
 
 class Owners:
-    """Looks owners up in the background, so that no call waits for it; without one, any replica will do."""
+    """Looks owners up in the background, so that no call waits; without a known owner, any replica is called."""
 
     def __init__(self, find: Find, *, is_likely_found: bool) -> None:
-        """One that is not, as there is but one address, is not looked for all the time."""
+        """`is_likely_found` is False with a single address: owners are then looked up rarely."""
         self._find = find
         self._unreachable_s = _UNREACHABLE_S if is_likely_found else _BEHIND_ONE_ADDRESS_S
         self._known: Recent[Group, Owner] = Recent()
@@ -55,19 +55,19 @@ class Owners:
         self._searches: dict[Group, asyncio.Task[None]] = {}
 
     def address_of(self, request: Request) -> str | None:
-        """Where to send a request; None if that is not known, or all the same."""
+        """Return the address for a request; None if it is unknown or does not matter."""
         group = _group_of(request)
         known = self._known.get(group) if group else None
         return known.address if known else None
 
     def answered(self, request: Request, received: Received, by: str) -> None:
-        """Learn the owner, or that it changed, from an answer of the address `by`."""
+        """Update the owner from an answer of the address `by`."""
         group = _group_of(request)
         if group is None:
             return
         known = self._known.get(group)
         if isinstance(request, LeaveGroup) and received.reply.error is ErrorCode.NONE:
-            # The next call of a member that is still there learns it again.
+            # The next call of a remaining member looks it up again.
             self._known.discard(group)
             self._not_before.discard(group)
         elif known is not None and received.epoch not in (0, known.epoch):
@@ -76,14 +76,14 @@ class Owners:
             self._look_up(group, by)
 
     def forget(self, request: Request, address: str) -> None:
-        """A call failed there. An owner elsewhere that was found meanwhile is not forgotten."""
+        """Forget an owner after a failed call, unless another owner was found meanwhile."""
         group = _group_of(request)
         known = self._known.get(group) if group else None
         if group is not None and known is not None and known.address == address:
             self._lose(group)
 
     def forget_all_at(self, address: str) -> None:
-        """The server there is about to stop."""
+        """Forget all owners at an address: its server is about to stop."""
         for group in [group for group, owner in self._known.items() if owner.address == address]:
             self._lose(group)
 
@@ -117,7 +117,7 @@ class Owners:
 
 
 def _group_of(request: Request) -> Group | None:
-    """The group that a request of one of its members is about."""
+    """Return the group of a member's request."""
     if isinstance(request, _OF_A_MEMBER) and not (isinstance(request, LeaveGroup) and request.by_admin):
         return request.namespace, request.group_id
     return None

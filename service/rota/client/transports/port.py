@@ -1,4 +1,4 @@
-"""What the SDK asks of a transport."""
+"""The interface of transports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rota.protocol.messages import Reply, Request
 
 
 class Answer(Protocol):
-    """A reply with the place in the shard's history that it reflects."""
+    """A reply with its position in the shard's history."""
 
     @property
     def reply(self) -> Reply: ...
@@ -23,7 +23,7 @@ class Answer(Protocol):
 
     @property
     def retry_after_ms(self) -> int:
-        """How long its sender asks to be left alone; 0 where it does not say."""
+        """The pause that the sender asks for; 0 if it asks for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +41,18 @@ class GroupEvent:
 class Transport(Protocol):
     """Carries requests to a coordinator.
 
-    What the coordinator decides comes back as a reply with its `error`; only that nobody answered is raised,
-    as `CoordinatorUnreachable`. Cancelling a call hangs up: the coordinator un-parks it.
+    The coordinator's decisions are replies with an `error`; only a missing answer is raised, as
+    `CoordinatorUnreachable`. Cancelling a call closes it, and the coordinator un-parks it.
     """
 
     async def send(self, request: Request, *, timeout_ms: int) -> Answer:
-        """The answer to `request`, or `CoordinatorUnreachable` after `timeout_ms` at the latest."""
+        """Return the answer to `request`, or raise `CoordinatorUnreachable` after at most `timeout_ms`."""
 
     def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
-        """A group's journal lines with a higher revision, first the past ones, then live; None: from now on.
+        """Yield a group's journal lines with a higher revision, first the past ones, then live; None: from now on.
 
         Ends when the coordinator ends it (it drains); raises `CoordinatorUnreachable` when the connection breaks, and
-        `RevisionOutOfRange` where the journal does not have the next lines.
+        `RevisionOutOfRange` if the journal does not have the next lines.
         """
 
     async def close(self) -> None: ...

@@ -9,7 +9,7 @@ Value = TypeVar("Value")
 
 
 class Recent(Generic[Key, Value]):
-    """At most `capacity` entries; each look-up and each `put` makes an entry the latest."""
+    """At most `capacity` entries; each look-up and each `put` makes an entry the most recent."""
 
     def __init__(self, capacity: int = 10_000) -> None:
         self._capacity = capacity

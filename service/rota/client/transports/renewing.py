@@ -1,4 +1,4 @@
-"""Goes on with the next credentials where the last ones expired while a call was parked or a watch was open."""
+"""Renewal of credentials that expired while a call was parked or a watch was open."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Request, parks_for_ms
 
 LONG_S = 1.0
-"""After so long, the file of the token or of the certificate may hold another one than the server was shown."""
+"""After this time, the file of the token or certificate may have changed since the server received it."""
 
 
 class RenewingTransport:
     """A transport that reads its credentials again with each request.
 
-    The server ends open work when its proof expires. A parked call is then sent once more, and a watch ends as it does
-    when a server drains: the next request shows what the files hold by now, and its answer counts.
+    The server ends open calls when their credentials expire. A parked call is then sent once more, and a watch ends as
+    when a server drains: the next request sends the current credentials of the files, and its answer counts.
     """
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
 
     async def send(self, request: Request, *, timeout_ms: int) -> Answer:
-        """As `Transport.send`."""
+        """Send a request: see `Transport.send`."""
         began = _now()
         answer = await self._inner.send(request, timeout_ms=timeout_ms)
         took_s = _now() - began
@@ -37,7 +37,7 @@ class RenewingTransport:
         return await self._inner.send(request, timeout_ms=left_ms)
 
     async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
-        """As `Transport.watch`."""
+        """Watch a group: see `Transport.watch`."""
         began = _now()
         try:
             async with aclosing(self._inner.watch(namespace, group_id, after_revision)) as events:  # type: ignore[type-var]

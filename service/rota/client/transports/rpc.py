@@ -1,4 +1,4 @@
-"""What both gRPC transports share: channels to any of several addresses, and what a failed call means."""
+"""Shared parts of both gRPC transports: channels to any of several addresses, and the errors of failed calls."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ ELSEWHERE = frozenset(
 _OPTIONS = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    # The first bounds what the server's kernel leaves unacknowledged, this one the answer of its process.
+    # The first bounds the kernel's acknowledgement, this one the answer of the server's process.
     ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # A member list holds the metadata of all: its server bounds it, not we.
+    # A member list has the metadata of all members: the server bounds its size.
     ("grpc.max_receive_message_length", -1),
-    # A restarted server is found at once; the defaults grow to two minutes. The smallest backoff is also the time that
-    # an attempt to connect is given.
+    # This finds a restarted server at once; the defaults grow to two minutes. The smallest backoff is also the timeout
+    # of an attempt to connect.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
     ("grpc.max_reconnect_backoff_ms", 500),
-    # As over HTTP: `http_proxy` is for other traffic. A proxy for gRPC is meant, if there is one.
+    # As over HTTP, `http_proxy` is ignored; only a proxy for gRPC is used.
     ("grpc.enable_http_proxy", int("grpc_proxy" in os.environ)),
 )
 
 
 class Channels:
-    """One channel for each address; speaks to one address until it fails, then to the next.
+    """One channel for each address; calls use one address until it fails, then the next.
 
-    Where certificates have been renewed, another channel takes its place. What the former one carries goes on: gRPC
-    closes a channel that nobody holds any more once the last call over it has ended.
+    If certificates were renewed, another channel replaces it. Calls over the former one continue: gRPC closes an
+    unreferenced channel after its last call has ended.
     """
 
     def __init__(
@@ -83,7 +83,9 @@ class Channels:
         return self.urls[self._current]
 
     def to(self, url: str) -> grpc.aio.Channel:
-        """Raises `CoordinatorUnreachable` once closed, and where the certificates cannot be read."""
+        """Return the channel of a URL. Raises `CoordinatorUnreachable` after `close`, and if the certificates cannot be
+        read.
+        """
         if self.is_closed:
             raise closed()
         address = urlsplit(url)
@@ -96,12 +98,12 @@ class Channels:
         return self._channels[url][1]
 
     def in_order(self, first: str | None) -> list[str]:
-        """Where to send something, in the order in which to try: the one that is known to be best, then as listed."""
+        """Return the addresses in the order to try them: the best known one, then as listed."""
         listed = self.urls[self._current :] + self.urls[: self._current]
         return listed if first is None else [first, *(url for url in listed if url != first)]
 
     def leave(self, url: str) -> None:
-        """The next call goes to another address than this one."""
+        """Send the next call to another address than this one."""
         if url == self.url:
             self._current = (self._current + 1) % len(self.urls)
 
@@ -112,7 +114,7 @@ class Channels:
             await channel.close()
 
     def failure(self, error: BaseException, url: str, timeout_ms: int | None = None) -> CoordinatorUnreachable:
-        """What an exception of a call at an address means. Raises a cancellation of the calling task again."""
+        """Return the error for an exception of a call. Raises a cancellation of the calling task again."""
         if isinstance(error, CoordinatorUnreachable):
             return error
         if isinstance(error, asyncio.CancelledError) and (not self.is_closed or _is_being_cancelled()):
@@ -138,7 +140,7 @@ def refusal(request: Request, problem: Problem) -> Received:
 
 
 def problem_in(error: BaseException) -> Problem | None:
-    """What one of our servers said; None if the status is another program's."""
+    """Return the problem that one of our servers sent; None if the status is another program's."""
     if not isinstance(error, grpc.aio.AioRpcError):
         return None
     for key, value in error.trailing_metadata() or ():
@@ -149,7 +151,7 @@ def problem_in(error: BaseException) -> Problem | None:
 
 
 def _is_being_cancelled() -> bool:
-    """Whether the task that runs was asked to end. A channel that is closed cancels its calls, not their tasks."""
+    """Return whether the current task is being cancelled: a closed channel cancels its calls, but not their tasks."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

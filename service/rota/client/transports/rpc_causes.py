@@ -1,4 +1,4 @@
-"""What a gRPC status means that carries no error of Rota's. gRPC says much of it in words only."""
+"""Errors for gRPC statuses without an error of Rota's. gRPC reports many causes only as text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BROKEN = frozenset(
         grpc.StatusCode.INTERNAL,
     }
 )
-"""What gRPC itself answers with when a connection or a stream ends early."""
+"""Statuses of gRPC itself when a connection or a stream ends early."""
 _WAITS = frozenset({grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED})
 _TOO_LARGE = "message larger than max"
 _HTTP_STATUS = re.compile(r"http2 header with status: ([0-9]{3})")
@@ -39,7 +39,7 @@ _DISTRUST = re.compile(r"CERTIFICATE_VERIFY_FAILED:? ?([^:\]]*)")
 
 
 def rpc_cause(error: grpc.aio.AioRpcError, address: str, timeout_ms: int | None = None) -> CoordinatorUnreachable:
-    """`timeout_ms` is what the call was given; a stream is given none."""
+    """Return the error for a status; `timeout_ms` is the call's timeout, None for a stream."""
     code, details = error.code(), error.details() or ""
     if was_not_sent(error):
         return _of_connecting(details, address)
@@ -55,7 +55,7 @@ def rpc_cause(error: grpc.aio.AioRpcError, address: str, timeout_ms: int | None 
 
 
 def was_not_sent(error: grpc.aio.AioRpcError) -> bool:
-    """No connection could be opened, so the call may be made elsewhere."""
+    """Return whether no connection could be opened, so that the call may be made at another address."""
     return error.code() is grpc.StatusCode.UNAVAILABLE and (error.details() or "").startswith(_NOT_SENT)
 
 
@@ -79,6 +79,6 @@ def _of_connecting(details: str, address: str) -> CoordinatorUnreachable:
 
 
 def _plain(cause: str) -> str:
-    """`Failed to connect to remote host: Connection refused` without its repeated beginning."""
+    """Remove the repeated start of `Failed to connect to remote host: Connection refused`."""
     plain = cause.removeprefix("Failed to connect to remote host: ").removeprefix("connect: ")
     return plain[:_MAX_QUOTED].lower()

@@ -1,4 +1,4 @@
-"""One session stream as the client sees it: calls by number, and pushed events."""
+"""A client's side of one session stream: numbered calls, and pushed events."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _NEWS = ("rebalance", "election", "generation", "fenced", "drain")
 
 
 class SessionStream:
-    """Lives until either side ends it; then every open call fails, and `is_over`.
+    """Is open until either side ends it; then every open call fails, and `is_over` is true.
 
-    `on_news` is called with each piece of news once earlier answers are with their callers, and with None when the
-    stream is over.
+    `on_news` is called with each pushed event after the callers of earlier answers have received them, and with None
+    when the stream is over.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class SessionStream:
         on_news: Callable[[SessionEvent | None], None],
         leave_after_ms: int | None,
     ) -> None:
-        """Raises `CoordinatorUnreachable` where the channel cannot be used."""
+        """Raises `CoordinatorUnreachable` if the channel cannot be used."""
         method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channels.to(url).stream_stream(_PATH)
         self._stream = method(metadata=channels.metadata)
         self._channels, self._url = channels, url
@@ -49,7 +49,7 @@ class SessionStream:
         self._failure: CoordinatorUnreachable | None = None
         self._idle = asyncio.Event()
         self.is_draining = False
-        """The server has asked to go elsewhere: it still answers open calls."""
+        """The server has asked the client to use another address; it still answers open calls."""
         self._send(self._next_number(), options=SessionOptions(leave_after_ms=leave_after_ms))
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
 
@@ -59,11 +59,11 @@ class SessionStream:
 
     @property
     def failure(self) -> CoordinatorUnreachable:
-        """Why it is over."""
+        """Why the stream is over."""
         return self._failure or broken(self._url, "the stream is over")
 
     async def until_idle(self, timeout_s: float) -> None:
-        """Return when no call waits for an answer here, or the stream is over, or after this long."""
+        """Return when no call waits for an answer here, or the stream is over, or after this time."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self._open and not self.is_over:
@@ -73,7 +73,7 @@ class SessionStream:
             return
 
     async def call(self, **request: Any) -> SessionEvent:
-        """Send a request and wait for its answer; raises `CoordinatorUnreachable` if there will be none."""
+        """Send a request and return its answer; raise `CoordinatorUnreachable` if there will be none."""
         if self._failure is not None:
             raise self._failure
         number = self._next_number()
@@ -90,7 +90,7 @@ class SessionStream:
             self._idle.set()
 
     async def close(self) -> None:
-        """Break it off."""
+        """Cancel the stream."""
         self._end(closed(was_sent=True) if self._channels.is_closed else broken(self._url, "the stream was given up"))
         for task in self._tasks:
             task.cancel()
@@ -113,7 +113,7 @@ class SessionStream:
                 self._wake.clear()
                 await self._wake.wait()
         except Exception as error:
-            # As a rule the stream has ended, and the reader has found its reason. Otherwise no call would ever be sent.
+            # Usually the stream has ended, and the reader has its reason. Otherwise no further call could be sent.
             self._stream.cancel()
             _log.debug("the stream to %s takes no more calls", self._url, exc_info=error)
 
@@ -124,7 +124,7 @@ class SessionStream:
                 for each in split_batch(SessionEvent, data):
                     self._take(SessionEvent.FromString(each))
         except (DecodeError, ValueError):
-            failure = foreign(f"what the stream from {self._url} brought is no message of Rota's")
+            failure = foreign(f"a message of the stream from {self._url} is not Rota's")
         except Exception as error:
             failure = self._failure_of(error)
         finally:
@@ -142,7 +142,7 @@ class SessionStream:
             answer.set_result(event)
         elif event.WhichOneof("event") in _NEWS:
             self.is_draining = self.is_draining or event.HasField("drain")
-            # In a later turn: an answer in the same message is read by its caller before the news that follows on it.
+            # Publish later: callers first receive the answers of the same message.
             asyncio.get_running_loop().call_soon(self._on_news, event)
 
     def _end(self, failure: CoordinatorUnreachable) -> None:

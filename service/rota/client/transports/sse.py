@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServerSentEvent:
-    """One event; those without an id are about the stream itself."""
+    """One event; events without an id are about the stream itself."""
 
     event: str
     event_id: str
@@ -16,7 +16,7 @@ class ServerSentEvent:
 
 
 async def events_of(lines: AsyncIterator[str]) -> AsyncIterator[ServerSentEvent]:
-    """Each event once its blank line has come; one that is cut off by the end is dropped. Comments are skipped."""
+    """Yield each event after its blank line; an incomplete last one is dropped. Comments are skipped."""
     fields: dict[str, str] = {}
     async for line in lines:
         if not line:

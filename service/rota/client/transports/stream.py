@@ -35,11 +35,11 @@ _FIELDS: dict[type[Request], tuple[str, str]] = {
 
 
 class StreamTransport:
-    """Membership calls go over streams, all else as single rpcs: one stream for each address that members speak to.
+    """Membership calls use streams, other calls single rpcs: one stream for each address that members use.
 
-    Those are the owners of their groups where several addresses were given, otherwise one until it fails. A heartbeat
-    that waits is answered the moment the server pushes news of its member. When a stream breaks, the calls on it fail,
-    and the next one opens another stream elsewhere.
+    With several addresses these are the owners of the members' groups, otherwise one until it fails. A waiting
+    heartbeat is answered when the server pushes an event of its member. When a stream breaks, the calls on it fail, and
+    the next call opens another stream elsewhere.
     """
 
     def __init__(
@@ -51,10 +51,9 @@ class StreamTransport:
         credentials: Credentials | None = None,
         direct: bool = False,
     ) -> None:
-        """`leave_after_ms`: members leave this long after the stream is lost, far before their sessions are over.
+        """`leave_after_ms`: members leave this long after the stream is lost, before their sessions expire.
 
-        Then there is one stream for all of them: a member that went on to another one would be taken along when the
-        one that it came from is lost.
+        All members then share one stream: a member that moved to another would leave when its former stream is lost.
         """
         self._unary = GrpcTransport(urls, headers=headers, credentials=credentials, direct=direct)
         self._channels, self._owners = self._unary.channels, self._unary.owners
@@ -63,7 +62,7 @@ class StreamTransport:
         self._former: set[asyncio.Task[None]] = set()
 
     async def send(self, request: Request, *, timeout_ms: int) -> Received:
-        """As `Transport.send`."""
+        """Send a request: see `Transport.send`."""
         if not _is_for_the_stream(request):
             return await self._unary.send(request, timeout_ms=timeout_ms)
         tried: list[str] = []
@@ -71,12 +70,12 @@ class StreamTransport:
             async with asyncio.timeout(timeout_ms / 1000):
                 return await self._send_over_a_stream(request, tried)
         except TimeoutError:
-            # It may be the server, or all that is between us: what else is open there would wait in vain.
+            # The server or the network may have failed: other calls on the stream would wait in vain.
             self._give_up(request, tried[-1])
             raise no_answer(tried[-1], timeout_ms) from None
 
     def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
-        """As `Transport.watch`."""
+        """Watch a group: see `Transport.watch`."""
         return self._unary.watch(namespace, group_id, after_revision)
 
     async def close(self) -> None:
@@ -87,7 +86,7 @@ class StreamTransport:
         await self._unary.close()
 
     async def _send_over_a_stream(self, request: Request, tried: list[str]) -> Received:
-        """At the first address that can be connected to: where nothing was sent, nothing is lost."""
+        """Send at the first address to which a connection opens; a call that was not sent is not lost."""
         self._end_unusable()
         failures: list[CoordinatorUnreachable] = []
         for url in self._channels.in_order(self._owner_of(request)):
@@ -120,7 +119,8 @@ class StreamTransport:
     async def _exchange(self, request: Request, stream: _Stream) -> Received:
         try:
             if isinstance(request, Heartbeat):
-                # It waits here, after its answer: the wait renews nothing, so it is half as long as at the server.
+                # The client waits after the answer: that renews no session, so the wait is half as long as at the
+                # server.
                 return await stream.heartbeat(request, (request.wait_ms or 0) // 2)
             return await stream.call(request)
         except Exception as error:
@@ -137,7 +137,9 @@ class StreamTransport:
                 self._end(url)
 
     def _go_elsewhere(self, request: Request, url: str) -> None:
-        """The server there cannot answer this; other calls on its stream go on, unless all moved."""
+        """Use another address, because this server cannot answer; other calls on its stream continue,
+        unless all moved.
+        """
         is_owner = self._owner_of(request) == url
         self._unary.avoid(request, url)
         if not is_owner and len(self._channels.urls) > 1:
@@ -149,7 +151,7 @@ class StreamTransport:
         self._end(url, at_once=True)
 
     def _end(self, url: str, *, at_once: bool = False) -> None:
-        """The next call opens another stream. This one may still answer its open calls."""
+        """End a stream: the next call opens another one. This one may still answer its open calls."""
         stream = self._streams.pop(url, None)
         if stream is not None:
             task = asyncio.create_task(stream.finish(0.0 if at_once else LAST_ANSWERS_S))
@@ -193,7 +195,7 @@ class _Stream:
             self._beats.discard(beat)
 
     async def finish(self, last_answers_s: float) -> None:
-        """Send waiting calls elsewhere, let open calls be answered for this long, and close."""
+        """Move waiting calls elsewhere, allow this time for the answers of open calls, and close."""
         self._beats.release_all()
         await self._session.until_idle(last_answers_s)
         await self._session.close()
@@ -237,7 +239,7 @@ class _Stream:
 
 
 def _is_for_the_stream(request: Request) -> bool:
-    """A heartbeat that the server would refuse must not spoil the message that it shares with others."""
+    """Return whether a request may use the stream: an invalid heartbeat must not fail the message that it shares."""
     match request:
         case LeaveGroup():
             return not request.by_admin
@@ -262,7 +264,7 @@ def _fail(beats: Iterable[Beat], error: CoordinatorUnreachable) -> None:
 
 
 def _refusal(request: Request, event: SessionEvent) -> Received:
-    """A call's own error leaves the stream and the other calls alone, also where a newer release knows its code."""
+    """Return a call's own error, also with an unknown code of a newer release; the stream and other calls continue."""
     error: Any = event.error
     code = error_code(error.code)
     detail = error.detail if code else f"an error code unknown to this release, {error.code[:64]}: {error.detail}"

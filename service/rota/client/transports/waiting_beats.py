@@ -1,8 +1,8 @@
-"""Heartbeats of many members on one stream: one message for all, and waits that end with news instead of a timer.
+"""Heartbeats of many members on one stream: one message for all, and waits that end with an event instead of a timer.
 
-A heartbeat that waits is sent like any other; what ends its wait is news about its member, its time, or that another
-member's heartbeat is due. In that last case it is answered early, so that its member beats again at once and the
-heartbeats of all travel together from then on.
+A waiting heartbeat is sent like any other; its wait ends with an event of its member, its timeout, or when another
+member's heartbeat is due. In the last case it is answered early, so that its member sends the next one at once and
+later heartbeats of all share a message.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Beat:
     received: Received | None = None
     timer: asyncio.TimerHandle | None = None
     news: Received | None = None
-    """What overtook its answer: where that lets it wait, this ends the wait."""
+    """An event that arrived before its answer; it ends the wait if the answer allows one."""
 
     @property
     def name(self) -> _Name:
@@ -65,18 +65,18 @@ class Beat:
 
 
 MAX_BEATS = 5_000
-"""Heartbeats of one message: half of what servers accept by default."""
+"""Maximum number of heartbeats of one message: half of the servers' default maximum."""
 
 
 class WaitingBeats:
-    """The heartbeats of one stream. `flush` is called, soon, when there are some to send."""
+    """The heartbeats of one stream. `flush` is called soon after heartbeats were added."""
 
     def __init__(self, flush: Callable[[], None]) -> None:
         self._flush = flush
         self._unsent: list[Beat] = []
         self._waiting: dict[_Name, Beat] = {}
         self._unanswered: dict[_Name, Beat] = {}
-        """Sent, until they wait or their calls are over."""
+        """Heartbeats in flight, until they wait or their calls are over."""
 
     def add(self, request: Heartbeat, wait_ms: int) -> Beat:
         loop = asyncio.get_running_loop()
@@ -88,13 +88,13 @@ class WaitingBeats:
         return beat
 
     def discard(self, beat: Beat) -> None:
-        """No call waits for it any more."""
+        """Discard a heartbeat whose call has ended."""
         beat.finish(None)
         _take_out(self._waiting, beat)
         _take_out(self._unanswered, beat)
 
     def take(self) -> list[Beat]:
-        """The heartbeats to send now."""
+        """Remove and return the heartbeats to send now."""
         beats = [beat for beat in self._unsent if not beat.outcome.done()]
         beats, self._unsent = beats[:MAX_BEATS], beats[MAX_BEATS:]
         if self._unsent:
@@ -103,7 +103,7 @@ class WaitingBeats:
         return beats
 
     def on_answers(self, beats: Iterable[Beat], replies: dict[tuple[str, str], Received]) -> None:
-        """The answer to a message with these beats: finish each, or let it wait."""
+        """Handle the answer to a message with these heartbeats: finish each, or let it wait."""
         for beat in beats:
             received = _reply_to(beat.request, replies[beat.name[:2]])
             reply = received.reply
@@ -120,7 +120,7 @@ class WaitingBeats:
                 self._let_wait(beat, received)
 
     def on_news(self, news: Any, kind: str) -> None:
-        """Events about the members of heartbeats that wait, or will: an event may come before the answer of one."""
+        """Handle events of members: an event may arrive before the answer to a heartbeat."""
         if kind == "election":
             self._on_election(news)
             return
@@ -132,7 +132,7 @@ class WaitingBeats:
                 self._end_wait(beat, received)
 
     def _on_election(self, news: Any) -> None:
-        """The members are asked to join, and get what their joins would be answered with."""
+        """Handle an election: the members are asked to join, and receive the results that their joins would have."""
         for member in news.members:
             beat = self._asks_for((news.namespace, news.group_id, member.member_id))
             if beat is not None and beat.request.generation_id < news.generation_id:
@@ -153,7 +153,7 @@ class WaitingBeats:
         return self._waiting.get(name) or self._unanswered.get(name)
 
     def _end_wait(self, beat: Beat, received: Received) -> None:
-        """Now, or as soon as its answer says that it would wait: only that answer shows that it renewed the session."""
+        """End a wait now, or when its answer arrives: only the answer shows that the session was renewed."""
         if self._waiting.get(beat.name) is beat:
             self._finish(beat, received)
         else:
@@ -184,7 +184,7 @@ def _take_out(beats: dict[_Name, Beat], beat: Beat) -> None:
 
 
 def by_group(beats: Iterable[Beat]) -> list[HeartbeatMany]:
-    """One message's requests."""
+    """Return the requests of one message."""
     groups: dict[tuple[str, str], list[MemberHeartbeat]] = {}
     for beat in beats:
         request = beat.request
@@ -212,7 +212,7 @@ def _reply_of_news(news: Any, kind: str) -> HeartbeatReply:
         case "generation":
             return HeartbeatReply(generation_id=news.generation_id, state="Stable")
         case _:
-            # A code of a newer release says nothing here: the member asks again and learns what to do.
+            # A code of a newer release is ignored here: the member's next heartbeat gets its own answer.
             return _refusal(error_code(news.code) or ErrorCode.COORDINATOR_NOT_AVAILABLE, news.reason)
 
 
