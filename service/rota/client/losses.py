@@ -54,4 +54,4 @@ def losses_are_expected(what: str, is_over: Callable[[], bool] = lambda: True) -
             raise
         if rest is not None:
             raise rest from None
-        _log.warning("%s raised an error on a share that it no longer holds, or is revoking: %r", what, error)
+        _log.warning("%s raised an error on a share that is not held any more, or is being revoked: %r", what, error)
