@@ -1,6 +1,6 @@
-"""`rota work --connector`: one command for each connector and task that this process's worker is given.
+"""`rota work --connector`: one command for each connector and task that is assigned to this process's worker.
 
-What a worker keeps runs on while its group rebalances, so each item has a run, and a guardian, of its own.
+Work that a worker keeps continues while its group rebalances, so each item has its own run and guardian.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ConnectorOptions:
-    """What to run for each item. Times are seconds.
+    """The command to run for each item. Times are seconds.
 
-    `drain_timeout` is how long a command may take to finish when its item moves to another worker, and after SIGTERM;
-    `wait` how long to wait for the first item, None for as long as it takes. `config_offset` says how far this worker
-    has read its configuration: a command is started only once that is as far as its share requires.
+    `drain_timeout` is the time for a command to finish when its item moves to another worker, and after SIGTERM; `wait`
+    is the maximum wait for the first item, None for no maximum. `config_offset` returns this worker's position in its
+    configuration: a command starts only when that reaches the position that its share requires.
     """
 
     command: Sequence[str]
@@ -49,7 +49,7 @@ class ConnectorOptions:
 
 
 async def work_on_connectors(client: Client, group_id: str, options: ConnectorOptions) -> int:
-    """Run the command for each item of the share, until one ends by itself or a signal comes; returns the exit code.
+    """Run the command for each item of the share, until one ends by itself or a signal arrives; return the exit code.
 
     Raises:
         CoordinatorError: The coordinator refuses this member for good.
@@ -73,7 +73,7 @@ async def work_on_connectors(client: Client, group_id: str, options: ConnectorOp
 
 
 class _Working:
-    """Keeps the commands in step with the share: `_wanted` should run, `_jobs` do, or are about to."""
+    """Keeps the commands consistent with the share: `_wanted` should run, `_jobs` run or are about to."""
 
     _signals: Signals
 
@@ -84,10 +84,10 @@ class _Working:
         self._wanted: frozenset[WorkItem] = frozenset()
         self._jobs: dict[WorkItem, asyncio.Task[None]] = {}
         self._runs: dict[WorkItem, Run] = {}
-        """By item, the runs whose command has started."""
+        """The runs whose command has started, by item."""
         self._changed = asyncio.Event()
         self._exit_codes: list[int] = []
-        """The exit codes of the commands that ended by themselves, or at a signal."""
+        """The exit codes of the commands that ended by themselves, or after a signal."""
 
     @property
     def _is_over(self) -> bool:
@@ -104,7 +104,7 @@ class _Working:
         self._changed.set()
 
     async def on_revoked(self, removed: Share) -> None:
-        """No other worker gets the removed items before this has returned."""
+        """Stop the removed items: other workers get them only after this has returned."""
         self._wanted -= frozenset(removed)
         for item in removed:
             if item in self._runs:
@@ -141,7 +141,7 @@ class _Working:
         return await exit_without_share(self._client, self._group_id, worker, names, nothing_left)
 
     async def _run_item(self, item: WorkItem, worker: ConnectWorker) -> None:
-        """One run for one item: from its guardian's start to the last process of it."""
+        """Run one item, from the start of its guardian to the end of its last process."""
         try:
             with Run(self._options.times) as run:
                 if await self._may_start(item, worker):
@@ -154,7 +154,9 @@ class _Working:
             self._changed.set()
 
     async def _may_start(self, item: WorkItem, worker: ConnectWorker) -> bool:
-        """Wait until the configuration was read as far as the share requires; False where the item is revoked first."""
+        """Wait until the configuration is read as far as the share requires; return False if the item is
+        revoked first.
+        """
         own = self._options.config_offset
         while item in self._wanted and not self._is_over:
             if own is None or own() >= worker.config_offset:
@@ -182,7 +184,7 @@ class _Working:
             self._exit_codes.append(ended.exit_code or 0)
 
     async def _follow(self, run: Run, item: WorkItem, token: int, worker: ConnectWorker) -> None:
-        """Pass renewals on to the guardian, and new generations to the command."""
+        """Forward renewals to the guardian, and new generations to the command."""
         while True:
             if (valid_until := worker.valid_until) is not None:
                 run.renew(valid_until)

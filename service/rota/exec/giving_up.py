@@ -1,4 +1,4 @@
-"""Why nothing was granted within `--wait`: one line on standard error, and the exit code that goes with it."""
+"""The end of `--wait` without a grant: one line on standard error, and its exit code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _log = logging.getLogger(__name__)
 
 
 def exit_unserved(name: str, member: Member[Any]) -> int | None:
-    """69 where the coordinator does not serve this member, so that nothing is known of the others; None otherwise."""
+    """Return 69 if the coordinator does not serve this member, so that the state of others is unknown;
+    otherwise None.
+    """
     cause = member.trouble or ("" if member.member_id else "no answer from the coordinator yet")
     if not cause:
         return None
@@ -25,7 +27,7 @@ def exit_unserved(name: str, member: Member[Any]) -> int | None:
 
 
 async def _unregistered(client: Client, topics: Sequence[str]) -> list[str]:
-    """Topics without partitions; none where the coordinator does not list them for this client in time."""
+    """Return topics without partitions; empty if the coordinator does not list them for this client in time."""
     with contextlib.suppress(TimeoutError, CoordinatorError):
         async with asyncio.timeout(REQUEST_TIMEOUT_MS / 1000):
             registered = {each.topic for each in await client.topics()}
@@ -34,14 +36,14 @@ async def _unregistered(client: Client, topics: Sequence[str]) -> list[str]:
 
 
 def _exit_unregistered(name: str, topics: Sequence[str]) -> int:
-    """3: topics that are not registered have no partitions."""
+    """Return 3: topics that are not registered have no partitions."""
     listed = ", ".join(topics)
     _log.error("%s: gave up: not registered: %s; `rota topics put TOPIC -p NUMBER` registers a topic", name, listed)
     return UNKNOWN_TOPIC
 
 
 def not_granted(name: str, reason: str) -> int:
-    """75: other members hold it, which is no error."""
+    """Return 75: other members hold the grant, which is no error."""
     _log.info("%s: gave up: %s", name, reason)
     return NOT_GRANTED
 
@@ -49,7 +51,7 @@ def not_granted(name: str, reason: str) -> int:
 async def exit_without_share(
     client: Client, group_id: str, member: Member[Any], topics: Sequence[str], nothing_left: str
 ) -> int:
-    """The exit code of a worker without a share; `nothing_left` says why the group has none for it."""
+    """Return the exit code of a worker without a share; `nothing_left` says why the group has none for it."""
     is_answered = bool(member.member_id) and member.unreachable_since is None
     if is_answered and (missing := await _unregistered(client, topics)):
         return _exit_unregistered(group_id, missing)

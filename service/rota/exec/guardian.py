@@ -1,17 +1,16 @@
 """The guardian of one run: the parent of the command, which ends it at its deadline, even if the wrapper hangs or dies.
 
-A process of its own, `python -m rota.exec.guardian FD`, so small that there is little in it to go wrong: no event loop,
-no threads, nothing but the standard library. It ends the run, all of it,
+It is a separate process, `python -m rota.exec.guardian FD`, and small, so that little can fail: no event loop, no
+threads, only the standard library. It ends all processes of the run
 
-- when the last deadline that it received comes near, though the wrapper is paused or starved;
-- when the socket to the wrapper ends: the wrapper is gone, even by `kill -9`;
-- when the wrapper requests it, and when the command itself ends: processes that it left behind must end with the grant.
+- when the last deadline that it received is near, even if the wrapper is paused or starved;
+- when the socket to the wrapper ends: the wrapper has ended, even by `kill -9`;
+- when the wrapper requests it, and when the command itself ends: its remaining processes must end with the grant.
 
-It passes signals on, as the wrapper does.
+It forwards signals, as the wrapper does.
 
-If the guardian is killed, the kernel kills the command with it (PR_SET_PDEATHSIG), and the wrapper, which has adopted
-the rest, kills that. If the guardian is merely stopped, the wrapper kills everything at a later moment, still before
-the deadline.
+If the guardian is killed, the kernel kills the command with it (PR_SET_PDEATHSIG), and the wrapper adopts and kills the
+other processes. If the guardian is only paused, the wrapper kills everything later, but still before the deadline.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ CANNOT_EXECUTE = 126
 NOT_FOUND = 127
 
 _LONGEST_LOOK_MS = 250
-"""Timers stand still while the machine sleeps; so the clock is looked at this often, whatever it said."""
+"""Timers stop while the machine sleeps, so the clock is read at least at this interval."""
 _STRAYS_LOOK_MS = 20
-"""Of processes that it may have to adopt, a guardian gets no signal: while it ends a run it looks this often."""
+"""Interval of checks for descendants while a run ends: processes that it may have to adopt send no signal."""
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 
 
 class Guardian:
-    """One run, from its start to the end of the last process of it."""
+    """One run, from its start to the end of its last process."""
 
     def __init__(self, wrapper: Lines) -> None:
         self._wrapper = wrapper
@@ -57,7 +56,7 @@ class Guardian:
         self._unsent = b""
 
     def watch(self) -> None:
-        """Start the command when the wrapper asks for it, and return once nothing of it is left."""
+        """Start the command when the wrapper requests it, and return when all its processes have ended."""
         while not self._is_over():
             self._wait()
             self._read_signals()
@@ -105,7 +104,7 @@ class Guardian:
                 if self._stopping.due(now_ms()) is Step.NOTHING:
                     self._start(command, environment, document)
                 else:
-                    self._must_end = True  # It is too late already.
+                    self._must_end = True  # The deadline has already passed.
             case {"valid_until_ms": valid_until_ms} if self._stopping is not None:
                 self._stopping.renewed(valid_until_ms)
             case {"document": document} if self._lost_pipe is not None:
@@ -122,7 +121,7 @@ class Guardian:
             self._stopping.stop(now_ms(), reason, grace_ms)
 
     def _reap(self) -> None:
-        """Take notice of the ends of the command and of whatever was adopted."""
+        """Collect the ends of the command and of adopted processes."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -143,7 +142,7 @@ class Guardian:
         elif self._unsent:
             self._send_documents()
         if step is Step.TERM:
-            # A paused process reacts to nothing until it goes on.
+            # A paused process does not react until it continues.
             for number in (signal.SIGTERM, signal.SIGCONT):
                 tree.send(number, tree.descendants(os.getpid()), self._pid)
         elif step is Step.KILL:
@@ -152,18 +151,18 @@ class Guardian:
     # --- the command --------------------------------------------------------------------------
 
     def _start(self, command: list[str], environment: dict[str, str], document: str) -> None:
-        """Fork and execute. A pipe brings documents to it, a line each, and ends when the grant does."""
+        """Fork and execute. It reads documents from a pipe, one per line, which ends with the grant."""
         reader, self._lost_pipe = os.pipe()
         os.set_blocking(self._lost_pipe, False)
         self._unsent = document.encode()
         guardian = os.getpid()
-        # A signal that comes before the program is there waits for it: it must not end up in a handler of ours.
+        # A signal before the program has started must wait for it, and not run one of our handlers.
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self._pid = os.fork()
         if self._pid == 0:
             _become(command, environment, reader, guardian, unblocked)
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
-        with contextlib.suppress(PermissionError):  # It has executed its program, and done this before.
+        with contextlib.suppress(PermissionError):  # The child has executed its program, and has already done this.
             os.setpgid(self._pid, self._pid)
         os.close(reader)
         self._wrapper.send(started=self._pid)
@@ -175,7 +174,7 @@ class Guardian:
         except BlockingIOError:
             return
         except BrokenPipeError:
-            self._unsent = b""  # No reader is left.
+            self._unsent = b""  # The pipe has no reader.
 
     def _close_lost_pipe(self) -> None:
         self._unsent = b""
@@ -187,13 +186,13 @@ class Guardian:
 def _become(
     command: list[str], environment: dict[str, str], lost_pipe: int, guardian: int, unblocked: Iterable[int]
 ) -> NoReturn:
-    """The child after the fork: restore the state that a program expects, then run the program. No shell."""
+    """Become the program after the fork: restore the state that it expects, then execute it without a shell."""
     try:
         os.setpgid(0, 0)
         tree.die_with_parent(guardian)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, *_PASSED_ON):
-            # Python ignores the first two, but what the user has ignored stays so.
+            # Python ignores the first two, but signals that the user ignores stay ignored.
             if number not in _PASSED_ON or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
@@ -203,7 +202,7 @@ def _become(
         _give_up(command[0], "no such program", NOT_FOUND)
     except OSError as error:
         _give_up(command[0], error.strerror or str(error), CANNOT_EXECUTE)
-    except ValueError:  # An empty name.
+    except ValueError:  # The name is empty.
         _give_up(command[0] or "''", "no such program", NOT_FOUND)
 
 
@@ -217,11 +216,13 @@ def main() -> None:
     tree.hide_memory()
     tree.adopt_orphans()
     for number in (signal.SIGCHLD, *_PASSED_ON):
-        # Ignored signals stay ignored, by the command, too: nohup relies on it.
+        # Ignored signals stay ignored in the command, too: nohup relies on it.
         if number == signal.SIGCHLD or signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_: None)  # The wake-up socket tells which; a handler does nothing.
+            signal.signal(
+                number, lambda *_: None
+            )  # The wake-up socket receives the signal's number; the handler does nothing.
     to_wrapper = socket.socket(fileno=int(sys.argv[1]))
-    to_wrapper.set_inheritable(False)  # If the command held it, too, our own end would not be seen.
+    to_wrapper.set_inheritable(False)  # If the command inherited it, the wrapper would not notice the guardian's end.
     Guardian(Lines(to_wrapper)).watch()
 
 

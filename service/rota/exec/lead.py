@@ -26,9 +26,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LeadOptions:
-    """What to run, and when. Times are seconds; `wait` is how long to campaign, None for ever.
+    """The command and its conditions. Times are seconds; `wait` is the maximum time to campaign, None for no maximum.
 
-    `drain_timeout` is how long the command may take to finish after SIGTERM.
+    `drain_timeout` is the time for the command to finish after SIGTERM.
     """
 
     command: Sequence[str]
@@ -41,16 +41,16 @@ class LeadOptions:
     priority: int = 0
     preempt_after: float | None = PREEMPT_AFTER_S
     permits: int | None = None
-    """Hold one of so many permits, instead of leading."""
+    """Hold one of this number of permits, instead of leading."""
     once_per: float | None = None
-    """Run the command once per occasion of a schedule with this period, on whichever host."""
+    """Run the command once per occasion of a schedule with this period, on one of its hosts."""
     drain_timeout: float = STOP_DRAIN_S
     at_most_once: bool = False
     """An occasion counts as done when its command starts, not when the command has ended with 0."""
 
 
 async def lead(client: Client, name: str, options: LeadOptions) -> int:
-    """Campaign, run the command while leading, and leave once nothing of it is left; returns the exit code.
+    """Campaign, run the command while leading, and leave when all its processes have ended; return the exit code.
 
     Raises:
         CoordinatorError: The coordinator refuses this candidate for good.
@@ -78,7 +78,7 @@ def _candidacy(client: Client, name: str, options: LeadOptions) -> Election:
         group_instance_id=options.group_instance_id,
         priority=options.priority,
         preempt_after=options.preempt_after,
-        # Also where it is static: its command has ended, so no other candidate has to wait for its session.
+        # A static member leaves, too: its command has ended, so other candidates need not wait for its session.
         leave_on_close=True,
     )
 
@@ -88,7 +88,7 @@ class _Leading:
         self._name = name
         self._options = options
         self.runs: list[Run] = []
-        """The run of the command that has started; none while this waits for a term."""
+        """The run whose command has started; empty while this waits for a term."""
         self._due = time.time()
         """When the schedule started this process."""
         self._occasions = None if options.once_per is None else Occasions(name, options.once_per)
@@ -97,7 +97,7 @@ class _Leading:
         terms = election.terms()
         while True:
             self.runs.clear()
-            # The guardian is there before the term is, for then every millisecond counts.
+            # The guardian is started before the term, because during the term every millisecond counts.
             with Run(self._options.times) as run:
                 term = await self._next_term(terms)
                 if term is None:
@@ -117,12 +117,12 @@ class _Leading:
             if not self._options.again:
                 return GRANT_LOST
             if term.is_valid:
-                # Ended for its deadline, which was put off at the last moment. Nothing runs here, so another candidate
-                # may.
+                # The command was ended at its deadline, which was then renewed. No process runs here, so let another
+                # candidate lead.
                 await election.resign("its command had to be ended")
 
     async def _is_due(self, election: Election) -> bool:
-        """Whether the command is to run now. One that must not run twice is noted as done before it starts.
+        """Return whether to run the command now. One that must not run twice is noted as done before it starts.
 
         Raises:
             CoordinatorError: The group's progress cannot be read or, before a command of that kind, written.
@@ -136,7 +136,7 @@ class _Leading:
         return True
 
     async def _note_success(self, election: Election) -> None:
-        """Keep the others from running the command for this occasion, too."""
+        """Note that the command has run for this occasion, so that other hosts do not run it."""
         if self._occasions is None or self._options.at_most_once:
             return
         try:
@@ -145,25 +145,25 @@ class _Leading:
             _log.error("%s: the command has run, but another host may run it again: %s", self._name, error)
 
     def _not_elected(self, election: Election) -> int:
-        """The exit code where the time to wait is over."""
+        """Return the exit code after the maximum wait."""
         taken = "another candidate leads" if self._options.permits is None else "all permits are held"
         return exit_unserved(self._name, election.member) or not_granted(self._name, taken)
 
     async def _next_term(self, terms: AsyncIterator[Term]) -> Term | None:
-        """The next term; None if time runs out."""
+        """Return the next term; None if time runs out."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._options.wait):
                 return await anext(terms, None)
         return None
 
     async def _during(self, term: Term, run: Run, election: Election) -> Ended:
-        """One run in one term."""
+        """Do one run in one term."""
         valid_until = term.valid_until
         if valid_until is None:
             return Ended(None, term.reason)
         token = term.fencing_token
         with contextlib.suppress(MembershipLost):
-            term._begin()  # Where it is handed over in order, its end is waited for.
+            term._begin()  # An orderly handover waits for the end of the run.
         run.start(self._options.command, self._grant(term, token, election), valid_until)
         self.runs.append(run)
         granted = f"granted permit {term.number}" if isinstance(term, Permit) else "elected"
@@ -175,7 +175,7 @@ class _Leading:
             term._finish()
 
     async def _follow(self, term: Term, token: int, run: Run, election: Election) -> None:
-        """Tell the guardian of every renewal, and the command of a token that has grown."""
+        """Send every renewal to the guardian, and a higher token to the command."""
         look_s = self._options.times.margin_ms / 1000 / 4
         while (valid_until := term.valid_until) is not None and term.is_valid:
             run.renew(valid_until)
@@ -187,7 +187,7 @@ class _Leading:
                     await term.lost.wait()
         reason = term.reason or "deadline"
         if term._is_handed_over():
-            run.stop(reason)  # No other candidate leads before the command has ended.
+            run.stop(reason)  # Other candidates lead only after the command has ended.
         else:
             run.lose(reason)
 

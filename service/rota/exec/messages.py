@@ -20,12 +20,12 @@ _PATIENCE_S = 0.5
 
 
 def now_ms() -> int:
-    """The clock of deadlines, the same in all processes of a machine. On Linux it goes on while the machine sleeps."""
+    """Return the clock of deadlines, which is the same in all processes of a machine. On Linux it includes sleep."""
     return int(clock_gettime(_CLOCK) * 1000)
 
 
 def from_loop_ms(loop_time_s: float) -> int:
-    """A moment of an event loop's clock, in ours."""
+    """Convert a time of an event loop's clock to this clock."""
     return now_ms() + int((loop_time_s - clock_gettime(CLOCK_MONOTONIC)) * 1000)
 
 
@@ -37,26 +37,26 @@ class Lines:
         self._socket.setblocking(False)
         self._buffer = b""
         self.is_over = False
-        """The other end is closed: the process there has ended."""
+        """The peer process has closed its end."""
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def send(self, **message: Any) -> None:
-        """Send a message. A peer that does not read for half a second counts as gone, and is to see us as gone, too."""
+        """Send a message. A peer that does not read for half a second counts as ended, and the socket is closed."""
         try:
             self._socket.settimeout(_PATIENCE_S)
             self._socket.sendall(json.dumps(message).encode() + b"\n")
             self._socket.setblocking(False)
         except TimeoutError:
-            # Half a line may be out, so that nothing that follows would be understood.
+            # Half a line may have been sent, so later lines would be unreadable.
             self._socket.setblocking(False)
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:
-            return  # It has ended; its last messages are still to be read.
+            return  # The peer has ended; its last messages can still be read.
 
     def read(self) -> list[dict[str, Any]]:
-        """The messages that have come since."""
+        """Return the messages that have arrived since the last call."""
         while not self.is_over:
             try:
                 piece = self._socket.recv(_PIECE)

@@ -1,4 +1,4 @@
-"""One run of the command, as its wrapper sees it: start it, tell of renewals, pass signals on, know how it ended."""
+"""One run of the command in its wrapper: its start, renewals, signals and end."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from rota.protocol.fencing_token import generation_of
 
 _LONGEST_LOOK_S = 0.25
 _PATIENCE_S = 1.0
-"""How much longer than asked a guardian may take to end a run before it counts as one that does not move."""
+"""The extra time for a guardian to end a run before it counts as hanging."""
 _SHORT_PATIENCE_MS = 50
-"""The same where the grant is lost already."""
+"""The extra time if the grant is already lost."""
 _LONGEST_VARIABLE = 100_000
-"""Linux accepts no environment variable beyond 128 KiB; a longer value is on the pipe only."""
+"""Linux accepts no environment variable above 128 KiB; a longer value is only sent on the pipe."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a run gets: by the environment, and in full as a line of JSON on the pipe.
+    """The grant of a run: in the environment, and complete as a line of JSON on the pipe.
 
-    `variables` and `fields` are of its kind of grant, beside what each grant has.
+    `variables` and `fields` are those of the kind of grant, in addition to the common ones.
     """
 
     group_id: str
@@ -60,9 +60,9 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A run is over and nothing of it is left. `exit_code` is as in a shell; None if the command was never started.
+    """The end of a run and all its processes. `exit_code` is as in a shell; None if the command was never started.
 
-    `stopped` says why it was ended by us; it is empty where the command ended by itself, or at a signal.
+    `stopped` is the reason if this process ended it; empty if the command ended by itself or after a signal.
     """
 
     exit_code: int | None
@@ -71,7 +71,7 @@ class Ended:
 
 @contextlib.asynccontextmanager
 async def beside(coroutine: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run it for as long as the block lasts. Its exception is raised after the block.
+    """Run the coroutine during the block. Its exception is raised after the block.
 
     Awaiting a cancelled task looks like the caller's own cancellation, so the task is gathered.
     """
@@ -86,14 +86,15 @@ async def beside(coroutine: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 class GuardianLost(Exception):
-    """The guardian was killed, and everything it ran was killed with it."""
+    """The guardian was killed, and with it all processes that it ran."""
 
 
 class Run:
-    """A guardian that waits for a command to run. Use as a context manager: at its end nothing of the run is left.
+    """A guardian that waits for a command to run. Use as a context manager: at its end all processes of the run have
+    ended.
 
-    The process that uses it must have adopted orphans (`tree.adopt_orphans`) and have no other children, for it kills
-    all its descendants where the guardian cannot.
+    The process that uses it must have adopted orphans (`tree.adopt_orphans`) and have no other children, because it
+    kills all its descendants if the guardian cannot.
     """
 
     def __init__(self, times: StopTimes) -> None:
@@ -103,7 +104,7 @@ class Run:
             self._guardian = subprocess.Popen(
                 [sys.executable, "-P", "-m", "rota.exec.guardian", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
-                # Keys typed at the terminal are for the wrapper, which passes them on.
+                # The wrapper receives keys of the terminal, and forwards their signals.
                 start_new_session=True,
             )
         self._lines = Lines(ours)
@@ -126,7 +127,7 @@ class Run:
             self._kill_all()
 
     def start(self, command: Sequence[str], grant: Grant, valid_until: float) -> None:
-        """Have the command run until `valid_until`, in seconds of the event loop's clock, unless that is renewed."""
+        """Run the command until `valid_until`, in seconds of the event loop's clock, unless that is renewed."""
         self._valid_until_ms = from_loop_ms(valid_until)
         self._lines.send(
             run={"command": list(command), "environment": grant.environment, "document": grant.line},
@@ -136,23 +137,23 @@ class Run:
         )
 
     def renew(self, valid_until: float) -> None:
-        """It may run until then."""
+        """Extend the deadline of the run."""
         valid_until_ms = from_loop_ms(valid_until)
-        # The two clocks are read one after the other: a millisecond is no news.
+        # The two clocks are read one after the other: a difference of 1 ms is no renewal.
         if self._valid_until_ms is None or abs(valid_until_ms - self._valid_until_ms) > 2:
             self._valid_until_ms = valid_until_ms
             self._lines.send(valid_until_ms=valid_until_ms)
 
     def send(self, grant: Grant) -> None:
-        """The grant has changed, and the command may go on: it reads so from its pipe."""
+        """Send a changed grant to the command, which reads it from its pipe and continues."""
         self._lines.send(document=grant.line)
 
     def forward(self, number: int) -> None:
-        """Pass a signal on to the command's process group."""
+        """Forward a signal to the command's process group."""
         self._lines.send(signal=number)
 
     def stop(self, reason: str, grace_s: float | None = None) -> None:
-        """TERM, and KILL after the grace, or at the end of the grant if that is sooner."""
+        """Send TERM, and KILL after the grace, or at the end of the grant if that is sooner."""
         grace_ms = self._times.grace_ms if grace_s is None else int(grace_s * 1000)
         if self._late_at_ms is None:
             self._late_at_ms = now_ms() + grace_ms + int(_PATIENCE_S * 1000)
@@ -160,7 +161,7 @@ class Run:
             self._news.set()
 
     def lose(self, reason: str) -> None:
-        """Another member may have the grant already: KILL, without any grace."""
+        """Send KILL without a grace: another member may already have the grant."""
         if not self._lost:
             self._lost = reason
             self._late_at_ms = now_ms() + _SHORT_PATIENCE_MS
@@ -168,10 +169,10 @@ class Run:
             self._news.set()
 
     async def wait(self) -> Ended:
-        """Return once nothing of the run is left.
+        """Return when all processes of the run have ended.
 
         Raises:
-            GuardianLost: The guardian was killed; nothing of the run is left then, too.
+            GuardianLost: The guardian was killed; all processes of the run have ended, too.
         """
         loop = asyncio.get_running_loop()
         loop.add_reader(self._lines.fileno(), self._news.set)
@@ -183,13 +184,13 @@ class Run:
             loop.remove_reader(self._lines.fileno())
 
     async def _wait_for_news(self) -> None:
-        # Timers stand still while the machine sleeps, so the clock is looked at every now and then.
+        # Timers stop while the machine sleeps, so the clock is read periodically.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(self._late_in_s(), _LONGEST_LOOK_S)):
                 await self._news.wait()
 
     def _read_end(self) -> Ended | None:
-        """How it ended, if it has; also where we must end it ourselves."""
+        """Return the end of the run, if it has ended or this process must end it."""
         self._news.clear()
         for message in self._lines.read():
             match message:
@@ -206,14 +207,16 @@ class Run:
         return None
 
     def _late_in_s(self) -> float:
-        """How long the guardian still has to end the run before we do."""
+        """Return the time that the guardian still has before this process ends the run."""
         late_at_ms = [] if self._late_at_ms is None else [self._late_at_ms]
         if self._valid_until_ms is not None:
             late_at_ms.append(self._times.backstop_at_ms(self._valid_until_ms))
         return (min(late_at_ms) - now_ms()) / 1000 if late_at_ms else _LONGEST_LOOK_S
 
     def _kill_all(self) -> None:
-        """Do ourselves what the guardian does not. Once it is dead, its command dies and its orphans are ours."""
+        """Kill the run instead of the guardian. When the guardian is dead, its command dies and its orphans are
+        adopted.
+        """
         self._guardian.kill()
         tree.kill_descendants(self._pid, for_s=_PATIENCE_S)
         self._guardian.poll()

@@ -1,4 +1,4 @@
-"""What `rota work` does alike for partitions and for connectors: it waits for a share, and passes it to a command."""
+"""Common parts of `rota work` for partitions and connectors: waiting for a share, and its grant to a command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rota.exec.run import Grant
 
 
 async def until(changed: asyncio.Event, is_so: Callable[[], bool], wait_s: float | None) -> None:
-    """Return once `is_so`, which is asked after each `changed`, or once the time is over."""
+    """Return when `is_so`, which is checked after each `changed`, or at the timeout."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(wait_s):
             while not is_so():
@@ -24,7 +24,7 @@ async def until(changed: asyncio.Event, is_so: Callable[[], bool], wait_s: float
 def share_grant(
     group_id: str, member: Member[Any], token: int, share: Sequence[tuple[str, int]], more: Mapping[str, str]
 ) -> Grant:
-    """The grant of a share to a command; `more` is for its environment alone."""
+    """Return the grant of a share to a command; `more` is only for its environment."""
     numbers: dict[str, list[int]] = {}
     for topic, partition in share:
         numbers.setdefault(topic, []).append(partition)

@@ -1,4 +1,4 @@
-"""Passing on every signal that a process can catch, to whatever runs at that moment."""
+"""Forwarding of every signal that a process can catch to the running commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rota.exec.stopping import TERMINATED
 
 Joined = TypeVar("Joined")
 
-# Signals for this process itself: its faults, its children, its pipes and its place at the terminal.
+# Signals for this process itself: faults, children, pipes and control of the terminal.
 _OWN = {
     signal.SIGKILL,
     signal.SIGSTOP,
@@ -33,17 +33,17 @@ _OWN = {
     signal.SIGSYS,
 }
 ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-"""Those that end a wrapper that has nothing to hand them to."""
+"""Signals that end a wrapper without a command."""
 
 
 class Signals:
-    """Passes every signal on to the commands of a wrapper. The first SIGTERM, or one that ends a wrapper without a
-    command, begins the deadline of the stop; a second one leaves no time to the command.
+    """Forwards every signal to the commands of a wrapper. The first SIGTERM, or one that ends a wrapper without a
+    command, starts the deadline of the stop; a second one leaves no time to the command.
     """
 
     def __init__(self, member: Member[Any], drain_s: float, runs: Callable[[], Collection[Run]]) -> None:
         self.ended_by = 0
-        """The signal by which the wrapper ends."""
+        """The signal that ends the wrapper."""
         self._deadline = member._deadline
         self._drain_s = drain_s
         self._runs = runs
@@ -52,11 +52,11 @@ class Signals:
     async def run_in(
         self, block: AbstractAsyncContextManager[Joined], work: Callable[[Joined, Signals], Coroutine[Any, Any, int]]
     ) -> int:
-        """Work in the block of a membership, and return the exit code. The work is cancelled once a stop leaves it no
-        time. Each signal is received that can be caught and is not ignored.
+        """Work in the block of a membership, and return the exit code. The work is cancelled when a stop has no time
+        left. All signals are received that can be caught and are not ignored.
         """
         loop = asyncio.get_running_loop()
-        # Ignored signals stay ignored, by the command, too: nohup relies on it.
+        # Ignored signals stay ignored in the command, too: nohup relies on it.
         numbers = [each for each in signal.valid_signals() - _OWN if signal.getsignal(each) is not signal.SIG_IGN]
         for number in numbers:
             loop.add_signal_handler(number, self._receive, number)
@@ -81,12 +81,12 @@ class Signals:
             self._limit = None
 
     def exit_code(self, ended: Ended) -> int:
-        """How the wrapper ends with its command."""
+        """Return the wrapper's exit code after the end of its command."""
         return BY_SIGNAL + self.ended_by if ended.exit_code is None else ended.exit_code
 
     def _receive(self, number: int) -> None:
         runs, is_first = self._runs(), not self.ended_by
-        # A running command may understand SIGHUP or SIGQUIT as anything, and handle SIGINT.
+        # A running command may give SIGHUP or SIGQUIT any meaning, and handle SIGINT.
         if number in (ENDING if not runs else (signal.SIGTERM, signal.SIGINT)):
             self.ended_by = self.ended_by or number
         for run in runs:

@@ -1,4 +1,4 @@
-"""When a command is asked to stop (SIGTERM) and when it is killed: before the deadline of its grant.
+"""The times at which a command is asked to stop (SIGTERM) and is killed: before the deadline of its grant.
 
 Pure: times are milliseconds of one clock that the caller reads.
 
@@ -21,17 +21,17 @@ _MIN_MARGIN_MS = 50
 
 @dataclass(frozen=True, slots=True)
 class StopTimes:
-    """How long a command may take to stop, and how much earlier than its deadline it must be gone."""
+    """The time for a command to stop, and the margin before its deadline."""
 
     grace_ms: int
     margin_ms: int
 
     @classmethod
     def for_session(cls, session_timeout_ms: int, grace_ms: int | None = None) -> StopTimes:
-        """The times that fit into a session.
+        """Return the times that fit into a session.
 
-        A member with answered heartbeats always has three quarters of its session left. What exceeds grace and margin
-        is the time for which a run survives a failure: see the sums in `docs/explanation/failures.md`.
+        A member with answered heartbeats always has three quarters of its session left. The rest after grace and margin
+        is the time for which a run survives a failure: see the calculation in `docs/explanation/failures.md`.
 
         Raises:
             ValueError: The grace is longer than a quarter of the session.
@@ -45,15 +45,15 @@ class StopTimes:
         return cls(grace_ms, max(_MIN_MARGIN_MS, min(session_timeout_ms // 10, COMMAND_MARGIN_MS)))
 
     def kill_at_ms(self, valid_until_ms: int) -> int:
-        """When the guardian kills."""
+        """Return when the guardian kills the command."""
         return valid_until_ms - self.margin_ms
 
     def term_at_ms(self, valid_until_ms: int) -> int:
-        """When the guardian tells the command to stop, so that it still has its grace."""
+        """Return when the guardian sends TERM, so that the command has its full grace."""
         return self.kill_at_ms(valid_until_ms) - self.grace_ms
 
     def backstop_at_ms(self, valid_until_ms: int) -> int:
-        """When the wrapper kills what the guardian has not: it is stopped, or starved."""
+        """Return when the wrapper kills the command because the guardian is paused or starved."""
         return valid_until_ms - self.margin_ms // 2
 
 
@@ -66,7 +66,7 @@ class Step(StrEnum):
 
 
 class Stopping:
-    """A run's way from running over asked to stop to killed. There is no way back: after TERM a renewal is too late."""
+    """A run's states: running, asked to stop, killed. They never go back: after TERM a renewal is too late."""
 
     def __init__(self, times: StopTimes, valid_until_ms: int) -> None:
         self._times = times
@@ -74,15 +74,15 @@ class Stopping:
         self._stop_by_ms: int | None = None
         self._termed = False
         self.reason = ""
-        """Why it stops; empty while it may run."""
+        """Why the run stops; empty while it may run."""
 
     def renewed(self, valid_until_ms: int) -> None:
-        """The grant lasts until then. It may also be shorter than was said before."""
+        """Set the deadline of the grant, which may be earlier than the former one."""
         self._valid_until_ms = valid_until_ms
 
     def stop(self, now_ms: int, reason: str, grace_ms: int | None = None) -> None:
-        """It is to end while the grant is still held: by its own grace, or by `grace_ms`. The first reason counts, and
-        the earliest end.
+        """Stop the run while the grant is held, within its own grace or `grace_ms`. The first reason and the earliest
+        end apply.
         """
         stop_by_ms = now_ms + (self._times.grace_ms if grace_ms is None else grace_ms)
         if self._stop_by_ms is None:
@@ -90,12 +90,14 @@ class Stopping:
         self._stop_by_ms = min(stop_by_ms, self._stop_by_ms)
 
     def lose(self, now_ms: int, reason: str) -> None:
-        """Another member may have the grant already: nothing may run any longer."""
+        """Stop at once: another member may already have the grant."""
         self.reason = reason
         self._stop_by_ms = now_ms
 
     def due(self, now_ms: int) -> Step:
-        """What to do now. TERM is said once; KILL for as long as it is asked, since what forks may slip through one."""
+        """Return the current step. TERM is returned once; KILL repeatedly, because a process that forks may escape one
+        signal.
+        """
         if self._stop_by_ms is None and now_ms >= self._times.term_at_ms(self._valid_until_ms):
             self.stop(now_ms, "deadline")
         if self._stop_by_ms is None:
@@ -108,7 +110,7 @@ class Stopping:
         return Step.TERM
 
     def next_at_ms(self) -> int:
-        """When `due` may have something new to say."""
+        """Return when `due` may change."""
         if self._stop_by_ms is None:
             return self._times.term_at_ms(self._valid_until_ms)
         return self._kill_at_ms()

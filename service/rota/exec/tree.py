@@ -1,10 +1,10 @@
-"""A process and all that it has started: found, signalled and killed, also processes that detached themselves.
+"""A process and all its descendants, including detached ones: functions to find, signal and kill them.
 
-On Linux a process that calls `adopt_orphans` becomes the parent of every orphaned descendant, however it
-detached itself (`setsid`, double fork, `nohup`). So "my descendants" is complete, and the kernel keeps the list. Only
-processes that another program starts on request remain out of reach: by a container engine, systemd, cron, at.
+On Linux a process that calls `adopt_orphans` becomes the parent of every orphaned descendant, however it detached
+itself (`setsid`, double fork, `nohup`). So its descendants are complete, and the kernel keeps the list. Only processes
+that another program starts on request are not included: a container engine, systemd, cron, at.
 
-Elsewhere only the process group is known: a grandchild that leaves it is lost sight of.
+Elsewhere only the process group is known: a grandchild that leaves it is not found.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-# Looked up at once: between fork and exec nothing should have to be loaded.
+# Load it now: no library should be loaded between fork and exec.
 _libc = ctypes.CDLL(None, use_errno=True) if IS_LINUX else None
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant that loses its own. Linux only; nothing happens elsewhere."""
+    """Become the parent of every orphaned descendant. Linux only; no effect elsewhere."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def hide_memory() -> None:
     """Keep other programs of the same user from reading this process: its memory, and the environment of its start.
 
-    Linux only. `/proc` shows that environment for as long as the process runs. A program that this process executes can
-    be read again.
+    Linux only. `/proc` shows that environment while the process runs. A program that this process executes is readable
+    again.
     """
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def die_with_parent(parent: int) -> None:
-    """Be killed by the kernel when the parent ends. Linux only. A set-user-id program escapes it."""
+    """Let the kernel kill this process when its parent ends. Linux only. A set-user-id program escapes it."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if IS_LINUX and os.getppid() != parent:
-        os._exit(128 + signal.SIGKILL)  # It ended between fork and this line.
+        os._exit(128 + signal.SIGKILL)  # The parent ended between fork and this line.
 
 
 def descendants(root: int) -> list[int]:
-    """All descendants, parents before their children, including zombies.
+    """Return all descendants, parents before their children, including zombies.
 
-    Empty where the kernel cannot tell. Ended ones are not left out, for they may have threads that run on.
+    Empty if the kernel has no list. Ended processes are included, because their threads may still run.
     """
     children: dict[int, list[int]] = {}
     for pid, parent in _processes() if IS_LINUX else ():
@@ -76,20 +76,20 @@ def send(number: int, pids: Iterable[int], group: int | None = None) -> None:
             os.killpg(group, number)
     for pid in pids:
         if group is None or _group_of(pid) != group:
-            # One that changed its user is not ours to end; it was started by a set-user-id program.
+            # A set-user-id program has changed the process's user, so this process may not end it.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
 
 
 def is_any_left(root: int, group: int) -> bool:
-    """Whether `root` has descendants, or the group has processes."""
+    """Return whether `root` has descendants, or the group has processes."""
     return bool(descendants(root)) or _is_there(group)
 
 
 def kill_descendants(group: int | None, *, for_s: float) -> bool:
-    """SIGKILL for all descendants of this process, again and again until none is left; whether none is.
+    """Send SIGKILL to all descendants of this process repeatedly; return whether all have ended.
 
-    Also takes notice of their ends.
+    Also reaps them.
     """
     give_up_at = monotonic() + for_s
     while (left := descendants(os.getpid())) or _is_there(group):
@@ -103,18 +103,18 @@ def kill_descendants(group: int | None, *, for_s: float) -> bool:
 
 
 def _reap(pid: int) -> None:
-    with contextlib.suppress(ChildProcessError):  # Not ours (yet), or its end was noticed elsewhere.
+    with contextlib.suppress(ChildProcessError):  # It is not (yet) a child, or was already reaped.
         os.waitpid(pid, os.WNOHANG)
 
 
 def exit_code(status: int) -> int:
-    """What a shell would say: the code, or 128 and the signal's number."""
+    """Return the exit code as a shell does: the code, or 128 plus the signal's number."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
 def _is_there(group: int | None) -> bool:
-    """Whether a group has processes, where that is all one can ask. One that waits to be reaped counts, too."""
+    """Return whether a group has processes, including unreaped ones, on systems without a list."""
     if group is None or IS_LINUX:
         return False
     try:
@@ -132,12 +132,12 @@ def _group_of(pid: int) -> int | None:
 
 
 def _processes() -> Iterable[tuple[int, int]]:
-    """Pid and parent of every process."""
+    """Yield the pid and parent of every process."""
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:
-                    # The name, in parentheses, may hold anything, also parentheses.
+                    # The name, in parentheses, may contain any character, including parentheses.
                     parent = file.read().rpartition(b") ")[2].split(maxsplit=2)[1]
             except (FileNotFoundError, ProcessLookupError):
                 continue

@@ -1,4 +1,4 @@
-"""`rota work`: a command that runs while this process holds a share of a group's work, anew with each new share."""
+"""`rota work`: a command that runs while this process holds a share of a group's work, restarted for each new share."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WorkOptions:
-    """What to run, and on what. Times are seconds.
+    """The command and its share. Times are seconds.
 
-    `drain_timeout` is how long the command may take to finish when its share changes in order, and after SIGTERM;
-    `wait` how long to wait for the first share, None for as long as it takes.
+    `drain_timeout` is the time for the command to finish when its share changes in order, and after SIGTERM; `wait` is
+    the maximum wait for the first share, None for no maximum.
     """
 
     command: Sequence[str]
@@ -48,7 +48,7 @@ class WorkOptions:
 
 
 async def work(client: Client, group_id: str, options: WorkOptions) -> int:
-    """Run the command on each share in turn, until it ends by itself or a signal comes; returns the exit code.
+    """Run the command on each share in turn, until it ends by itself or a signal arrives; return the exit code.
 
     Raises:
         CoordinatorError: The coordinator refuses this member for good.
@@ -73,7 +73,7 @@ async def work(client: Client, group_id: str, options: WorkOptions) -> int:
 
 
 class _Working:
-    """Keeps the command in step with the share: `_wanted` should run, `_share` does."""
+    """Keeps the command consistent with the share: `_wanted` should run, `_share` runs."""
 
     def __init__(self, client: Client, group_id: str, options: WorkOptions) -> None:
         self._client = client
@@ -89,7 +89,7 @@ class _Working:
     # --- what happens -------------------------------------------------------------------------
 
     def runs(self) -> Sequence[Run]:
-        """The run under way."""
+        """The current run."""
         return () if self._run is None else (self._run,)
 
     def on_assigned(self, _added: Share, held: Share) -> None:
@@ -97,7 +97,7 @@ class _Working:
         self._changed.set()
 
     async def on_revoked(self, removed: Share) -> None:
-        """No other member gets the removed partitions before this has returned."""
+        """Stop the run: other members get the removed partitions only after this has returned."""
         self._wanted = tuple(place for place in self._wanted if place not in removed)
         if set(removed).intersection(self._share) and self._run is not None:
             self._run.stop("its share was taken back", self._options.drain_timeout)
@@ -113,7 +113,7 @@ class _Working:
     async def run(self, consumer: Consumer, signals: Signals) -> int:
         wait_s = self._options.wait
         while True:
-            # The guardian is there before the share is, for then every millisecond counts.
+            # The guardian is started before the share, because with a share every millisecond counts.
             with Run(self._options.times) as run:
                 await until(self._changed, lambda: bool(self._wanted), wait_s)
                 if not self._wanted:
@@ -136,7 +136,7 @@ class _Working:
         return await exit_without_share(self._client, self._group_id, consumer, self._options.topics, nothing_left)
 
     async def _on_share(self, run: Run, consumer: Consumer) -> Ended:
-        """One run on one share."""
+        """Do one run on one share."""
         valid_until = consumer.valid_until
         if valid_until is None:
             self._wanted = ()
@@ -150,7 +150,7 @@ class _Working:
             return await run.wait()
 
     async def _follow(self, run: Run, token: int, consumer: Consumer) -> None:
-        """Tell the guardian of renewals, and the command of a new generation; end it where its share is another."""
+        """Send renewals to the guardian and new generations to the command; stop it if its share has changed."""
         look_s = self._options.times.margin_ms / 1000 / 4
         while True:
             if (valid_until := consumer.valid_until) is not None:
