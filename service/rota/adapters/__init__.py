@@ -1,5 +1,5 @@
-"""Rota behind the interfaces of other libraries: kazoo's SetPartitioner, APScheduler, Celery beat; and the SDK's
-metrics for Prometheus and OpenTelemetry.
+"""Adapters of Rota to the interfaces of other libraries: kazoo's SetPartitioner, APScheduler, Celery beat; and the
+SDK's metrics for Prometheus and OpenTelemetry.
 
-Each module imports the library that it is for, and nothing else does.
+Only the adapter's own module imports its library.
 """

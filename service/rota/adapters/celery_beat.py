@@ -1,12 +1,12 @@
-"""A scheduler for Celery beat: run as many as you like, one sends.
+"""A scheduler for Celery beat: of any number of beats, one sends.
 
     celery beat --scheduler rota.adapters.celery_beat:LeaderScheduler
 
-Configured by the app: `rota_url`, `rota_beat_name` (default: `celery-beat`), `rota_session_timeout` in seconds, and
-`rota_once_per`, a dictionary from the names of entries to the fewest seconds between two of their occasions. All keep
-the same schedule; those that do not lead tick along and send nothing. What falls due between a leader's death and the
-next election is not sent at all. An entry in `rota_once_per` is noted as sent before it is sent, so that two beats
-with different clocks send it once, also when one of them takes over from the other meanwhile.
+The app's settings are `rota_url`, `rota_beat_name` (default: `celery-beat`), `rota_session_timeout` in seconds, and
+`rota_once_per`, a dictionary from the names of entries to the minimum seconds between two of their occasions. All beats
+keep the same schedule; only the leader sends. Entries that are due between a leader's death and the next election are
+not sent. An entry in `rota_once_per` is noted as sent before it is sent, so that two beats with different clocks send
+it once, even if one takes over from the other meanwhile.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ class LeaderScheduler(PersistentScheduler):  # type: ignore[misc]  # Celery ship
         super().__init__(app, *arguments, **options)
 
     def tick(self, *arguments: Any, **options: Any) -> Any:
-        """Campaign from the first tick on: Celery also makes schedulers only to look at the schedule."""
+        """Campaign from the first tick on, because Celery also creates schedulers only to read the schedule."""
         if not self._is_campaigning:
             self._is_campaigning = True
             self.guard.start()
         return super().tick(*arguments, **options)
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
-        """Send a task that is due; the schedule has moved on already."""
+        """Send a task that is due; the schedule has already advanced."""
         if self.guard.is_leader and self._is_first(entry.name):
             super().apply_entry(entry, producer)
 
     def _is_first(self, name: str) -> bool:
-        """Whether no beat has sent the entry for this occasion. It is not sent if its occasions cannot be read."""
+        """Return whether no beat has sent the entry for this occasion; False if its occasions cannot be read."""
         occasions, due = self._occasions.get(name), time.time()
         if occasions is None:
             return True
@@ -67,7 +67,7 @@ class LeaderScheduler(PersistentScheduler):  # type: ignore[misc]  # Celery ship
         return True
 
     def close(self) -> None:
-        """Let another beat send, then keep the schedule."""
+        """Let another beat send, then save the schedule."""
         if self._is_campaigning:
             self._is_campaigning = False
             self.guard.stop()

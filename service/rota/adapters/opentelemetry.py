@@ -3,8 +3,8 @@
     async with rota.connect("http://localhost:8080") as client:
         rota.adapters.opentelemetry.register(client)
 
-Clients of one meter provider are added up. The numbers are read at each collection, in the thread of the reader. Names
-and attributes have dots: `rota.client.calls` with `rota.group_id` is `rota_client_calls_total` with `group_id` of
+The numbers of all clients of one meter provider are added. They are read at each collection, in the reader's thread.
+Names and attributes have dots: `rota.client.calls` with `rota.group_id` is `rota_client_calls_total` with `group_id` of
 `rota.adapters.prometheus`.
 """
 
@@ -27,19 +27,19 @@ except ImportError as error:
 
 
 def register(client: HasStats, meter_provider: MeterProvider | None = None) -> None:
-    """Show the metrics of `client`, or of its sync twin, until the client is closed.
+    """Export the metrics of `client`, or of its sync twin, until the client is closed.
 
-    Counters of a client that has ended stay, so that none ever falls; its gauges disappear.
+    Counters of a closed client remain, so that no counter falls; its gauges disappear.
 
     Args:
         client: The client.
-        meter_provider: By default the process's own, also where the program sets that one later.
+        meter_provider: By default the process's own, even if the program sets it later.
     """
     _shown_by(meter_provider or get_meter_provider()).add(client)
 
 
 def unregister(client: HasStats, meter_provider: MeterProvider | None = None) -> None:
-    """Show the metrics of `client` no longer, while it stays open."""
+    """Stop exporting the metrics of `client` while it stays open."""
     with _LOCK:
         clients = _known(meter_provider or get_meter_provider())
     if clients is not None:
@@ -49,11 +49,11 @@ def unregister(client: HasStats, meter_provider: MeterProvider | None = None) ->
 _LOCK = threading.Lock()
 _BY_PROVIDER: WeakKeyDictionary[MeterProvider, Clients] = WeakKeyDictionary()
 _OF_PROCESS: list[Clients] = []
-"""Of the process's own provider, once it is used: its proxy passes instruments on to the one that is set later."""
+"""The clients of the process's own provider; its proxy forwards instruments to the provider that is set later."""
 
 
 def _shown_by(provider: MeterProvider) -> Clients:
-    """The clients that a provider shows. Its instruments are created with the first."""
+    """Return the clients that a provider exports. Its instruments are created with the first client."""
     with _LOCK:
         if (known := _known(provider)) is not None:
             return known
@@ -92,5 +92,5 @@ def _observer(metric: Metric, clients: Clients) -> Callable[[CallbackOptions], I
 
 
 def name_of(metric: Metric) -> str:
-    """A metric's name in OpenTelemetry: its unit and its type are not part of it."""
+    """Return a metric's name in OpenTelemetry, which has no unit and type."""
     return metric.name.replace("rota_client_", "rota.client.").removesuffix("_total").removesuffix("_seconds")

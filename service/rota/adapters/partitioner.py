@@ -1,4 +1,4 @@
-"""What kazoo calls a SetPartitioner: a set of things that the members of a party divide up among them.
+"""A SetPartitioner as in kazoo: a set of items that the members of a party share.
 
     partitioner = SetPartitioner("http://localhost:8080", "/work_queues", {"queue-1", "queue-2", "queue-3"})
     while True:
@@ -12,7 +12,7 @@
         elif partitioner.allocating:
             partitioner.wait_for_acquire()
 
-States, names and their meaning are kazoo's. Nothing of kazoo is needed.
+States, names and their meaning are kazoo's. Kazoo need not be installed.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _log = logging.getLogger(__name__)
 
 
 class SetPartitioner:
-    """Each thing is held by one member at a time; a member that releases late is removed and gets the state `FAILURE`.
+    """Each item is held by one member at a time; a member that releases late is removed and gets the state `FAILURE`.
 
-    Members that give different sets do not share: each set is divided among those that gave it.
+    Members with different sets do not share: each set is divided among the members with that set.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class SetPartitioner:
         self._path = path
         self._client = sync.connect(url, namespace=namespace, client_id=identifier)
         self._client.__enter__()
-        # The name says which set: its things are numbered in this order.
+        # The name identifies the set; its items are numbered in this order.
         topic = f"set.{hashlib.sha256(repr(self._things).encode()).hexdigest()[:32]}"
         consumer = self._client.consumer(
             f"set-partitioner.{path.strip('/').replace('/', '.')}",
@@ -85,7 +85,7 @@ class SetPartitioner:
         self._watching.start()
 
     def __iter__(self) -> Iterator[str]:
-        """What this member holds; nothing unless it is `acquired`."""
+        """Iterate over the items of this member; empty unless it is `acquired`."""
         with self._changed:
             return iter(self._held if self._state == ACQUIRED else ())
 
@@ -106,33 +106,33 @@ class SetPartitioner:
 
     @property
     def release(self) -> bool:
-        """Whether the set is to be divided anew: stop work and call `release_set`, soon."""
+        """Whether the set will be divided anew: stop work and call `release_set` soon."""
         return self._state == RELEASE
 
     @property
     def failed(self) -> bool:
-        """Whether this member was lost. For good: make a new partitioner."""
+        """Whether this member was lost permanently: create a new partitioner."""
         return self._state == FAILURE
 
     @property
     def failure(self) -> BaseException | None:
-        """Why the coordinator rejected this member, where it `failed` for that."""
+        """Why the coordinator rejected this member, if that is why it `failed`."""
         return self._failure
 
     def wait_for_acquire(self, timeout: float = SETTLE_TIMEOUT_MS / 1000) -> bool:
-        """Wait until this member holds its part; False after `timeout` seconds, or where it failed."""
+        """Wait until this member holds its part; return False after `timeout` seconds, or if it failed."""
         with self._changed:
             self._changed.wait_for(lambda: self._state != ALLOCATING, timeout)
             return self._state == ACQUIRED
 
     def release_set(self) -> None:
-        """Say that nothing of the set is worked on any more. Only then may others have it."""
+        """Report that all work on the set has stopped. Only then may other members have it."""
         with self._changed:
             if self._state in (RELEASE, ACQUIRED):
                 self._move_to(ALLOCATING)
 
     def finish(self) -> None:
-        """Leave the party. What this member held, others may have at once. Never raises."""
+        """Leave the party. Other members may have this member's items at once. Never raises."""
         with self._changed:
             self._move_to(FAILURE)
         with self._leaving:
@@ -143,11 +143,11 @@ class SetPartitioner:
                 except Exception as error:
                     self._fail(error)
                 if self._watching is not threading.current_thread():
-                    self._watching.join()  # It asks the client.
+                    self._watching.join()  # The iteration calls the client.
                 self._client.__exit__(None, None, None)
 
     def _watch(self) -> None:
-        """A member that is rejected before it held anything has nothing to lose: its end is noticed here."""
+        """Notice the end of a member that is rejected before it held anything: it has no loss to report."""
         try:
             for _ in self._consumer.events():
                 pass
@@ -173,14 +173,14 @@ class SetPartitioner:
                 self._move_to(ACQUIRED)
 
     def _on_revoked(self, _removed: Sequence[TopicPartition]) -> None:
-        """The coordinator waits for this to return, for as long as the release time-out."""
+        """Wait for the release; the coordinator waits for this callback until the release timeout."""
         with self._changed:
             if self._state == ACQUIRED:
                 self._move_to(RELEASE)
             self._changed.wait_for(lambda: self._state != RELEASE)
 
     def _on_lost(self, _removed: Sequence[TopicPartition]) -> None:
-        """Kazoo's members fail for good. Ours would join again by itself, and hold things without working on them."""
+        """Fail permanently, as kazoo's members do. Ours would join again and hold items without work on them."""
         with self._changed:
             self._move_to(FAILURE)
         self._finish_in_background()

@@ -1,9 +1,9 @@
-"""The SDK's metrics in a registry of prometheus-client, beside those of the program.
+"""The SDK's metrics in a registry of prometheus-client, next to those of the program.
 
     async with rota.connect("http://localhost:8080") as client:
         rota.adapters.prometheus.register(client)
 
-Clients of one registry are added up. The numbers are read at each scrape, in the thread of the scrape.
+The numbers of all clients of one registry are added. They are read at each scrape, in the scrape's thread.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _Family = CounterMetricFamily | GaugeMetricFamily
 
 
 def register(client: HasStats, registry: CollectorRegistry = REGISTRY) -> None:
-    """Show the metrics of `client`, or of its sync twin, in `registry` until the client is closed.
+    """Export the metrics of `client`, or of its sync twin, to `registry` until the client is closed.
 
-    Counters of a client that has ended stay, so that none ever falls; its gauges disappear.
+    Counters of a closed client remain, so that no counter falls; its gauges disappear.
 
     Raises:
         ValueError: The registry has metrics of another collector under these names.
@@ -39,7 +39,7 @@ def register(client: HasStats, registry: CollectorRegistry = REGISTRY) -> None:
 
 
 def unregister(client: HasStats, registry: CollectorRegistry = REGISTRY) -> None:
-    """Show the metrics of `client` in `registry` no longer, while it stays open."""
+    """Stop exporting the metrics of `client` to `registry` while it stays open."""
     with _LOCK:
         collector = _COLLECTORS.get(registry)
     if collector is not None:

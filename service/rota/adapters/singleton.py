@@ -1,4 +1,4 @@
-"""Of several processes with the same schedule, one runs it: a guard for APScheduler, and for anything with threads."""
+"""A guard that lets one of several processes run a schedule: for APScheduler, and for any program with threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class Pausable(Protocol):
-    """What the guard asks of a scheduler: APScheduler's, or one that looks like it."""
+    """The methods of a scheduler that the guard needs: APScheduler's, or a similar one."""
 
     @property
     def running(self) -> bool: ...
@@ -45,10 +45,10 @@ class SingletonGuard:
             guard.control(scheduler)
 
     A guard that the coordinator rejects logs an error and campaigns again, after a pause that grows from a second to a
-    minute; `failure` and `trouble` say why this process is not a candidate now, for a health check.
+    minute; for a health check, `failure` and `trouble` say why this process is no candidate now.
 
-    A job that has begun is not interrupted when the leadership is lost. One that must not overlap with the next
-    leader's sends `guard.fencing_token` with each write.
+    A running job is not interrupted when the leadership is lost. A job that must not overlap with the next leader's
+    sends `guard.fencing_token` with each write.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class SingletonGuard:
         self._election: sync.Election | None = None
         self._campaigning: threading.Thread | None = None
         self._changing = threading.Lock()
-        """Held while an election begins, so that `stop` closes each one that has begun."""
+        """Held while an election is entered, so that `stop` closes each one."""
         self._stopping = threading.Event()
         self._changed = threading.Condition()
-        """Notified when a term begins or ends, and at the stop."""
+        """Notified when a term starts or ends, and at the stop."""
         self._is_in_term = False
         self._rejection: BaseException | None = None
         self._scheduler_failure: BaseException | None = None
@@ -81,7 +81,7 @@ class SingletonGuard:
         self.stop()
 
     def start(self) -> None:
-        """Campaign, until `stop`. Does nothing if it does already."""
+        """Campaign until `stop`. A second call has no effect."""
         if self._client is not None:
             return
         self._stopping.clear()
@@ -125,14 +125,14 @@ class SingletonGuard:
 
     @property
     def fencing_token(self) -> int | None:
-        """The fencing token of the term under way."""
+        """The fencing token of the current term."""
         election = self._election
         term = election.term if election is not None else None
         return term.fencing_token if term is not None else None
 
     @property
     def failure(self) -> BaseException | None:
-        """Why the coordinator rejects this process, or what a scheduler raised in this term; None while all is well."""
+        """Why the coordinator rejects this process, or what a scheduler raised in this term; None without an error."""
         election = self._election
         is_member = election is not None and election.valid_until is not None
         return self._scheduler_failure if is_member else self._rejection or self._scheduler_failure
@@ -144,13 +144,13 @@ class SingletonGuard:
         return election.trouble if election is not None else ""
 
     def wait_elected(self, timeout: float | None = None) -> bool:
-        """Return once this process leads, or False after `timeout` seconds, and if it is stopped meanwhile."""
+        """Wait until this process leads; return False after `timeout` seconds, or if it is stopped meanwhile."""
         with self._changed:
             self._changed.wait_for(lambda: self._client is None or (self._is_in_term and self.is_leader), timeout)
             return self._is_in_term and self.is_leader
 
     def control(self, scheduler: Pausable) -> None:
-        """Have a started scheduler run while this process leads, and pause while another does."""
+        """Run a started scheduler while this process leads, and pause it while another does."""
         self._schedulers.append(scheduler)
         if self.is_leader:
             scheduler.resume()
@@ -162,11 +162,11 @@ class SingletonGuard:
     ) -> Callable[Parameters, Outcome | None]:
         """Wrap a job so that it does nothing unless this process leads when the job starts.
 
-        With `once_per`, the fewest seconds between two occasions of the job's schedule, it also does nothing if the
-        job has returned in any process since less than half of that time: also after a hand-over, and whatever the
-        clocks of two hosts say. `name` distinguishes the jobs of this guard; the function's own name by default. A job
-        that raises has not been done. A `CoordinatorError` comes out of the wrapped job if the group's progress cannot
-        be read, so that the job has not run, or written, so that another process may run it again.
+        With `once_per`, the minimum seconds between two occasions of the job's schedule, it also does nothing if the
+        job has returned in any process within the last half of that time, even after a hand-over or with different
+        clocks. `name` distinguishes the jobs of this guard; the function's own name by default. A job that raises is
+        not done. The wrapped job raises a `CoordinatorError` if the group's progress cannot be read, so that the job
+        has not run, or cannot be written, so that another process may run it again.
         """
         occasions = self.occasions(name or job.__qualname__, once_per) if once_per is not None else None
 
@@ -187,18 +187,18 @@ class SingletonGuard:
 
     @staticmethod
     def occasions(name: str, once_per: float) -> Occasions:
-        """The occasions of one schedule of this guard. Raise `ValueError` if `once_per` is not positive."""
+        """Return the occasions of one schedule of this guard. Raise `ValueError` if `once_per` is not positive."""
         return Occasions(name, once_per)
 
     def is_due(self, occasions: Occasions, due: float) -> bool:
-        """Whether this process leads, and work that is due at `due` (`time.time()`) has not been done. Raise
+        """Return whether this process leads, and the work due at `due` (`time.time()`) is not done. Raise
         `CoordinatorError`.
         """
         election = self._election
         return election is not None and occasions.is_due(election.member.fetch_offsets([occasions.asked()]), due)
 
     def note_done(self, occasions: Occasions, due: float) -> None:
-        """Record that the work that was due then is done. Raise `CoordinatorError`, such as `MembershipLost`."""
+        """Record that the work due then is done. Raise `CoordinatorError`, such as `MembershipLost`."""
         election = self._election
         if election is None:
             raise MembershipLost("this guard is stopped")
@@ -224,7 +224,7 @@ class SingletonGuard:
                 self._stopping.wait(pause_s)
 
     def _begin(self, client: sync.Client) -> sync.Election | None:
-        """Enter an election; None once this guard is stopped."""
+        """Enter an election; return None if this guard is stopped."""
         with self._changing:
             if self._stopping.is_set():
                 return None
@@ -233,7 +233,7 @@ class SingletonGuard:
             return self._election
 
     def _follow(self, election: sync.Election, backoff: Backoff) -> None:
-        """Control the schedulers in each term; raise what ended the candidacy."""
+        """Control the schedulers in each term; raise the error that ended the candidacy."""
         try:
             for term in election.terms():
                 backoff.reset()
@@ -253,13 +253,13 @@ class SingletonGuard:
             self._changed.notify_all()
 
     def _control(self, *, is_leading: bool) -> None:
-        """Resume or pause the schedulers that run. One that raises does not end the candidacy."""
+        """Resume or pause the running schedulers. An exception of one does not end the candidacy."""
         try:
             for scheduler in self._schedulers:
                 if scheduler.running and is_leading:
                     scheduler.resume()
                 elif scheduler.running:
                     scheduler.pause()
-        except BaseException as error:  # Also sys.exit, which in a thread would end nothing but the thread.
+        except BaseException as error:  # This includes sys.exit, which in a thread would end only the thread.
             self._scheduler_failure = error
             _log.exception("election %s: a scheduler raised; the candidacy goes on", self._name)
