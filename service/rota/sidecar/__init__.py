@@ -1,5 +1,5 @@
-"""One member beside a program in any language: it asks over HTTP on loopback, or hooks notify it. `rota sidecar`.
+"""One member for a program in any language, which polls over HTTP on loopback or is notified by hooks: `rota sidecar`.
 
-`seat.py` holds the membership, `news.py` what changes in it, `app.py` answers questions, `hooks/` tells others, and
-`serve.py` puts them together. Every answer carries its own expiry, and none is given beyond it.
+`membership.py` has the member, `changes.py` its changes, `app.py` the API, `hooks/` the notifications, and `serve.py`
+combines them. Every answer has an expiry, and is never returned after it.
 """

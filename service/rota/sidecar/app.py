@@ -36,7 +36,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class SidecarApp:
-    """The routes, over one seat and its news."""
+    """The routes for one membership and its changes."""
 
     def __init__(self, seat: Seat, news: News, progress: Progress) -> None:
         self._seat = seat
@@ -62,7 +62,7 @@ class SidecarApp:
         return self._answer(200)
 
     def _if(self, state: State) -> Handler:
-        """200 in that state and 503 in any other: what load balancers and `curl -f` understand."""
+        """Return 200 in that state and 503 in any other, for load balancers and `curl -f`."""
 
         async def answer(_request: Request) -> Response:
             return self._answer(200 if self._seat.status().state is state else 503)
@@ -79,7 +79,7 @@ class SidecarApp:
         return StreamingResponse(_as_sse(listening), media_type="text/event-stream", headers=headers)
 
     async def _wait(self, request: Request) -> Response:
-        """200 as soon as it is so, 503 if it is not by then."""
+        """Return 200 as soon as the state is reached, 503 after the timeout."""
         wanted, timeout_s = (
             request.query_params.get("for", "change"),
             _number(request, "timeout", SIDECAR_WAIT_MS / 1000),
@@ -94,7 +94,7 @@ class SidecarApp:
         return self._answer(503)
 
     async def _comes(self, wanted: str) -> None:
-        """Return once it is so."""
+        """Return when the state is reached."""
         last, reached = self._news.last, _REACHED.get(wanted)
         if reached is not None and reached(self._seat.status()):
             return
@@ -102,14 +102,14 @@ class SidecarApp:
             async for _ in changes:
                 if reached is None or reached(self._seat.status()):
                     return
-        await asyncio.Event().wait()  # The sidecar ends, and with it this call.
+        await asyncio.Event().wait()  # The sidecar is stopping, so the call ends.
 
     async def _made_progress(self, _request: Request) -> Response:
         self._progress.made()
         return Response(status_code=204)
 
     async def _resign(self, request: Request) -> Response:
-        """Answered once nothing is held any more. The member comes back after `pause_ms`."""
+        """Release the share, then answer. The member joins again after `pause_ms`."""
         pause_ms = _number(request, "pause_ms", SIDECAR_PAUSE_MS)
         if pause_ms is None or pause_ms > _LONGEST_PAUSE_MS:
             return _problem(f"pause_ms must be a number up to {_LONGEST_PAUSE_MS}")
@@ -118,7 +118,7 @@ class SidecarApp:
         return self._answer(200)
 
     async def _drain(self, _request: Request) -> Response:
-        """Answered once nothing is held any more, for good."""
+        """Release the share permanently, then answer."""
         await self._seat.drain("the program drains")
         return self._answer(200)
 
@@ -130,9 +130,9 @@ class SidecarApp:
 
 
 def probes(seat: Seat) -> Starlette:
-    """What the kubelet asks, on a port of its own. None of them ever means "leads".
+    """Serve the kubelet's probes on a separate port. They do not depend on leading.
 
-    A 503 says why, for `kubectl describe pod` shows that.
+    A 503 has the reason, because `kubectl describe pod` shows it.
     """
 
     def route(path: str, ready: Callable[[], bool]) -> Route:
@@ -157,7 +157,7 @@ def probes(seat: Seat) -> Starlette:
 
 
 async def _as_sse(changes: AsyncIterator[Change]) -> AsyncIterator[str]:
-    """Server-sent events, with periodic comments, because proxies close silent connections."""
+    """Yield server-sent events, with periodic comments, because proxies close silent connections."""
     coming = asyncio.ensure_future(anext(changes, None))
     try:
         while True:
@@ -176,7 +176,7 @@ async def _as_sse(changes: AsyncIterator[Change]) -> AsyncIterator[str]:
 
 
 def _knowing(names: Collection[str], handle: Handler) -> Handler:
-    """`handle`, for requests with only these query parameters; 400 for any other: it may be misspelt."""
+    """Wrap `handle` for requests with only these query parameters; answer 400 for others, which may be misspelt."""
 
     async def answer(request: Request) -> Response:
         for name in request.query_params:
@@ -188,7 +188,7 @@ def _knowing(names: Collection[str], handle: Handler) -> Handler:
 
 
 def _number(request: Request, name: str, default: float) -> float | None:
-    """A query parameter that is not negative; None if it is no such number."""
+    """Return a query parameter that is not negative; None if it is invalid."""
     try:
         found = float(request.query_params.get(name, default))
     except ValueError:

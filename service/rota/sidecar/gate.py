@@ -1,4 +1,4 @@
-"""Guards a sidecar's routes: no page of another site, no unlisted name, and the token where one is set."""
+"""A guard of a sidecar's routes: it rejects pages of other sites, unlisted host names, and missing tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class Gate:
-    """Refuses with a problem document; `app` answers every other request."""
+    """Rejects requests with a problem document; `app` answers all others."""
 
     def __init__(self, app: ASGIApp, settings: SidecarSettings) -> None:
         self._app = app
@@ -40,7 +40,7 @@ class Gate:
         await answer(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """The status and the reason of a refusal; None where the request passes."""
+        """Return the status and the reason of a rejection; None if the request is accepted."""
         verdict = self._origins.judge(scope)
         if verdict in REFUSED:
             return explain(verdict)
@@ -50,7 +50,7 @@ class Gate:
 
 
 class TokenFile:
-    """The token that programs show. The file is read again for each request, so a new token needs no restart."""
+    """The token that programs must send. The file is read for each request, so a new token needs no restart."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -63,7 +63,7 @@ class TokenFile:
         return hmac.compare_digest(shown[0][len(_BEARER) :].strip(), self._current())
 
     def _current(self) -> bytes:
-        """A file that is unusable for now changes nothing."""
+        """Read the token; while the file is unusable, the former token remains."""
         try:
             self._token = read_token(self._path)
         except ValueError as error:
@@ -72,7 +72,7 @@ class TokenFile:
 
 
 def read_token(path: Path) -> bytes:
-    """The token in a file; ValueError where there is none that can be used."""
+    """Return the token in a file; raise ValueError if it has no usable token."""
     try:
         token = path.read_bytes().strip()
     except OSError as error:
@@ -83,7 +83,7 @@ def read_token(path: Path) -> bytes:
 
 
 def _site(settings: SidecarSettings) -> Site:
-    """No browser reaches a Unix socket, so there every name is accepted."""
+    """Return the accepted names. No browser can use a Unix socket, so there every name is accepted."""
     if isinstance(settings.http, Path):
         return site_of((), ("*",))
     http: Address = settings.http

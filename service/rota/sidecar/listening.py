@@ -18,7 +18,7 @@ class CannotListen(Exception):
 
 @contextlib.contextmanager
 def bound(at: Address | Path) -> Iterator[socket.socket]:
-    """A socket that listens; raises `CannotListen`."""
+    """Yield a listening socket; raise `CannotListen` if it cannot be bound."""
     with _unix(at) if isinstance(at, Path) else _tcp(at) as listening:
         listening.setblocking(False)
         yield listening
@@ -34,7 +34,7 @@ def bound_or_none(at: Address | None) -> Iterator[socket.socket | None]:
 
 
 def url_of(listening: socket.socket) -> str:
-    """The URL of a bound socket, with the port that it has."""
+    """Return the URL of a bound socket, with its actual port."""
     if listening.family == socket.AF_UNIX:
         return f"unix:{listening.getsockname()}"
     host, port = listening.getsockname()[:2]
@@ -49,7 +49,7 @@ def _tcp(address: Address) -> Iterator[socket.socket]:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind((address.host, address.port))
             listening.listen()
-        except (OSError, TypeError) as error:  # A TypeError is about a name that is no text.
+        except (OSError, TypeError) as error:  # A TypeError means an invalid name.
             reason = getattr(error, "strerror", None) or error
             raise CannotListen(f"cannot listen on {address.host}:{address.port}: {reason}") from error
         yield listening
@@ -57,7 +57,7 @@ def _tcp(address: Address) -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def _unix(path: Path) -> Iterator[socket.socket]:
-    """The file has mode 0600 from its first moment, and is removed at the end."""
+    """Create the socket's file with mode 0600 from the start, and remove it at the end."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         try:
             _remove_stale(path)
@@ -76,7 +76,7 @@ def _unix(path: Path) -> Iterator[socket.socket]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove the socket of a sidecar that was killed. One that answers stays, and so does any other file."""
+    """Remove the socket of a killed sidecar. A socket that answers, or any other file, is kept."""
     if not path.exists() or not stat.S_ISSOCK(path.stat().st_mode):
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

@@ -1,4 +1,4 @@
-"""The changes, in order: for listeners, and for listeners that return and request the missed ones."""
+"""The changes in order, for listeners; returning listeners can request missed ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REMEMBERED = 256
 class Change:
     """One change. `kind` is elected, generation, following, assigned, revoked, lost, unknown or draining.
 
-    `at_ms` is since 1970. `number` counts from 1 since this sidecar was started, which `boot` tells from others.
+    `at_ms` is since 1970. `number` counts from 1 since the start of this sidecar, which `boot` identifies.
     """
 
     boot: str
@@ -35,7 +35,7 @@ class Change:
 
 
 class News:
-    """Publishes changes to all listeners. Changes are few, so that no listener has to wait."""
+    """Publishes changes to all listeners. Changes are few, so listeners never wait."""
 
     def __init__(self, boot: str) -> None:
         self._boot = boot
@@ -58,13 +58,15 @@ class News:
         return change
 
     def end(self) -> None:
-        """No more changes: all listeners end."""
+        """End all listeners."""
         self._is_over = True
         for queue in self._queues:
             queue.put_nowait(None)
 
     async def listen(self, last_event_id: str = "") -> AsyncGenerator[Change, None]:
-        """The changes missed since that event, as far as they are kept, or else the last one; then all new ones."""
+        """Yield the changes missed since that event, as far as they are kept, or else the last one; then
+        all new ones.
+        """
         queue: asyncio.Queue[Change | None] = asyncio.Queue()
         for missed in self._missed(last_event_id):
             queue.put_nowait(missed)

@@ -1,4 +1,6 @@
-"""Progress apart from liveness: a program that hangs gives up what its sidecar, which is well, would hold for ever."""
+"""Progress, separate from liveness: a program that hangs loses the share that its healthy sidecar would
+hold forever.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class Progress:
-    """Resigns where the program has not said for too long that it gets on, until it says so again."""
+    """Releases the share if the program has not reported progress for too long, until it does so again."""
 
     def __init__(self, seat: Seat, timeout_s: float | None) -> None:
         self._seat = seat
@@ -27,7 +29,7 @@ class Progress:
         self._news = asyncio.Event()
 
     def made(self) -> None:
-        """The program gets on."""
+        """Note that the program made progress."""
         self._watchdog.progressed(self._now_ms())
         if self._hangs:
             self._hangs = False
@@ -35,12 +37,12 @@ class Progress:
         self._news.set()
 
     def come_back_in(self, seconds: float) -> None:
-        """Take part again then, unless the program hangs."""
+        """Join again after this time, unless the program hangs."""
         self._come_back_at = asyncio.get_running_loop().time() + seconds
         self._news.set()
 
     async def run(self) -> None:
-        """Watch, until cancelled."""
+        """Watch until cancelled."""
         while True:
             await self._look()
             self._news.clear()
@@ -56,7 +58,7 @@ class Progress:
         if not self._seat.holds_something:
             self._watchdog.rest()
         elif self._watchdog.due_at_ms is None:
-            # The share is new: its time begins now.
+            # The share is new: its time starts now.
             self._watchdog.progressed(now_ms)
         elif self._watchdog.is_over(now_ms):
             self._hangs = True

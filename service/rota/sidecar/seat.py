@@ -21,17 +21,17 @@ from rota.sidecar.status import State, Status, by_topic, name_of
 from rota.types.topic_regex import topic_regex
 
 Settled = Callable[[Change], Awaitable[None]]
-"""Waits until the hooks have been notified of a change, for as long as they are given."""
+"""Waits until the hooks have been notified of a change, within their timeout."""
 _HOOKS_END_S = 0.2
-"""What a stop leaves to hooks whose time is over, so that they are given up in order."""
+"""The time in a stop for hooks whose timeout is over, so that they end in order."""
 Share = tuple[TopicPartition | WorkItem, ...]
 
 
 class Seat(ABC):
-    """What an election and a pool have in common."""
+    """Common parts of an election's and a pool's membership."""
 
     block: Running
-    """Its `async with` block is the time of the membership."""
+    """Its `async with` block is the membership."""
     member: Member[Any]
 
     def __init__(self, group: str, news: News, settled: Settled) -> None:
@@ -42,11 +42,11 @@ class Seat(ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """Follow what happens, until cancelled."""
+        """Follow the events of the membership until cancelled."""
 
     @abstractmethod
     def _known(self) -> Status:
-        """The last known status, whether or not it has expired."""
+        """The last known status, even if it has expired."""
 
     @property
     def has_joined(self) -> bool:
@@ -59,12 +59,12 @@ class Seat(ABC):
 
     @property
     def holds_something(self) -> bool:
-        """Whether there is something to make progress with."""
+        """Whether the member holds a share with which the program should make progress."""
         status = self.status()
         return status.state is State.LEADER or bool(status.assignment)
 
     def status(self) -> Status:
-        """The status at this moment, by the clock, with the trouble of the member."""
+        """The status now, by the clock, with the trouble of the member."""
         return replace(self._timed_status(), trouble=self.member.trouble)
 
     def _timed_status(self) -> Status:
@@ -75,7 +75,7 @@ class Seat(ABC):
         return self._known().unless_over(None if valid_until is None else int((valid_until - now) * 1000))
 
     async def resign(self, reason: str) -> None:
-        """Release the share in order, so that another member takes over; `come_back` ends that."""
+        """Release the share in order, so that another member takes over, until `come_back`."""
         await self.member.step_aside(reason)
         self._publish("unknown")
 
@@ -84,13 +84,15 @@ class Seat(ABC):
             self.member.come_back()
 
     async def drain(self, reason: str) -> None:
-        """Give up for good."""
+        """Release the share permanently."""
         if not self._drains:
             await self.member.step_aside(reason)
             await self._settled(self._publish_draining())
 
     async def stop(self, hooks_s: float) -> None:
-        """Give up and leave, with one deadline for the hooks, which have `hooks_s`, and for the coordinator."""
+        """Release the share and leave, with one deadline for the hooks, which have `hooks_s`, and for the
+        coordinator.
+        """
         await self.member.close(hooks_s + _HOOKS_END_S)
         if not self._drains:
             settling = asyncio.ensure_future(self._settled(self._publish_draining()))
@@ -102,7 +104,7 @@ class Seat(ABC):
         return self._publish("draining")
 
     def announce(self) -> None:
-        """Publish the state at the start, when nothing is known: a label or file may show that of a former process."""
+        """Publish the unknown state at the start: a label or file may still show that of a former process."""
         self._publish("unknown")
 
     def _publish(self, kind: str) -> Change:
@@ -110,7 +112,7 @@ class Seat(ABC):
 
 
 class ElectionSeat(Seat):
-    """A candidate."""
+    """A candidate in an election."""
 
     def __init__(self, client: Client, settings: SidecarSettings, news: News, settled: Settled) -> None:
         super().__init__(settings.group, news, settled)
@@ -162,7 +164,7 @@ class ElectionSeat(Seat):
             try:
                 await asyncio.Event().wait()  # The term cancels its body.
             finally:
-                # While this member is still known to lead, this is an orderly end, and waits for the hooks.
+                # While this member still leads, the end is orderly, and waits for the hooks.
                 in_order = bool(self.member.assignment) or term._is_handed_over()
                 self._steps_down, self._published_token = True, -1
                 change = self._publish("revoked" if in_order else "lost")
@@ -182,12 +184,12 @@ class ElectionSeat(Seat):
                         self._publish("generation")
                 case Lost(share=share) | Revoked(share=share):
                     self._leader_id = ""
-                    if not share:  # A leader's end is published where its term ends.
+                    if not share:  # The end of a leader's term is published there.
                         self._publish("unknown")
 
 
 class PoolSeat(Seat):
-    """A worker, with a share of topics, or of connectors and tasks."""
+    """A worker with a share of topics, or of connectors and tasks."""
 
     def __init__(self, client: Client, settings: SidecarSettings, news: News, settled: Settled) -> None:
         super().__init__(settings.group, news, settled)
@@ -236,7 +238,7 @@ class PoolSeat(Seat):
         )
 
     async def run(self) -> None:
-        await asyncio.Event().wait()  # Callbacks tell everything.
+        await asyncio.Event().wait()  # Callbacks publish every change.
 
     def _on_assigned(self, _added: Share, held: Share) -> None:
         self._share = held

@@ -1,4 +1,4 @@
-"""The life of a sidecar: join, answer, tell the hooks; at the end give up in order, then go."""
+"""The life of a sidecar: join, answer, notify the hooks; at the end release the share in order, then exit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 async def serve(client: Client, settings: SidecarSettings) -> None:
-    """Take part until SIGTERM or SIGINT.
+    """Run until SIGTERM or SIGINT.
 
     Raises:
         CoordinatorError: The coordinator refuses this member for good.
@@ -78,12 +78,12 @@ async def _take_part(
         chores = [tasks.create_task(seat.run()), tasks.create_task(progress.run())]
         file = None
         if settings.file is not None:
-            # Renewed so often that it expires only if the renewal stops.
+            # It is renewed so often that it expires only if the renewal stops.
             file = StatusFile(settings.file, seat.status, settings.session_timeout / 6)
             chores += [tasks.create_task(file.run()), tasks.create_task(_touch(file, news))]
         _log.info("listening on %s", url_of(http))
         await stop.wait()
-        # The share is released before anything else stops working.
+        # The share is released before all other parts stop.
         await seat.stop(settings.revoke_timeout)
         if file is not None:
             file.write()
@@ -102,7 +102,7 @@ async def _touch(file: StatusFile, news: News) -> None:
 
 
 class HookRunner:
-    """Passes every change to every hook, and waits for them where something is to be given up in order."""
+    """Passes every change to every hook, and waits for them before a share is released in order."""
 
     def __init__(self, hooks: list[Dispatcher], patience_s: float) -> None:
         self._hooks = hooks
@@ -114,7 +114,7 @@ class HookRunner:
                 hook.offer(change)
 
     async def settled(self, change: Change) -> None:
-        """Wait until the hooks know of it, for so long and no longer."""
+        """Wait until the hooks are notified of it, at most for their timeout."""
         try:
             async with asyncio.timeout(self._patience_s):
                 await asyncio.gather(*(hook.settled(change.number) for hook in self._hooks))
@@ -139,14 +139,14 @@ async def _hooks(settings: SidecarSettings) -> AsyncIterator[list[Dispatcher]]:
 
 
 def _http(pod: Pod | None = None) -> httpx.AsyncClient:
-    # A proxy that the environment names is for other traffic.
+    # A proxy of the environment is not used.
     return httpx.AsyncClient(
         timeout=HOOKS_TIMEOUT_MS / 1000, trust_env=False, verify=True if pod is None else pod.trust()
     )
 
 
 class _Server(uvicorn.Server):
-    """Signals are ours; logs are for what goes wrong."""
+    """The server: this program handles signals, and logs only errors."""
 
     def __init__(self, app: ASGIApp, bound: socket.socket) -> None:
         self.bound = bound

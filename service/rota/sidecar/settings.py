@@ -21,7 +21,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Only this machine reaches it."""
+        """Whether only this machine can reach it."""
         try:
             return ip_address(self.host).is_loopback
         except ValueError:
@@ -30,7 +30,9 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class SidecarSettings:
-    """Times are seconds. `topics`, `topic_regex` or `connectors` make it a worker, otherwise it is a candidate."""
+    """Settings with times in seconds. With `topics`, `topic_regex` or `connectors` it is a worker, otherwise a
+    candidate.
+    """
 
     group: str
     http: Address | Path
@@ -41,11 +43,11 @@ class SidecarSettings:
     session_timeout: float = SESSION_TIMEOUT_S
     instance_id: str | None = None
     name: str | None = None
-    """How others see it; by default the name of the machine."""
+    """The name that others see; by default the name of the machine."""
     progress_timeout: float | None = None
-    """How long the program may make no progress (`POST /progress`) before its share is released."""
+    """Maximum time without progress of the program (`POST /progress`) before its share is released."""
     revoke_timeout: float = HOOKS_TIMEOUT_MS / 1000
-    """How long hooks may take to stop work in order, before another member may begin."""
+    """Time for hooks to stop work in order, before another member may start."""
     leaves: bool = True
     """Leave the group at the end. Otherwise a static member keeps its place for its next start."""
     file: Path | None = None
@@ -54,20 +56,20 @@ class SidecarSettings:
     command: tuple[str, ...] = ()
     pod_label: str | None = None
     token_file: Path | None = None
-    """A token that programs must show."""
+    """A token that programs must send."""
     allow_host: tuple[str, ...] = ()
     topic_regex: str = ""
-    """Instead of `topics`: a regular expression of RE2 over whole names."""
+    """Instead of `topics`: an RE2 expression for whole names."""
     topics_debounce: float = 0.0
     priority: int = 0
     preempt_after: float | None = PREEMPT_AFTER_S
     connectors: tuple[str, ...] = ()
     """Instead of `topics`: registered topics that are connectors, with their partitions as tasks."""
     config_offset: Callable[[], int] | None = None
-    """How far this worker has read its configuration."""
+    """This worker's position in its configuration."""
     scheduled_rebalance_max_delay: float = RETURN_DELAY_S
     topics_except: tuple[str, ...] = ()
-    """Topics that `topic_regex` would mean, by names or beginnings."""
+    """Topics to exclude from `topic_regex`, by name or prefix."""
 
     @property
     def works(self) -> bool:
@@ -76,10 +78,9 @@ class SidecarSettings:
 
 
 def instance_id_of(environment: Mapping[str, str]) -> str | None:
-    """A name that survives restarts, from what Kubernetes' downward API puts into the environment.
+    """Return a name that survives restarts, from the variables of Kubernetes' downward API.
 
-    A pod's name: StatefulSets give it again to the pod that replaces another, and everywhere it survives the restart
-    of a container.
+    It is the pod's name, which survives a container's restart; a StatefulSet also reuses it for a replacement.
     """
     for variable in ("ROTA_GROUP_INSTANCE_ID", "POD_NAME"):
         if (found := environment.get(variable)) and _INSTANCE_ID.fullmatch(found):

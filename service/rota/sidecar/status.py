@@ -1,4 +1,4 @@
-"""What a sidecar knows, and for how long: an answer is never older than the member's own deadline."""
+"""A sidecar's knowledge and its expiry: an answer is never older than the member's own deadline."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _UUID_LENGTH = 36
 
 
 class State(StrEnum):
-    """`leader` and `follower` in an election, `assigned` in a pool of workers, also to nothing.
+    """`leader` and `follower` in an election, `assigned` in a pool of workers, even without partitions.
 
-    `unknown`: not in the group (yet, or any more), or the coordinator has not been reached for too long.
-    `draining`: given up for good, until the sidecar is started again.
+    `unknown`: not in the group (yet, or any more), or the coordinator is unreachable for too long. `draining`: the
+    share is released until the sidecar restarts.
     """
 
     LEADER = "leader"
@@ -31,25 +31,25 @@ KNOWING = frozenset({State.LEADER, State.FOLLOWER, State.ASSIGNED})
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where the member stands. `expires_in_ms` is 0 where nothing is known, and then nothing is answered either."""
+    """The state of the member. `expires_in_ms` is 0 if the state is unknown, and no answer is given then."""
 
     group: str
     state: State
     name: str = ""
-    """The leader's name, as `GET /` of the old leader-elector gives it; empty where it is not known."""
+    """The leader's name, as in `GET /` of the old leader-elector; empty if unknown."""
     is_self: bool = False
     member_id: str = ""
     token: int = -1
-    """The fencing token, where something is held; with that, or without, it says the generation."""
+    """The fencing token if a share is held, otherwise the generation."""
     assignment: tuple[tuple[str, tuple[int, ...]], ...] = ()
     expires_in_ms: int = 0
     trouble: str = ""
-    """Why the coordinator does not serve this member now, or which topics are not registered; otherwise empty."""
+    """Why the coordinator does not serve this member now, or the topics that are not registered; otherwise empty."""
     config_offset: int = -1
-    """How far the configuration was read that led to a share of connectors; -1 where no worker says."""
+    """The configuration position from which a share of connectors was assigned; -1 if workers report none."""
 
     def document(self) -> dict[str, Any]:
-        """As JSON: the old elector's `name` first, then ours."""
+        """Return the status as JSON: the old elector's `name` first, then our fields."""
         holds = self.state in (State.LEADER, State.ASSIGNED)
         return {
             "name": self.name,
@@ -66,7 +66,7 @@ class Status:
         }
 
     def unless_over(self, left_ms: int | None) -> Status:
-        """The same with its expiry; after it has passed, the state is unknown."""
+        """Return the status with its expiry; after it has passed, the state is unknown."""
         if self.state not in KNOWING:
             return self
         if left_ms is None or left_ms <= 0:
@@ -75,12 +75,12 @@ class Status:
 
 
 def name_of(member_id: str) -> str:
-    """What a member calls itself: the coordinator's ids are that name, a hyphen and a UUID."""
+    """Return a member's own name: the coordinator's ids are that name, a hyphen and a UUID."""
     return member_id[: -_UUID_LENGTH - 1]
 
 
 def by_topic(share: Sequence[tuple[str, int]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Partitions by their topics, both in order."""
+    """Return partitions by their topics, both sorted."""
     numbers: dict[str, list[int]] = {}
     for topic, partition in sorted(share):
         numbers.setdefault(topic, []).append(partition)
@@ -88,7 +88,7 @@ def by_topic(share: Sequence[tuple[str, int]]) -> tuple[tuple[str, tuple[int, ..
 
 
 def environment(status: Status, kind: str) -> Mapping[str, str]:
-    """The same for a program: what a hook finds in its environment."""
+    """Return the environment of a hook's program."""
     document = status.document()
     return {
         "ROTA_CHANGE": kind,

@@ -1,1 +1,1 @@
-"""Telling others of changes: a URL, a program, a file, the labels of the pod."""
+"""Notification of changes: a URL, a program, a file, the labels of the pod."""

@@ -1,4 +1,4 @@
-"""Runs a program at each change, one at a time, with what changed in its environment and as JSON on its input."""
+"""Runs a program at each change, one at a time, with the change in its environment and as JSON on its input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from rota.sidecar.status import environment
 
 
 class CommandHook:
-    """The change's kind is its last argument. It is not run again when it fails: its effect might happen twice."""
+    """A program whose last argument is the kind of the change. A failed run is not repeated: its effect might happen
+    twice.
+    """
 
     name = "command"
 
@@ -31,7 +33,7 @@ class CommandHook:
         except TimeoutError:
             raise HookFailed(f"still ran after {self._timeout_s:g} s and was killed", again=False) from None
         finally:
-            # Also processes that it has left behind: the next change may contradict them.
+            # Also kill its remaining processes: the next change may contradict them.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()

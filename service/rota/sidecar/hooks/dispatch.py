@@ -1,4 +1,4 @@
-"""Delivers changes to one hook: in order, repeated until it succeeds, and never an old one after a new one."""
+"""Delivery of changes to one hook: in order, retried until it succeeds, and never an old one after a new one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class HookFailed(Exception):
-    """It did not work; `again` is whether it may work later."""
+    """The delivery failed; `again` is whether a retry may succeed."""
 
     def __init__(self, reason: str, *, again: bool = True) -> None:
         super().__init__(reason)
@@ -24,17 +24,17 @@ class HookFailed(Exception):
 
 
 class Hook(Protocol):
-    """One way to tell of a change."""
+    """A way to notify of a change."""
 
     @property
     def name(self) -> str: ...
 
     async def deliver(self, change: Change) -> None:
-        """Tell of a change; raises `HookFailed`."""
+        """Deliver a change; raise `HookFailed` on failure."""
 
 
 class Dispatcher:
-    """One hook's queue. Every change carries the whole status, so that an older one is skipped where a newer waits."""
+    """One hook's queue. Every change has the whole status, so an older one is skipped if a newer one waits."""
 
     def __init__(self, hook: Hook, jitter: Callable[[], float] = random.random) -> None:
         self._hook = hook
@@ -45,18 +45,18 @@ class Dispatcher:
         self._settled = asyncio.Event()
 
     def offer(self, change: Change) -> None:
-        """Deliver this one next, instead of any that still waits."""
+        """Deliver this change next, instead of any that still waits."""
         self._next = change
         self._arrived.set()
 
     async def settled(self, number: int) -> None:
-        """Return once the change of that number, or a later one, was delivered or given up."""
+        """Return when the change of that number, or a later one, was delivered or abandoned."""
         while self._settled_number < number:
             self._settled.clear()
             await self._settled.wait()
 
     async def run(self) -> None:
-        """Deliver, until cancelled."""
+        """Deliver changes until cancelled."""
         while True:
             await self._arrived.wait()
             self._arrived.clear()
@@ -71,7 +71,7 @@ class Dispatcher:
                 await self._hook.deliver(change)
                 break
             except Exception as error:
-                # Whatever the receiver answers, the member goes on.
+                # No answer of a receiver ends the member.
                 failed = error if isinstance(error, HookFailed) else HookFailed(repr(error))
                 _log.warning("%s: %s was not delivered: %s", self._hook.name, change.kind, failed)
                 if not failed.again:
@@ -81,7 +81,7 @@ class Dispatcher:
         self._settled.set()
 
     async def _pause(self, seconds: float) -> None:
-        """Wait before the next try, but not when there is something newer to tell."""
+        """Wait before the next attempt, but not if a newer change waits."""
         try:
             async with asyncio.timeout(seconds):
                 await self._arrived.wait()

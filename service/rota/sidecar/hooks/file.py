@@ -1,4 +1,4 @@
-"""Keeps a file with the share and its expiry, replaced as a whole, so that no reader sees half of it."""
+"""A file with the share and its expiry, replaced as a whole, so that readers never see half of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _log = logging.getLogger(__name__)
 
 
 class StatusFile:
-    """Written at each change, and long before it expires. Beyond `expires_at_ms` it must be taken for unknown."""
+    """A file that is written at each change, and long before it expires. After `expires_at_ms` the status
+    is unknown.
+    """
 
     def __init__(self, path: Path, status: Callable[[], Status], every_s: float) -> None:
         self._path = path
@@ -30,7 +32,9 @@ class StatusFile:
         self._changed.set()
 
     async def run(self) -> None:
-        """Keep it, until cancelled. It is never removed: it expires by itself, also when we are killed."""
+        """Write the file until cancelled. It is never removed: it expires by itself, also when the process
+        is killed.
+        """
         while True:
             self._changed.clear()
             self.write()

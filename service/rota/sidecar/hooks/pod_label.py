@@ -1,8 +1,7 @@
 """Sets a label of this pod to its state, so that a Service can select the leader.
 
-Needs no more than `patch` on pods. The label is the state at the time of the write: Kubernetes knows no expiry, so a
-Service may point to a former leader for a while. The systems that it writes to must check the fencing token all the
-same.
+Needs only `patch` on pods. The label is the state at the time of the write: Kubernetes labels do not expire, so a
+Service may point to a former leader for a while. The systems to which it writes must still check the fencing token.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _MERGE_PATCH = "application/merge-patch+json"
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """Where the API of the cluster is, and which pod this is there."""
+    """The address of the cluster's API, and this pod's name."""
 
     api: str
     namespace: str
@@ -33,10 +32,10 @@ class Pod:
 
     @classmethod
     def of(cls, environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> Pod:
-        """From what Kubernetes gives to every container, and `POD_NAME` of the downward API.
+        """Read the variables that Kubernetes sets in every container, and `POD_NAME` of the downward API.
 
         Raises:
-            ValueError: It is not in a pod, or the pod's name is not known.
+            ValueError: The process is not in a pod, or the pod's name is not known.
         """
         host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
         name = environment.get("POD_NAME")
@@ -50,7 +49,7 @@ class Pod:
         return f"{self.api}/api/v1/namespaces/{self.namespace}/pods/{self.name}"
 
     def trust(self) -> ssl.SSLContext:
-        """The cluster's authority; `ValueError` where the pod has no file with it."""
+        """Return the trust in the cluster's authority; raise `ValueError` if the pod has no file with it."""
         file = self.account / "ca.crt"
         try:
             return ssl.create_default_context(cafile=os.fspath(file))
@@ -58,7 +57,7 @@ class Pod:
             raise ValueError(f"{file}: {error.strerror}; has the pod a service account's token?") from error
 
     def token(self) -> str:
-        """Read anew each time: the token is replaced every hour or so."""
+        """Read the token. It is read each time, because it is replaced about every hour."""
         file = self.account / "token"
         try:
             return file.read_text().strip()
@@ -85,6 +84,6 @@ class PodLabel:
         except httpx.TransportError as error:
             raise HookFailed(f"{type(error).__name__}: {error}") from error
         if not response.is_success:
-            # Rights may still be granted, but a pod that is gone, or a label that is none, stays so.
+            # Rights may still be granted, but a deleted pod or an invalid label is permanent.
             again = response.status_code not in (400, 404, 422)
             raise HookFailed(f"the API answered {response.status_code}: {response.text[:200]}", again=again)

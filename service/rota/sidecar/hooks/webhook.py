@@ -1,4 +1,4 @@
-"""Notifies a URL. Requests are signed, and numbered so that the receiver can reject old ones."""
+"""Notification of a URL. Requests are signed, and numbered so that the receiver can reject old ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def signature(secret: bytes, at_s: int, body: bytes) -> str:
 
 
 class Webhook:
-    """POSTs each change. A 2xx is success; a 4xx is given up, but for 408, 425 and 429."""
+    """POSTs each change. A 2xx is success; a 4xx is not retried, except 408, 425 and 429."""
 
     name = "webhook"
 
@@ -51,7 +51,7 @@ class Webhook:
         if self._secret is not None:
             headers[SIGNATURE_HEADER] = signature(self._secret, int(self._clock()), body)
         try:
-            # The body of the answer is not read: it may be of any size.
+            # The body of the answer is not read, because its size is unbounded.
             async with self._http.stream("POST", self._url, content=body, headers=headers) as response:
                 pass
         except httpx.TransportError as error:
