@@ -15,9 +15,9 @@ import pytest
 from rota.client import Client
 from rota.protocol.defaults import HOOKS_TIMEOUT_MS
 from rota.protocol.messages import LeaveGroup
+from rota.sidecar.changes import Change, Changes
 from rota.sidecar.hooks.dispatch import Dispatcher
-from rota.sidecar.news import Change, News
-from rota.sidecar.seat import ElectionSeat, PoolSeat
+from rota.sidecar.membership import ElectionMembership, PoolMembership
 from rota.sidecar.serve import HookRunner
 from rota.sidecar.settings import SidecarSettings
 from tests.client.stage import GROUP, TOPICS, Cable, Worker, a_coordinator, a_worker, until
@@ -199,18 +199,18 @@ class HangingHook:
 
 
 @asynccontextmanager
-async def a_seat(worker: Worker, hook: HangingHook, works: bool) -> Any:
-    """A seat with its hook, as `rota sidecar` has them."""
+async def a_membership(worker: Worker, hook: HangingHook, works: bool) -> Any:
+    """A membership with its hook, as `rota sidecar` has them."""
     topics = ("work",) if works else ()
     settings = SidecarSettings(GROUP, Path("unused"), None, topics, session_timeout=60.0)
-    news, dispatcher = News("boot"), Dispatcher(hook, lambda: 0.5)
+    changes, dispatcher = Changes("boot"), Dispatcher(hook, lambda: 0.5)
     runner = HookRunner([dispatcher], settings.revoke_timeout)
-    seat = (PoolSeat if works else ElectionSeat)(worker.client, settings, news, runner.settled)
-    chores = [asyncio.ensure_future(chore) for chore in (runner.run(news), dispatcher.run(), seat.run())]
-    async with seat.block:
-        await until(lambda: seat.holds_something)
+    membership = (PoolMembership if works else ElectionMembership)(worker.client, settings, changes, runner.settled)
+    chores = [asyncio.ensure_future(chore) for chore in (runner.run(changes), dispatcher.run(), membership.run())]
+    async with membership.block:
+        await until(lambda: membership.holds_something)
         await until(lambda: bool(hook.kinds))
-        yield seat
+        yield membership
     for chore in chores:
         chore.cancel()
     await asyncio.gather(*chores, return_exceptions=True)
@@ -224,9 +224,9 @@ async def test_a_sidecar_stops_within_its_deadline_and_leaves_once(works: bool) 
         async with a_coordinator() as coordinator:
             worker, hook = a_worker(coordinator), HangingHook(hangs)
             await worker.client.put_topic("work", 4)
-            async with a_seat(worker, hook, works) as seat:
+            async with a_membership(worker, hook, works) as membership:
                 break_off(worker.cable, coordinator_s)
-                took_s[coordinator_s, hangs] = await seconds_of(seat.stop(HOOKS_TIMEOUT_MS / 1000))
+                took_s[coordinator_s, hangs] = await seconds_of(membership.stop(HOOKS_TIMEOUT_MS / 1000))
             if coordinator_s == "answers":
                 assert leaves_of(worker) == 1
             if not hangs:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.protocol.fencing_token import fencing_token
-from rota.sidecar.news import Change, News
+from rota.sidecar.changes import Change, Changes
 from rota.sidecar.settings import instance_id_of
 from rota.sidecar.status import KNOWING, State, Status, by_topic, environment, name_of
 
@@ -54,10 +54,10 @@ def test_a_static_id_comes_from_the_downward_api(given: dict[str, str], expected
     assert instance_id_of(given) == expected
 
 
-async def seen(news: News, last_event_id: str, count: int) -> list[Change]:
+async def seen(changes: Changes, last_event_id: str, count: int) -> list[Change]:
     found: list[Change] = []
     async with asyncio.timeout(60):
-        async for change in news.listen(last_event_id):
+        async for change in changes.listen(last_event_id):
             found.append(change)
             if len(found) == count:
                 break
@@ -65,17 +65,17 @@ async def seen(news: News, last_event_id: str, count: int) -> list[Change]:
 
 
 async def test_a_returning_reader_gets_missed_events_or_the_present() -> None:
-    news = News("boot")
-    first, second, third = (news.publish(kind, LEADER, 0) for kind in ("elected", "generation", "revoked"))
+    changes = Changes("boot")
+    first, second, third = (changes.publish(kind, LEADER, 0) for kind in ("elected", "generation", "revoked"))
 
-    assert await seen(news, first.event_id, 2) == [second, third]
-    assert await seen(news, "", 1) == [third]
-    assert await seen(news, "another-1", 1) == [third]
+    assert await seen(changes, first.event_id, 2) == [second, third]
+    assert await seen(changes, "", 1) == [third]
+    assert await seen(changes, "another-1", 1) == [third]
 
 
 async def test_who_listens_comes_to_its_end_with_the_sidecar() -> None:
-    news = News("boot")
-    news.end()
+    changes = Changes("boot")
+    changes.end()
 
     async with asyncio.timeout(60):
-        assert [change async for change in news.listen()] == []
+        assert [change async for change in changes.listen()] == []

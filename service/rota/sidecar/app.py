@@ -16,9 +16,9 @@ from starlette.routing import Route
 
 from rota.protocol.defaults import SIDECAR_PAUSE_MS, SIDECAR_WAIT_MS
 from rota.protocol.suggestions import unknown
-from rota.sidecar.news import Change, News
+from rota.sidecar.changes import Change, Changes
+from rota.sidecar.membership import Membership
 from rota.sidecar.progress import Progress
-from rota.sidecar.seat import Seat
 from rota.sidecar.status import State, Status
 
 KEEP_ALIVE_S = 15.0
@@ -38,9 +38,9 @@ Handler = Callable[[Request], Awaitable[Response]]
 class SidecarApp:
     """The routes for one membership and its changes."""
 
-    def __init__(self, seat: Seat, news: News, progress: Progress) -> None:
-        self._seat = seat
-        self._news = news
+    def __init__(self, membership: Membership, changes: Changes, progress: Progress) -> None:
+        self._membership = membership
+        self._changes = changes
         self._progress = progress
         post, get = ["POST"], ["GET"]
         self.routes = [
@@ -65,16 +65,16 @@ class SidecarApp:
         """Return 200 in that state and 503 in any other, for load balancers and `curl -f`."""
 
         async def answer(_request: Request) -> Response:
-            return self._answer(200 if self._seat.status().state is state else 503)
+            return self._answer(200 if self._membership.status().state is state else 503)
 
         return answer
 
     async def _assignments(self, _request: Request) -> Response:
-        status = self._seat.status()
+        status = self._membership.status()
         return self._answer(200 if status.state is State.ASSIGNED else 503)
 
     async def _events(self, request: Request) -> Response:
-        listening = self._news.listen(request.headers.get("last-event-id", ""))
+        listening = self._changes.listen(request.headers.get("last-event-id", ""))
         headers = {**_NEVER_CACHED, "X-Accel-Buffering": "no"}
         return StreamingResponse(_as_sse(listening), media_type="text/event-stream", headers=headers)
 
@@ -95,12 +95,12 @@ class SidecarApp:
 
     async def _comes(self, wanted: str) -> None:
         """Return when the state is reached."""
-        last, reached = self._news.last, _REACHED.get(wanted)
-        if reached is not None and reached(self._seat.status()):
+        last, reached = self._changes.last, _REACHED.get(wanted)
+        if reached is not None and reached(self._membership.status()):
             return
-        async with contextlib.aclosing(self._news.listen("" if last is None else last.event_id)) as changes:
+        async with contextlib.aclosing(self._changes.listen("" if last is None else last.event_id)) as changes:
             async for _ in changes:
-                if reached is None or reached(self._seat.status()):
+                if reached is None or reached(self._membership.status()):
                     return
         await asyncio.Event().wait()  # The sidecar is stopping, so the call ends.
 
@@ -113,23 +113,23 @@ class SidecarApp:
         pause_ms = _number(request, "pause_ms", SIDECAR_PAUSE_MS)
         if pause_ms is None or pause_ms > _LONGEST_PAUSE_MS:
             return _problem(f"pause_ms must be a number up to {_LONGEST_PAUSE_MS}")
-        await self._seat.resign("the program resigned")
+        await self._membership.resign("the program resigned")
         self._progress.come_back_in(pause_ms / 1000)
         return self._answer(200)
 
     async def _drain(self, _request: Request) -> Response:
         """Release the share permanently, then answer."""
-        await self._seat.drain("the program drains")
+        await self._membership.drain("the program drains")
         return self._answer(200)
 
     def _answer(self, status_code: int) -> Response:
-        last = self._news.last
+        last = self._changes.last
         last_update = None if last is None else datetime.fromtimestamp(last.at_ms / 1000, UTC).isoformat()
-        document = {**self._seat.status().document(), "last_update": last_update}
+        document = {**self._membership.status().document(), "last_update": last_update}
         return JSONResponse(document, status_code, headers=_NEVER_CACHED)
 
 
-def probes(seat: Seat) -> Starlette:
+def probes(membership: Membership) -> Starlette:
     """Serve the kubelet's probes on a separate port. They do not depend on leading.
 
     A 503 has the reason, because `kubectl describe pod` shows it.
@@ -142,15 +142,15 @@ def probes(seat: Seat) -> Starlette:
         return Route(path, answer, methods=["GET"])
 
     def why_not() -> str:
-        return "draining" if seat.drains else seat.member.trouble or "the coordinator has not answered yet"
+        return "draining" if membership.drains else membership.member.trouble or "the coordinator has not answered yet"
 
     def can_take_part() -> bool:
-        return seat.has_joined and not seat.drains
+        return membership.has_joined and not membership.drains
 
     return Starlette(
         routes=[
             route("/healthz", lambda: True),
-            route("/startupz", lambda: seat.has_joined),
+            route("/startupz", lambda: membership.has_joined),
             route("/readyz", can_take_part),
         ]
     )

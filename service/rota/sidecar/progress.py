@@ -10,7 +10,7 @@ import logging
 
 from rota.client.seconds import to_ms
 from rota.membership.deadline import ProcessingWatchdog
-from rota.sidecar.seat import Seat
+from rota.sidecar.membership import Membership
 
 _LONGEST_LOOK_S = 1.0
 
@@ -20,13 +20,13 @@ _log = logging.getLogger(__name__)
 class Progress:
     """Releases the share if the program has not reported progress for too long, until it does so again."""
 
-    def __init__(self, seat: Seat, timeout_s: float | None) -> None:
-        self._seat = seat
+    def __init__(self, membership: Membership, timeout_s: float | None) -> None:
+        self._membership = membership
         self._timeout_s = timeout_s
         self._watchdog = ProcessingWatchdog(to_ms(timeout_s))
         self._hangs = False
         self._come_back_at: float | None = None
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def made(self) -> None:
         """Note that the program made progress."""
@@ -34,28 +34,28 @@ class Progress:
         if self._hangs:
             self._hangs = False
             self.come_back_in(0.0)
-        self._news.set()
+        self._changed.set()
 
     def come_back_in(self, seconds: float) -> None:
         """Join again after this time, unless the program hangs."""
         self._come_back_at = asyncio.get_running_loop().time() + seconds
-        self._news.set()
+        self._changed.set()
 
     async def run(self) -> None:
         """Watch until cancelled."""
         while True:
             await self._look()
-            self._news.clear()
+            self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._look_in_s()):
-                    await self._news.wait()
+                    await self._changed.wait()
 
     async def _look(self) -> None:
         now_ms = self._now_ms()
         if self._come_back_at is not None and not self._hangs and now_ms >= self._come_back_at * 1000:
             self._come_back_at = None
-            self._seat.come_back()
-        if not self._seat.holds_something:
+            self._membership.come_back()
+        if not self._membership.holds_something:
             self._watchdog.rest()
         elif self._watchdog.due_at_ms is None:
             # The share is new: its time starts now.
@@ -64,7 +64,7 @@ class Progress:
             self._hangs = True
             self._watchdog.rest()
             _log.error("no progress for %g s: the share is released", self._timeout_s)
-            await self._seat.resign("no progress")
+            await self._membership.resign("no progress")
 
     def _look_in_s(self) -> float:
         now_ms = self._now_ms()

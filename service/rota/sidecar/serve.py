@@ -21,6 +21,7 @@ from rota.client import Client
 from rota.client.stop_deadline import Step
 from rota.protocol.defaults import HOOKS_TIMEOUT_MS
 from rota.sidecar.app import SidecarApp, probes
+from rota.sidecar.changes import Change, Changes
 from rota.sidecar.gate import Gate
 from rota.sidecar.hooks.command import CommandHook
 from rota.sidecar.hooks.dispatch import Dispatcher, Hook
@@ -28,9 +29,8 @@ from rota.sidecar.hooks.file import StatusFile
 from rota.sidecar.hooks.pod_label import Pod, PodLabel
 from rota.sidecar.hooks.webhook import Webhook
 from rota.sidecar.listening import bound, bound_or_none, url_of
-from rota.sidecar.news import Change, News
+from rota.sidecar.membership import ElectionMembership, Membership, PoolMembership
 from rota.sidecar.progress import Progress
-from rota.sidecar.seat import ElectionSeat, PoolSeat, Seat
 from rota.sidecar.settings import SidecarSettings
 
 _log = logging.getLogger(__name__)
@@ -46,58 +46,58 @@ async def serve(client: Client, settings: SidecarSettings) -> None:
     """
     stop = asyncio.Event()
     with _signals(stop), bound(settings.http) as http, bound_or_none(settings.probes) as probed:
-        news = News(f"{time.time_ns() // 1_000_000:x}")
+        changes = Changes(f"{time.time_ns() // 1_000_000:x}")
         async with _hooks(settings) as hooks, asyncio.TaskGroup() as tasks:
             runner = HookRunner(hooks, settings.revoke_timeout)
-            seat_type = PoolSeat if settings.works else ElectionSeat
-            seat = seat_type(client, settings, news, runner.settled)
-            background = [tasks.create_task(runner.run(news))]
+            membership_type = PoolMembership if settings.works else ElectionMembership
+            membership = membership_type(client, settings, changes, runner.settled)
+            background = [tasks.create_task(runner.run(changes))]
             background += [tasks.create_task(dispatcher.run()) for dispatcher in hooks]
             try:
-                await _take_part(seat, news, settings, stop, http, probed)
+                await _take_part(membership, changes, settings, stop, http, probed)
             finally:
                 for task in background:
                     task.cancel()
 
 
 async def _take_part(
-    seat: Seat,
-    news: News,
+    membership: Membership,
+    changes: Changes,
     settings: SidecarSettings,
     stop: asyncio.Event,
     http: socket.socket,
     probed: socket.socket | None,
 ) -> None:
-    progress = Progress(seat, settings.progress_timeout)
-    servers = [_Server(Gate(SidecarApp(seat, news, progress).asgi(), settings), http)]
+    progress = Progress(membership, settings.progress_timeout)
+    servers = [_Server(Gate(SidecarApp(membership, changes, progress).asgi(), settings), http)]
     if probed is not None:
-        servers.append(_Server(probes(seat), probed))
-    async with seat.block, asyncio.TaskGroup() as tasks:
-        seat.announce()
+        servers.append(_Server(probes(membership), probed))
+    async with membership.block, asyncio.TaskGroup() as tasks:
+        membership.announce()
         serving = [tasks.create_task(server.serve(sockets=[server.bound])) for server in servers]
-        chores = [tasks.create_task(seat.run()), tasks.create_task(progress.run())]
+        chores = [tasks.create_task(membership.run()), tasks.create_task(progress.run())]
         file = None
         if settings.file is not None:
             # It is renewed so often that it expires only if the renewal stops.
-            file = StatusFile(settings.file, seat.status, settings.session_timeout / 6)
-            chores += [tasks.create_task(file.run()), tasks.create_task(_touch(file, news))]
+            file = StatusFile(settings.file, membership.status, settings.session_timeout / 6)
+            chores += [tasks.create_task(file.run()), tasks.create_task(_touch(file, changes))]
         _log.info("listening on %s", url_of(http))
         await stop.wait()
         # The share is released before all other parts stop.
-        await seat.stop(settings.revoke_timeout)
+        await membership.stop(settings.revoke_timeout)
         if file is not None:
             file.write()
-        news.end()
+        changes.end()
         for server in servers:
-            server.config.timeout_graceful_shutdown = min(1, int(seat.member._deadline.left_s(Step.END)))
+            server.config.timeout_graceful_shutdown = min(1, int(membership.member._deadline.left_s(Step.END)))
             server.should_exit = True
         await asyncio.gather(*serving)
         for chore in chores:
             chore.cancel()
 
 
-async def _touch(file: StatusFile, news: News) -> None:
-    async for _ in news.listen():
+async def _touch(file: StatusFile, changes: Changes) -> None:
+    async for _ in changes.listen():
         file.changed()
 
 
@@ -108,8 +108,8 @@ class HookRunner:
         self._hooks = hooks
         self._patience_s = patience_s
 
-    async def run(self, news: News) -> None:
-        async for change in news.listen():
+    async def run(self, changes: Changes) -> None:
+        async for change in changes.listen():
             for hook in self._hooks:
                 hook.offer(change)
 

@@ -9,8 +9,8 @@ import os
 import signal
 from collections.abc import Sequence
 
+from rota.sidecar.changes import Change
 from rota.sidecar.hooks.dispatch import HookFailed
-from rota.sidecar.news import Change
 from rota.sidecar.status import environment
 
 

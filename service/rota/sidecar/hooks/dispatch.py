@@ -10,7 +10,7 @@ from typing import Protocol
 
 from rota.membership.backoff import Backoff
 from rota.protocol.defaults import BACKOFF_FIRST_MS, HOOK_RETRY_CAP_MS
-from rota.sidecar.news import Change
+from rota.sidecar.changes import Change
 
 _log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import httpx
 
+from rota.sidecar.changes import Change
 from rota.sidecar.hooks.dispatch import HookFailed
-from rota.sidecar.news import Change
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _MERGE_PATCH = "application/merge-patch+json"

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import httpx
 
 from rota.protocol.fencing_token import generation_of
+from rota.sidecar.changes import Change
 from rota.sidecar.hooks.dispatch import HookFailed
-from rota.sidecar.news import Change
 
 SIGNATURE_HEADER = "Rota-Signature"
 GENERATION_HEADER = "Rota-Generation"

@@ -15,7 +15,7 @@ from rota.client.events import Assigned, Lost, Revoked
 from rota.client.running import Running
 from rota.client.stop_deadline import Step
 from rota.protocol.defaults import COMMAND_REBALANCE_TIMEOUT_MS
-from rota.sidecar.news import Change, News
+from rota.sidecar.changes import Change, Changes
 from rota.sidecar.settings import SidecarSettings
 from rota.sidecar.status import State, Status, by_topic, name_of
 from rota.types.topic_regex import topic_regex
@@ -27,16 +27,16 @@ _HOOKS_END_S = 0.2
 Share = tuple[TopicPartition | WorkItem, ...]
 
 
-class Seat(ABC):
+class Membership(ABC):
     """Common parts of an election's and a pool's membership."""
 
     block: Running
     """Its `async with` block is the membership."""
     member: Member[Any]
 
-    def __init__(self, group: str, news: News, settled: Settled) -> None:
+    def __init__(self, group: str, changes: Changes, settled: Settled) -> None:
         self._group = group
-        self._news = news
+        self._changes = changes
         self._settled = settled
         self._drains = False
 
@@ -108,14 +108,14 @@ class Seat(ABC):
         self._publish("unknown")
 
     def _publish(self, kind: str) -> Change:
-        return self._news.publish(kind, self.status(), time.time_ns() // 1_000_000)
+        return self._changes.publish(kind, self.status(), time.time_ns() // 1_000_000)
 
 
-class ElectionSeat(Seat):
+class ElectionMembership(Membership):
     """A candidate in an election."""
 
-    def __init__(self, client: Client, settings: SidecarSettings, news: News, settled: Settled) -> None:
-        super().__init__(settings.group, news, settled)
+    def __init__(self, client: Client, settings: SidecarSettings, changes: Changes, settled: Settled) -> None:
+        super().__init__(settings.group, changes, settled)
         self.block = self._election = client.leader(
             settings.group,
             session_timeout=settings.session_timeout,
@@ -188,11 +188,11 @@ class ElectionSeat(Seat):
                         self._publish("unknown")
 
 
-class PoolSeat(Seat):
+class PoolMembership(Membership):
     """A worker with a share of topics, or of connectors and tasks."""
 
-    def __init__(self, client: Client, settings: SidecarSettings, news: News, settled: Settled) -> None:
-        super().__init__(settings.group, news, settled)
+    def __init__(self, client: Client, settings: SidecarSettings, changes: Changes, settled: Settled) -> None:
+        super().__init__(settings.group, changes, settled)
         self._share: Share | None = None
         shared: dict[str, Any] = {
             "session_timeout": settings.session_timeout,

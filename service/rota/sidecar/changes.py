@@ -34,7 +34,7 @@ class Change:
         return {"id": self.event_id, "change": self.kind, "at_ms": self.at_ms, **self.status.document()}
 
 
-class News:
+class Changes:
     """Publishes changes to all listeners. Changes are few, so listeners never wait."""
 
     def __init__(self, boot: str) -> None:
