@@ -10,7 +10,7 @@ from rota.api.access.inquiry import known_caller
 
 
 def access_page(guard: Guard | None) -> dict[str, Any]:
-    """As `GET /v1/whoami`; raises `RejectedRequest` for invalid credentials."""
+    """Return the values of the page, as in `GET /v1/whoami`; raise `RejectedRequest` for invalid credentials."""
     caller = known_caller(guard)
     rules = [(rule, role_of(rule.actions)) for rule in caller.rules]
     return {"caller": caller, "is_anonymous": caller.subject == ANONYMOUS_SUBJECT, "rules": rules}

@@ -17,7 +17,7 @@ from rota.protocol.messages import ListedGroup
 
 PAGE = 50
 MOST_DESCRIBED = 200
-"""Groups that one page reads whole; beyond that it says that it has not read all."""
+"""Maximum number of groups that one page reads; the page says if there are more."""
 MOST_FOUND = 100
 _MOST_NAMESPACES = 100
 
@@ -51,7 +51,7 @@ def _needle(parameters: QueryParams) -> str:
 
 
 async def topics_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
-    """The registered topics of a namespace."""
+    """Show the registered topics of a namespace."""
     namespace, search = namespace_of(parameters), _needle(parameters)
     topics = await desk.list_topics(namespace)
     chosen = [topic for topic in topics if search.lower() in topic.topic.lower()]
@@ -68,7 +68,7 @@ async def topics_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
 
 
 async def members_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
-    """The members of all groups of a namespace: which process is in which groups, and what it holds."""
+    """Show the members of all groups of a namespace: the groups of each process, and its shares."""
     namespace, search = namespace_of(parameters), _needle(parameters)
     listing = await desk.list_groups(namespace)
     occupied = [group.group_id for group in listing.groups if group.members]
@@ -90,7 +90,7 @@ async def members_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
 
 
 async def leaders_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
-    """The elections of a namespace with their leaders, those without a leader first."""
+    """Show the elections of a namespace with their leaders, those without a leader first."""
     namespace, search = namespace_of(parameters), _needle(parameters)
     listing = await desk.list_groups(namespace)
     elections = [group for group in listing.groups if group.protocol_type == "leader"]
@@ -114,12 +114,12 @@ async def leaders_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
 
 
 async def search_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
-    """Groups and topics of all namespaces that the caller may read, by a part of their names."""
+    """Search for groups and topics by a part of their names, in all namespaces that the caller may read."""
     search = _needle(parameters)
     found: list[Found] = []
     refused: RejectedRequest | None = None
     has_read = False
-    # A caller without any permission gets an error, also where it searches for nothing.
+    # A caller without any permission gets an error, even for an empty search.
     for namespace in (await desk.namespaces())[:_MOST_NAMESPACES] or ["default"]:
         try:
             found += await _found(desk, namespace, search.lower())

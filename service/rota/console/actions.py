@@ -1,4 +1,4 @@
-"""Guarded actions: each describes its effect, requires the group's name and a note, and is an ordinary call."""
+"""Guarded actions: each describes its effect, requires the group's name and a note, and makes an ordinary call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rota.protocol.messages import (
 
 NOTE_MAX_CHARS = 500
 FREEZE_MS = 1_200_000
-"""For how long the console freezes a group."""
+"""Duration of a freeze by the console."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ ACTIONS: Mapping[str, Action] = {
             "step-down",
             "Step down the leader",
             "Step down",
-            "The group rebalances, and the next member in line leads. The old leader stays a member, its token ends.",
+            "The group rebalances, and the next member in line leads. The old leader stays a member; its token ends.",
             "The leader was asked to step down.",
         ),
         Action(
@@ -66,7 +66,7 @@ ACTIONS: Mapping[str, Action] = {
             "unfreeze",
             "End the freeze",
             "Unfreeze",
-            "What the freeze held back begins at once.",
+            "The postponed rebalances start at once.",
             "The group is not frozen any more.",
         ),
         Action(
@@ -109,11 +109,11 @@ class Form:
         return cls(fields.get("typed", "").strip(), note, fields.get("member", ""))
 
     def complaint(self, group_id: str) -> str:
-        """The missing input; empty if complete."""
+        """Return the missing input as a message; empty if complete."""
         if self.typed != group_id:
             return f"Type the group's name, {group_id}, to confirm."
         if not self.note:
-            return "Say why: the note is kept in the journal."
+            return "Give a reason: the note is kept in the journal."
         if len(self.note) > NOTE_MAX_CHARS:
             return f"The note may have at most {NOTE_MAX_CHARS} characters."
         return ""
@@ -130,7 +130,7 @@ async def action_page(
 ) -> dict[str, Any]:
     described: Described = await desk.describe(namespace, group_id)
     members = [member.member_id for member in described.group.members]
-    gone = "that member is gone" if action.name == "evict" and form.member_id not in members else ""
+    gone = "that member has left" if action.name == "evict" and form.member_id not in members else ""
     return {
         "namespace": namespace,
         "group": described.group,
@@ -144,7 +144,7 @@ async def action_page(
 
 
 async def act(desk: Desk, namespace: str, group_id: str, action: Action, form: Form) -> None:
-    """Do it; raises `RejectedRequest` if the coordinator will not."""
+    """Carry out the action; raise `RejectedRequest` if the coordinator rejects it."""
     if action.name == "release":
         described = await desk.describe(namespace, group_id)
         request: Request = QuarantineGroup(namespace, group_id, release=described.group.quarantined, reason=form.note)
@@ -154,7 +154,7 @@ async def act(desk: Desk, namespace: str, group_id: str, action: Action, form: F
     if isinstance(reply, LeaveReply):
         for left in reply.members:
             if left.error is not ErrorCode.NONE:
-                raise RejectedRequest(left.error, f"{form.member_id} is no member any more")
+                raise RejectedRequest(left.error, f"{form.member_id} is no longer a member")
 
 
 def _request(namespace: str, group_id: str, action: Action, form: Form) -> Request:

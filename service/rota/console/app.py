@@ -1,4 +1,4 @@
-"""The console's routes: parse the request, call the desk, render."""
+"""The console's routes: parse the request, call the backend, render."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Show = Callable[[Request], Awaitable[Response]]
 
 
 class Console:
-    """Pages at `/`, on a coordinator that is asked for everything."""
+    """Pages below `/`; all their data comes from a coordinator."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class Console:
         return Response(dump_document(document), media_type="application/json", headers={**PAGE_HEADERS, **named})
 
     async def _live(self, http: Request) -> Response:
-        """A caller that may not read the group is rejected before the stream begins."""
+        """Reject a caller that may not read the group before the stream starts."""
         namespace, group_id = _named(http)
         await self._desk.describe(namespace, group_id)
         changes = self._desk.changes(namespace, group_id)
@@ -233,7 +233,7 @@ class Console:
     # --- answers -----------------------------------------------------------------------------------
 
     def _page(self, http: Request, template: str, values: Mapping[str, Any], status: int = 200) -> Response:
-        """The whole page, or only its content where an open page requests an update."""
+        """Return the whole page, or only its content if an open page requests an update."""
         here = http.url.path + (f"?{http.url.query}" if http.url.query else "")
         shared = {
             "layout": "part.html" if http.headers.get("hx-request") else "layout.html",
@@ -253,20 +253,20 @@ class Console:
 
 
 def _named(http: Request, name: str = "group_id") -> tuple[str, str]:
-    """The namespace of a path, and the group or topic in it."""
+    """Return the namespace of a path, and the group or topic in it."""
     path = decode_path({each: http.path_params[each] for each in ("namespace", name)})
     return path["namespace"], path[name]
 
 
 def _after(namespace: str, group_id: str, action: str) -> str:
-    """Where to go on: a deleted group has no page any more."""
+    """Return the next page: a deleted group has none."""
     if action == "delete":
         return "/groups" + query(namespace=namespace)
     return f"/groups/{segment(namespace)}/{segment(group_id)}" + query(done=action)
 
 
 def _base_url(http: Request) -> str:
-    """As the browser knows us."""
+    """Return the console's URL as the browser sees it."""
     return str(http.base_url).rstrip("/")
 
 

@@ -1,4 +1,4 @@
-"""The time axis of a group: its rebalances, how long each blocked it, and how many members it had."""
+"""The time axis of a group: its rebalances, the time that each blocked the group, and its number of members."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ WIDTH = 1_000
 _LANE_PX = 34
 _MEMBERS_PX = 56
 _MOST = 300
-"""Rebalances that are drawn: the latest."""
+"""Maximum number of drawn rebalances: the latest ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A rebalance, as wide as it was long."""
+    """A rebalance; its width is its duration."""
 
     x: float
     width: float
@@ -35,7 +35,7 @@ class Axis:
     members: str
     most_members: int
     blocked_ms: int
-    """In all rebalances that are drawn."""
+    """The blocked time of all drawn rebalances."""
 
     @property
     def width(self) -> int:
@@ -51,12 +51,12 @@ class Axis:
 
     @property
     def blocked_share(self) -> float:
-        """Of the time shown, in per cent."""
+        """The blocked part of the shown time, in per cent."""
         return 100 * self.blocked_ms / max(1, self.end_ms - self.begin_ms)
 
 
 def axis_of(story: Sequence[Generation], now_ms: int) -> Axis | None:
-    """None before the first generation."""
+    """Return the axis; None before the first generation."""
     shown = [each for each in story if each.started_at_ms is not None or each.completed_at_ms is not None][-_MOST:]
     if not shown:
         return None
@@ -83,7 +83,7 @@ def _began(generation: Generation) -> int:
 
 
 def _steps(points: Sequence[tuple[float, int]], most: int) -> str:
-    """The path of an SVG, below the lane of the bars."""
+    """Return the path of an SVG below the lane of the bars."""
     if not points:
         return ""
 

@@ -10,7 +10,7 @@ from rota.protocol.errors import ErrorCode, RejectedRequest
 
 _FORM_MAX_BYTES = 16_384
 PAGE_HEADERS = {
-    # Nothing inline, nothing from elsewhere: a script that is injected into a page does not run.
+    # No inline code, no other sources: a script that is injected into a page does not run.
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -24,12 +24,12 @@ PAGE_HEADERS = {
 
 
 def root_of(request: Request) -> str:
-    """The path below which browsers find the console: a trusted proxy's prefix; empty without one."""
+    """Return the path prefix under which browsers reach the console, set by a trusted proxy; empty without one."""
     return str(request.scope.get("root_path", ""))
 
 
 async def fields_of(request: Request) -> dict[str, str]:
-    """What a form brings; raises `RejectedRequest` for more than forms of ours have."""
+    """Return the fields of a form; raise `RejectedRequest` if it is larger than the console's forms."""
     body = b""
     async for chunk in request.stream():
         body += chunk
@@ -42,15 +42,15 @@ async def fields_of(request: Request) -> dict[str, str]:
 
 
 def check_origin(request: Request) -> None:
-    """Refuse a form that another site's page sent with this browser's cookies or from this browser's network.
+    """Reject a form that another site's page sent with this browser's cookies or from this browser's network.
 
-    Browsers say where a request comes from, and a page cannot change that. One that says nothing is refused.
+    Browsers send the origin of a request, and a page cannot change it. A form without one is rejected.
     """
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         if site == "same-origin":
             return
-        raise RejectedRequest(ErrorCode.GROUP_AUTHORIZATION_FAILED, f"the form was sent from elsewhere ({site})")
+        raise RejectedRequest(ErrorCode.GROUP_AUTHORIZATION_FAILED, f"the form was sent from another site ({site})")
     origin = request.headers.get("origin")
     if origin is None or urlsplit(origin).netloc != request.headers.get("host"):
-        raise RejectedRequest(ErrorCode.GROUP_AUTHORIZATION_FAILED, "the form does not say that it was sent from here")
+        raise RejectedRequest(ErrorCode.GROUP_AUTHORIZATION_FAILED, "the form has no proof that this site sent it")

@@ -1,4 +1,4 @@
-"""What a page shows, as commands: what one sees here, one can script."""
+"""Commands that return the data of a page, for scripts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from urllib.parse import quote as segment
 
 
 def commands_of(base_url: str, namespace: str, group_id: str) -> list[tuple[str, str]]:
-    """A name for each command, and the command."""
+    """Return each command with its name."""
     where = "" if namespace == "default" else f" --namespace {quote(namespace)}"
     url = f"{base_url}/v1/namespaces/{segment(namespace, safe='')}/groups/{segment(group_id, safe='')}"
     group = quote(group_id)
@@ -23,7 +23,7 @@ def commands_of(base_url: str, namespace: str, group_id: str) -> list[tuple[str,
 
 
 def action_commands(base_url: str, namespace: str, group_id: str, action: str, member_id: str) -> list[tuple[str, str]]:
-    """The command that does what a form is about to do."""
+    """Return the command that has the effect of a form."""
     where = "" if namespace == "default" else f" --namespace {quote(namespace)}"
     url = f"{base_url}/v1/namespaces/{segment(namespace, safe='')}/groups/{segment(group_id, safe='')}"
     rota = f"rota --url {quote(base_url)}{where} groups"

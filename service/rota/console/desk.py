@@ -1,8 +1,8 @@
-"""The one seam between pages and the service: every page and action asks here, and here asks the coordinator first.
+"""The only interface between pages and the service: every page and action calls it, and it asks the coordinator first.
 
-So the guard of the coordinator also guards the console. Only a group's journal is read from the store directly, after
-the coordinator has described that group to the same caller, and what says nothing of any group; of tokens and quotas
-the page has asked the guard before.
+So the guard of the coordinator also guards the console. Only two kinds of data are read from the store directly: a
+group's journal, after the coordinator has described that group to the same caller, and data about no group. For tokens
+and quotas the page asks the guard first.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from rota.protocol.messages import (
 from rota.replica.ports import JournalEvent, ShardOwner
 
 MOST_GROUPS = 5_000
-"""Of a namespace; beyond that the list says that it is not whole."""
+"""Maximum number of groups of a namespace; the list says if there are more."""
 MOST_TOPICS = 10_000
 _WINDOWS = (1_000, 4_000, 16_000, 64_000)
 QUIET = frozenset({"offsets_committed", "session_stats"})
-"""Lines that change nothing which a page of generations shows."""
+"""Lines that do not change a page of generations."""
 _AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A group as it stands at `revision` of its shard's journal."""
+    """A group's state at `revision` of its shard's journal."""
 
     namespace: str
     group: DescribeReply
@@ -66,7 +66,7 @@ class History:
 
     events: list[Event]
     first_revision: int = 0
-    """Where the shard's journal begins, if older lines were requested, too, and are pruned."""
+    """The first revision of the shard's journal, if requested older lines are pruned."""
 
 
 class Desk:
@@ -87,14 +87,14 @@ class Desk:
         return self._coordinator.ready()
 
     async def call(self, request: Request) -> Reply:
-        """Any request of the protocol, with its error raised."""
+        """Make any request of the protocol, and raise its error."""
         reply = (await self._coordinator.call(request)).reply
         if reply.error is not ErrorCode.NONE:
             raise RejectedRequest(reply.error, reply.detail)
         return reply
 
     async def namespaces(self) -> list[str]:
-        """All of them. Of which of these the caller may see groups is found out by listing those."""
+        """Return all namespaces. Listing the groups of each shows which of them the caller may read."""
         return await self._store.namespaces()
 
     async def list_groups(self, namespace: str) -> Listing:
@@ -127,7 +127,7 @@ class Desk:
         return Described(namespace, reply, answer.revision, answer.epoch)
 
     async def describe_each(self, namespace: str, group_ids: Sequence[str]) -> dict[str, Described]:
-        """Several at once; those that are gone by now are left out."""
+        """Describe several groups at once; deleted ones are omitted."""
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def one(group_id: str) -> Described | None:
@@ -143,10 +143,10 @@ class Desk:
     async def history(
         self, described: Described, lines: int, *, before: int | None = None, but_for: frozenset[str] = frozenset()
     ) -> History:
-        """The group's latest lines of the journal, `lines` or more where there are so many, the oldest first.
+        """Return the group's latest lines of the journal, at least `lines` if they exist, the oldest first.
 
-        Those below the revision `before`, if given, and not of the kinds `but_for`. A shard's journal is read forward
-        only, so ever larger pieces of its end are read, up to a bound.
+        Only lines below the revision `before`, if given, and not of the kinds `but_for`. A shard's journal is only read
+        forward, so increasing parts of its end are read, up to a bound.
         """
         last = described.revision if before is None else min(described.revision, before - 1)
         namespace, group_id = described.namespace, described.group.group_id
@@ -162,7 +162,7 @@ class Desk:
         return History([_as_json(event) for event in found], first_revision)
 
     async def _lines_left(self, shard_id: int, after: int, limit: int, **names: str) -> tuple[list[JournalEvent], int]:
-        """The lines after `after` that are not pruned, and the journal's first revision if some of them are."""
+        """Return the lines after `after` that are not pruned, and the journal's first revision if some are."""
 
         async def read(after_revision: int) -> tuple[list[JournalEvent], int]:
             return await self._store.read_events(shard_id, after_revision, limit, **names), after_revision
@@ -171,7 +171,9 @@ class Desk:
         return events, began_after + 1 if began_after > after else 0
 
     async def owners(self) -> Sequence[ShardOwner]:
-        """Every shard that was ever claimed. Leases of an embedded store are not renewed: its replica knows better."""
+        """Return every shard that was ever claimed. Leases of an embedded store are not renewed, so its replica's own
+        state is used.
+        """
         in_store = {owner.shard_id: owner for owner in await self._store.owners()}
         return list((in_store | {owner.shard_id: owner for owner in self._coordinator.owners()}).values())
 
@@ -179,7 +181,7 @@ class Desk:
         return self._coordinator.locate(namespace, group_id)
 
     def changes(self, namespace: str, group_id: str) -> AsyncIterator[JournalEvent]:
-        """One `changed` for each line from now on that changes something which a page shows."""
+        """Yield `changed` for each new line that changes data on a page."""
         return _changes(self._coordinator.watch(namespace, group_id, None))
 
 

@@ -1,4 +1,4 @@
-"""The assignment map as places and sizes: the template makes an SVG of them, without a style of its own."""
+"""The assignment map as positions and sizes, from which the template creates an SVG."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rota.console.rendering import short
 from rota.console.shares import Row, ShareMap
 
 NO_OWNER = "no owner"
-"""Stands in the place of a member id, which has no space."""
+"""The placeholder for a member id, which cannot contain a space."""
 _LABEL_PX = 190
 _COUNT_PX = 44
 _ROW_PX = 26
@@ -17,7 +17,7 @@ _CELL_HEIGHT_PX = 18
 _HEAD_PX = 40
 _NAME_PX_PER_CHAR = 7.4
 _MOST_CELLS = 1_500
-"""Beyond that a unit is one pixel of a stripe: a cell each would be more to send than to see."""
+"""Number of units above which each is drawn as one pixel of a stripe: single cells would be too large to send."""
 _MOST_UNITS = 6_000
 _MOST_ROWS = 200
 
@@ -33,7 +33,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Stripe:
-    """What one member holds of very many units, as the path of an SVG."""
+    """A member's share of very many units, as the path of an SVG."""
 
     path: str
     kind: str
@@ -50,7 +50,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """All in pixels. `cell` is how wide a unit is drawn: by itself, or of very many in stripes."""
+    """A drawing in pixels. `cell` is the width of a unit, drawn alone or, of very many units, in stripes."""
 
     width: int
     height: int
@@ -68,7 +68,7 @@ class Drawing:
 
 
 def draw(drawn: ShareMap) -> Drawing | None:
-    """None where it is too large to draw."""
+    """Draw the map; return None if it is too large."""
     rows = (*drawn.rows, Row(NO_OWNER, drawn.unowned, frozenset())) if drawn.unowned else drawn.rows
     units, members = len(drawn.units), len(rows)
     if units > _MOST_UNITS or members > _MOST_ROWS:
@@ -95,7 +95,7 @@ def draw(drawn: ShareMap) -> Drawing | None:
 
 
 def _sizes(units: int) -> tuple[float, float]:
-    """How wide a unit is, and how far the next one is from it."""
+    """Return the width of a unit, and the distance to the next one."""
     if units <= 60:
         return 18.0, 3.0
     if units <= 300:
@@ -104,7 +104,7 @@ def _sizes(units: int) -> tuple[float, float]:
 
 
 def _columns(drawn: ShareMap, step: float, topic_gap: float) -> list[float]:
-    """Where each unit is; a topic's name must not run into the next one's."""
+    """Return the position of each unit; topics' names must not overlap."""
     x, places = float(_LABEL_PX + _COUNT_PX), []
     for topic in drawn.topics:
         places += [x + number * step for number in range(topic.count)]
@@ -142,7 +142,7 @@ def _kind(row: Row, unit: int) -> str:
 
 
 def _numbers(drawn: ShareMap, x_of: list[float], cell: float) -> tuple[Label, ...]:
-    """Partition numbers under the topics' names, as many as there is room for."""
+    """Return partition numbers below the topics' names, as many as fit."""
     every = 1 if cell >= 18 else 5 if cell >= 9 else 25 if cell >= 3 else 100
     return tuple(
         Label(x_of[topic.first + n] + cell / 2, 28, str(drawn.units[topic.first + n][1]))

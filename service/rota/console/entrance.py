@@ -1,4 +1,4 @@
-"""The user of the console: signed in by a token, with a session whose cookie no script can read."""
+"""The user of the console: signed in by a token, with a session cookie that scripts cannot read."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from rota.protocol.errors import RejectedRequest
 
 COOKIE = "rota_session"
 COOKIE_OVER_TLS = f"__Host-{COOKIE}"
-"""Browsers take a cookie of this prefix only over TLS, from this host itself, and for all of its paths."""
+"""Browsers accept a cookie with this prefix only over TLS, from this host itself, and for all of its paths."""
 COOKIE_BELOW_A_PATH = f"__Secure-{COOKIE}"
-"""A console below a path gives the cookie that path, so that other programs of its host do not get it."""
+"""A console below a path sets that path in the cookie, so that other programs of its host do not receive it."""
 TOKEN_MAX_CHARS = 8_192
 
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """Without a guard every user is let in, and there is no sign-in."""
+    """Signs users in. Without a guard every user is accepted, and there is no sign-in."""
 
     guard: Guard | None
     sessions: Sessions | None
@@ -37,16 +37,16 @@ class Entrance:
         return cls(guard, Sessions(store, guard) if guard is not None else None)
 
     async def enter(self, http: Request) -> None:
-        """From here on the request is that of the session's caller; an `Authorization` header goes first.
+        """Authenticate the request as the session's caller; an `Authorization` header has precedence.
 
-        The API never looks at the cookie: a form of another site could bring it along to the API, but not here.
+        The API never reads the cookie: a form of another site could send it to the API, but not to the console.
         """
         cookie = http.cookies.get(_cookie_name(http), "")
         if self.sessions is not None and cookie and "authorization" not in http.headers:
             await self.sessions.enter(cookie)
 
     async def open_session(self, response: Response, token: str, http: Request) -> Response:
-        """Sign in with a token that `refusal_of` accepted. A session that the browser had before ends."""
+        """Sign in with a token that `refusal_of` accepted. The browser's former session ends."""
         assert self.sessions is not None
         cookie, secure = await self.sessions.open(token), http.url.scheme == "https"
         await self._close(http)
@@ -56,7 +56,7 @@ class Entrance:
         return response
 
     async def close_session(self, response: Response, http: Request) -> Response:
-        """Sign out: the cookie is worth nothing from now on."""
+        """Sign out: the cookie is invalid from now on."""
         await self._close(http)
         secure, path = http.url.scheme == "https", root_of(http) or "/"
         response.delete_cookie(_cookie_name(http), path=path, secure=secure, httponly=True, samesite="strict")
@@ -67,10 +67,10 @@ class Entrance:
             await self.sessions.close(http.cookies.get(_cookie_name(http), ""))
 
     async def refusal_of(self, token: str) -> str:
-        """The reason why this token is rejected; empty if it is accepted.
+        """Return why this token is rejected; empty if it is accepted.
 
         Raises:
-            RejectedRequest: The caller asks more than its quota; without a valid token that of its address.
+            RejectedRequest: The caller exceeds its quota, or without a valid token that of its address.
         """
         if self.guard is None:
             return "There is no sign-in: this server lets every caller do everything."
@@ -82,14 +82,14 @@ class Entrance:
 
     @property
     def user(self) -> str:
-        """The subject that is signed in; empty without one."""
+        """The signed-in subject; empty without one."""
         if self.guard is None:
             return ""
         caller = self.guard.current().caller
         return "" if caller.is_anonymous else caller.subject
 
     def may_see_server(self) -> bool:
-        """Replicas and shards are shown to callers that may read the server's metrics."""
+        """Whether the caller may see replicas and shards, as callers that may read the server's metrics do."""
         try:
             self.check_server()
         except RejectedRequest:
@@ -97,25 +97,25 @@ class Entrance:
         return True
 
     def check_server(self) -> None:
-        """Raises `RejectedRequest`."""
+        """Check `may_see_server`; raises `RejectedRequest`."""
         if self.guard is not None:
             self.guard.current().check(SCRAPE, "", "")
 
 
 def place_to_go(http: Request, wanted: str) -> str:
-    """The page to open after signing in: one of this console, never one of another site."""
+    """Return the page to open after signing in: always one of this console."""
     parts, start = urlsplit(wanted), f"{root_of(http)}/"
     is_ours = wanted.startswith(start) and not wanted.startswith(("//", "/\\")) and not (parts.scheme or parts.netloc)
     return wanted if is_ours and wanted.isprintable() else start
 
 
 def note(text: str) -> None:
-    """Keep this with whatever the guard writes down of the call that follows."""
+    """Add this note to the guard's record of the next call."""
     NOTE.set(text)
 
 
 def _cookie_name(http: Request) -> str:
-    """Over TLS, to this server or to a trusted proxy, the cookie is never sent in the clear."""
+    """Return the cookie's name. With TLS, to this server or to a trusted proxy, it is never sent unencrypted."""
     if http.url.scheme != "https":
         return COOKIE
     return COOKIE_BELOW_A_PATH if root_of(http) else COOKIE_OVER_TLS

@@ -29,12 +29,12 @@ _LINES = 400
 _ALL_LINES = 2_000
 _LATEST = 6
 MOST_SEATS = 100
-"""Of a larger group: a page that is refreshed with each change must not hold the server up."""
+"""Maximum number of displayed members: a page that is refreshed with each change must be cheap."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
-    """A member as the page shows it. `left_ms` is None while a call of it waits: then it lives."""
+    """A displayed member. `left_ms` is None while a call of it waits, which proves that it is alive."""
 
     member: DescribedMember
     leads: bool
@@ -62,7 +62,7 @@ class Chapter:
 
 @dataclass(frozen=True, slots=True)
 class Reign:
-    """A leader's time: from the generation in which it began to lead to the one in which another member did."""
+    """A leader's time: from the generation in which it started to lead to the one in which another member did."""
 
     leader_id: str
     first_generation: int
@@ -97,9 +97,10 @@ async def group_page(
 async def timeline_page(
     desk: Desk, namespace: str, group_id: str, base_url: str, parameters: QueryParams
 ) -> dict[str, Any]:
-    """The generations and the lines of the journal, the latest first; below the revision `before`, if the URL has one.
+    """Show the generations and the lines of the journal, the latest first; below the revision `before`, if the URL has
+    one.
 
-    Commits and statistics of heartbeats are left out unless the URL asks for them: they would hide all else.
+    Commits and statistics of heartbeats are omitted unless the URL requests them: they would hide other lines.
     """
     described = await desk.describe(namespace, group_id)
     commits, text = "commits" in parameters, parameters.get("before", "")
@@ -140,7 +141,7 @@ async def leader_page(desk: Desk, namespace: str, group_id: str, base_url: str) 
 
 
 def chapters(protocol_type: str, story: Sequence[Generation], now_ms: int) -> list[Chapter]:
-    """The newest first."""
+    """Return the generations with their moves, the newest first."""
     found: list[Chapter] = []
     before: Mapping[str, bytes] = {}
     for number, generation in enumerate(story):
@@ -154,7 +155,7 @@ def chapters(protocol_type: str, story: Sequence[Generation], now_ms: int) -> li
 
 
 def reigns(story: Sequence[Generation]) -> list[Reign]:
-    """The leaders, the latest first; a generation without a leader ends a reign."""
+    """Return the leaders, the latest first; a generation without a leader ends a reign."""
     found: list[Reign] = []
     for generation in story:
         if generation.completed_at_ms is None:
@@ -195,7 +196,7 @@ def common_values(desk: Desk, described: Described, now_ms: int, base_url: str) 
 
 
 def refusals(group: DescribeReply, now_ms: int) -> dict[str, str]:
-    """Why an action cannot be done now; empty where it can. The coordinator has the last word."""
+    """Return why each action cannot be done now; empty if it can. The coordinator decides finally."""
     empty = "it has no members" if not group.members else ""
     is_frozen = group.frozen_until_ms is not None and group.frozen_until_ms > now_ms
     frozen = "it is frozen" if is_frozen else ""
@@ -213,7 +214,9 @@ def refusals(group: DescribeReply, now_ms: int) -> dict[str, str]:
 
 
 def _listed(group: DescribeReply, *, show_all: bool) -> Sequence[DescribedMember]:
-    """In the order in which they joined; of very many only the leader and those that are awaited or silent longest."""
+    """Return the members in the order of their joins; of very many only the leader and the awaited or longest silent
+    ones.
+    """
     if show_all or len(group.members) <= MOST_SEATS:
         return group.members
 
@@ -237,7 +240,7 @@ def member_row(group: DescribeReply, member: DescribedMember, now_ms: int) -> Me
 
 
 def _holds(group: DescribeReply, member: DescribedMember) -> str:
-    """In units where the assignment speaks of any, otherwise as its type reads it, otherwise its size."""
+    """Return a member's share in units if its type has them, otherwise as its type reads it, otherwise its size."""
     units = units_of(group.protocol_type, member.assignment)
     if units is not None:
         return in_words(units)
@@ -250,7 +253,7 @@ def _holds(group: DescribeReply, member: DescribedMember) -> str:
 
 
 def _latest_shares(group: DescribeReply, story: Sequence[Generation]) -> tuple[dict[str, bytes], Mapping[str, bytes]]:
-    """The assignment of a Stable group, or the last one of any other; and the one before that."""
+    """Return the assignment of a Stable group, or the last one of any other; and the one before it."""
     assigned = [one for one in story if one.assignments]
     if group.state == "Stable":
         before = [one for one in assigned if one.generation_id < group.generation_id]
@@ -261,12 +264,12 @@ def _latest_shares(group: DescribeReply, story: Sequence[Generation]) -> tuple[d
 
 
 async def _divided(desk: Desk, namespace: str, group: DescribeReply) -> Collection[Unit]:
-    """The partitions that the members should share, if one of them has no owner."""
+    """Return the partitions that the members should share, if one of them has no owner."""
     if not any(trouble.kind == TroubleKind.UNOWNED for trouble in group.troubles):
         return ()
     try:
         topics = await desk.list_topics(namespace)
-    except RejectedRequest:  # The caller may see this group, and no topics.
+    except RejectedRequest:  # The caller may read this group, but no topics.
         return ()
     return await asyncio.to_thread(_subscribed, group, topics)
 
@@ -279,6 +282,6 @@ def _subscribed(group: DescribeReply, topics: Sequence[ListedTopic]) -> set[Unit
 
 
 def as_lines(events: Sequence[Event]) -> list[Event]:
-    """Journal events in the form of `/v1/events`, for the download."""
+    """Return journal events in the form of `/v1/events`, for the download."""
     keys = ("revision", "epoch", "at_ms", "namespace", "group_id", "generation_id", "kind", "reason", "payload")
     return [{key: event[key] for key in keys} for event in events]

@@ -1,4 +1,4 @@
-"""The list of a namespace's groups: filtered, searched and sorted by what its URL says."""
+"""The list of a namespace's groups, filtered, searched and sorted by the parameters of its URL."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DOWN_FIRST = ("generation", "members")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the URL says. Nonsense in it is left out, so that a link never fails because of it."""
+    """The parameters of the URL. Invalid ones are ignored, so that they never break a link."""
 
     namespace: str = "default"
     search: str = ""
@@ -56,7 +56,7 @@ class View:
         )
 
     def url(self, **changes: Any) -> str:
-        """The query of the list with some parameters changed; another filter begins with the first page."""
+        """Return the query of the list with some parameters changed; a changed filter starts at the first page."""
         view = replace(self, **{"page": 1, **changes})
         sort = f"{'-' if view.descending else ''}{view.sort}"
         shown = query(
@@ -74,12 +74,12 @@ class View:
         return self.url(states=tuple(one for one in STATES if one in states))
 
     def sorted_by(self, column: str) -> str:
-        """The other way round where it is sorted so already."""
+        """Return the URL that sorts by a column, reversed if it is already sorted by it."""
         descending = not self.descending if self.sort == column else column in _DOWN_FIRST
         return self.url(sort=column, descending=descending)
 
     def direction(self, column: str) -> str:
-        """`aria-sort` of a column."""
+        """Return the `aria-sort` of a column."""
         return ("descending" if self.descending else "ascending") if self.sort == column else "none"
 
     def chosen(self, groups: Sequence[ListedGroup]) -> list[ListedGroup]:

@@ -1,4 +1,4 @@
-"""The API as a page: what the OpenAPI document says, for people, with nothing from elsewhere."""
+"""The API as a page: the OpenAPI document for people, without external resources."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An operation as the page shows it."""
+    """A displayed operation."""
 
     name: str
     method: str
@@ -35,7 +35,7 @@ class Route:
 
 
 def manual_page(document: Document, base_url: str) -> dict[str, Any]:
-    """Operations by their tags, in the document's order."""
+    """Return the operations by their tags, in the document's order."""
     schemas: Document = document["components"]["schemas"]
     chapters: dict[str, list[Route]] = {tag["name"]: [] for tag in document["tags"]}
     for path, by_method in document["paths"].items():
@@ -65,7 +65,7 @@ def _parameter(parameter: Document) -> Field:
 
 
 def _body_fields(schema: Document, schemas: Document) -> Iterator[Field]:
-    """Of all the forms that a body may have; a field of several forms is listed once."""
+    """Yield the fields of all forms of a body; a field of several forms is listed once."""
     seen: set[str] = set()
     for form in schema.get("anyOf", (schema,)):
         found = schemas[form["$ref"].rpartition("/")[2]] if "$ref" in form else form
@@ -76,7 +76,7 @@ def _body_fields(schema: Document, schemas: Document) -> Iterator[Field]:
 
 
 def _filled(path: str, parameters: Any) -> str:
-    """The path with examples in place of names."""
+    """Return the path with examples instead of names."""
     for parameter in parameters:
         if parameter["in"] == "path":
             path = path.replace(

@@ -19,7 +19,7 @@ _SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class NamespaceCount:
-    """A namespace of which the caller may see groups."""
+    """A namespace with groups that the caller may see."""
 
     name: str
     groups: int
@@ -36,7 +36,7 @@ class Concern:
 
 
 async def overview(desk: Desk, *, sees_server: bool) -> dict[str, Any]:
-    """The template's values. Replicas are None for callers that may not read the server's metrics."""
+    """Return the template's values. Replicas are None for callers that may not read the server's metrics."""
     listed = await _listed(desk)
     counts = [_count(name, listing.groups) for name, listing in listed.items()]
     totals: Counter[str] = Counter()
@@ -65,7 +65,7 @@ async def overview(desk: Desk, *, sees_server: bool) -> dict[str, Any]:
 async def _listed(desk: Desk) -> dict[str, Listing]:
     found: dict[str, Listing] = {}
     refused: RejectedRequest | None = None
-    # A caller without any permission gets an error, also while there are no groups yet.
+    # A caller without any permission gets an error, even while there are no groups.
     for name in await desk.namespaces() or ["default"]:
         try:
             listing = await desk.list_groups(name)

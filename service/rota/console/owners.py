@@ -1,4 +1,4 @@
-"""Which replica holds which shards."""
+"""The shards of each replica."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rota.replica.ports import ShardOwner
 
 @dataclass(frozen=True, slots=True)
 class ReplicaShards:
-    """A replica with its shards; an empty id stands for shards without an owner."""
+    """A replica with its shards; an empty id is the group of shards without an owner."""
 
     replica_id: str
     address: str
@@ -20,7 +20,7 @@ class ReplicaShards:
 
 
 def owners_by_replica(owners: Sequence[ShardOwner], shard_count: int) -> list[ReplicaShards]:
-    """By replica, the one with the most shards first; shards without an owner come last, under no name."""
+    """Return the shards by replica, the one with the most first; shards without an owner are last."""
     held = [owner for owner in owners if owner.replica_id and owner.lease_left_ms > 0]
     by_replica: dict[tuple[str, str], list[ShardOwner]] = {}
     for owner in held:

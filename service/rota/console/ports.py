@@ -10,24 +10,24 @@ from rota.replica.ports import JournalEvent, ShardOwner
 
 
 class ConsoleStore(Protocol):
-    """Every method raises `StoreUnavailable` when the store cannot answer. Only sessions are written."""
+    """The store. Every method raises `StoreUnavailable` when the store cannot answer. Only sessions are written."""
 
     async def namespaces(self) -> list[str]:
-        """The namespaces that have groups or topics, ordered by name."""
+        """Return the namespaces that have groups or topics, ordered by name."""
 
     async def owners(self) -> Sequence[ShardOwner]:
-        """Every shard that was ever claimed, with its owner."""
+        """Return every shard that was ever claimed, with its owner."""
 
     async def read_events(
         self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None
     ) -> list[JournalEvent]:
-        """Journal lines with `seq > after_seq` in order, of one group where it is named."""
+        """Return journal lines with `seq > after_seq` in order, of one group if it is named."""
 
     async def add_session(self, record: SessionRecord, now_ms: int) -> None:
-        """Keep a session of the console. The oldest one of its caller ends if that has too many."""
+        """Store a session of the console. If its caller has too many, the oldest ends."""
 
     async def read_session(self, digest: str) -> SessionRecord | None:
-        """The session of that name; None if it has ended."""
+        """Return the session with that digest; None if it has ended."""
 
     async def end_session(self, digest: str) -> None:
-        """Remove the session of that name, if there is one."""
+        """Remove the session with that digest, if it exists."""

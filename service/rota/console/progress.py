@@ -16,14 +16,16 @@ from rota.console.shares import Unit, holders, unit_order
 from rota.protocol.messages import FetchedOffset, FetchOffsets, FetchReply, GetTopic, ListGroups, ListReply, TopicReply
 
 PAGE = 100
-"""Partitions on one page."""
+"""Number of partitions on one page."""
 MOST_GROUPS = 20
-"""Groups on the page of a topic: beyond that the page says that there are more."""
+"""Maximum number of groups on the page of a topic; the page says if there are more."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """One partition of one group. `behind`: by so much less than the group that is farthest; None without an offset."""
+    """One partition of one group. `behind` is the difference from the group with the highest offset; None without an
+    offset.
+    """
 
     topic: str
     partition: int
@@ -41,14 +43,14 @@ class Reader:
 
     @property
     def behind(self) -> int:
-        """Over the partitions shown."""
+        """The total of `behind` over the shown partitions."""
         return sum(line.behind or 0 for line in self.lines)
 
 
 async def offsets_page(
     desk: Desk, namespace: str, group_id: str, base_url: str, parameters: QueryParams
 ) -> dict[str, Any]:
-    """The committed offsets of a group, and which of its members holds each partition."""
+    """Show the committed offsets of a group, and the holder of each partition."""
     described = await desk.describe(namespace, group_id)
     topic = parameters.get("topic", "")
     offsets = await _offsets(desk, namespace, group_id)
@@ -69,7 +71,7 @@ async def offsets_page(
 
 
 async def topic_page(desk: Desk, namespace: str, topic: str, parameters: QueryParams) -> dict[str, Any]:
-    """A topic with the groups that subscribe to it, and how far each of them is, partition by partition."""
+    """Show a topic with its subscribed groups, and their progress by partition."""
     facts = await desk.call(GetTopic(namespace, topic))
     assert isinstance(facts, TopicReply)
     listed = await desk.call(ListGroups(namespace, topic=topic, limit=MOST_GROUPS))

@@ -1,4 +1,4 @@
-"""Templates to bytes, with the words and marks that all pages share."""
+"""Rendering of templates, with the words and marks that all pages share."""
 
 from __future__ import annotations
 
@@ -35,19 +35,21 @@ TONES = {
     "Dead": "empty",
 }
 MOST_NAMED = 20
-"""Of the members that joined or left in one generation; the rest is shown as a number, and is in the journal."""
+"""Maximum number of named members that joined or left in one generation; the journal has the others."""
 _STATIC = files("rota.console") / "static"
 _MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 _TEXT = "text/plain; charset=utf-8"
 _HEX = "[0-9a-f]"
 _QUOTED = re.compile("`([^`]+)`")
 _MEMBER_ID = re.compile(rf"[^\s,;/]*?-({_HEX}{{8}})-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}")
-"""As the coordinator creates them: the client's name, and a UUID whose first eight digits distinguish them."""
+"""Member ids as the coordinator creates them: the client's name, and a UUID whose first eight digits
+distinguish them.
+"""
 
 
 @cache
 def environment() -> Environment:
-    """Everything that goes into a page is escaped unless a template of ours says that it is markup."""
+    """Create the template environment: all values are escaped unless our own template marks them as markup."""
     env = Environment(
         loader=PackageLoader("rota.console"),
         autoescape=True,
@@ -82,17 +84,17 @@ def render(template: str, values: Mapping[str, Any]) -> bytes:
 
 
 def utc(at_ms: int) -> str:
-    """`16:40:12 UTC`; the browser writes it in its own time zone."""
+    """Format `16:40:12 UTC`; the browser converts it to its own time zone."""
     return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime("%H:%M:%S UTC")
 
 
 def iso(at_ms: int) -> str:
-    """For machines."""
+    """Format a time for machines."""
     return datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(timespec="milliseconds")
 
 
 def short(name: str, most: int = 30) -> str:
-    """A member's id in the form that distinguishes it; of other long names the beginning and the end."""
+    """Shorten a name: a member's id to its distinguishing form, other long names to their start and end."""
     name = _MEMBER_ID.sub(_shortened, name)
     if len(name) <= most:
         return name
@@ -101,28 +103,28 @@ def short(name: str, most: int = 30) -> str:
 
 
 def named(text: str) -> Markup:
-    """Words in which members' ids are short, and complete in the tooltip."""
+    """Format text with short members' ids, which the tooltip shows in full."""
     return Markup(_MEMBER_ID.sub(_marked, str(escape(text))))
 
 
 def quoted(text: str) -> Markup:
-    """Words in which what stands between backticks is code."""
+    """Format text with code in place of backticks."""
     return Markup(_QUOTED.sub(r"<code>\1</code>", str(escape(text))))
 
 
 def segment(name: str) -> str:
-    """A name as one segment of a path."""
+    """Return a name as one segment of a path."""
     return quote(name, safe="")
 
 
 def query(**values: Any) -> str:
-    """A query string of the given values; empty without any."""
+    """Return a query string of the given values; empty without any."""
     given = {name: value for name, value in values.items() if value not in (None, "", [], ())}
     return "?" + urlencode(given, doseq=True) if given else ""
 
 
 def page_number(parameters: QueryParams, lines: int, size: int) -> tuple[int, int]:
-    """The page that a URL names, of so many. Nonsense in it is the first page, and too high a number the last."""
+    """Return the page that a URL names. An invalid number is the first page, a number too high the last."""
     text, pages = parameters.get("page", ""), max(1, -(-lines // size))
     return (min(pages, max(1, int(text))) if text.isdecimal() and len(text) < 7 else 1), pages
 
@@ -138,7 +140,7 @@ def _marked(found: re.Match[str]) -> str:
 
 @cache
 def static_file(name: str) -> tuple[bytes, str] | None:
-    """The content and media type of one of our own files; None if there is none of that name."""
+    """Return the content and media type of a static file; None if it does not exist."""
     known = {file.name: file for file in _STATIC.iterdir()}
     if name not in known:
         return None
@@ -148,7 +150,7 @@ def static_file(name: str) -> tuple[bytes, str] | None:
 
 @cache
 def asset(name: str) -> str:
-    """The URL of a static file, another one for each content, so that browsers may keep it for ever."""
+    """Return the URL of a static file, which differs for each content, so that browsers may cache it forever."""
     found = static_file(name)
     assert found is not None, f"no static file {name}"
     return f"/static/{name}?v={hashlib.sha256(found[0]).hexdigest()[:12]}"

@@ -1,4 +1,6 @@
-"""The console's sessions: opened by a token, shown by a cookie, ended by signing out, by time, and with the token."""
+"""The console's sessions: opened with a token, identified by a cookie, ended by signing out, by time, or with the
+token.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +28,18 @@ from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.replica.ports import StoreUnavailable
 
 LOOK_EVERY_S = 1.0
-"""The longest that a session which ended at another replica goes on at this one."""
+"""Maximum delay until a session that ended at another replica ends at this one."""
 REMEMBERED = 10_000
 SIGN_INS_PER_S = 10
-"""Of all callers at this process, with an equal share for each: each is a write to the store, as commits are."""
+"""Sign-ins per second at this process, shared equally between callers: each writes to the store, as a commit does."""
 UNKNOWN_PER_S = 50
-"""Cookies that this process does not know, and looks up in the store, each second."""
+"""Maximum number of unknown cookies per second that are looked up in the store."""
 
 _log = logging.getLogger(__name__)
 
 
 class Session:
-    """A session as this process knows it."""
+    """A session in this process's memory."""
 
     def __init__(self, record: SessionRecord) -> None:
         self.record = record
@@ -45,13 +47,13 @@ class Session:
         self.look_at = time.monotonic() + LOOK_EVERY_S
 
     def refusal(self) -> str:
-        """Why it counts for nothing any more; empty while it does."""
+        """Why the session is no longer valid; empty while it is valid."""
         over = self.ended or time.time() * 1000 >= self.record.expires_at_ms
         return "the session has ended; sign in again" if over else ""
 
 
 class Sessions:
-    """All replicas share the store's sessions, so a browser may reach another one with each request."""
+    """The console's sessions. All replicas share those in the store, so each request may reach another replica."""
 
     def __init__(self, store: ConsoleStore, guard: Guard) -> None:
         self._store = store
@@ -63,7 +65,9 @@ class Sessions:
         self._sign_ins = Turns(SIGN_INS_PER_S, int(time.monotonic() * 1000))
 
     async def open(self, token: str) -> str:
-        """The cookie of a new session of the caller; raises `RejectedRequest` for too many, and `StoreUnavailable`."""
+        """Create a session of the caller and return its cookie; raise `RejectedRequest` for too many, or
+        `StoreUnavailable`.
+        """
         caller = self._guard.current().caller.subject
         if not self._sign_ins.take(caller, 1, int(time.monotonic() * 1000)):
             raise RejectedRequest(ErrorCode.THROTTLED, "too many browsers sign in at once; try again in a second")
@@ -75,7 +79,7 @@ class Sessions:
         return cookie_of(secret)
 
     async def enter(self, cookie: str) -> None:
-        """From here on the call is that of the session's token; a cookie that names no session changes nothing."""
+        """Authenticate the call with the session's token; a cookie without a session has no effect."""
         secret = secret_of(cookie)
         session = None if secret is None else await self._find(digest_of(secret))
         if secret is None or session is None or session.refusal():
@@ -97,7 +101,7 @@ class Sessions:
             session.ended = True
 
     def _bound(self, identity: Identity, session: Session) -> Identity:
-        """The token's identity, for as long as the session lasts: also on a stream that is open."""
+        """Return the token's identity, bounded by the session, also on an open stream."""
 
         def refusal() -> str:
             if time.monotonic() >= session.look_at:
@@ -120,12 +124,12 @@ class Sessions:
         return session
 
     async def _look(self, session: Session) -> None:
-        """While the store does not answer, a session stays as it was."""
+        """Read the session again. While the store does not answer, it stays unchanged."""
         session.look_at = time.monotonic() + LOOK_EVERY_S
         try:
             found = await self._store.read_session(session.record.digest)
         except StoreUnavailable as error:
-            _log.warning("a session of the console cannot be read, it stays: %s", error)
+            _log.warning("a session of the console cannot be read and stays valid: %s", error)
             return
         if found is None:
             session.ended = True
@@ -142,13 +146,13 @@ class Sessions:
             self._known.popitem(last=False)
 
     def _count_unknown(self) -> None:
-        """Made-up cookies must not load the store."""
+        """Limit lookups: invented cookies must not load the store."""
         second = int(time.monotonic())
         if second != self._second:
             self._second, self._looked_up = second, 0
         self._looked_up += 1
         if self._looked_up > UNKNOWN_PER_S:
-            raise RejectedRequest(ErrorCode.THROTTLED, "too many unknown sessions are shown")
+            raise RejectedRequest(ErrorCode.THROTTLED, "too many requests with unknown sessions")
 
 
 def bearer(token: str) -> Credentials:

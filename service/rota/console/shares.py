@@ -10,12 +10,12 @@ from rota.types.permits import PROTOCOL_TYPE as PERMITS
 from rota.types.registry import readable_assignment
 
 _BY_TOPIC = ("topics", "run", "partitions")
-"""The fields under which our protocol types list numbers by topic (or connector)."""
+"""The fields in which our protocol types list numbers by topic (or connector)."""
 _PERMIT = "permit"
 _NUMBERS = re.compile(r"(\d+)")
 
 Unit = tuple[str, int]
-"""A topic and its partition, a connector and its task, `permit` and its number."""
+"""A topic and its partition, a connector and its task, or `permit` and its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Where a topic's units are in the map."""
+    """The position of a topic's units in the map."""
 
     name: str
     first: int
@@ -39,13 +39,13 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class ShareMap:
-    """Units are ordered by topic and number; members as they joined."""
+    """The map. Units are ordered by topic and number, members by their joins."""
 
     units: tuple[Unit, ...]
     topics: tuple[Topic, ...]
     rows: tuple[Row, ...]
     moved: int
-    """How many units have another holder than in the generation before; 0 where that is not known."""
+    """Number of units with a new holder since the previous generation; 0 if unknown."""
     unowned: tuple[int, ...] = ()
     """The units of registered topics that no member holds."""
 
@@ -59,12 +59,12 @@ class ShareMap:
 
     @property
     def idle(self) -> int:
-        """Members with nothing to do."""
+        """Number of members without a unit."""
         return sum(not row.held for row in self.rows)
 
     @property
     def skew(self) -> float:
-        """The largest share over the mean: 1.0 is even."""
+        """The largest share divided by the mean: 1.0 is even."""
         held = sum(len(row.held) for row in self.rows)
         return self.most * len(self.rows) / held if held else 1.0
 
@@ -75,7 +75,7 @@ def share_map(
     former: Mapping[str, bytes] | None = None,
     unowned: Collection[Unit] = (),
 ) -> ShareMap | None:
-    """The map of these shares, and of units that should be in one; None if these bytes mean nothing to us."""
+    """Return the map of these shares and of expected units; None if the shares cannot be decoded."""
     now = {member_id: units_of(protocol_type, share) for member_id, share in shares.items()}
     if not now or any(units is None for units in now.values()):
         return None
@@ -94,13 +94,13 @@ def share_map(
 
 
 def moves(protocol_type: str, shares: Mapping[str, bytes], former: Mapping[str, bytes]) -> int | None:
-    """How many units changed hands between two generations; None where that cannot be said."""
+    """Return the number of units that changed holders between two generations; None if unknown."""
     drawn = share_map(protocol_type, shares, former)
     return drawn.moved if drawn is not None and former else None
 
 
 def holders(protocol_type: str, shares: Mapping[str, bytes]) -> dict[Unit, set[str]]:
-    """The holders of each unit: several where the strategy is redundant."""
+    """Return the holders of each unit: several if the strategy is redundant."""
     found: dict[Unit, set[str]] = {}
     for member_id, share in shares.items():
         for unit in units_of(protocol_type, share) or ():
@@ -109,7 +109,7 @@ def holders(protocol_type: str, shares: Mapping[str, bytes]) -> dict[Unit, set[s
 
 
 def units_of(protocol_type: str, share: bytes) -> list[Unit] | None:
-    """What an assignment says in units; None where it does not speak of any."""
+    """Return an assignment's units; None if its type has no units."""
     if not share:
         return []
     decoded = readable_assignment(protocol_type, share)
@@ -123,7 +123,7 @@ def units_of(protocol_type: str, share: bytes) -> list[Unit] | None:
 
 
 def in_words(units: Sequence[Unit]) -> str:
-    """`orders 0-3, 7 · audit 1`."""
+    """Format units as `orders 0-3, 7 · audit 1`."""
     by_topic: dict[str, list[int]] = {}
     for topic, number in sorted(units, key=unit_order):
         by_topic.setdefault(topic, []).append(number)
@@ -148,5 +148,5 @@ def _topics(units: Sequence[Unit]) -> tuple[Topic, ...]:
 
 
 def unit_order(unit: Unit) -> tuple[list[tuple[int, str]], int]:
-    """Topics as people count: `t2` before `t10`."""
+    """Return the sort key with numbers in numeric order: `t2` before `t10`."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in _NUMBERS.split(unit[0])], unit[1]

@@ -1,4 +1,4 @@
-// What the pages do beyond htmx: sessions that run down between two refreshes, local times, copying, keys.
+// Behaviour of the pages beyond htmx: countdowns of sessions between two refreshes, local times, copying, keys.
 "use strict";
 
 const each = (selector, act) => document.querySelectorAll(selector).forEach(act);
@@ -16,15 +16,15 @@ function duration(ms) {
   return `${whole} s`;
 }
 
-// The server's clock may differ from this machine's: what a page says of its first session tells by how much.
+// The difference between the server's clock and this machine's, computed from the first session on the page.
 let aheadMs = 0;
 function readClock() {
   const meter = document.querySelector("meter[data-deadline]");
   if (meter) aheadMs = Number(meter.dataset.deadline) - Number(meter.getAttribute("value")) - Date.now();
 }
 
-// A server that is silent has not said that anybody else is: sessions stay as it told them last. It may be silent without
-// an error: where it hangs, where this machine slept, where nobody looked and nothing was asked for.
+// While the server is silent, sessions keep their last value. It may be silent without an error: if it hangs, if this
+// machine slept, or if the page was hidden and sent no request.
 const silentMs = 10_000;
 let answeredAtMs = Date.now();
 function runDown() {
@@ -61,7 +61,7 @@ async function copy(button) {
 // --- keys ---------------------------------------------------------------------------------------------
 
 let last = "";
-// The path of the console at a proxy that has it below one.
+// The path of the console behind a proxy.
 const root = document.documentElement.dataset.root;
 const goes = { o: "/", g: "/groups", m: "/members", l: "/leaders", p: "/topics", f: "/search", s: "/shards" };
 
@@ -95,13 +95,13 @@ document.addEventListener("click", (event) => {
   if (event.target.closest("#show-keys")) document.getElementById("keys").showModal();
 });
 
-// --- the line to the server ---------------------------------------------------------------------------
+// --- the connection to the server ---------------------------------------------------------------------
 
 const lost = (is) => { document.getElementById("lost").hidden = !is; };
-// Nobody looks: nothing is asked for. The stream of changes pauses by itself.
+// A hidden page sends no requests. The stream of changes pauses by itself.
 document.addEventListener("htmx:before:request", (event) => { if (document.hidden) event.preventDefault(); });
 document.addEventListener("htmx:error", () => lost(true));
-// Every page of ours has a policy. What has none is a proxy's word on a server that it cannot reach, and no page to show.
+// Every page of the console has a policy. An error without one is from a proxy that cannot reach the server.
 document.addEventListener("htmx:before:response", (event) => {
   const { status, headers } = event.detail.ctx.response;
   if (status < 500 || headers.has("content-security-policy")) return;
