@@ -1,1 +1,1 @@
-"""Logs and metrics. Knows nothing of the rest of the service; the pure packages know nothing of it."""
+"""Logs and metrics. They do not depend on the rest of the service; the pure packages do not depend on them."""

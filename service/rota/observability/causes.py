@@ -1,4 +1,4 @@
-"""The causes of rebalances and of dropped shards as codes, of which there are few: sentences name members."""
+"""The causes of rebalances and of dropped shards as a small set of codes: the sentences name members."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _DROPS = tuple(
 
 
 def rebalance_cause(payload: Mapping[str, Any]) -> str:
-    """The code of a line that says why a group rebalances, or is empty; of a later release it may be any code."""
+    """Return the cause's code in a line about a rebalance or an empty group; a later release may send other codes."""
     code: str = payload.get("cause") or Cause.OTHER.value
     return code
 
 
 def drop_cause(reason: str) -> str:
-    """Why a replica stopped answering for a shard."""
+    """Return why a replica stopped serving a shard."""
     return next((cause for cause, pattern in _DROPS if pattern.match(reason)), Cause.OTHER.value)

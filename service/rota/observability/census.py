@@ -1,4 +1,4 @@
-"""Metrics that are computed for each scrape: the groups of a server, and whether it is ready."""
+"""Metrics that are computed for each scrape: the groups of a server, and its readiness."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rota.protocol.troubles import TROUBLES
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """One look at a server. `groups` counts those of this replica's shards by state."""
+    """The state of a server at one moment. `groups` counts the groups of this replica's shards by state."""
 
     is_ready: bool
     shards: int
@@ -22,9 +22,9 @@ class Census:
     groups: Mapping[str, int]
     members: int
     quarantined: int = 0
-    """Units that assignments of these groups leave out."""
+    """Number of units that assignments of these groups exclude."""
     troubles: Mapping[str, int] = field(default_factory=dict)
-    """By kind, as in `rota.protocol.troubles`."""
+    """Number of troubles by kind, as in `rota.protocol.troubles`."""
     critical: Mapping[str, int] = field(default_factory=dict)
     """The number of troubles of each critical group, `NAMESPACE/GROUP`; 1 for one that does not exist."""
 
@@ -53,13 +53,13 @@ class CensusCollector(Collector):
         yield _gauge("rota_members", "Members of this replica's groups: sessions that it watches.", census.members)
         yield _gauge(
             "rota_quarantined_units",
-            "Units of work that assignments of this replica's groups leave out.",
+            "Units of work that assignments of this replica's groups exclude.",
             census.quarantined,
         )
 
 
 def _gauge(name: str, documentation: str, value: float | Mapping[str, int], label: str = "") -> Metric:
-    """With a label, the values by the label."""
+    """Create a gauge; with a label, from the values by label."""
     if not isinstance(value, Mapping):
         return GaugeMetricFamily(name, documentation, value=value)
     gauge = GaugeMetricFamily(name, documentation, labels=(label,))

@@ -1,4 +1,4 @@
-"""How long the certificates are good that a server shows, looked at for each scrape: they change while it runs."""
+"""The validity of a server's certificates, read for each scrape, because they change while it runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LABELS = ("use",)
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """From when until when all certificates of a chain are good, in seconds since 1970."""
+    """The period in which all certificates of a chain are valid, in seconds since 1970."""
 
     from_s: float
     until_s: float

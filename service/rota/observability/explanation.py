@@ -1,7 +1,7 @@
-"""Explains a group in words: its state, the members that it waits for and until when, its last rebalance, its leader.
+"""Explanation of a group in words: its state, awaited members and deadline, last rebalance, and leader.
 
-Pure: from a description, the time, and the available part of the group's journal. The command line and the console
-show the same.
+It is pure: computed from a description, the time, and the available part of the group's journal. The command line and
+the console show the same text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Mood(StrEnum):
     BUSY = "busy"
     """A rebalance makes progress."""
     WAITING = "waiting"
-    """It has a trouble, as its owner judges."""
+    """The group has a trouble, as its owner judges."""
     EMPTY = "empty"
 
 
@@ -39,7 +39,7 @@ _MOODS = {"Stable": Mood.CALM, "PreparingRebalance": Mood.BUSY, "CompletingRebal
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One fact, under a word for its subject."""
+    """One fact, with the name of its subject."""
 
     about: str
     text: str
@@ -67,12 +67,12 @@ def explain(
 
 
 def mood_of(group: DescribeReply | ListedGroup) -> Mood:
-    """The health of a group, by its troubles and its state."""
+    """Return the health of a group, by its troubles and its state."""
     return Mood.WAITING if group.troubles else _MOODS.get(group.state, Mood.EMPTY)
 
 
 def seen_ms_ago(member: DescribedMember, now_ms: int) -> int | None:
-    """Time since a member's last heartbeat; None while a call of it waits, which proves that it is alive."""
+    """Return the time since a member's last heartbeat; None while a call of it waits, which proves that it is alive."""
     if member.session_deadline_ms is None:
         return None
     return max(0, now_ms - (member.session_deadline_ms - member.session_timeout_ms))
@@ -84,7 +84,7 @@ class _Explainer:
     now_ms: int
     story: Sequence[Generation]
     takeovers: int
-    """How often a static member's place was taken over lately."""
+    """Number of recent takeovers of a static member's place."""
     clock: Callable[[int], str]
 
     def explain(self) -> Explanation:
@@ -129,7 +129,7 @@ class _Explainer:
             return headline, self._until("newcomers may still join")
         who = [f"{listed([one.member_id for one in awaited])} to join again"] if awaited else []
         if self.group.pending_members:
-            who.append(f"{count(self.group.pending_members, 'newcomer')} to come back with the id given to it")
+            who.append(f"{count(self.group.pending_members, 'newcomer')} to join with the assigned id")
         joined = f"{here} of {count(len(self.group.members), 'member')} joined"
         headline = f"{since}: {joined}, waiting for {', and for '.join(who)}."
         points = self._until("then it continues without the missing members", awaited)
@@ -193,7 +193,7 @@ class _Explainer:
         return [Point("leader", f"{_named(leader)} leads ({self._last_heartbeat(leader)}); {token}{ends}.")]
 
     def _maintenance(self) -> list[Point]:
-        """A freeze, the members that may leave, and the units that are left out."""
+        """Describe a freeze, the members that may leave, and the quarantined units."""
         points, until_ms = [], self.group.frozen_until_ms
         if until_ms is not None and until_ms > self.now_ms:
             reason = f" ({self.group.frozen_reason})" if self.group.frozen_reason else ""
@@ -210,7 +210,7 @@ class _Explainer:
         return points
 
     def _succession(self) -> list[Point]:
-        """The member that follows the leader in order, or is to be asked for later, and the priorities."""
+        """Describe the planned successor of the leader, and the priorities."""
         if self.group.protocol_type != _LEADER or self.group.state != "Stable":
             return []
         ranks = {one.member_id: (one.metadata_decoded or {}).get("priority", 0) for one in self.group.members}
@@ -230,7 +230,7 @@ class _Explainer:
         return [*points, Point("priorities", f"{parts}{' (the highest)' if len(ranks) > NAMED else ''}.")]
 
     def _permits(self) -> list[Point]:
-        """The members that hold permits, and the one that gets the next."""
+        """Describe the holders of permits, and the next member in the queue."""
         if self.group.protocol_type != _PERMITS or not self.group.members:
             return []
         read = [(_named(member), member.assignment_decoded or {}) for member in self.group.members]
@@ -266,7 +266,7 @@ class _Explainer:
         return [Point("because", f"The last member went: {because}.")] if because else []
 
     def _lately(self) -> list[Point]:
-        """Each change of the group counts: rebalances, resyncs and takeovers."""
+        """Count each recent change of the group: rebalances, resyncs and takeovers."""
         since_ms = self.now_ms - LATELY_MS
         causes = Counter(one.cause.replace("_", " ") for one in self.story if (one.started_at_ms or 0) >= since_ms)
         causes["takeover"] += self.takeovers
@@ -280,5 +280,5 @@ class _Explainer:
 
 
 def _named(member: DescribedMember) -> str:
-    """The id, with its host."""
+    """Return the member's id with its host."""
     return f"{member.member_id} at {member.host}" if member.host else member.member_id

@@ -11,12 +11,12 @@ from rota.observability.causes import rebalance_cause
 from rota.protocol.causes import MEMBER_ENDS
 
 Event = Mapping[str, Any]
-"""A line of the journal as JSON has it: `at_ms`, `generation_id`, `kind`, `reason`, `payload`, `revision`."""
+"""A line of the journal in JSON: `at_ms`, `generation_id`, `kind`, `reason`, `payload`, `revision`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """A member that went, how (`left`, `expired`, `removed`, `replaced`), and why."""
+    """A departed member, how it left (`left`, `expired`, `removed`, `replaced`), and why."""
 
     member_id: str
     how: str
@@ -25,7 +25,7 @@ class Departure:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One generation, from the rebalance that led to it. What the journal does not tell, or not yet, is None."""
+    """One generation, from its rebalance on. Values that the journal does not have (yet) are None."""
 
     generation_id: int
     reason: str = ""
@@ -49,15 +49,15 @@ class Generation:
 
     @property
     def took_ms(self) -> int | None:
-        """From the rebalance's start to the last thing known of it."""
+        """The time from the rebalance's start to its last known event."""
         end_ms = self.assigned_at_ms or self.completed_at_ms
         return None if self.started_at_ms is None or end_ms is None else end_ms - self.started_at_ms
 
 
 def generations(events: Iterable[Event]) -> list[Generation]:
-    """The generations that these lines of one group's journal tell of, the oldest first.
+    """Return the generations in these lines of one group's journal, the oldest first.
 
-    A rebalance under way is the last of them, without `completed_at_ms`. A group that became empty counts as a
+    A rebalance in progress is the last of them, without `completed_at_ms`. A group that became empty counts as a
     generation without members.
     """
     reader = _Reader()
@@ -70,7 +70,7 @@ class _Reader:
     def __init__(self) -> None:
         self._finished: list[Generation] = []
         self._members: tuple[str, ...] | None = None
-        """The members of the last generation; None where the events begin later."""
+        """The members of the last generation; None if the events start later."""
         self._running: Generation | None = None
         self._departed: list[Departure] = []
 

@@ -16,11 +16,11 @@ LogFormat = Literal["text", "json"]
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
 _CHATTY = ("alembic", "asyncio", "uvicorn.error")
-"""Libraries that log at level INFO only what Rota logs itself."""
+"""Libraries whose lines at level INFO repeat those of Rota."""
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line. What a caller passes as `extra=` becomes fields of its own."""
+    """One JSON object per line. The values of `extra=` become separate fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -36,7 +36,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """`12:00:00.123 info rota.server: message`, with the extra fields behind it."""
+    """`12:00:00.123 info rota.server: message`, followed by the extra fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         extra = "".join(f" {name}={value}" for name, value in vars(record).items() if name not in _STANDARD)
@@ -44,13 +44,13 @@ class TextFormatter(logging.Formatter):
         text = printable(f"{at} {record.levelname.lower()} {record.name}: {record.getMessage()}{extra}")
         if not record.exc_info:
             return text
-        # Indented, so that no line of an error's text looks like one of the log.
+        # Indented, so that no line of an error's text looks like a line of the log.
         trace = self.formatException(record.exc_info).splitlines()
         return "\n".join((text, *(f"  {printable(line)}" for line in trace)))
 
 
 def configure_logging(log_format: LogFormat, level: str = "info", stream: TextIO | None = None) -> None:
-    """Send everything that is logged in this process to `stream`, standard error unless given."""
+    """Send all log lines of this process to `stream`, by default standard error."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
@@ -60,22 +60,21 @@ def configure_logging(log_format: LogFormat, level: str = "info", stream: TextIO
 
 
 def quiet_libraries(level: str = "info") -> None:
-    """Leave out what libraries write once for each thing that a client sends: a client may send it without end."""
+    """Suppress lines that libraries write for each message of a client: a client may send any number."""
     for name in _CHATTY:
         logging.getLogger(name).setLevel("DEBUG" if level.lower() == "debug" else "WARNING")
     if level.lower() != "debug":
-        # It warns of what clients send, as often as they send it.
+        # It logs a warning for each invalid message of a client.
         logging.getLogger("uvicorn.error").setLevel("ERROR")
-        # The same of gRPC's core, which writes to standard error by itself. It reads this when its first channel or
-        # server is made.
+        # gRPC's core does so on standard error. It reads this variable when its first channel or server is created.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_ours)
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Whether gRPC's line is about the server, not about what a client has sent, or a client that has gone.
+    """Return whether gRPC's line is about the server, not about a client's message or a closed connection.
 
-    It writes a traceback for each header that is no UTF-8 and quotes it, credentials as well.
+    It writes a traceback for each header that is no UTF-8, and quotes its content, including credentials.
     """
     return not str(record.msg).startswith(("Invalid encoding on", "ExecuteBatchError raised in core"))
 

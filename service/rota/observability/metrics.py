@@ -26,7 +26,7 @@ from rota.observability.certificates import CertificateCollector, Validity
 
 METRICS_MEDIA_TYPE = CONTENT_TYPE_LATEST
 
-# Otherwise every counter comes with a second series that says when it was made.
+# Otherwise every counter has a second series with its time of creation.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _COMMIT_SECONDS = (0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -36,7 +36,9 @@ _LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
 class Count:
-    """A number that the event loop alone changes. The library's take a lock, which costs more than a microsecond."""
+    """A number that only the event loop changes. The library's counters take a lock, which costs more than a
+    microsecond.
+    """
 
     __slots__ = ("number",)
 
@@ -45,7 +47,7 @@ class Count:
 
 
 class _Counts(Collector):
-    """A counter of such numbers, by the values of its labels. Callers that count often keep the number itself."""
+    """A counter of such numbers by label values. Frequent callers keep the number itself."""
 
     def __init__(self, name: str, documentation: str, labels: tuple[str, ...], registry: CollectorRegistry) -> None:
         self._described = (name, documentation, labels)
@@ -74,28 +76,28 @@ class Metrics:
         )
         self._browser_refusals = Counter(
             "rota_browser_requests_refused_total",
-            "Requests refused for their Host, Origin or Sec-Fetch-Site header.",
+            "Requests rejected for their Host, Origin or Sec-Fetch-Site header.",
             ["reason"],
             registry=self.registry,
         )
         self._over_budget = Counter(
             "rota_over_budget_total",
-            "Requests and connections that were rejected because a budget was used up.",
+            "Requests and connections that were rejected because a budget was exhausted.",
             ["budget"],
             registry=self.registry,
         )
         self._over_quota = Counter(
             "rota_over_quota_total",
-            "Operations that were refused because a quota of their namespace or caller was used up.",
+            "Operations that were rejected because a quota of their namespace or caller was exhausted.",
             ["scope", "quota"],
             registry=self.registry,
         )
         self._waiters = Gauge("rota_waiters", "Calls that are parked now.", ["operation"], registry=self.registry)
         self._waiters_of: dict[str, Count] = {}
-        """Looking the label up costs as much as counting."""
+        """Looking up the label costs as much as counting."""
         streams = Gauge("rota_event_streams", "Event streams that are open now.", registry=self.registry)
         self._streaming: AbstractContextManager[None] = streams.track_inprogress()
-        """One for all streams, as there are tens of thousands."""
+        """One object for all streams, because there are tens of thousands."""
         self._lag = Histogram(
             "rota_event_loop_lag_seconds",
             "Delay between the due time of a callback and its execution on the event loop.",
@@ -139,7 +141,7 @@ class Metrics:
         self._events = _Counts("rota_journal_events", "Journal events that became durable.", ("kind",), self.registry)
         self._journal_lines = Gauge(
             "rota_journal_lines",
-            "Lines of the store's whole journal that are not pruned, counted once a minute: each server has the same.",
+            "Lines of the store's whole journal that are not pruned, counted once a minute, the same at each server.",
             registry=self.registry,
         )
         self._shards_owned = Gauge("rota_shards_owned", "Shards this replica owns.", registry=self.registry)
@@ -189,7 +191,7 @@ class Metrics:
             ["role"],
             registry=self.registry,
         )
-        # Without Redis there is no sample: the label keeps it away until there is one.
+        # Without Redis there is no sample: the label delays the series until it is used.
         self._liveness_up = Gauge(
             "rota_liveness_up",
             "1 if Redis answered the last call, 0 if it did not.",
@@ -203,38 +205,38 @@ class Metrics:
         self.registry.register(self._certificates)
 
     def serves(self, version: str, take_census: Callable[[], Census]) -> None:
-        """These are the metrics of a server process, which is read for each scrape."""
+        """Export the metrics of a server process, which is read for each scrape."""
         self._build.labels(version).set(1)
         self._census.take = take_census
         ProcessCollector(registry=self.registry)
 
     def certificate_shown(self, use: str, look: Callable[[], Validity]) -> None:
-        """The server presents a certificate to `clients` or `peers`; it is read for each scrape."""
+        """Export the certificate that the server presents to `clients` or `peers`; it is read for each scrape."""
         self._certificates.shown[use] = look
 
     def request_answered(self, operation: str, code: str) -> None:
-        """`code` is the error code's name, NONE where all went well."""
+        """Count an answer; `code` is the error code's name, NONE for success."""
         self._requests.of[operation, code].number += 1
 
     def heartbeat_answered(self, result: str, members: int = 1) -> None:
-        """Heartbeats of so many members; `result` is the error code's name."""
+        """Count heartbeats of several members; `result` is the error code's name."""
         self._heartbeats.of[(result,)].number += members
 
     def browser_refused(self, reason: str) -> None:
-        """`reason` is malformed_host, foreign_host or foreign_page."""
+        """Count a rejected browser; `reason` is malformed_host, foreign_host or foreign_page."""
         self._browser_refusals.labels(reason).inc()
 
     def over_budget(self, budget: str) -> None:
-        """`budget` is the name of a field of `Budgets`."""
+        """Count a rejection; `budget` is the name of a field of `Budgets`."""
         self._over_budget.labels(budget).inc()
 
     def over_quota(self, scope: str, quota: str) -> None:
-        """`scope` is namespace or caller, `quota` the name of a field of `Quota`."""
+        """Count a rejection; `scope` is namespace or caller, `quota` the name of a field of `Quota`."""
         self._over_quota.labels(scope, quota).inc()
 
     @contextmanager
     def parked(self, operation: str) -> Iterator[None]:
-        """Count a call as parked for as long as the block runs."""
+        """Count a call as parked while the block runs."""
         waiters = self.waiters(operation)
         waiters.number += 1
         try:
@@ -243,7 +245,7 @@ class Metrics:
             waiters.number -= 1
 
     def waiters(self, operation: str) -> Count:
-        """The parked calls of an operation. For the event loop alone."""
+        """Return the count of an operation's parked calls. Only for the event loop."""
         waiters = self._waiters_of.get(operation)
         if waiters is None:
             waiters = self._waiters_of[operation] = Count()
@@ -251,14 +253,14 @@ class Metrics:
         return waiters
 
     def streaming(self) -> AbstractContextManager[None]:
-        """Count an event stream as open for as long as the block runs."""
+        """Count an event stream as open while the block runs."""
         return self._streaming
 
     def loop_lagged(self, lag_seconds: float) -> None:
         self._lag.observe(lag_seconds)
 
     def committed(self, events: int, duration_seconds: float) -> None:
-        """One transaction of the journal, and how many lines went out with it."""
+        """Observe one transaction of the journal with its number of lines."""
         self._commit_batch.observe(events)
         self._commit_seconds.observe(duration_seconds)
 
@@ -270,7 +272,7 @@ class Metrics:
         self.liveness_answered()
 
     def liveness_failed(self, operation: str) -> None:
-        """`operation` is one of publish, ask, record, read, ping."""
+        """Count a failure; `operation` is one of publish, ask, record, read, ping."""
         self._liveness_failures.labels(operation).inc()
         self._liveness_up.labels("redis").set(0)
 
@@ -284,11 +286,11 @@ class Metrics:
         self._liveness_up.labels("redis").set(1)
 
     def events_written(self, kind: str, count: int) -> None:
-        """So many journal lines; the kinds are a fixed set of words."""
+        """Count journal lines; the kinds are a fixed set."""
         self._events.of[(kind,)].number += count
 
     def journal_counted(self, lines: int) -> None:
-        """The journal of the whole store has so many lines."""
+        """Set the number of lines in the journal of the whole store."""
         self._journal_lines.set(lines)
 
     def shards_owned(self, count: int) -> None:
@@ -298,39 +300,39 @@ class Metrics:
         self._shard_load_seconds.observe(seconds)
 
     def shard_dropped(self, reason: str) -> None:
-        """`reason` in words; the label is one of a few."""
+        """Count a dropped shard; the label is one of a few codes for `reason`."""
         self._shards_dropped.labels(drop_cause(reason)).inc()
 
     def store_went_back(self, shards: int) -> None:
-        """The store has lost lines of so many shards."""
+        """Count shards of which the store has lost lines."""
         self._store_went_back.inc(shards)
 
     def store_failed(self, operation: str) -> None:
-        """`operation` is commit or leases."""
+        """Count a failure; `operation` is commit or leases."""
         self._store_failures.labels(operation).inc()
 
     def gate_session_terminated(self, role: str) -> None:
-        """`role` is that of the session: the roles of a database are few."""
+        """Count a terminated session; `role` is its role in the database, of which there are few."""
         self._gate_sessions.labels(role).inc()
 
     def group_changed(self, cause: str) -> None:
-        """`cause` is a code of `rota.protocol.causes`, as the journal has it, or takeover."""
+        """Count a change; `cause` is a code of `rota.protocol.causes`, as in the journal, or takeover."""
         self._group_changes.labels(cause).inc()
 
     def rebalance_phase_ended(self, phase: str, duration_ms: int) -> None:
-        """`phase` is join or sync."""
+        """Observe a phase; `phase` is join or sync."""
         self._rebalance_seconds.labels(phase).observe(max(0, duration_ms) / 1000)
 
     def member_expired(self, lateness_ms: int) -> None:
         self._expiry_lateness.observe(max(0, lateness_ms) / 1000)
 
     def forwarded(self, code: str) -> None:
-        """`code` is the error code's name that the peer answered with, UNREACHABLE where it did not."""
+        """Count a forwarded call; `code` is the name of the peer's error code, or UNREACHABLE without an answer."""
         self._forwarded.of[(code,)].number += 1
 
     def draining(self) -> None:
         self._draining.set(1)
 
     def exposition(self) -> bytes:
-        """All of it in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)

@@ -37,7 +37,7 @@ class OtelSpans:
             kind=_KINDS[kind],
             attributes=noted,
             links=[trace.Link(each) for each in links],
-            # An exception's text may quote what a caller sent.
+            # An exception's text may quote a caller's message.
             record_exception=False,
             set_status_on_exception=False,
         ) as span:

@@ -1,12 +1,12 @@
-"""Text that members and administrators sent, as it may stand in a line of a log or at a terminal."""
+"""Texts of members and administrators, made safe for a log line or a terminal."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    r"""The text on one line, and harmless: unprintable characters become escapes, such as `\n` or `\x1b`.
+    r"""Return the text on one line, with unprintable characters as escapes, such as `\n` or `\x1b`.
 
-    A reason is free text. It must not begin a line of its own, nor tell a terminal what to do.
+    A reason is free text. It must not start a new line or control a terminal.
     """
     if text.isprintable():
         return text

@@ -1,4 +1,4 @@
-"""Log lines about refused callers: bounded for each source and in all, for callers choose how many there are."""
+"""Log lines about rejected callers: bounded for each source and in total, because callers choose their number."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Callable
 
 PER_SOURCE = 5
-"""Lines of one source in a second."""
+"""Maximum lines of one source per second."""
 IN_ALL = 20
-"""Lines of all sources in a second."""
+"""Maximum lines of all sources per second."""
 
 
 class RefusalLog:
-    """Writes at most so many lines a second. The next one that is written counts those that were left out."""
+    """Writes a limited number of lines per second. The next written line has the number of suppressed ones."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.per_source, self.in_all = PER_SOURCE, IN_ALL
@@ -22,11 +22,13 @@ class RefusalLog:
         self._clock = clock
         self._second = 0
         self._written: Counter[str] = Counter()
-        """Of this second, by source. It holds no more sources than lines may be written."""
+        """Lines written in this second, by source. It has at most as many sources as lines."""
         self._left_out = 0
 
     def write(self, log: logging.Logger, message: str, source: str, **fields: object) -> bool:
-        """Write a line with these fields, unless the source or all of them have had theirs; whether it was written."""
+        """Write a line with these fields, unless the source or all sources have reached their limit; return whether it
+        was written.
+        """
         second = int(self._clock())
         if second != self._second:
             self._second = second
@@ -43,14 +45,14 @@ class RefusalLog:
 
 
 _lines = RefusalLog()
-"""One for the process, as its log is one."""
+"""The process's single log."""
 
 
 def bound_refusals(per_source: int, in_all: int, over_budget: Callable[[], object]) -> None:
-    """Set the bounds of the process, in lines a second; `over_budget` is called for each line that is left out."""
+    """Set the process's limits in lines per second; `over_budget` is called for each suppressed line."""
     _lines.per_source, _lines.in_all, _lines.over_budget = per_source, in_all, over_budget
 
 
 def log_refusal(log: logging.Logger, message: str, source: str, **fields: object) -> bool:
-    """As `RefusalLog.write`, with the bounds of the process."""
+    """Write as `RefusalLog.write` does, with the process's limits."""
     return _lines.write(log, message, source, **fields)

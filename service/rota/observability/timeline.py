@@ -10,12 +10,12 @@ Event = Mapping[str, Any]
 
 
 def timeline_line(event: Event) -> str:
-    """`12:00:00.123  generation 3  event and reason`."""
+    """Format `12:00:00.123  generation 3  event and reason`."""
     return f"{clock_time(event['at_ms'])}  generation {event['generation_id']:<3}  {what_happened(event)}"
 
 
 def what_happened(event: Event) -> str:
-    """An event in words. Kinds that this release does not know are printed unchanged."""
+    """Describe an event in words. Kinds that this release does not know are printed unchanged."""
     payload = event["payload"]
     sentence = _sentence(event["kind"], payload)
     because = why(event["reason"], payload.get("by", ""))
@@ -23,14 +23,14 @@ def what_happened(event: Event) -> str:
 
 
 def why(reason: str, by: str) -> str:
-    """A reason, with the member that caused it where the reason does not name it already."""
+    """Format a reason, with the member that caused it if the reason does not name it."""
     if not by or by in reason:
         return reason
     return f"{reason} (because of {by})" if reason else f"because of {by}"
 
 
 def how_it_ended(events: Iterable[Event]) -> str:
-    """How a deleted group lost its last member, when it was deleted, and why; empty if `events` do not have its end."""
+    """Describe when and why a deleted group lost its last member and was deleted; empty if `events` lack its end."""
     last = {event["kind"]: event for event in events}
     deleted, emptied = last.get("group_deleted"), last.get("group_emptied")
     if deleted is None:
@@ -43,7 +43,7 @@ def how_it_ended(events: Iterable[Event]) -> str:
 
 
 def clock_time(at_ms: int) -> str:
-    """The local time of day, to the millisecond."""
+    """Format the local time of day, to the millisecond."""
     return _local(at_ms)[11:23]
 
 

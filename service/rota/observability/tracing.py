@@ -1,4 +1,4 @@
-"""Spans, where a server was configured to make them; otherwise each place that could make one looks at one variable."""
+"""Spans, if a server is configured to create them; otherwise each instrumented call only checks one variable."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 Value = str | int | bool
 TRACEPARENT = "traceparent"
-"""The header of W3C's Trace Context, over HTTP and in the metadata of gRPC."""
+"""The header of W3C's Trace Context, in HTTP and in the metadata of gRPC."""
 
 
 class Kind(Enum):
-    """Which side of a call a span shows, as OpenTelemetry has it."""
+    """The side of a call that a span shows, as in OpenTelemetry."""
 
     INSIDE = "internal"
     SERVER = "server"
@@ -25,49 +25,49 @@ class Span(Protocol):
     """The operation in progress."""
 
     def note(self, name: str, value: Value) -> None:
-        """Say something about it that is neither a secret nor a member's metadata."""
+        """Add an attribute that is neither a secret nor a member's metadata."""
 
     def failed(self, code: str) -> None:
-        """It failed because of the server."""
+        """Mark the operation as failed because of the server."""
 
 
 class Spans(Protocol):
-    """Where spans are made. Which of them is active is known for each asyncio task."""
+    """The creation of spans. The active span is that of the asyncio task."""
 
     def adopt(self, traceparent: str) -> None:
-        """What this task does from now on belongs to the trace of its caller."""
+        """Continue the trace of this task's caller."""
 
     def within(
         self, name: str, kind: Kind = Kind.INSIDE, noted: Mapping[str, Value] | None = None, links: Iterable[Any] = ()
     ) -> AbstractContextManager[Span]:
-        """A span for as long as the block runs; `links` came from `here`, from spans of other traces."""
+        """Create a span while the block runs; `links` are results of `here` for spans of other traces."""
 
     def here(self) -> Any:
-        """The active span, for the links of another one; None where there is none that is recorded."""
+        """Return the active span, for the links of another one; None without a recorded span."""
 
 
 spans: Spans | None = None
-"""None until `install`: there is no tracing."""
+"""None until `install`, which means no tracing."""
 
 
 def install(made: Spans | None) -> None:
-    """Let all of this process make its spans there."""
+    """Create all spans of this process with `made`."""
     global spans  # noqa: PLW0603 — as with logging, there is one place for a process
     spans = made
 
 
 def adopt(spans: Spans, carrier: Iterable[tuple[Any, Any]]) -> None:
-    """What this task does from now on belongs to the trace that a call's headers, or its metadata, name."""
+    """Continue the trace that a call's headers or metadata name."""
     for name, value in carrier:
         if name in (TRACEPARENT, b"traceparent"):
             spans.adopt(value.decode("latin-1") if isinstance(value, bytes) else value)
 
 
 def traceparent() -> str | None:
-    """The active span for the next call, also in programs with tracing of their own.
+    """Return the active span for the next call, also in programs with their own tracing.
 
-    None without tracing, or where the active span has ended: tasks in the background still have the one in which
-    they were started, and are no part of it.
+    None without tracing, or if the active span has ended: background tasks still have the span in which they were
+    started, but are not part of it.
     """
     api = sys.modules.get("opentelemetry.trace")
     if api is None:
@@ -80,6 +80,6 @@ def traceparent() -> str | None:
 
 
 def carried() -> tuple[tuple[str, str], ...]:
-    """The headers, or the metadata, that carry `traceparent`."""
+    """Return the headers, or the metadata, that carry `traceparent`."""
     parent = traceparent()
     return () if parent is None else ((TRACEPARENT, parent),)
