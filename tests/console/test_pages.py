@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rota.console import desk, group
+from rota.console import backend, group
 from rota.console.browsing import PAGE_HEADERS
 from rota.console.rendering import MOST_NAMED, STATES, static_file
 from rota.group import describe
@@ -204,7 +204,7 @@ async def test_the_timeline_names_members_with_every_line(site: Site) -> None:
 
 
 async def test_an_old_event_is_found_behind_later_ones_of_others(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "_WINDOWS", (4, 16, 64))
+    monkeypatch.setattr(backend, "_WINDOWS", (4, 16, 64))
     await site.stable("indexers")
     for number in range(40):
         await site.ask(f"noise-{number}", "offsets", offsets=[{"topic": "t", "partition": 0, "offset": 1}])

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.datastructures import QueryParams
 
-from rota.console.desk import Described, Desk
+from rota.console.backend import Backend, Described
 from rota.console.group import MemberRow, member_row
 from rota.console.rendering import page_number
 from rota.protocol.errors import RejectedRequest
@@ -50,10 +50,10 @@ def _needle(parameters: QueryParams) -> str:
     return parameters.get("q", "").strip()[:249]
 
 
-async def topics_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
+async def topics_page(backend: Backend, parameters: QueryParams) -> dict[str, Any]:
     """Show the registered topics of a namespace."""
     namespace, search = namespace_of(parameters), _needle(parameters)
-    topics = await desk.list_topics(namespace)
+    topics = await backend.list_topics(namespace)
     chosen = [topic for topic in topics if search.lower() in topic.topic.lower()]
     page, pages = page_number(parameters, len(chosen), PAGE)
     return {
@@ -67,13 +67,13 @@ async def topics_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
     }
 
 
-async def members_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
+async def members_page(backend: Backend, parameters: QueryParams) -> dict[str, Any]:
     """Show the members of all groups of a namespace: the groups of each process, and its shares."""
     namespace, search = namespace_of(parameters), _needle(parameters)
-    listing = await desk.list_groups(namespace)
+    listing = await backend.list_groups(namespace)
     occupied = [group.group_id for group in listing.groups if group.members]
-    described = await desk.describe_each(namespace, occupied[:MOST_DESCRIBED])
-    places = [place for each in described.values() for place in _places(each, desk.now_ms())]
+    described = await backend.describe_each(namespace, occupied[:MOST_DESCRIBED])
+    places = [place for each in described.values() for place in _places(each, backend.now_ms())]
     chosen = sorted((place for place in places if _is_like(place, search.lower())), key=_by_process)
     page, pages = page_number(parameters, len(chosen), PAGE)
     return {
@@ -85,44 +85,44 @@ async def members_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
         "unread": max(0, len(occupied) - MOST_DESCRIBED) if listing.whole else None,
         "page": page,
         "pages": pages,
-        "now_ms": desk.now_ms(),
+        "now_ms": backend.now_ms(),
     }
 
 
-async def leaders_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
+async def leaders_page(backend: Backend, parameters: QueryParams) -> dict[str, Any]:
     """Show the elections of a namespace with their leaders, those without a leader first."""
     namespace, search = namespace_of(parameters), _needle(parameters)
-    listing = await desk.list_groups(namespace)
+    listing = await backend.list_groups(namespace)
     elections = [group for group in listing.groups if group.protocol_type == "leader"]
     chosen = [group for group in elections if search.lower() in group.group_id.lower()]
     chosen.sort(key=lambda group: (group.leader_id != "", group.group_id))
     page, pages = page_number(parameters, len(chosen), PAGE)
     shown = [group.group_id for group in chosen[(page - 1) * PAGE : page * PAGE]]
-    described = await desk.describe_each(namespace, shown)
+    described = await backend.describe_each(namespace, shown)
     return {
         "namespace": namespace,
         "search": search,
-        "lines": [(each, _leader(each, desk.now_ms())) for each in described.values()],
+        "lines": [(each, _leader(each, backend.now_ms())) for each in described.values()],
         "leaderless": sum(not group.leader_id for group in chosen),
         "found": len(chosen),
         "total": len(elections),
         "whole": listing.whole,
         "page": page,
         "pages": pages,
-        "now_ms": desk.now_ms(),
+        "now_ms": backend.now_ms(),
     }
 
 
-async def search_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
+async def search_page(backend: Backend, parameters: QueryParams) -> dict[str, Any]:
     """Search for groups and topics by a part of their names, in all namespaces that the caller may read."""
     search = _needle(parameters)
     found: list[Found] = []
     refused: RejectedRequest | None = None
     has_read = False
     # A caller without any permission gets an error, even for an empty search.
-    for namespace in (await desk.namespaces())[:_MOST_NAMESPACES] or ["default"]:
+    for namespace in (await backend.namespaces())[:_MOST_NAMESPACES] or ["default"]:
         try:
-            found += await _found(desk, namespace, search.lower())
+            found += await _found(backend, namespace, search.lower())
         except RejectedRequest as rejected:
             refused = rejected
         else:
@@ -133,12 +133,12 @@ async def search_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
     return {"search": search, "results": found[:MOST_FOUND], "more": max(0, len(found) - MOST_FOUND)}
 
 
-async def _found(desk: Desk, namespace: str, needle: str) -> list[Found]:
-    groups = (await desk.list_groups(namespace)).groups
+async def _found(backend: Backend, namespace: str, needle: str) -> list[Found]:
+    groups = (await backend.list_groups(namespace)).groups
     if not needle:
         return []
     found = [Found(namespace, group.group_id, group) for group in groups if needle in group.group_id.lower()]
-    topics = await desk.list_topics(namespace)
+    topics = await backend.list_topics(namespace)
     return found + [Found(namespace, topic.topic) for topic in topics if needle in topic.topic.lower()]
 
 

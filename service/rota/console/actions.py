@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rota.console.backend import Backend, Described
 from rota.console.commands import action_commands
-from rota.console.desk import Described, Desk
 from rota.console.group import refusals
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import (
@@ -126,9 +126,9 @@ def action_named(name: str) -> Action:
 
 
 async def action_page(
-    desk: Desk, namespace: str, group_id: str, action: Action, form: Form, base_url: str, complaint: str = ""
+    backend: Backend, namespace: str, group_id: str, action: Action, form: Form, base_url: str, complaint: str = ""
 ) -> dict[str, Any]:
-    described: Described = await desk.describe(namespace, group_id)
+    described: Described = await backend.describe(namespace, group_id)
     members = [member.member_id for member in described.group.members]
     gone = "that member has left" if action.name == "evict" and form.member_id not in members else ""
     return {
@@ -137,20 +137,20 @@ async def action_page(
         "action": action,
         "form": form,
         "complaint": complaint,
-        "refusal": refusals(described.group, desk.now_ms())[action.name] or gone,
+        "refusal": refusals(described.group, backend.now_ms())[action.name] or gone,
         "commands": action_commands(base_url, namespace, group_id, action.name, form.member_id),
         "note_max_chars": NOTE_MAX_CHARS,
     }
 
 
-async def act(desk: Desk, namespace: str, group_id: str, action: Action, form: Form) -> None:
+async def act(backend: Backend, namespace: str, group_id: str, action: Action, form: Form) -> None:
     """Carry out the action; raise `RejectedRequest` if the coordinator rejects it."""
     if action.name == "release":
-        described = await desk.describe(namespace, group_id)
+        described = await backend.describe(namespace, group_id)
         request: Request = QuarantineGroup(namespace, group_id, release=described.group.quarantined, reason=form.note)
     else:
         request = _request(namespace, group_id, action, form)
-    reply = await desk.call(request)
+    reply = await backend.call(request)
     if isinstance(reply, LeaveReply):
         for left in reply.members:
             if left.error is not ErrorCode.NONE:

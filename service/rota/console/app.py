@@ -18,8 +18,8 @@ from rota.api.ports import ServedCoordinator
 from rota.console.access import access_page
 from rota.console.across import leaders_page, members_page, search_page, topics_page
 from rota.console.actions import ACTIONS, Form, act, action_named, action_page
+from rota.console.backend import Backend
 from rota.console.browsing import PAGE_HEADERS, check_origin, fields_of, root_of
-from rota.console.desk import Desk
 from rota.console.entrance import Entrance, note, place_to_go
 from rota.console.group import as_lines, group_page, leader_page, timeline_page
 from rota.console.listing import list_page
@@ -60,7 +60,7 @@ class Console:
         *,
         guard: Guard | None = None,
     ) -> None:
-        self._desk = Desk(behind(guard, coordinator), store)
+        self._backend = Backend(behind(guard, coordinator), store)
         self._entrance = Entrance.of(guard, store)
         self._metrics = metrics
         self._draining = draining
@@ -121,31 +121,31 @@ class Console:
     # --- pages -------------------------------------------------------------------------------------
 
     async def _overview(self, http: Request) -> Response:
-        values = await overview(self._desk, sees_server=self._entrance.may_see_server())
+        values = await overview(self._backend, sees_server=self._entrance.may_see_server())
         return self._page(http, "overview.html", values)
 
     async def _list(self, http: Request) -> Response:
-        return self._page(http, "groups.html", await list_page(self._desk, http.query_params))
+        return self._page(http, "groups.html", await list_page(self._backend, http.query_params))
 
     async def _members(self, http: Request) -> Response:
-        return self._page(http, "members.html", await members_page(self._desk, http.query_params))
+        return self._page(http, "members.html", await members_page(self._backend, http.query_params))
 
     async def _leaders(self, http: Request) -> Response:
-        return self._page(http, "leaders.html", await leaders_page(self._desk, http.query_params))
+        return self._page(http, "leaders.html", await leaders_page(self._backend, http.query_params))
 
     async def _topics(self, http: Request) -> Response:
-        return self._page(http, "topics.html", await topics_page(self._desk, http.query_params))
+        return self._page(http, "topics.html", await topics_page(self._backend, http.query_params))
 
     async def _topic(self, http: Request) -> Response:
         namespace, topic = _named(http, "topic")
-        return self._page(http, "topic.html", await topic_page(self._desk, namespace, topic, http.query_params))
+        return self._page(http, "topic.html", await topic_page(self._backend, namespace, topic, http.query_params))
 
     async def _search(self, http: Request) -> Response:
-        return self._page(http, "search.html", await search_page(self._desk, http.query_params))
+        return self._page(http, "search.html", await search_page(self._backend, http.query_params))
 
     async def _shards(self, http: Request) -> Response:
         self._entrance.check_server()
-        return self._page(http, "shards.html", await shards_page(self._desk))
+        return self._page(http, "shards.html", await shards_page(self._backend))
 
     async def _access(self, http: Request) -> Response:
         return self._page(http, "access.html", access_page(self._entrance.guard))
@@ -156,23 +156,23 @@ class Console:
     async def _group(self, http: Request) -> Response:
         done = ACTIONS.get(http.query_params.get("done", ""))
         show_all = "show_all" in http.query_params
-        values = await group_page(self._desk, *_named(http), _base_url(http), show_all=show_all)
+        values = await group_page(self._backend, *_named(http), _base_url(http), show_all=show_all)
         return self._page(http, "group.html", {**values, "done": done})
 
     async def _leader(self, http: Request) -> Response:
-        return self._page(http, "leader.html", await leader_page(self._desk, *_named(http), _base_url(http)))
+        return self._page(http, "leader.html", await leader_page(self._backend, *_named(http), _base_url(http)))
 
     async def _timeline(self, http: Request) -> Response:
-        shown = await timeline_page(self._desk, *_named(http), _base_url(http), http.query_params)
+        shown = await timeline_page(self._backend, *_named(http), _base_url(http), http.query_params)
         return self._page(http, "timeline.html", shown)
 
     async def _offsets(self, http: Request) -> Response:
-        shown = await offsets_page(self._desk, *_named(http), _base_url(http), http.query_params)
+        shown = await offsets_page(self._backend, *_named(http), _base_url(http), http.query_params)
         return self._page(http, "offsets.html", shown)
 
     async def _journal(self, http: Request) -> Response:
         namespace, group_id = _named(http)
-        shown = await timeline_page(self._desk, namespace, group_id, _base_url(http), http.query_params)
+        shown = await timeline_page(self._backend, namespace, group_id, _base_url(http), http.query_params)
         document: dict[str, Any] = {"namespace": namespace, "group_id": group_id, "events": as_lines(shown["events"])}
         if shown["first_revision"]:
             document["first_revision"] = shown["first_revision"]
@@ -182,8 +182,8 @@ class Console:
     async def _live(self, http: Request) -> Response:
         """Reject a caller that may not read the group before the stream starts."""
         namespace, group_id = _named(http)
-        await self._desk.describe(namespace, group_id)
-        changes = self._desk.changes(namespace, group_id)
+        await self._backend.describe(namespace, group_id)
+        changes = self._backend.changes(namespace, group_id)
         return EventStream(changes, self._metrics, self._draining, self._ping_seconds)
 
     # --- actions -----------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Console:
     async def _ask(self, http: Request) -> Response:
         action = action_named(http.path_params["action"])
         form = Form(member_id=http.query_params.get("member", ""))
-        values = await action_page(self._desk, *_named(http), action, form, _base_url(http))
+        values = await action_page(self._backend, *_named(http), action, form, _base_url(http))
         return self._page(http, "action.html", values)
 
     async def _act(self, http: Request) -> Response:
@@ -202,7 +202,7 @@ class Console:
         if not complaint:
             note(form.note)
             try:
-                await act(self._desk, namespace, group_id, action, form)
+                await act(self._backend, namespace, group_id, action, form)
             except RejectedRequest as rejected:
                 if rejected.code in (ErrorCode.UNAUTHENTICATED, ErrorCode.GROUP_AUTHORIZATION_FAILED):
                     raise
@@ -210,7 +210,7 @@ class Console:
             else:
                 _log.info("an administrator acted", extra={"action": action.name, "group_id": group_id})
                 return _seen_other(root_of(http) + _after(namespace, group_id, action.name))
-        values = await action_page(self._desk, namespace, group_id, action, form, _base_url(http), complaint)
+        values = await action_page(self._backend, namespace, group_id, action, form, _base_url(http), complaint)
         return self._page(http, "action.html", values, status=422)
 
     # --- signing in --------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from typing import Any
 from starlette.datastructures import QueryParams
 
 from rota.console.axis import axis_of
+from rota.console.backend import QUIET, Backend, Described
 from rota.console.commands import commands_of
-from rota.console.desk import QUIET, Described, Desk
 from rota.console.drawing import draw
 from rota.console.rendering import utc
 from rota.console.shares import Unit, in_words, moves, share_map, units_of
@@ -73,17 +73,17 @@ class Reign:
 
 
 async def group_page(
-    desk: Desk, namespace: str, group_id: str, base_url: str, *, show_all: bool = False
+    backend: Backend, namespace: str, group_id: str, base_url: str, *, show_all: bool = False
 ) -> dict[str, Any]:
-    described = await desk.describe(namespace, group_id)
-    events = (await desk.history(described, _LINES)).events
+    described = await backend.describe(namespace, group_id)
+    events = (await backend.history(described, _LINES)).events
     story = generations(events)
-    now_ms = desk.now_ms()
+    now_ms = backend.now_ms()
     group = described.group
     shares, former = _latest_shares(group, story)
-    drawn = share_map(group.protocol_type, shares, former, await _divided(desk, namespace, group))
+    drawn = share_map(group.protocol_type, shares, former, await _divided(backend, namespace, group))
     return {
-        **common_values(desk, described, now_ms, base_url),
+        **common_values(backend, described, now_ms, base_url),
         "explanation": explain(group, now_ms, events, utc),
         "rows": [member_row(group, member, now_ms) for member in _listed(group, show_all=show_all)],
         "map": drawn,
@@ -95,24 +95,24 @@ async def group_page(
 
 
 async def timeline_page(
-    desk: Desk, namespace: str, group_id: str, base_url: str, parameters: QueryParams
+    backend: Backend, namespace: str, group_id: str, base_url: str, parameters: QueryParams
 ) -> dict[str, Any]:
     """Show the generations and the lines of the journal, the latest first; below the revision `before`, if the URL has
     one.
 
     Commits and statistics of heartbeats are omitted unless the URL requests them: they would hide other lines.
     """
-    described = await desk.describe(namespace, group_id)
+    described = await backend.describe(namespace, group_id)
     commits, text = "commits" in parameters, parameters.get("before", "")
     before = int(text) if text.isdecimal() and len(text) < 19 else None
     but_for = frozenset[str]() if commits else QUIET
-    history = await desk.history(described, _ALL_LINES, before=before, but_for=but_for)
-    events, now_ms = history.events, desk.now_ms()
+    history = await backend.history(described, _ALL_LINES, before=before, but_for=but_for)
+    events, now_ms = history.events, backend.now_ms()
     story = generations(events)
     shown = list(reversed(events))[:_LINES]
     is_last = len(shown) == len(events) and len(events) < _ALL_LINES
     return {
-        **common_values(desk, described, now_ms, base_url),
+        **common_values(backend, described, now_ms, base_url),
         "chapters": chapters(described.group.protocol_type, story, now_ms),
         "axis": axis_of(story, now_ms) if before is None else None,
         "events": shown,
@@ -123,15 +123,15 @@ async def timeline_page(
     }
 
 
-async def leader_page(desk: Desk, namespace: str, group_id: str, base_url: str) -> dict[str, Any]:
-    described = await desk.describe(namespace, group_id)
-    group, now_ms = described.group, desk.now_ms()
-    history = await desk.history(described, _ALL_LINES)
+async def leader_page(backend: Backend, namespace: str, group_id: str, base_url: str) -> dict[str, Any]:
+    described = await backend.describe(namespace, group_id)
+    group, now_ms = described.group, backend.now_ms()
+    history = await backend.history(described, _ALL_LINES)
     terms = reigns(generations(history.events))
     leader = next((member for member in group.members if member.member_id == group.leader_id), None)
     current = terms[0] if terms and leader and terms[0].leader_id == leader.member_id else None
     return {
-        **common_values(desk, described, now_ms, base_url),
+        **common_values(backend, described, now_ms, base_url),
         "leader": leader and member_row(group, leader, now_ms),
         "reign": current,
         "waiting": [member for member in group.members if member is not leader][:MOST_SEATS],
@@ -181,14 +181,14 @@ def _ended(reign: Reign, at_ms: int) -> Reign:
     return Reign(reign.leader_id, reign.first_generation, reign.last_generation, reign.since_ms, at_ms, reign.why)
 
 
-def common_values(desk: Desk, described: Described, now_ms: int, base_url: str) -> dict[str, Any]:
+def common_values(backend: Backend, described: Described, now_ms: int, base_url: str) -> dict[str, Any]:
     namespace, group = described.namespace, described.group
     return {
         "namespace": namespace,
         "group": group,
         "revision": described.revision,
-        "owner": desk.owner_of(namespace, group.group_id),
-        "shard_id": shard_of(namespace, group.group_id, desk.shard_count),
+        "owner": backend.owner_of(namespace, group.group_id),
+        "shard_id": shard_of(namespace, group.group_id, backend.shard_count),
         "now_ms": now_ms,
         "commands": commands_of(base_url, namespace, group.group_id),
         "refusals": refusals(group, now_ms),
@@ -263,12 +263,12 @@ def _latest_shares(group: DescribeReply, story: Sequence[Generation]) -> tuple[d
     return dict(assigned[-1].assignments), assigned[-2].assignments if len(assigned) > 1 else {}
 
 
-async def _divided(desk: Desk, namespace: str, group: DescribeReply) -> Collection[Unit]:
+async def _divided(backend: Backend, namespace: str, group: DescribeReply) -> Collection[Unit]:
     """Return the partitions that the members should share, if one of them has no owner."""
     if not any(trouble.kind == TroubleKind.UNOWNED for trouble in group.troubles):
         return ()
     try:
-        topics = await desk.list_topics(namespace)
+        topics = await backend.list_topics(namespace)
     except RejectedRequest:  # The caller may read this group, but no topics.
         return ()
     return await asyncio.to_thread(_subscribed, group, topics)

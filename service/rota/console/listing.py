@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.datastructures import QueryParams
 
-from rota.console.desk import Desk
+from rota.console.backend import Backend
 from rota.console.rendering import STATES, query
 from rota.observability.explanation import mood_of
 from rota.protocol.ids import check_namespace
@@ -94,9 +94,9 @@ class View:
         return sorted(found, key=_SORTS[self.sort], reverse=self.descending)
 
 
-async def list_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
+async def list_page(backend: Backend, parameters: QueryParams) -> dict[str, Any]:
     view = View.of(parameters)
-    listing = await desk.list_groups(view.namespace)
+    listing = await backend.list_groups(view.namespace)
     chosen = view.chosen(listing.groups)
     pages = max(1, -(-len(chosen) // PAGE))
     view = replace(view, page=min(view.page, pages))
@@ -111,5 +111,5 @@ async def list_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
         "by_state": Counter(group.state for group in listing.groups),
         "types": sorted({group.protocol_type for group in listing.groups if group.protocol_type}),
         "states": STATES,
-        "now_ms": desk.now_ms(),
+        "now_ms": backend.now_ms(),
     }

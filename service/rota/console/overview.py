@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rota.console.desk import Desk, Listing
+from rota.console.backend import Backend, Listing
 from rota.console.owners import owners_by_replica
 from rota.console.rendering import STATES
 from rota.protocol.errors import RejectedRequest
@@ -35,17 +35,17 @@ class Concern:
     group: ListedGroup
 
 
-async def overview(desk: Desk, *, sees_server: bool) -> dict[str, Any]:
+async def overview(backend: Backend, *, sees_server: bool) -> dict[str, Any]:
     """Return the template's values. Replicas are None for callers that may not read the server's metrics."""
-    listed = await _listed(desk)
+    listed = await _listed(backend)
     counts = [_count(name, listing.groups) for name, listing in listed.items()]
     totals: Counter[str] = Counter()
     for each in counts:
         totals.update(each.by_state)
-    ready, detail = desk.ready()
+    ready, detail = backend.ready()
     concerns = [Concern(name, group) for name, each in listed.items() for group in each.groups if group.troubles]
     concerns.sort(key=lambda one: harm(one.group.troubles))
-    replicas = owners_by_replica(await desk.owners(), desk.shard_count) if sees_server else None
+    replicas = owners_by_replica(await backend.owners(), backend.shard_count) if sees_server else None
     return {
         "namespaces": counts,
         "totals": {state: totals.get(state, 0) for state in STATES},
@@ -57,18 +57,18 @@ async def overview(desk: Desk, *, sees_server: bool) -> dict[str, Any]:
         "ready": ready,
         "ready_detail": detail,
         "replicas": replicas,
-        "shard_count": desk.shard_count,
-        "now_ms": desk.now_ms(),
+        "shard_count": backend.shard_count,
+        "now_ms": backend.now_ms(),
     }
 
 
-async def _listed(desk: Desk) -> dict[str, Listing]:
+async def _listed(backend: Backend) -> dict[str, Listing]:
     found: dict[str, Listing] = {}
     refused: RejectedRequest | None = None
     # A caller without any permission gets an error, even while there are no groups.
-    for name in await desk.namespaces() or ["default"]:
+    for name in await backend.namespaces() or ["default"]:
         try:
-            listing = await desk.list_groups(name)
+            listing = await backend.list_groups(name)
         except RejectedRequest as rejected:
             refused = rejected
             continue

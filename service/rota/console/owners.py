@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rota.console.desk import Desk
+from rota.console.backend import Backend
 from rota.replica.ports import ShardOwner
 
 
@@ -33,7 +33,7 @@ def owners_by_replica(owners: Sequence[ShardOwner], shard_count: int) -> list[Re
     return [*found, ReplicaShards("", "", tuple(free))] if free else found
 
 
-async def shards_page(desk: Desk) -> dict[str, Any]:
-    replicas = owners_by_replica(await desk.owners(), desk.shard_count)
+async def shards_page(backend: Backend) -> dict[str, Any]:
+    replicas = owners_by_replica(await backend.owners(), backend.shard_count)
     held = sum(len(replica.shards) for replica in replicas if replica.replica_id)
-    return {"replicas": replicas, "shard_count": desk.shard_count, "held": held}
+    return {"replicas": replicas, "shard_count": backend.shard_count, "held": held}

@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.datastructures import QueryParams
 
-from rota.console.desk import Described, Desk
+from rota.console.backend import Backend, Described
 from rota.console.group import common_values
 from rota.console.rendering import page_number
 from rota.console.shares import Unit, holders, unit_order
@@ -48,19 +48,19 @@ class Reader:
 
 
 async def offsets_page(
-    desk: Desk, namespace: str, group_id: str, base_url: str, parameters: QueryParams
+    backend: Backend, namespace: str, group_id: str, base_url: str, parameters: QueryParams
 ) -> dict[str, Any]:
     """Show the committed offsets of a group, and the holder of each partition."""
-    described = await desk.describe(namespace, group_id)
+    described = await backend.describe(namespace, group_id)
     topic = parameters.get("topic", "")
-    offsets = await _offsets(desk, namespace, group_id)
+    offsets = await _offsets(backend, namespace, group_id)
     held = _holders(described)
     units = sorted({*offsets, *held}, key=unit_order)
     topics = list(dict.fromkeys(name for name, _ in units))
     chosen = [unit for unit in units if topic in ("", unit[0])]
     page, pages = page_number(parameters, len(chosen), PAGE)
     return {
-        **common_values(desk, described, desk.now_ms(), base_url),
+        **common_values(backend, described, backend.now_ms(), base_url),
         "lines": [_row(unit, offsets, held) for unit in chosen[(page - 1) * PAGE : page * PAGE]],
         "found": len(chosen),
         "topics": topics,
@@ -70,16 +70,16 @@ async def offsets_page(
     }
 
 
-async def topic_page(desk: Desk, namespace: str, topic: str, parameters: QueryParams) -> dict[str, Any]:
+async def topic_page(backend: Backend, namespace: str, topic: str, parameters: QueryParams) -> dict[str, Any]:
     """Show a topic with its subscribed groups, and their progress by partition."""
-    facts = await desk.call(GetTopic(namespace, topic))
+    facts = await backend.call(GetTopic(namespace, topic))
     assert isinstance(facts, TopicReply)
-    listed = await desk.call(ListGroups(namespace, topic=topic, limit=MOST_GROUPS))
+    listed = await backend.call(ListGroups(namespace, topic=topic, limit=MOST_GROUPS))
     assert isinstance(listed, ListReply)
-    described = await desk.describe_each(namespace, [group.group_id for group in listed.groups])
+    described = await backend.describe_each(namespace, [group.group_id for group in listed.groups])
     page, pages = page_number(parameters, facts.partitions, PAGE)
     numbers = range((page - 1) * PAGE, min(page * PAGE, facts.partitions))
-    offsets = await asyncio.gather(*(_offsets(desk, namespace, group_id) for group_id in described))
+    offsets = await asyncio.gather(*(_offsets(backend, namespace, group_id) for group_id in described))
     farthest = {
         number: max((each[topic, number].offset for each in offsets if (topic, number) in each), default=-1)
         for number in numbers
@@ -94,12 +94,12 @@ async def topic_page(desk: Desk, namespace: str, topic: str, parameters: QueryPa
         "more_groups": listed.more,
         "page": page,
         "pages": pages,
-        "now_ms": desk.now_ms(),
+        "now_ms": backend.now_ms(),
     }
 
 
-async def _offsets(desk: Desk, namespace: str, group_id: str) -> dict[Unit, FetchedOffset]:
-    reply = await desk.call(FetchOffsets(namespace, group_id))
+async def _offsets(backend: Backend, namespace: str, group_id: str) -> dict[Unit, FetchedOffset]:
+    reply = await backend.call(FetchOffsets(namespace, group_id))
     assert isinstance(reply, FetchReply)
     return {(each.topic, each.partition): each for each in reply.offsets if each.offset >= 0}
 

@@ -69,7 +69,7 @@ class History:
     """The first revision of the shard's journal, if requested older lines are pruned."""
 
 
-class Desk:
+class Backend:
     """Calls the coordinator for pages; a rejected call raises `RejectedRequest`."""
 
     def __init__(self, coordinator: ServedCoordinator, store: ConsoleStore) -> None:
