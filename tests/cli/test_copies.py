@@ -40,7 +40,7 @@ def test_a_backup_is_verified_and_restored(rota: Rota, backup: Path, tmp_path: P
     assert done.exit_code == 0
     said = done.err.splitlines()
     assert said[0] == f"sqlite:///{tmp_path / 'new.db'} holds now what {backup} holds"
-    assert re.fullmatch(r"incarnation \w{32}; generations go on above 1,000,00\d", said[1])
+    assert re.fullmatch(r"incarnation \w{32}; generations continue above 1,000,00\d", said[1])
     assert "pass the former store with --former" in done.err
     assert done.out.split("\n")[0].split() == ["SHARD-ID", "LAST-SEQ", "FORMER-LAST-SEQ", "GENERATION-FLOOR", "EPOCH"]
     assert rota("db", "verify", *store).exit_code == 0
@@ -114,7 +114,7 @@ def test_a_store_is_copied_to_postgres(rota: Rota, backup: Path, postgres_dsn: s
 
     copied = json.loads(done.out)
     assert (done.exit_code, copied["members"] > 0, copied["offsets"] > 0) == (0, True, True)
-    assert "do not serve that one again" in done.err
+    assert "do not serve the source again" in done.err
     assert rota("db", "verify", "--store", postgres_dsn).exit_code == 0
     again = rota("db", "copy", "--store", f"sqlite:///{backup}", "--to", postgres_dsn)
     assert (again.exit_code, "holds a store already" in again.err) == (1, True)

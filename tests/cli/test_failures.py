@@ -231,9 +231,9 @@ def test_sidecars_check_their_hooks_before_they_join(rota: Rota, tmp_path: Path)
     empty = tmp_path / "empty"
     empty.touch()
     wrong = {
-        ("--file", str(tmp_path)): "no file can be written there",
-        ("--file", str(tmp_path / "missing" / "status")): "no file can be written there",
-        ("--file", str(empty / "status")): "no file can be written there",
+        ("--file", str(tmp_path)): "the file cannot be written",
+        ("--file", str(tmp_path / "missing" / "status")): "the file cannot be written",
+        ("--file", str(empty / "status")): "the file cannot be written",
         ("--exec", "no-such-program --now"): "no such program",
         ("--exec", "'no end"): "No closing quotation",
         ("--webhook", "nonsense"): "'nonsense' is no",

@@ -160,4 +160,4 @@ def test_doctor_says_that_nobody_answers_and_what_to_do(rota: Rota) -> None:
 
     assert done.exit_code == 1
     assert "is `rota serve` running?" in done.out
-    assert done.err == "rota: not well: server\n"
+    assert done.err == "rota: failed checks: server\n"

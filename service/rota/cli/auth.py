@@ -1,4 +1,4 @@
-"""`rota auth`: the permissions of a subject by an access file that no server uses yet, or of the caller by a server."""
+"""`rota auth`: permissions of a subject under an access file, or of the caller at a server."""
 
 from __future__ import annotations
 
@@ -40,13 +40,14 @@ def can_i(
         Path | None, typer.Option("--access-file", envvar="ROTA_ACCESS_FILE", help="Ask this file, with --as.")
     ] = None,
     of_group: Annotated[
-        list[str] | None, typer.Option("--of", help="A group of people it belongs to, as its issuer says; repeatable.")
+        list[str] | None,
+        typer.Option("--of", help="A group of people of the subject, as its issuer says; repeatable."),
     ] = None,
-    topic: Annotated[bool, typer.Option("--topic", help="NAME is a topic's, not a group's.")] = False,
+    topic: Annotated[bool, typer.Option("--topic", help="NAME is a topic, not a group.")] = False,
     url: Url = None,
     output: OutputFormat = None,
 ) -> None:
-    """Say whether the rules allow it, and which rule decides; ends with 4 where they do not.
+    """Print whether the rules allow an action, and which rule decides; ends with 4 if they do not.
 
     The server answers for your own token or certificate; with --as an access file answers for any subject.
     """
@@ -93,7 +94,7 @@ def check(access_file: AccessFile) -> None:
 
 
 def _place(what: str, *, is_topic: bool) -> dict[str, str]:
-    """Where it would be done, as a server is asked; nothing for the server itself."""
+    """Return the place of the action for a server's question; empty for the server itself."""
     namespace, slash, name = what.partition("/")
     if what == "server":
         return {}
@@ -103,7 +104,7 @@ def _place(what: str, *, is_topic: bool) -> dict[str, str]:
 
 
 def _is_typed(context: typer.Context, parameter: str) -> bool:
-    """Whether it stands on the command line, and not only in the environment."""
+    """Return whether a parameter is on the command line, and not only in the environment."""
     source = context.get_parameter_source(parameter)
     return source is not None and source.name == "COMMANDLINE"
 

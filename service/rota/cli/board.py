@@ -1,4 +1,4 @@
-"""The table of `rota top`: a row per group, the one with the worst trouble first."""
+"""The table of `rota top`: a row per group, the worst trouble first."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from rota.protocol.wording import duration
 COLUMNS = ("group_id", "state", "for", "generation_id", "members", "takeovers", "leader", "why", "next")
 _ORDER = {"PreparingRebalance": 0, "CompletingRebalance": 0, "Stable": 1, "Empty": 2}
 _RATIOS = {"why": 3, "next": 1}
-"""Shares of the space that is left, of the columns that wrap."""
+"""Shares of the remaining width for the columns that wrap."""
 _STYLES = {Mood.WAITING: "bold red", Mood.BUSY: "yellow", Mood.CALM: "green", Mood.EMPTY: "dim"}
 
 Row = dict[str, Any]
 
 
 def show_live(server: Server, count: int, interval_s: float, *, all_namespaces: bool) -> None:
-    """Refresh until the reader stops it; a server that stops answering is waited for."""
+    """Refresh until the reader stops it; while the server does not answer, wait for it."""
     with Live(screen=True, auto_refresh=False) as screen:
         while True:
             try:
@@ -45,12 +45,12 @@ def show_live(server: Server, count: int, interval_s: float, *, all_namespaces: 
 
 
 def columns(*, all_namespaces: bool) -> tuple[str, ...]:
-    """The columns of the table, from left to right."""
+    """Return the columns of the table, from left to right."""
     return ("namespace", *COLUMNS) if all_namespaces else COLUMNS
 
 
 def rows(server: Server, count: int, *, all_namespaces: bool) -> list[Row]:
-    """A row a group: first those in trouble, the worst first, then those that rebalance, then the largest."""
+    """Return a row per group: first groups in trouble, the worst first, then those that rebalance, then the largest."""
     listing = Listing(COLUMNS, "group_id", all_namespaces=all_namespaces)
     listed = listing.gathered(server, lambda namespace: [{"group": group} for group in server.groups(namespace)])
     listed.sort(key=_urgency)
@@ -88,7 +88,7 @@ def _table(title: str, found: list[Row]) -> RenderableType:
     for row in found:
         state = Text(str(row["state"]), _STYLES[Mood(row["mood"])])
         cells = {**row, "state": state}
-        # Unchanged: rich would take brackets in a member's reason for its markup.
+        # Text, because rich would interpret brackets in a member's reason as markup.
         table.add_row(*(value if isinstance(value := cells[name], Text) else _plain(value) for name in shown))
     return table
 

@@ -1,4 +1,4 @@
-"""Calls of the command line to a server: one request, one reply, and every failure as one clear line."""
+"""The command line's calls to a server: one request, one reply, and every failure as one clear line."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _TIMEOUT_S = COMMAND_LINE_TIMEOUT_MS / 1000
 
 
 class LinesArePruned(CommandFailed):
-    """Lines of the journal that the command asked for are pruned."""
+    """The journal's lines that the command requested are pruned."""
 
     def __init__(self, message: str, first_revision: int) -> None:
         super().__init__(message, exit_for(ErrorCode.REVISION_OUT_OF_RANGE))
@@ -53,7 +53,7 @@ class LinesArePruned(CommandFailed):
 
 
 class JournalIsShorter(CommandFailed):
-    """The journal ends before the line that the command is to go on after."""
+    """The journal ends before the line after which the command should continue."""
 
     def __init__(self, message: str, last_revision: int) -> None:
         super().__init__(message, exit_for(ErrorCode.REVISION_OUT_OF_RANGE))
@@ -61,7 +61,7 @@ class JournalIsShorter(CommandFailed):
 
 
 class Server:
-    """A server, spoken to over HTTP. Use as a context manager."""
+    """A server that is called over HTTP. Use as a context manager."""
 
     def __init__(self, options: Shared) -> None:
         self.namespace = options.namespace
@@ -70,7 +70,7 @@ class Server:
         with usage():
             if split_address(options.url).scheme not in HTTP:
                 raise ValueError(f"{options.url!r} is no http:// or https:// URL: only members speak gRPC")
-            # As the SDK: a proxy that the environment names is for other traffic.
+            # As in the SDK, a proxy of the environment is not used.
             self._http = httpx.Client(
                 base_url=self.url,
                 timeout=_TIMEOUT_S,
@@ -88,7 +88,7 @@ class Server:
         self._http.close()
 
     def call(self, request: Request, reply_type: type[AnyReply]) -> AnyReply:
-        """The reply to a request; an error of the protocol ends the command."""
+        """Return the reply to a request; an error of the protocol ends the command."""
         _check_names(request)
         with usage():
             target = encode_request(request)
@@ -110,17 +110,17 @@ class Server:
         *,
         timeout_s: float = _TIMEOUT_S,
     ) -> dict[str, Any]:
-        """The JSON object that a call is answered with."""
+        """Return the JSON object of an answer."""
         with self._reaching():
             response = self._http.request(method, path, params=list(query), json=body, timeout=timeout_s)
         return self._checked(response)
 
     def namespaces(self, *, timeout_s: float = _TIMEOUT_S) -> list[str]:
-        """The namespaces that the caller may read, by name."""
+        """Return the namespaces that the caller may read, by name."""
         return [str(each) for each in self.exchange("GET", NAMESPACES, timeout_s=timeout_s).get("namespaces", ())]
 
     def groups(self, namespace: str) -> list[ListedGroup]:
-        """All groups of a namespace, over all pages."""
+        """Return all groups of a namespace, over all pages."""
         groups: list[ListedGroup] = []
         more, after = True, ""
         while more:
@@ -130,7 +130,7 @@ class Server:
         return groups
 
     def topics(self, namespace: str) -> list[ListedTopic]:
-        """All topics of a namespace, over all pages."""
+        """Return all topics of a namespace, over all pages."""
         topics: list[ListedTopic] = []
         more = True
         while more:
@@ -140,7 +140,7 @@ class Server:
         return topics
 
     def has_group(self, group_id: str) -> bool:
-        """Whether the group is there now; also True where this caller may not know."""
+        """Return whether the group exists; also True if this caller may not know."""
         try:
             self.exchange("GET", self.group_path(group_id))
         except CommandFailed as failed:
@@ -148,18 +148,18 @@ class Server:
         return True
 
     def get(self, path: str) -> httpx.Response:
-        """Whatever a path answers; raises httpx's errors."""
+        """Return the response of any path; raises httpx's errors."""
         return self._http.get(path)
 
     def group_path(self, group_id: str, *more: str) -> str:
-        """The path of a group, or of a resource below it."""
+        """Return the path of a group, or of a resource below it."""
         check_group_id(group_id)
         below = (quote(part, safe="") for part in ("groups", group_id, *more))
         return "/".join((NAMESPACE_PATH.format(namespace=self.namespace), *below))
 
     @contextmanager
     def stream(self, path: str, query: tuple[tuple[str, str], ...]) -> Iterator[Iterator[str]]:
-        """The lines of an answer that has no end; it fails once the server has sent no ping for `STREAM_SILENCE_MS`."""
+        """Yield the lines of an endless response; fails when the server has sent no ping for `STREAM_SILENCE_MS`."""
         silence = httpx.Timeout(_TIMEOUT_S, read=STREAM_SILENCE_MS / 1000)
         with self._reaching(), self._http.stream("GET", path, params=list(query), timeout=silence) as response:
             if response.status_code != httpx.codes.OK:
@@ -174,7 +174,7 @@ class Server:
         except httpx.TransportError as error:
             message = f"no server answers at {self.url} ({str(error) or type(error).__name__}); `rota serve` starts one"
             if isinstance(error, httpx.RemoteProtocolError) or split_address(self.url).scheme == "https":
-                # Another program may answer there. The SDK has the words for it, and takes 0.1 s to import.
+                # Another program may answer there. The SDK describes it, but takes 0.1 s to import.
                 from rota.client.errors import UnreachableKind
                 from rota.client.transports.causes import cause_of
 
@@ -183,7 +183,7 @@ class Server:
                     message = cause.detail
             raise CommandFailed(message, Exit.UNAVAILABLE) from error
         except httpx.RequestError as error:
-            # An answer in an encoding that it does not have, or redirects without end.
+            # The response is not in its stated encoding, or redirects without end.
             message = f"{self.url} gives no answer that can be read; {IS_THIS_ROTA}"
             raise CommandFailed(message, Exit.UNAVAILABLE) from error
 
@@ -205,7 +205,7 @@ class Server:
 
 
 def failure_in(problem: Problem) -> CommandFailed:
-    """An error that the server answered, as the end of a command."""
+    """Convert an error of the server to the end of a command."""
     message = f"{problem.detail} ({problem.code})"
     if problem.code is ErrorCode.REVISION_OUT_OF_RANGE and problem.last_revision is not None:
         return JournalIsShorter(message, problem.last_revision)
@@ -215,7 +215,7 @@ def failure_in(problem: Problem) -> CommandFailed:
 
 
 def _check_names(request: Request) -> None:
-    """A name that is none would make another path than that of the call."""
+    """Reject invalid names, which would change the path of the call."""
     if isinstance(request, GroupRequest):
         check_group_id(request.group_id)
     if isinstance(request, TopicRequest):

@@ -1,4 +1,4 @@
-"""The commands of the `rota` program, and the options that stand before them."""
+"""The commands of the `rota` program, and the options before a command's name."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _PLACES = {
     "pipeline": "pipeline:app",
     "simulate": "simulate:app",
 }
-"""The module of each command, and the object in it, if that does not have the command's name."""
+"""The module of each command, and the object in it, if its name differs."""
 
 
 class _Places(Mapping[str, Any]):
-    """The commands by name. Each is imported and built when it is asked for, as all of them take a while."""
+    """The commands by name. Each is imported and built when needed, because all of them take a while."""
 
     def __getitem__(self, name: str) -> Any:
         return _built(name)
@@ -80,7 +80,7 @@ app = typer.Typer(
     cls=_Program,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # Rich drops what stands in brackets, defaults among them.
+    rich_markup_mode=None,  # Rich removes text in brackets, such as defaults.
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: " + "; ".join(f"{int(code)} {meaning}" for code, meaning in EXIT_MEANINGS.items()) + ".",
 )
@@ -130,7 +130,7 @@ def rota(
     ] = None,
     use_context: Annotated[
         str | None,
-        typer.Option("--context", envvar="ROTA_CONTEXT", metavar="NAME", help="A server of `rota context list`."),
+        typer.Option("--context", envvar="ROTA_CONTEXT", metavar="NAME", help="A context of `rota context list`."),
     ] = None,
     release: Annotated[  # noqa: ARG001 - its callback acts
         bool, typer.Option("--version", callback=_print_release, is_eager=True, help="Print the release and exit.")
@@ -155,9 +155,9 @@ def connection(
     key_file: Path | None,
     use_context: str | None,
 ) -> Shared:
-    """The server, namespace and credentials: as options and the environment say, otherwise as the context does.
+    """Resolve the server, namespace and credentials: options and the environment first, then the context.
 
-    A context's credentials are for its URL: with another one, or with a token of the caller's own, they are not shown.
+    A context's credentials are for its URL: with another one, or with the caller's own token, they are not sent.
     """
     try:
         credentials = Credentials(None, token_file, ca_file, cert_file, key_file).or_environment()
@@ -183,6 +183,6 @@ def version() -> None:
 
 @cache
 def command() -> Callable[[], Any]:
-    """The command line with the options of the functions above: built once, as that takes a while."""
+    """Return the command line with the options of the functions above; built once, because that takes a while."""
     built: Callable[[], Any] = typer.main.get_command(app)
     return built

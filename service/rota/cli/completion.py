@@ -1,4 +1,4 @@
-"""Names for the shell to complete: groups, members, topics and namespaces. The server is asked, quickly, in silence."""
+"""Shell completion of groups, members, topics and namespaces, with short, silent requests to the server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIMEOUT_S = COMPLETION_TIMEOUT_MS / 1000
 
 
 def complete_group(context: typer.Context, incomplete: str) -> list[str]:
-    """The ids of groups that begin with the typed text."""
+    """Return the ids of groups that start with the typed text."""
     from rota.protocol.messages import ListGroups
 
     found = _items(context, "groups", lambda namespace: ListGroups(namespace, after=incomplete))
@@ -26,12 +26,12 @@ def complete_group(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_member(context: typer.Context, incomplete: str) -> list[str]:
-    """The member ids and instance ids in the group that is typed before."""
+    """Return the member ids and instance ids of the group named earlier on the line."""
     return _fitting([*_ids(context, "group_instance_id"), *_ids(context, "member_id")], incomplete)
 
 
 def complete_member_id(context: typer.Context, incomplete: str) -> list[str]:
-    """The same, where only a member's own id will do."""
+    """Return only the member ids of that group."""
     return _fitting(_ids(context, "member_id"), incomplete)
 
 
@@ -44,7 +44,7 @@ def _ids(context: typer.Context, key: str) -> list[str]:
 
 
 def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
-    """The names of topics that begin with the typed text."""
+    """Return the names of topics that start with the typed text."""
     from rota.protocol.messages import ListTopics
 
     found = _items(context, "topics", lambda namespace: ListTopics(namespace, incomplete))
@@ -52,12 +52,12 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_namespace(context: typer.Context, incomplete: str) -> list[str]:
-    """The namespaces that the caller may read, if they begin with the typed text."""
+    """Return the namespaces that the caller may read and that start with the typed text."""
     return _fitting(_asked(context, lambda server: server.namespaces(timeout_s=_TIMEOUT_S)), incomplete)
 
 
 def _items(context: typer.Context, kind: str, request: Callable[[str], Any]) -> list[Any]:
-    """What the server answers to a request for this namespace, by the name of the list in its answer."""
+    """Return the server's answer to a request for this namespace; `kind` is the name of the list in it."""
     from rota.wire.routes import encode_request
 
     def ask(server: Server) -> list[Any]:
@@ -69,7 +69,7 @@ def _items(context: typer.Context, kind: str, request: Callable[[str], Any]) -> 
 
 
 def _asked(context: typer.Context, ask: Callable[[Server], list[Any]]) -> list[Any]:
-    """Empty where anything fails: what a completion prints would end up in the user's command line."""
+    """Return the names, or no names if anything fails: an error message would appear in the user's command line."""
     from rota.cli.calls import Server
 
     try:
@@ -84,7 +84,7 @@ def _fitting(names: list[str], incomplete: str) -> list[str]:
 
 
 def _options(context: typer.Context) -> Shared:
-    """The shared options: while a line is completed, no command runs that would have read them."""
+    """Return the shared options: during completion no command has read them."""
     from rota.cli.commands import connection
 
     root: Any = context.find_root()

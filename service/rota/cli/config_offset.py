@@ -1,4 +1,4 @@
-"""`--config-offset-file`: how far a worker has read its configuration, from a file that another program writes."""
+"""`--config-offset-file`: a worker's position in its configuration, from a file that another program writes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _log = logging.getLogger(__name__)
 
 
 class ConfigOffsetFile:
-    """Reads the file at each call, so that a worker that has read on needs no restart."""
+    """Reads the file at each call, so that a worker needs no restart for a new position."""
 
     def __init__(self, path: Path) -> None:
-        """ValueError where the file has no offset."""
+        """Raises ValueError if the file has no offset."""
         self._path = path
         self._offset = _read(path)
 
     def __call__(self) -> int:
-        """The offset; the one before, with a warning, while the file cannot be read."""
+        """Return the offset; the former one, with a warning, while the file cannot be read."""
         try:
             self._offset = _read(self._path)
         except ValueError as error:

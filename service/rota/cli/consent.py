@@ -1,4 +1,4 @@
-"""`--yes`: commands that take something away ask at a terminal, and refuse where there is none to ask at."""
+"""`--yes`: destructive commands ask at a terminal, and fail without one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed witho
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Return where `--yes` was given or the user answers yes; otherwise end the command, which has changed nothing."""
+    """Return if `--yes` was given or the user answers yes; otherwise end the command without a change."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -1,4 +1,4 @@
-"""`rota context`: servers by name, each with a namespace and the files of credentials, in a file of the user's."""
+"""`rota context`: named servers, each with a namespace and the files of credentials, stored in a file of the user."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The context's name.")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One server. Secrets stay in files of their own: a context has their paths."""
+    """One server. Secrets stay in separate files: a context has their paths."""
 
     url: str
     namespace: str = "default"
@@ -44,29 +44,27 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """The file: all contexts, and the one in use."""
+    """The file with all contexts and the current one."""
 
     current: str | None = None
     contexts: dict[str, Context] = field(default_factory=dict)
 
     def named(self, name: str) -> Context:
-        """The context of this name; ends the command where there is none."""
+        """Return the context of this name; end the command if it does not exist."""
         if name not in self.contexts:
             known = ", ".join(self.contexts) or "none"
-            raise CommandFailed(
-                f"there is no context {name} (known: {known}); `rota context add` makes one", Exit.USAGE
-            )
+            raise CommandFailed(f"there is no context {name} (known: {known}); `rota context add` adds one", Exit.USAGE)
         return self.contexts[name]
 
 
 def contexts_file() -> Path:
-    """`ROTA_CONTEXTS_FILE`, or a file in the user's configuration folder."""
+    """Return the path in `ROTA_CONTEXTS_FILE`, or of a file in the user's configuration folder."""
     named = os.environ.get(FILE_VARIABLE)
     return Path(named) if named else platformdirs.user_config_path("rota") / "contexts.json"
 
 
 def read_contexts() -> Contexts:
-    """The contexts of this user; none where there is no file."""
+    """Read this user's contexts; empty without a file."""
     path = contexts_file()
     try:
         document = json.loads(path.read_text("utf-8"))
@@ -79,7 +77,7 @@ def read_contexts() -> Contexts:
 
 
 def context_in_use(name: str | None) -> Context | None:
-    """The named context, or the current one, if any."""
+    """Return the named context, or the current one, if any."""
     contexts = read_contexts()
     chosen = name or contexts.current
     return None if chosen is None else contexts.named(chosen)
@@ -95,7 +93,7 @@ def add(
     cert_file: Annotated[Path | None, typer.Option(help="A certificate chain in PEM.")] = None,
     key_file: Annotated[Path | None, typer.Option(help="Its private key.")] = None,
 ) -> None:
-    """Add a context, or replace the one of that name. The first one is in use from then on."""
+    """Add a context, or replace the one of that name. The first context becomes the current one."""
     from rota.cli.options import usage
     from rota.protocol.ids import check_namespace
     from rota.wire.addresses import split_address
@@ -113,7 +111,7 @@ def add(
 
 @app.command("use")
 def use(name: Name) -> None:
-    """Use this context in every command that names neither another one nor a server."""
+    """Use this context in every command that names no other context or server."""
     before = read_contexts()
     context = before.named(name)
     _write(Contexts(name, before.contexts))
@@ -122,7 +120,7 @@ def use(name: Name) -> None:
 
 @app.command("list")
 def list_contexts(context: typer.Context, output: OutputFormat = None) -> None:
-    """List the contexts, and which one is in use."""
+    """List the contexts and mark the current one."""
     found = read_contexts()
     items = [
         {"name": name, "in_use": name == found.current, **asdict(each)} for name, each in sorted(found.contexts.items())
@@ -133,7 +131,7 @@ def list_contexts(context: typer.Context, output: OutputFormat = None) -> None:
 
 @app.command("remove")
 def remove(name: Name) -> None:
-    """Remove a context. The files that it names stay."""
+    """Remove a context. Its files remain."""
     before = read_contexts()
     before.named(name)
     left = {other: context for other, context in before.contexts.items() if other != name}

@@ -1,4 +1,4 @@
-"""`rota db backup`, `restore`, `restored` and `copy`: copies of a store, and a store that went back to one."""
+"""`rota db backup`, `restore`, `restored` and `copy`: copies of a store, and a store that was restored from one."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ RaiseBy = Annotated[
         max=MAX_GENERATION,
         metavar="N",
         help=(
-            "Distance by which generations jump above the highest known one. It must exceed the number that a group "
-            "has opened since the copy: those were granted. The default is one generation per second for 11 days; "
+            "Distance by which generations jump above the highest known one. It must exceed the number of generations "
+            "that any group has opened since the copy. The default is one generation per second for 11 days; "
             "the 32-bit numbers allow 2,000 such jumps."
         ),
     ),
@@ -49,12 +49,11 @@ def backup(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="A new file; or a folder, for a file with a date.")],
     store: Store = None,
 ) -> None:
-    """Write a copy of the whole store into a new file. Servers may be running.
+    """Write a copy of the whole store into a new file. Servers may run.
 
-    The copy is the store at one moment, readable for its owner alone, and on the disk when the command ends. It never
-    takes the place of a file. Its manifest, a file with `.json` after its name, has its SHA-256: keep the two together.
-    On Postgres it needs `pg_dump` on PATH, of the server's major release or later, and a direct connection or a pooler
-    in session mode.
+    The copy is consistent, readable by its owner only, and synced to disk when the command ends. It never replaces a
+    file. Its manifest, a file with `.json` after its name, has its SHA-256: keep the two together. On Postgres it needs
+    `pg_dump` on PATH, of the server's major release or later, and a direct connection or a pooler in session mode.
     """
     from rota.storage.backup import backup as back_up
     from rota.storage.backup_files import read_manifest
@@ -73,16 +72,16 @@ def copy(
 ) -> None:
     """Copy a store from SQLite to Postgres, where several replicas may serve it. The server must be stopped.
 
-    Groups, members, offsets, topics, tokens and the whole journal go on where they are. All or nothing; the target is
-    refused where it holds a store already, or lacks this release's schema (`rota db upgrade`). The source stays as it
-    is: do not serve it again, for it would grant the same generations.
+    Groups, members, offsets, topics, tokens and the whole journal are copied, all or nothing. The command fails if the
+    target already holds a store, or lacks this release's schema (`rota db upgrade`). The source is unchanged: do not
+    serve it again, because it would grant the same generations.
     """
     from rota.storage.transfer import copy_store
     from rota.storage.urls import parse_store_url
 
     source = store_url(store)
     done = asyncio.run(copy_store(source, target))
-    print_notice(f"{parse_store_url(target)} is a copy of {parse_store_url(source)}; do not serve that one again")
+    print_notice(f"{parse_store_url(target)} is a copy of {parse_store_url(source)}; do not serve the source again")
     print_item(
         {"incarnation": done.incarnation, "shards": done.shards, **done.rows},
         _item_output(context, output),
@@ -105,10 +104,10 @@ def restore(
 ) -> None:
     """Replace the store by a backup. All servers must be stopped.
 
-    The backup is checked by its manifest, and its rows are copied into a schema that this release makes. A backup that
-    was changed, or has other objects than Rota's own (a trigger, a table, a function), is refused: nothing of it runs.
-    The store that was there is kept under another name: a file beside, a schema `rota_before_…`. No fencing token is
-    granted again that may have been granted: generations jump (as `rota db restored` does it). Where the former store
+    The backup is checked by its manifest, and its rows are copied into a schema that this release creates. A backup
+    that was changed, or has other objects than Rota's (a trigger, a table, a function), is rejected, and none of its
+    code runs. The former store is kept under another name: a file in the same folder, or a schema `rota_before_…`.
+    Generations jump, as with `rota db restored`, so that no granted fencing token is granted again. If the former store
     can be read, the commits and generations that the backup lacks are listed.
     """
     from rota.storage.backup import restore as put_back
@@ -117,11 +116,11 @@ def restore(
 
     url = store_url(store)
     done = asyncio.run(put_back(url, source, raise_by=raise_generations_by, force=force))
-    print_notice(f"{parse_store_url(url)} holds now what {source} holds")
+    print_notice(f"{parse_store_url(url)} is restored from {source}")
     if not manifest_of(source).is_file():
-        print_notice(f"{source} has no manifest, so changes of the file since the backup were not looked for")
+        print_notice(f"{source} has no manifest, so changes of the file since the backup were not checked")
     if done.kept_as:
-        print_notice(f"the store that was there is kept as {done.kept_as}")
+        print_notice(f"the former store is kept as {done.kept_as}")
     if done.unreadable:
         print_notice(f"the former store cannot be read, so it is not known which changes are lost: {done.unreadable}")
     _print(done.restored, shared(context, output=output).output, kept_as=done.kept_as)
@@ -135,7 +134,7 @@ def restored(
         str | None,
         typer.Option(
             metavar="URL",
-            help="The store as it was, if it can still be read (the former primary, a damaged file that was copied): "
+            help="The former store, if it can still be read (the former primary, a copy of a damaged file): "
             "generations jump above its own, and the losses are listed.",
             show_default=False,
         ),
@@ -143,12 +142,12 @@ def restored(
     force: Force = False,
     output: OutputFormat = None,
 ) -> None:
-    """Make a store that went back to an earlier state safe to serve. All servers must be stopped.
+    """Make a store with an earlier state safe to serve. All servers must be stopped.
 
-    For what `rota db restore` did not do: point-in-time recovery, a snapshot of a volume, a standby that was behind, a
-    file that was copied back. Otherwise generations go on from that state, and two holders get the same fencing token.
-    In one transaction: a new incarnation, for readers of the journal; each shard's generations and epochs jump above
-    all that may have been granted; leases and registrations end. To run it twice does no harm.
+    Run it after any restore but `rota db restore`: point-in-time recovery, a volume snapshot, a lagging standby, a file
+    that was copied back. Otherwise generations continue from that state, and two holders get the same fencing token.
+    One transaction sets a new incarnation for the journal's readers, raises each shard's generations and epochs above
+    all that may have been granted, and ends leases and registrations. A second run is harmless.
     """
     from rota.storage.restored import restored as make_safe
 
@@ -158,7 +157,7 @@ def restored(
 
 def _print(done: Restored, output: Output, **more: Any) -> None:
     floors = [shard.generation_floor for shard in done.shards]
-    print_notice(f"incarnation {done.incarnation}; generations go on above {max(floors, default=0):,}")
+    print_notice(f"incarnation {done.incarnation}; generations continue above {max(floors, default=0):,}")
     if done.lost is None:
         print_notice("changes after each shard's last event are lost; pass the former store with --former to list them")
     else:
@@ -183,7 +182,7 @@ def _print_lost(lost: Lost) -> None:
 def _lost_commits(lost: Lost) -> Iterator[str]:
     for commit in lost.commits:
         name = f"{commit.namespace}/{commit.group_id} {commit.topic}/{commit.partition}"
-        now = "nothing is committed" if commit.present is None else f"{commit.present} is committed"
+        now = "no offset is committed" if commit.present is None else f"{commit.present} is committed"
         yield f"lost commit: {name}: {commit.lost} was committed, now {now}"
 
 

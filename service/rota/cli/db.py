@@ -1,4 +1,4 @@
-"""`rota db`: the schema of a store, and whether its journal and its rows agree."""
+"""`rota db`: the schema of a store, and the consistency of its journal and rows."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ app.command()(copies.copy)
 
 @app.command()
 def upgrade(store: Store = None) -> None:
-    """Make the store's schema, or bring it up to this release.
+    """Create the store's schema, or upgrade it to this release.
 
-    All or nothing, and nothing where it is up to date. On Postgres servers of the former release may run on; on SQLite
-    the server must be stopped (it does this by itself when it starts).
+    One transaction; no change if it is up to date. On Postgres, servers of the former release may continue to run; on
+    SQLite the server must be stopped (it upgrades by itself when it starts).
     """
     from rota.storage.migrate import upgrade as upgrade_store
 
@@ -61,8 +61,8 @@ def wait(
 ) -> None:
     """Wait until another process has upgraded the store to this release, then end with 0; with 69 after the timeout.
 
-    For use beside a job that runs `rota db upgrade`: a program that starts after this command finds a usable schema. A
-    store that cannot be reached yet is waited for, too. Changes nothing.
+    For use with a job that runs `rota db upgrade`: a program that starts after this command finds a usable schema. Also
+    waits for a store that cannot be reached yet. Changes nothing.
     """
     current = asyncio.run(_until_usable(store_url(store), monotonic() + timeout))
     print_notice(f"the schema is at {current}")
@@ -90,10 +90,10 @@ async def _until_usable(url: str, give_up_at: float) -> str | None:
 def verify(context: typer.Context, store: Store = None, output: OutputFormat = None) -> None:
     """Compare the whole journal with the rows, and the schema with the release's; ends with 1 on any difference.
 
-    Checks that no line is missing, that epochs never go back, that no generation is opened twice, and that the groups,
-    members, offsets and topics of the store match the journal exactly. Checks, too, that the schema has the objects
-    that this release makes, and no others: a foreign trigger, table, rule or function, and a changed definition count.
-    Only reads; a server may be running. In a shard with pruned events only the remaining ones are checked.
+    Checks that no line is missing, that epochs never decrease, that no generation is opened twice, and that the groups,
+    members, offsets and topics of the store match the journal exactly. Also checks that the schema has exactly this
+    release's objects: a foreign trigger, table, rule or function, or a changed definition, is a difference. Only reads;
+    a server may run. In a shard with pruned events only the remaining ones are checked.
     """
     reports, objects = asyncio.run(_verify(store_url(store)))
     differences = [f"shard {report.shard_id}: {each}" for report in reports for each in report.differences]
@@ -111,7 +111,7 @@ def verify(context: typer.Context, store: Store = None, output: OutputFormat = N
     if differences:
         raise CommandFailed("the journal and the rows do not agree")
     if objects:
-        raise CommandFailed("the schema is not as this release makes it: another program has changed it")
+        raise CommandFailed("the schema is not this release's: another program has changed it")
 
 
 async def _verify(url: str) -> tuple[list[ShardReport], list[str]]:

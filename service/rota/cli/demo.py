@@ -1,4 +1,4 @@
-"""`rota demo`: see it work, and see it survive a kill -9."""
+"""`rota demo`: a demonstration that survives a kill -9."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def demo(
     workers: Annotated[int, typer.Option(min=1, max=100, help="Number of processes that share the work.")] = 3,
     partitions: Annotated[int, typer.Option(min=1, max=1_000, help="Number of partitions of the work.")] = 12,
     rounds: Annotated[
-        int, typer.Option(min=1, help="Number of times that each file is counted: more makes it last longer.")
+        int, typer.Option(min=1, help="Number of times that each file is counted; a larger number lasts longer.")
     ] = 2,
     session_timeout_ms: Annotated[
         int,
@@ -43,11 +43,11 @@ def demo(
     url: Url = None,
     namespace: Namespace = None,
 ) -> None:
-    """Watch processes split real work, lose one of them to kill -9, and carry on.
+    """Watch processes share real work, lose one of them to kill -9, and continue.
 
     Starts a server on a temporary store if none is running at --url, and as many worker processes as asked. They count
-    words, commit their progress, and one is killed. Ends with 0 only if every file was counted exactly once all the
-    same, the totals agree with a direct count, and nothing in the dead one's name was accepted after its fence.
+    words, commit their progress, and one is killed. Ends with 0 only if every file was counted exactly once, the totals
+    match a direct count, and no write of the killed worker was accepted after its fence.
     """
     from rota.demo.children import ChildFailed
     from rota.demo.story import Options, run_demo

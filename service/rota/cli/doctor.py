@@ -1,4 +1,4 @@
-"""`rota doctor`: checks of a server, and of the groups on it."""
+"""`rota doctor`: checks of a server and its groups."""
 
 from __future__ import annotations
 
@@ -23,4 +23,4 @@ def doctor(context: typer.Context, url: Url = None, namespace: Namespace = None,
     items = [{"check": each.check, "ok": each.ok, "found": each.found} for each in checks]
     print_items(items, options.output, columns=("check", "ok", "found"), name="check")
     if bad := [each.check for each in checks if not each.ok]:
-        raise CommandFailed(f"not well: {', '.join(bad)}")
+        raise CommandFailed(f"failed checks: {', '.join(bad)}")

@@ -14,7 +14,7 @@ _PAUSE_S = 1.0
 
 
 def ask_to_leave(server: Server, group: str, member: str, max_leaving: int, wait_s: float, reason: str) -> None:
-    """Ask until the member may leave. `CommandFailed` with 69 where it may not in time."""
+    """Ask until the member may leave; raise `CommandFailed` with 69 if it may not in time."""
     request = _request(server, group, member, max_leaving, reason)
     ends_at = time.monotonic() + wait_s
     while True:
@@ -29,7 +29,7 @@ def ask_to_leave(server: Server, group: str, member: str, max_leaving: int, wait
 
 
 def _request(server: Server, group: str, member: str, max_leaving: int, reason: str) -> DrainMember:
-    """The member by its id, or by its instance id."""
+    """Return the request for a member by its id, or by its instance id."""
     described = server.call(DescribeGroup(server.namespace, group), DescribeReply)
     is_instance = any(one.group_instance_id == member for one in described.members)
     member_id, instance_id = ("", member) if is_instance else (member, None)

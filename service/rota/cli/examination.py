@@ -1,4 +1,4 @@
-"""Checks of a server, and of the groups on it. A failed check says what it found and what to do."""
+"""Checks of a server and its groups. A failed check reports the finding and the next step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SKEW_S = 5.0
 _SLOW_S = 0.25
 _TRIES = 3
 WINDOW_S = 2.0
-"""The present, as far as counters are concerned."""
+"""The window in which counters count as current."""
 _LAG_S = 0.1
 _WEEK_S = 7 * 86_400
 _SAMPLE = re.compile(r"^(\w+)(?:\{([^}]*)\})? (\S+)$", re.MULTILINE)
@@ -37,9 +37,9 @@ class Unwell(Exception):
 
 
 def examine(server: Server) -> Iterator[Checked]:
-    """One check after the other; each is made, whatever those before say, unless the server does not answer at all.
+    """Run all checks in order; a failed one stops the others only if the server does not answer at all.
 
-    Counters are read twice: a fault that is over leaves its count until the process ends, and is no finding.
+    Counters are read twice, because a past fault keeps its count until the process ends, and is no finding.
     """
     reached = _try("server", lambda: _reached(server))
     yield reached
@@ -81,7 +81,7 @@ def _get(server: Server, path: str) -> httpx.Response:
 
 
 def _reached(server: Server) -> str:
-    """By the quickest of a few answers: the first pays for the connection, and any may meet a busy machine."""
+    """Measure the fastest of a few answers: the first one opens the connection, and any may meet a busy machine."""
     took_s = min(_seconds_to_answer(server) for _ in range(_TRIES))
     if took_s > _SLOW_S:
         raise Unwell(f"it took {duration(round(took_s * 1_000))} to answer /healthz: is the machine overloaded?")
@@ -92,9 +92,7 @@ def _seconds_to_answer(server: Server) -> float:
     began_s = time.monotonic()
     answer = _get(server, "/healthz")
     if answer.status_code != httpx.codes.OK:
-        raise Unwell(
-            f"{server.url}/healthz answers {answer.status_code}: is that a Rota server, and the address right?"
-        )
+        raise Unwell(f"{server.url}/healthz answers {answer.status_code}: is that a Rota server at the right address?")
     return time.monotonic() - began_s
 
 
@@ -106,7 +104,7 @@ def _ready(server: Server) -> str:
 
 
 def _clock(server: Server) -> str:
-    """To the second, as in HTTP: members' deadlines do not depend on it, but printed times do."""
+    """Compare clocks to the second, as HTTP allows: members' deadlines do not depend on it, but printed times do."""
     date = _get(server, "/healthz").headers.get("date")
     if date is None:
         return "unknown: the server sends no Date header"
@@ -114,7 +112,7 @@ def _clock(server: Server) -> str:
     if abs(ahead_s) > _SKEW_S:
         which = "ahead of" if ahead_s > 0 else "behind"
         raise Unwell(
-            f"{duration(round(abs(ahead_s) * 1_000))} {which} this machine's clock: times below are off by that"
+            f"{duration(round(abs(ahead_s) * 1_000))} {which} this machine's clock: times below are wrong by that"
         )
     return "in sync with this machine"
 
@@ -123,7 +121,7 @@ def _clock(server: Server) -> str:
 class _Metrics:
     text: str
     before: _Metrics | None = None
-    """As they were at the beginning of the window."""
+    """The metrics at the start of the window."""
 
     def samples(self, name: str) -> list[tuple[str, float]]:
         return [(labels or "", float(value)) for found, labels, value in _SAMPLE.findall(self.text) if found == name]
@@ -132,12 +130,12 @@ class _Metrics:
         return sum(value for _, value in self.samples(name))
 
     def grown(self, name: str) -> float:
-        """By how much a counter has grown within the window; all of it where the process has started within."""
+        """Return the increase of a counter within the window; its value if the process has started within it."""
         now, before = self.total(name), self.before.total(name) if self.before else 0.0
         return now - before if now >= before else now
 
     def observed(self, name: str) -> tuple[float, float]:
-        """How often a histogram observed something within the window, and the mean of it."""
+        """Return the number and the mean of a histogram's observations within the window."""
         times = self.grown(f"{name}_count")
         return times, self.grown(f"{name}_sum") / times if times else 0.0
 
@@ -147,7 +145,7 @@ class _Metrics:
 
 
 def _metrics(server: Server) -> _Metrics | None:
-    """None where they are not shown to us."""
+    """Read the metrics; None if the caller may not read them."""
     answer = _get(server, "/metrics")
     return _Metrics(answer.text) if answer.status_code == httpx.codes.OK else None
 
@@ -168,7 +166,7 @@ def _redis(metrics: _Metrics) -> str:
     if not up:
         return "not configured"
     if not all(value for _, value in up):
-        raise Unwell("it does not answer: no member expires because of that; see docs/runbooks/RotaLivenessDown.md")
+        raise Unwell("it does not answer; no member expires because of that; see docs/runbooks/RotaLivenessDown.md")
     return f"answers, and failed {metrics.total('rota_liveness_failures_total'):.0f} times since the start"
 
 
@@ -188,7 +186,7 @@ def _event_loop(metrics: _Metrics) -> str:
 
 
 def _certificates(metrics: _Metrics, now_s: float) -> str:
-    """As the alert has it: a week is short for those that live for months, a quarter of the time for others."""
+    """Check certificates as the alert does: warn a week before the end, or in the last quarter of a short life."""
     begins = dict(metrics.samples("rota_certificate_not_before_timestamp_seconds"))
     ends = metrics.samples("rota_certificate_not_after_timestamp_seconds")
     text = "; ".join(f"the one for {label.split('=')[1]} {_left(end_s - now_s)}" for label, end_s in ends)
@@ -202,7 +200,7 @@ def _left(seconds: float) -> str:
 
 
 def _groups(server: Server) -> str:
-    """The groups with a trouble, the worst first, each with what to type next."""
+    """Check the groups in trouble, the worst first, each with the next command to type."""
     groups = server.groups(server.namespace)
     troubled = sorted((group for group in groups if group.troubles), key=lambda group: harm(group.troubles))
     if troubled:

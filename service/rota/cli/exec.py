@@ -1,4 +1,4 @@
-"""`rota lead`, `rota hold` and `rota work`: a command in any language that runs only while a group grants it."""
+"""`rota lead`, `rota hold` and `rota work`: a command in any language that runs only while its group permits it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ PassedOn = Annotated[
     typer.Option(
         "--pass-env",
         metavar="NAME",
-        help="Let the command have this variable: ROTA_TOKEN, ROTA_STORE, ROTA_REDIS and ROTA_WEBHOOK are withheld.",
+        help="Pass this variable to the command: ROTA_TOKEN, ROTA_STORE, ROTA_REDIS and ROTA_WEBHOOK are withheld.",
         show_default=False,
     ),
 ]
@@ -143,13 +143,14 @@ def lead(
 ) -> None:
     """Run a command while this process leads, and never longer.
 
-    Campaigns until elected, runs the command in a process group of its own, passes every signal on to it, and ends with
+    Campaigns until elected, runs the command in a separate process group, forwards every signal to it, and ends with
     its exit code. At SIGTERM the command has --drain-ms to end; then it is killed, and the group is left. Before the
-    local deadline, which is earlier than the server's, the command gets TERM and then KILL, with everything that it has
-    started, also when this process is paused or killed with kill -9.
+    local deadline, which is earlier than the server's, the command and all processes that it has started get TERM and
+    then KILL, even if this process is paused or killed with kill -9.
 
     The command finds ROTA_FENCING_TOKEN, ROTA_MEMBER_ID, ROTA_GROUP, ROTA_NAMESPACE and ROTA_URL in its environment.
-    The file descriptor ROTA_LOST_FD is a pipe: a line of JSON now and at each change, and its end when leadership ends.
+    The file descriptor ROTA_LOST_FD is a pipe: it has a line of JSON at the start and for each change, and ends when
+    leadership ends.
     """
     from rota.exec.lead import LeadOptions
     from rota.exec.lead import lead as run_lead
@@ -184,7 +185,7 @@ def hold(
             "-n",
             min=1,
             max=1_000_000,
-            help="Number of permits, which is the maximum of holders; 1 is a lock.",
+            help="Number of permits, which is the maximum number of holders; 1 is a lock.",
         ),
     ] = 1,
     session_timeout_ms: SessionTimeout = SESSION_TIMEOUT_MS,
@@ -205,12 +206,12 @@ def hold(
 ) -> None:
     """Run a command while this process holds a lock, or one of several permits, and never longer.
 
-    As `rota lead`: the same exit codes, signals and deadlines. Members that wait are served in the order in which they
-    came. A permit and its token stay the same while others come and go. Where members name different numbers of
-    permits, the lowest counts.
+    Exit codes, signals and deadlines are those of `rota lead`. Waiting members get permits in the order of their joins.
+    A permit and its token do not change when others join or leave. If members name different numbers of permits, the
+    lowest counts.
 
-    The command also finds ROTA_PERMIT, the number of its permit from 0 on, and in ROTA_FENCING_TOKEN that permit's
-    token: greater than each that this permit had before.
+    The command also finds ROTA_PERMIT, the number of its permit from 0 on, and in ROTA_FENCING_TOKEN its token, which
+    is greater than all earlier tokens of this permit.
     """
     from rota.exec.lead import LeadOptions, lead
 
@@ -256,13 +257,15 @@ def work(
 ) -> None:
     """Run a command on this process's share of a group's work, again whenever the share changes.
 
-    As `rota lead`, and in ROTA_ASSIGNMENT the share as JSON; with one topic ROTA_PARTITIONS has the numbers of its
+    Works as `rota lead`. ROTA_ASSIGNMENT has the share as JSON; with one topic ROTA_PARTITIONS has the numbers of its
     partitions, separated by spaces. When the share changes, the command gets TERM and has --drain-ms to finish; then it
-    is started on the new one. Only after that are partitions granted to others. Without a share, nothing runs.
+    is started on the new share. Other members get partitions only after it has finished. Without a share, no command
+    runs.
 
     With --connector the group is of the type worker, as Kafka Connect's: one command runs for each connector and task
-    of the share, with ROTA_CONNECTOR, ROTA_TASK (-1 for the connector itself) and ROTA_CONFIG_OFFSET, and goes on while
-    others come and go. When one ends by itself, the others get TERM, and this process ends with its exit code.
+    of the share, with ROTA_CONNECTOR, ROTA_TASK (-1 for the connector itself) and ROTA_CONFIG_OFFSET, and continues
+    while others start and stop. When a command ends by itself, the others get TERM, and this process ends with its exit
+    code.
     """
     check_shared_work(topic, topic_regex, connector, strategy, topics_debounce_ms, config_offset_file, topics_except)
     config_offset = config_offset_of(config_offset_file)
@@ -314,9 +317,9 @@ _PERIODS = {"hourly": "1h", "daily": "1d", "weekly": "7d"}
 
 
 def _period(once_per: str | None, at_most_once: bool) -> float | None:
-    """The period that `--once-per` names; a wrong use of the command if it is none, or missing."""
+    """Return the period of `--once-per`; raise a usage error if it is invalid or missing."""
     if once_per is None:
         if at_most_once:
-            raise CommandFailed("--at-most-once belongs to --once-per, which is missing", Exit.USAGE)
+            raise CommandFailed("--at-most-once requires --once-per", Exit.USAGE)
         return None
     return milliseconds(_PERIODS.get(once_per, once_per)) / 1000

@@ -1,4 +1,4 @@
-"""What the command line ends with: one exit code a kind of outcome, and one clear line instead of a traceback."""
+"""The ends of the command line: one exit code per kind of outcome, and one clear line instead of a traceback."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Exit(IntEnum):
 
 
 EXIT_MEANINGS = {
-    Exit.OK: "all went well",
-    Exit.ERROR: "it did not work",
-    Exit.USAGE: "wrong options, or a request that can never work",
-    Exit.NOT_FOUND: "no such group, member or topic, or lines that the journal does not have",
-    Exit.AUTH: "not logged in, or not allowed",
+    Exit.OK: "success",
+    Exit.ERROR: "failure",
+    Exit.USAGE: "wrong options, or a request that can never succeed",
+    Exit.NOT_FOUND: "no such group, member or topic, or no such lines in the journal",
+    Exit.AUTH: "not authenticated, or not allowed",
     Exit.CONFLICT: "a conflict: the group has members, or the generation is over (fenced)",
     Exit.DELETED: "the group was deleted",
-    Exit.UNAVAILABLE: "the server or the store cannot be reached, or asks to try later",
+    Exit.UNAVAILABLE: "the server or the store cannot be reached, or asks to retry later",
     Exit.INTERRUPTED: "ended by Ctrl-C",
 }
 
@@ -52,7 +52,7 @@ _BY_HTTP_STATUS = {
 
 
 class CommandFailed(Exception):
-    """Ends the command: the message is all that is printed, `exit_code` what the process ends with."""
+    """Ends the command: only the message is printed, and the process ends with `exit_code`."""
 
     def __init__(self, message: str, exit_code: Exit = Exit.ERROR) -> None:
         super().__init__(message)
@@ -60,7 +60,7 @@ class CommandFailed(Exception):
 
 
 def exit_for(code: ErrorCode) -> Exit:
-    """The exit code for an error that the server answered."""
+    """Return the exit code for an error of the server."""
     if code is ErrorCode.GROUP_DELETED:
         return Exit.DELETED
     return _BY_HTTP_STATUS.get(STATUS[code].http, Exit.ERROR)

@@ -1,6 +1,6 @@
-"""The extras that commands need: `pip install rota` alone brings the SDK.
+"""The extras that commands need: `pip install rota` alone installs the SDK.
 
-It imports nothing but the standard library, so that it can report that everything else is missing.
+It imports only the standard library, so that it can report any other missing package.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ MODULES = {
         "uvloop",
     ),
 }
-"""The modules that each extra brings. An extra that needs another one brings its modules, too."""
+"""The modules that each extra installs, including those of extras that it requires."""
 
 
 def missing_extra(error: ModuleNotFoundError) -> str | None:
-    """The line to print where a command needs an extra that is not installed; None for any other missing module."""
+    """Return the line to print if a command needs an extra that is not installed; None for any other missing module."""
     module = (error.name or "").partition(".")[0]
     for extra, modules in MODULES.items():
         if module in modules:

@@ -1,4 +1,4 @@
-"""Failures that a command foresees, whichever layer raises them: each becomes a `CommandFailed`."""
+"""Expected failures of commands, from any layer: each becomes a `CommandFailed`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rota.protocol.errors import RejectedRequest
 
 
 class Commands(TyperGroup):
-    """All commands of the program. What they foresee is handled here, before Typer sees it."""
+    """All commands of the program. Their expected failures are handled here, before Typer sees them."""
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         with foreseen():
@@ -28,13 +28,13 @@ class Commands(TyperGroup):
 
 @contextmanager
 def foreseen() -> Iterator[None]:
-    """Run a piece of a command; a failure of the server, the store, a file or a name becomes a `CommandFailed`."""
+    """Run a part of a command; a failure of the server, the store, a file or a name becomes a `CommandFailed`."""
     try:
         yield
     except KeyboardInterrupt:
         raise CommandFailed("", Exit.INTERRUPTED) from None
     except SystemExit as ended:
-        if isinstance(ended.__context__, BrokenPipeError):  # Rich ends the program where the reader has gone.
+        if isinstance(ended.__context__, BrokenPipeError):  # Rich ends the program if the reader has closed the pipe.
             raise CommandFailed("", Exit.OK) from None
         raise
     except Exception as error:
@@ -45,7 +45,7 @@ def foreseen() -> Iterator[None]:
 
 
 def failure_of(error: BaseException) -> CommandFailed | None:
-    """The exit for `error`; None for an unforeseen error, which is a bug of Rota."""
+    """Return the exit for `error`; None for an unexpected error, which is a bug of Rota."""
     match error:
         case CommandFailed():
             return error
@@ -59,7 +59,7 @@ def failure_of(error: BaseException) -> CommandFailed | None:
             piece = error.object[error.start : error.end]
             return CommandFailed(f"{piece!r} is no text that can be sent or printed as {error.encoding}", Exit.USAGE)
         case BrokenPipeError():
-            return CommandFailed("", Exit.OK)  # The reader of our output has seen enough.
+            return CommandFailed("", Exit.OK)  # The reader of the output has closed the pipe.
         case OSError(filename=str() as name, strerror=str() as reason):
             return CommandFailed(f"{name}: {reason}")
         case OSError(strerror=str() as reason, filename=None):
@@ -68,7 +68,7 @@ def failure_of(error: BaseException) -> CommandFailed | None:
 
 
 def _failure_below(error: BaseException) -> CommandFailed | None:
-    """The failure of a layer that a simple command does not load; a layer that is not loaded has raised nothing."""
+    """Return the failure of a layer that a simple command does not load; an unloaded layer has raised no error."""
     sdk, ports = (sys.modules.get(name) for name in ("rota.client.errors", "rota.replica.ports"))
     if sdk and isinstance(error, sdk.CoordinatorError):
         return CommandFailed(f"{error} ({error.code})", exit_for(error.code))

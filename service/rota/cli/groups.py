@@ -35,7 +35,7 @@ _BY_TOPIC = ("topics", "run", "partitions")
 
 Kinds = Annotated[
     list[str] | None,
-    typer.Option("--kind", metavar="KIND", help="Only events of this kind, as rebalance_started; repeatable."),
+    typer.Option("--kind", metavar="KIND", help="Only events of this kind, such as rebalance_started; repeatable."),
 ]
 
 app = typer.Typer(no_args_is_help=True, help="Groups: their members, assignments and rebalances.")
@@ -126,10 +126,10 @@ def watch_group(
         typer.Option(
             "--after",
             metavar="REVISION",
-            help="Start behind this revision; 0: with the first event ever; `earliest`: with the first not pruned.",
+            help="Start after this revision; 0: with the first event ever; `earliest`: with the first remaining event.",
         ),
     ] = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many events.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after this number of events.")] = None,
     kind: Kinds = None,
     commits: Annotated[bool, typer.Option(help="Show commits of offsets, too.")] = True,
     url: Url = None,
@@ -165,7 +165,7 @@ def group_history(
             show_default=False,
         ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many events, the latest.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of latest events.")] = 50,
     kind: Kinds = None,
     commits: Annotated[bool, typer.Option(help="Show commits of offsets, too.")] = False,
     url: Url = None,
@@ -195,7 +195,7 @@ def group_history(
 
 
 def _filter(kinds: list[str] | None, *, commits: bool) -> Callable[[dict[str, Any]], bool]:
-    """Whether the options ask for an event. Kinds that are named are shown, whatever `--commits` says."""
+    """Return the filter that the options request. Kinds that are named are shown, whatever `--commits` says."""
     from rota.group.journal import RECORD_KINDS
     from rota.protocol.suggestions import unknown
 
@@ -224,7 +224,7 @@ def _beginning(after: str | None) -> int | str | None:
 def delete_group(
     context: typer.Context,
     group: Group,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the journal.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="Reason, which is kept in the journal.")] = "",
     yes: Yes = False,
     url: Url = None,
     namespace: Namespace = None,
@@ -244,8 +244,8 @@ def delete_group(
 def rebalance_group(
     context: typer.Context,
     group: Group,
-    step_down: Annotated[bool, typer.Option("--step-down", help="Have another member lead, if there is one.")] = False,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the journal.")] = "",
+    step_down: Annotated[bool, typer.Option("--step-down", help="Let another member lead, if there is one.")] = False,
+    reason: Annotated[str, typer.Option("--reason", help="Reason, which is kept in the journal.")] = "",
     url: Url = None,
     namespace: Namespace = None,
 ) -> None:
@@ -263,7 +263,7 @@ def freeze_group(
     context: typer.Context,
     group: Group,
     for_: Annotated[str, typer.Option("--for", metavar="TIME", help="Such as 90s, 20m or 2h, from now on.")],
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the journal.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="Reason, which is kept in the journal.")] = "",
     url: Url = None,
     namespace: Namespace = None,
 ) -> None:
@@ -283,11 +283,11 @@ def freeze_group(
 def unfreeze_group(
     context: typer.Context,
     group: Group,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the journal.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="Reason, which is kept in the journal.")] = "",
     url: Url = None,
     namespace: Namespace = None,
 ) -> None:
-    """End a freeze before its time: what it held back begins."""
+    """End a freeze early: postponed rebalances start."""
     from rota.cli.calls import Server
     from rota.protocol.messages import FreezeGroup, FreezeReply
 
@@ -304,11 +304,11 @@ def quarantine_units(
         int | None,
         typer.Option("--after", min=0, metavar="N", help="After N failures of its holders in a row; 0 ends the rule."),
     ] = None,
-    max_units: Annotated[int | None, typer.Option("--max-units", min=1, help="So many units at once.")] = None,
+    max_units: Annotated[int | None, typer.Option("--max-units", min=1, help="Maximum number of units.")] = None,
     release_after: Annotated[
         str | None, typer.Option("--release-after", metavar="TIME", help="Such as 90s, 20m or 2h; 0s: by hand.")
     ] = None,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the journal.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="Reason, which is kept in the journal.")] = "",
     url: Url = None,
     namespace: Namespace = None,
 ) -> None:
@@ -332,11 +332,11 @@ def release_units(
     context: typer.Context,
     group: Group,
     units: Annotated[list[str], typer.Argument(metavar="UNIT...", help="Quarantined units, such as docs/3.")],
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the journal.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="Reason, which is kept in the journal.")] = "",
     url: Url = None,
     namespace: Namespace = None,
 ) -> None:
-    """Release units from quarantine: the group rebalances, and assignments have them again."""
+    """Release units from quarantine: the group rebalances, and assignments include them again."""
     from rota.cli.calls import Server
     from rota.protocol.messages import QuarantineGroup, QuarantineReply
 
@@ -351,18 +351,18 @@ def drain_member(
     context: typer.Context,
     group: Group,
     member_id: Member,
-    max_leaving: Annotated[int, typer.Option("--max-leaving", min=1, help="So many may leave at once.")] = 1,
+    max_leaving: Annotated[int, typer.Option("--max-leaving", min=1, help="Maximum number of leaving members.")] = 1,
     wait: Annotated[
         float,
         typer.Option(
-            "--wait", min=0, callback=a_number, metavar="SECONDS", help="Ask again for so long; then end with 69."
+            "--wait", min=0, callback=a_number, metavar="SECONDS", help="Retry for this time; then end with 69."
         ),
     ] = 0,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the journal.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="Reason, which is kept in the journal.")] = "",
     url: Url = None,
     namespace: Namespace = None,
 ) -> None:
-    """Ask whether a member may leave now, for a hook that stops its process then. It removes nothing."""
+    """Ask whether a member may leave now, for a hook that then stops its process. The member is not removed."""
     from rota.cli.calls import Server
     from rota.cli.drains import ask_to_leave
 
@@ -383,19 +383,19 @@ def plan_group(
             autocompletion=complete_member,
         ),
     ] = None,
-    members: Annotated[str | None, typer.Option("--members", metavar="+N", help="So many members join.")] = None,
+    members: Annotated[str | None, typer.Option("--members", metavar="+N", help="Number of members that join.")] = None,
     partitions: Annotated[
         list[str] | None,
-        typer.Option("--partitions", metavar="TOPIC=N", help="The topic has so many partitions; repeatable."),
+        typer.Option("--partitions", metavar="TOPIC=N", help="The topic has this number of partitions; repeatable."),
     ] = None,
-    strategy: Annotated[str, typer.Option("--strategy", help="Another strategy than the group's.")] = "",
+    strategy: Annotated[str, typer.Option("--strategy", help="A strategy to use instead of the group's.")] = "",
     url: Url = None,
     namespace: Namespace = None,
     output: OutputFormat = None,
 ) -> None:
-    """Show what a rebalance would move and pause, with other members, partitions or another strategy. Change nothing.
+    """Show what a rebalance would move and pause, with other members, partitions or another strategy. Changes nothing.
 
-    Without a hypothesis: what `rota groups rebalance` would do now.
+    Without a hypothesis, show what `rota groups rebalance` would do now.
     """
     from rota.cli.calls import Server
     from rota.cli.plans import partition_counts, plan_item, print_plan, so_many_more
@@ -426,7 +426,7 @@ def remove_member(
     member_id: Annotated[
         str, typer.Argument(metavar="MEMBER", help="The member's id.", autocompletion=complete_member_id)
     ],
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the journal.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="Reason, which is kept in the journal.")] = "",
     yes: Yes = False,
     url: Url = None,
     namespace: Namespace = None,
@@ -464,7 +464,7 @@ def _print_description(group: DescribeReply) -> None:
 
 
 def _held(member: DescribedMember) -> str:
-    """An assignment for people: as its protocol type reads it, otherwise its size."""
+    """Return an assignment for people: decoded by its protocol type, otherwise its size."""
     from rota.protocol.wording import count
 
     decoded = member.assignment_decoded
@@ -478,7 +478,7 @@ def _held(member: DescribedMember) -> str:
 
 
 def _partitions(by_topic: dict[str, Any]) -> str:
-    """`orders/0,1 words/3`; a value that is not a list of numbers stays unchanged."""
+    """Return `orders/0,1 words/3`; a value that is not a list of numbers stays unchanged."""
     names = sorted(topic for topic in by_topic if by_topic[topic])
     return " ".join(f"{topic}/{_numbers(by_topic[topic])}" for topic in names) or "-"
 

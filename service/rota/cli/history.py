@@ -1,4 +1,4 @@
-"""A group's latest lines of the journal, as far as the server shows them to us."""
+"""A group's latest journal lines, as far as the caller may read them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAGE = 1_000
 
 
 def described_or_deleted(server: Server, group_id: str) -> DescribeReply:
-    """The group as it stands. If it was deleted, the command fails with the end of the group, as the journal has it."""
+    """Return the group's current state. If it was deleted, fail with the journal's event of its deletion."""
     try:
         return server.call(DescribeGroup(server.namespace, group_id), DescribeReply)
     except CommandFailed as failed:
@@ -29,9 +29,9 @@ def described_or_deleted(server: Server, group_id: str) -> DescribeReply:
 
 
 def recent_events(server: Server, group_id: str) -> list[dict[str, Any]]:
-    """The group's events among the last few thousand of its shard, the oldest first.
+    """Return the group's events among the last few thousand of its shard, the oldest first.
 
-    Empty where we may not read the journal, which is of all namespaces.
+    Empty if the caller may not read the journal, which contains all namespaces.
     """
     shard = server.exchange("GET", server.group_path(group_id, "coordinator"))
     try:
@@ -46,9 +46,9 @@ def recent_events(server: Server, group_id: str) -> list[dict[str, Any]]:
 def past_events(
     server: Server, group_id: str, is_wanted: Callable[[dict[str, Any]], bool], *, limit: int, since_ms: int
 ) -> list[dict[str, Any]]:
-    """The group's latest events that are wanted, at most so many and none before `since_ms`, the oldest first.
+    """Return the group's latest selected events, limited in number and not before `since_ms`, the oldest first.
 
-    Reads the shard's journal backwards, a page at a time, and no further than it has to.
+    Reads the shard's journal backwards, a page at a time, only as far as needed.
     """
     shard = server.exchange("GET", server.group_path(group_id, "coordinator"))
     found: list[dict[str, Any]] = []
@@ -67,7 +67,7 @@ def past_events(
 
 
 def _lines_between(server: Server, shard_id: int, after: int, end: int) -> list[dict[str, Any]]:
-    """The lines behind revision `after`, up to `end`, that are not pruned."""
+    """Return the lines after revision `after`, up to `end`, that are not pruned."""
     lines: list[dict[str, Any]] = []
     while after < end:
         query = (("shard", str(shard_id)), ("after", str(after)), ("limit", str(end - after)))

@@ -32,13 +32,13 @@ def readers(
     """List the readers of the journal, and the number of events that each has yet to read. `rota pipeline` adds
     itself.
 
-    Without a reader everything that is old enough is pruned.
+    Without a reader all lines that are old enough are pruned.
     """
     from rota.storage.pruning import forget_reader, list_readers, register_reader
 
     url = store_url(store)
     for name in add or ():
-        print_notice(f"{name} was added" if asyncio.run(register_reader(url, name)) else f"{name} is there already")
+        print_notice(f"{name} was added" if asyncio.run(register_reader(url, name)) else f"{name} already exists")
     for name in remove or ():
         if not asyncio.run(forget_reader(url, name)):
             raise CommandFailed(f"the journal has no reader named {name}", Exit.NOT_FOUND)
@@ -59,15 +59,15 @@ def _item(reader: Reader) -> dict[str, object]:
 
 @app.command()
 def prune(
-    keep_days: Annotated[int, typer.Option(min=1, max=36_500, help="Whole days (UTC) before today that stay.")],
+    keep_days: Annotated[int, typer.Option(min=1, max=36_500, help="Number of whole days (UTC) before today to keep.")],
     store: Store = None,
     dry_run: Annotated[bool, typer.Option(help="Only print what would be deleted.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Delete the journal's old lines, but none that a reader has yet to read. Servers may be running.
+    """Delete the journal's old lines, except those that a reader has not yet read. Servers may run.
 
-    Today's state (groups, members, offsets) is not touched. `rota db verify` can then check only the rest. Run it
-    once a day. On Postgres it takes the login that owns the tables.
+    The current state (groups, members, offsets) is not changed. `rota db verify` can then check only the remaining
+    lines. Run it once a day. On Postgres it requires the login that owns the tables.
     """
     from rota.storage.pruning import prune as delete_old_lines
 

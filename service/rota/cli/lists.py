@@ -1,4 +1,4 @@
-"""`--sort`, `--limit` and `--watch`: what the commands that list things have in common."""
+"""`--sort`, `--limit` and `--watch`: common options of the commands that list items."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Sort = Annotated[
         "--sort", metavar="COLUMN", help="Sort by this column; -COLUMN for the largest first.", show_default=False
     ),
 ]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Print at most so many.", show_default=False)]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Maximum number of items.", show_default=False)]
 AllNamespaces = Annotated[
-    bool, typer.Option("--all-namespaces", "-A", help="List those of all namespaces that you may read.")
+    bool, typer.Option("--all-namespaces", "-A", help="List the items of all namespaces that you may read.")
 ]
 Watch = Annotated[
     bool, typer.Option("--watch", "-w", help="Print the list again each time that it changes, until Ctrl-C.")
@@ -40,7 +40,7 @@ Items = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A list as the options ask for it."""
+    """A list with the options for sorting, limiting and watching."""
 
     columns: Sequence[str]
     name: str
@@ -48,7 +48,7 @@ class Listing:
     limit: int | None = None
     watch: bool = False
     ages: Collection[str] = ()
-    """Columns that change as time passes: they alone do not make `--watch` print again."""
+    """Columns that change with time: their changes alone do not make `--watch` print again."""
     all_namespaces: bool = False
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class Listing:
         return (self.sort or "").removeprefix("-").lower().replace("-", "_")
 
     def print(self, read: Callable[[], Items], output: Output) -> None:
-        """Print what `read` returns, once or each time that it changes; `read` raises where the server is away."""
+        """Print the result of `read`, once or at each change; `read` raises if the server is unavailable."""
         shown: Items | None = None
         while True:
             items = self._arranged(read() if shown is None else read_patiently(read))
@@ -81,7 +81,7 @@ class Listing:
             time.sleep(POLL_S)
 
     def gathered(self, server: Server, read: Callable[[str], Items]) -> Items:
-        """The items of the chosen namespace, or of all that the caller may read; `read` reads one."""
+        """Return the items of the chosen namespace, or of all that the caller may read; `read` reads one namespace."""
         if not self.all_namespaces:
             return read(server.namespace)
         items: Items = []
@@ -99,20 +99,20 @@ class Listing:
         return items
 
     def is_enough(self, items: Items) -> bool:
-        """Whether no more pages have to be read: not before the last one where the list is sorted."""
+        """Return whether no more pages need to be read; a sorted list needs all pages."""
         return self.sort is None and self.limit is not None and len(items) >= self.limit
 
     def _arranged(self, items: Items) -> Items:
         if self.sort is not None:
             column = self._column
-            # The moment itself, where the column shows its age.
+            # Sort by the time itself if the column shows its age.
             key = f"{column}_at_ms" if column in self.ages else column
             items = sorted(items, key=lambda item: _order_of(item[key]), reverse=self.sort.startswith("-"))
         return items[: self.limit]
 
 
 def read_patiently(read: Callable[[], Found]) -> Found:
-    """Read again while no server answers, for as long as it takes: a watch has no end."""
+    """Read again while no server answers, without a time limit: a watch does not end."""
     while True:
         try:
             return read()
@@ -124,7 +124,7 @@ def read_patiently(read: Callable[[], Found]) -> Found:
 
 
 def _order_of(value: Any) -> tuple[bool, float, str]:
-    """Numbers by their size, all else by its text; nothing comes first."""
+    """Return the sort key: numbers by value, other values as text; missing values first."""
     is_number = isinstance(value, int | float)
     return (value is not None, float(value) if is_number else 0.0, "" if is_number or value is None else str(value))
 

@@ -1,6 +1,6 @@
-"""The `rota` program: runs a command, and is the one place where a failure becomes a line and an exit code.
+"""The `rota` program: runs a command; only here does a failure become a line and an exit code.
 
-It imports nothing but the standard library by itself, so that Ctrl-C is handled from the first moment on.
+It imports only the standard library, so that Ctrl-C is handled from the start.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import os
 import sys
 
 INTERRUPTED = 130
-"""128 and the number of SIGINT, as a shell has it."""
+"""128 plus the number of SIGINT, as in a shell."""
 
 
 def main() -> None:
-    """Run the command line; a failure that can be foreseen ends it with one line and an exit code."""
+    """Run the command line; an expected failure ends it with one line and an exit code."""
     try:
         raise SystemExit(_run())
     except KeyboardInterrupt:
@@ -21,7 +21,7 @@ def main() -> None:
 
 
 def _run() -> int:
-    """The exit code of the command."""
+    """Run the command and return its exit code."""
     try:
         from rota.cli.commands import command
     except ModuleNotFoundError as error:
@@ -47,8 +47,8 @@ def _run() -> int:
 
 
 def _is_flushed() -> bool:
-    """Flush the output; False if that failed. A reader that has closed the pipe wants nothing more."""
-    if sys.stdout is None:  # Closed by the caller, as by `>&-`.
+    """Flush the output; False if that failed. A closed pipe is no failure."""
+    if sys.stdout is None:  # The caller has closed it, as with `>&-`.
         return True
     try:
         sys.stdout.flush()
@@ -62,5 +62,5 @@ def _is_flushed() -> bool:
 
 
 def _discard_output() -> None:
-    """Buffered output must not fail again when the interpreter ends."""
+    """Discard buffered output, so that it does not fail again when the interpreter ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""What `rota lead`, `rota work` and `rota sidecar` check before they join, and how they connect."""
+"""Checks and connections of `rota lead`, `rota work` and `rota sidecar` before they join."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 Outcome = TypeVar("Outcome")
 
 LONGEST_MS = 2**31 - 1
-"""As long as a time on the wire can be."""
+"""The longest time that a message can hold."""
 LONGEST_SESSION_MS = 3_600_000
 LONGEST_STOP_MS = 43_200_000
-"""Together with two sessions less than a day, for which a rebalance may wait for a member."""
+"""Together with two sessions, less than the one day that a rebalance may wait for a member."""
 Priority = Annotated[
     int,
     typer.Option(
@@ -45,14 +45,12 @@ PreemptAfter = Annotated[
         max=MAX_PREEMPT_AFTER_MS / 1000,
         envvar="ROTA_PREEMPT_AFTER",
         metavar="SECONDS",
-        help="For how long this candidate must have outranked a leader before that hands over.",
+        help="Time for which this candidate must outrank a leader before that one hands over.",
     ),
 ]
 NoPreempt = Annotated[
     bool,
-    typer.Option(
-        "--no-preempt", envvar="ROTA_NO_PREEMPT", help="Let the priority count only where there is no leader."
-    ),
+    typer.Option("--no-preempt", envvar="ROTA_NO_PREEMPT", help="Apply the priority only if there is no leader."),
 ]
 PREEMPT_AFTER_S = PREEMPT_AFTER_MS / 1000
 _LOG_FORMAT = "rota: %(message)s"
@@ -60,7 +58,7 @@ _LOG_FORMAT = "rota: %(message)s"
 
 @dataclass(frozen=True, slots=True)
 class MemberNames:
-    """Names that a member brings along. One that is wrong can never work, so it is refused before anything starts."""
+    """A member's names. An invalid name can never work, so it is rejected before anything starts."""
 
     group: str
     topics: Sequence[str] = ()
@@ -71,7 +69,7 @@ class MemberNames:
     topics_except: Sequence[str] = ()
 
     def check(self) -> None:
-        """`RejectedRequest` or `CommandFailed` where a name is wrong."""
+        """Raise `RejectedRequest` or `CommandFailed` if a name is invalid."""
         from rota.client.consumer_protocol import TopicRole
         from rota.types.topic_regex import topic_regex
         from rota.types.wanted_topics import PATTERN_END
@@ -98,7 +96,7 @@ TopicRegex = Annotated[
         "--topic-regex",
         envvar="ROTA_TOPIC_REGEX",
         metavar="REGEX",
-        help="Instead of --topic: all registered topics whose whole name this expression of RE2 matches.",
+        help="Instead of --topic: all registered topics whose whole name matches this RE2 expression.",
     ),
 ]
 Except = Annotated[
@@ -107,7 +105,7 @@ Except = Annotated[
         "--except",
         envvar="ROTA_TOPICS_EXCEPT",
         metavar="TOPIC",
-        help="With --topic-regex: topic to leave out; audit-* for several.",
+        help="With --topic-regex: topic to exclude; audit-* for several.",
         show_default=False,
     ),
 ]
@@ -118,7 +116,7 @@ TopicsDebounce = Annotated[
         envvar="ROTA_TOPICS_DEBOUNCE_MS",
         min=0,
         max=MAX_TOPICS_DEBOUNCE_MS,
-        help="Let changes of topics collect for so long before the group is assigned anew.",
+        help="Time for which changes of topics are collected before one rebalance.",
     ),
 ]
 
@@ -140,7 +138,7 @@ ConfigOffset = Annotated[
         "--config-offset-file",
         envvar="ROTA_CONFIG_OFFSET_FILE",
         metavar="FILE",
-        help="With --connector: file with a number, how far this worker has read its configuration.",
+        help="With --connector: file with this worker's position in its configuration, a number.",
         show_default=False,
     ),
 ]
@@ -151,7 +149,7 @@ ReturnDelay = Annotated[
         envvar="ROTA_SCHEDULED_REBALANCE_MAX_DELAY_MS",
         min=0,
         max=MAX_DELAY_MS,
-        help="With --connector: time for which a departed worker's work waits for its return.",
+        help="With --connector: time for which the work of an absent worker waits for its return.",
     ),
 ]
 DEFAULT_STRATEGY = "cooperative-sticky"
@@ -166,7 +164,7 @@ def check_shared_work(
     config_offset_file: Path | None,
     topics_except: Sequence[str] | None,
 ) -> None:
-    """`CommandFailed` unless one option says which work the group shares, and the others go with it."""
+    """Raise `CommandFailed` unless exactly one option names the shared work, and the other options match it."""
     if bool(topics) + bool(topic_regex) + bool(connectors) != 1:
         raise CommandFailed("one of --topic TOPIC, --topic-regex REGEX and --connector NAME", Exit.USAGE)
     if topics_except and not topic_regex:
@@ -178,7 +176,7 @@ def check_shared_work(
 
 
 def config_offset_of(file: Path | None) -> ConfigOffsetFile | None:
-    """The reader of `--config-offset-file`; wrong use where it has no offset."""
+    """Return the reader of `--config-offset-file`; raise a usage error if the file has no offset."""
     from rota.cli.config_offset import ConfigOffsetFile
 
     if file is None:
@@ -197,10 +195,10 @@ def run_member(
     quiet: bool = False,
     retry_refusals: bool = False,
 ) -> Outcome:
-    """Check all that can be checked, connect, and run a member to its end.
+    """Check all settings, connect, and run a member to its end.
 
-    Its commands inherit the environment, with the coordinator's address for requests of their own, and with those
-    variables with secrets that `pass_env` names. Without `retry_refusals` a rejected token or permission ends it.
+    Its commands inherit the environment, with the coordinator's address for their own requests, and with the secret
+    variables that `pass_env` names. Without `retry_refusals` a rejected token or permission ends the member.
     """
     from rota.client import connect
     from rota.exec import tree
@@ -227,5 +225,5 @@ def run_member(
     logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, format=_LOG_FORMAT)
     for library in ("httpx", "uvicorn"):
         logging.getLogger(library).setLevel(logging.WARNING)
-    logging.getLogger("rota.client.lag").setLevel(logging.ERROR)  # Its advice is for authors of programs.
+    logging.getLogger("rota.client.lag").setLevel(logging.ERROR)  # The error's advice is for authors of programs.
     return asyncio.run(connected())

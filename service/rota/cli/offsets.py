@@ -1,4 +1,4 @@
-"""`rota offsets`: the progress of a group, as an administrator sees and sets it."""
+"""`rota offsets`: the progress of a group, for administrators."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def set_offset(
     topic: Topic,
     partition: Partition,
     offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="The next one to process.")],
-    metadata: Annotated[str, typer.Option("--metadata", help="A note to go with it.")] = "",
+    metadata: Annotated[str, typer.Option("--metadata", help="A note that is stored with the offset.")] = "",
     retention_ms: Annotated[
         int | None,
         typer.Option(
@@ -78,11 +78,11 @@ def set_offset(
             help="After this long the offset may expire. Without it, the server's retention counts.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also in a topic that is not registered.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Allow a topic that is not registered.")] = False,
     url: Url = None,
     namespace: Namespace = None,
 ) -> None:
-    """Set where a group goes on. Only while it has no members; a group that does not exist is made."""
+    """Set the offset at which a group continues. The group must have no members; it is created if needed."""
     from rota.cli.calls import Server
     from rota.protocol.messages import NO_GENERATION, CommitOffsets, CommitReply, OffsetToCommit
 
@@ -93,11 +93,11 @@ def set_offset(
         try:
             reply = server.call(CommitOffsets(server.namespace, group, NO_GENERATION, (commit,)), CommitReply)
         except CommandFailed as failed:
-            if failed.exit_code is Exit.NOT_FOUND:  # A group that does not exist is made: this one has members.
+            if failed.exit_code is Exit.NOT_FOUND:  # A missing group is created, so this one has members.
                 failed.exit_code = Exit.CONFLICT
             raise
     _check(reply.partitions)
-    print_notice(f"{group} goes on at {offset} in {topic}/{partition}")
+    print_notice(f"{group} continues at {offset} in {topic}/{partition}")
 
 
 @app.command("delete")
@@ -110,7 +110,7 @@ def delete_offsets(
     url: Url = None,
     namespace: Namespace = None,
 ) -> None:
-    """Forget what a group has committed for some partitions of a topic."""
+    """Delete a group's committed offsets for some partitions of a topic."""
     from rota.cli.calls import Server
     from rota.protocol.messages import DeleteOffsets, DeleteOffsetsReply, TopicPartitions
 
@@ -135,14 +135,14 @@ def _check_partition(server: Server, topic: str, partition: int, *, force: bool)
             return
         if failed.exit_code is Exit.NOT_FOUND:
             detail = f"topic {topic} is not registered in namespace {server.namespace}"
-            raise CommandFailed(f"{detail}; --force sets the offset all the same", Exit.NOT_FOUND) from failed
+            raise CommandFailed(f"{detail}; --force sets the offset anyway", Exit.NOT_FOUND) from failed
         raise
     if partition >= partitions:
         raise CommandFailed(f"topic {topic} has {partitions} partitions, 0 to {partitions - 1}", Exit.USAGE)
 
 
 def _check(results: tuple[PartitionResult, ...]) -> None:
-    """A call is answered per partition; one that was refused fails the command."""
+    """Fail the command if one of the partitions was rejected."""
     refused = [result for result in results if result.error != "NONE"]
     if refused:
         which = ", ".join(

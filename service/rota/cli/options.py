@@ -1,4 +1,4 @@
-"""Options that many commands share. `--url`, `--namespace` and `-o` may stand before or after the command's name."""
+"""Options that many commands share. `--url`, `--namespace` and `-o` may be before or after the command's name."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ Store = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the shared options say, as far as the command line has been read."""
+    """The shared options, as far as the command line has been read."""
 
     url: str = DEFAULT_URL
     namespace: str = "default"
     chosen: Output | None = None
     credentials: Credentials = field(default_factory=Credentials)
     of_context: bool = False
-    """Whether the credentials are those of a context, and so for its URL alone."""
+    """Whether the credentials are those of a context, and so only for its URL."""
 
     @property
     def output(self) -> Output:
-        """What `-o` says, a table where it says nothing."""
+        """The format of `-o`; a table by default."""
         return self.chosen or Output.TABLE
 
     def with_given(self, url: str | None, namespace: str | None, output: Output | None) -> Shared:
-        """The same, with whatever was said again behind the command's name."""
+        """Return these options with those that were given after the command's name."""
         given = replace(self, url=url or self.url, namespace=namespace or self.namespace, chosen=output or self.chosen)
         if self.of_context and given.url != self.url:
             return replace(given, credentials=Credentials(), of_context=False)
@@ -71,13 +71,13 @@ class Shared:
 def shared(
     context: typer.Context, url: str | None = None, namespace: str | None = None, output: Output | None = None
 ) -> Shared:
-    """The shared options of a command."""
+    """Return the shared options of a command."""
     before = context.find_object(Shared) or Shared()
     return before.with_given(url, namespace, output)
 
 
 def store_url(given: str | None) -> str:
-    """The store that a command works on."""
+    """Return the URL of a command's store."""
     if given:
         return given
     from rota.storage.urls import default_store_url
@@ -86,7 +86,7 @@ def store_url(given: str | None) -> str:
 
 
 def a_number(value: float | None) -> float | None:
-    """Refuse NaN, which is within all bounds."""
+    """Reject NaN, which is within all bounds."""
     if value is not None and isnan(value):
         raise typer.BadParameter("'nan' is no number.")
     return value
@@ -94,17 +94,17 @@ def a_number(value: float | None) -> float | None:
 
 @contextmanager
 def usage() -> Iterator[None]:
-    """Read what the user gave: a ValueError of the reader is a wrong use of the command."""
+    """Report a ValueError during the parsing of the user's input as a usage error."""
     try:
         yield
     except UnicodeEncodeError:
-        raise  # `foreseen` says it in words.
+        raise  # `foreseen` describes it.
     except ValueError as error:
         raise CommandFailed(str(error), Exit.USAGE) from error
 
 
 def check_connection(options: Shared) -> None:
-    """Refuse an address, a namespace or a file of credentials that can never work: the SDK would retry with it."""
+    """Reject an invalid address, namespace or file of credentials: the SDK would retry with it."""
     from rota.wire.addresses import split_address
 
     check_namespace(options.namespace)

@@ -1,6 +1,6 @@
-"""How results are printed: as a table for people, as JSON for programs, or as names for other commands.
+"""Output of results: as a table for people, as JSON for programs, or as names for other commands.
 
-JSON is in ASCII: callers' texts have characters that control a terminal, of which JSON itself escapes only some.
+JSON is in ASCII: callers' texts may have characters that control a terminal, of which JSON escapes only some.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Item = Mapping[str, Any]
 
 
 class Output(StrEnum):
-    """`-o`: json is one document, ndjson one line an item, name what identifies each item and nothing else."""
+    """The formats of `-o`: json is one document, ndjson one line per item, name only the identifiers of items."""
 
     TABLE = "table"
     JSON = "json"
@@ -43,7 +43,7 @@ def print_items(items: Sequence[Item], output: Output, *, columns: Sequence[str]
 
 
 def print_item(item: Item, output: Output, *, name: str) -> None:
-    """Print one thing; the table has a row for each of its keys."""
+    """Print one item; the table has a row for each of its keys."""
     if output is Output.TABLE:
         print_table([[f"{key}:", value] for key, value in item.items()])
     elif output is Output.JSON:
@@ -53,12 +53,12 @@ def print_item(item: Item, output: Output, *, name: str) -> None:
 
 
 def as_line(item: Item) -> str:
-    """An item as one line of JSON."""
+    """Return an item as one line of JSON."""
     return json.dumps(_for_json(item), separators=(",", ":"))
 
 
 def _for_json(item: Item) -> Item:
-    """The item with numbers as strings that readers of doubles would change."""
+    """Return the item with numbers as strings if readers of doubles would change them."""
     return {
         key: str(value) if isinstance(value, int) and value > MAX_SAFE_INTEGER else value for key, value in item.items()
     }

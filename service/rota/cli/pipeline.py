@@ -27,33 +27,33 @@ Folder = Annotated[
     ),
 ]
 Master = Annotated[
-    str, typer.Option("--master", envvar="ROTA_SPARK_MASTER", help="Spark master; under spark-submit it is known.")
+    str, typer.Option("--master", envvar="ROTA_SPARK_MASTER", help="Spark master; spark-submit sets it.")
 ]
 Memory = Annotated[str, typer.Option("--memory", help="Memory of a local Spark.")]
 Decode = Annotated[
     str,
     typer.Option(
         metavar="TYPE=MODULE:FUNCTION",
-        help="Function that decodes the assignments of a protocol type: bytes to names of units. Several with commas.",
+        help="Function that decodes a protocol type's assignments: bytes to names of units; several with commas.",
     ),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the report.", file_okay=False)]
 Days = Annotated[float, typer.Option(min=0.01, callback=a_number, help="Days that the report covers.")]
 Format = Annotated[str, typer.Option("--format", help="Format of new tables: delta, or parquet for plain files.")]
 Reader = Annotated[
-    str, typer.Option(help="Name among the journal's readers: pruning waits for it. Empty registers none.")
+    str, typer.Option(help="Name of this journal reader, for which pruning waits; empty: do not register.")
 ]
 KeepDays = Annotated[
-    float, typer.Option(min=0, help="Compaction drops lines of bronze that are older, once folded; 0 keeps all.")
+    float, typer.Option(min=0, help="Compaction deletes older lines of bronze after they are folded; 0 keeps all.")
 ]
-SkipPruned = Annotated[bool, typer.Option(help="Go on behind lines that were pruned before they were read.")]
+SkipPruned = Annotated[bool, typer.Option(help="Continue after lines that were pruned before they were read.")]
 
 LAKE, OUT = "rota-lake", Path("rota-report")
 
 
 @app.command()
 def doctor(context: typer.Context, store: Store = None, lake: Folder = LAKE, output: OutputFormat = None) -> None:
-    """Say whether the pipeline can run here: Java, packages, memory, the journal and our rights to it, the tables."""
+    """Check whether the pipeline can run here: Java, packages, memory, the journal and the rights to it, the tables."""
     with steps.failures():
         from rota.pipeline.doctor import examine
 
@@ -105,7 +105,8 @@ def ingest(
         ),
     ] = 60.0,
     compact_every_s: Annotated[
-        float, typer.Option("--compact-every", min=0, help="With --follow: seconds between two compactions; 0: none.")
+        float,
+        typer.Option("--compact-every", min=0, help="With --follow: seconds between two compactions; 0: never."),
     ] = 3600.0,
     keep_days: KeepDays = 0,
     skip_pruned: SkipPruned = False,
@@ -115,7 +116,8 @@ def ingest(
     reader: Reader = "pipeline",
     decoder: Decode = "",
     metrics: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="With --follow: serve figures for Prometheus at /metrics there.")
+        str,
+        typer.Option(metavar="HOST:PORT", help="With --follow: serve Prometheus metrics at this address."),
     ] = "",
 ) -> None:
     """Copy the journal's new events. If killed at any moment, it neither loses nor duplicates an event."""
@@ -139,7 +141,7 @@ def ingest(
             )
             with steps.metrics_served(follower.meters, metrics):
                 for lines, lag_s, message in follower.looks(workers, tables):
-                    print_notice(message or f"{lines:,} lines, {lag_s:.1f} s after the youngest was written")
+                    print_notice(message or f"{lines:,} lines, {lag_s:.1f} s after the latest was written")
 
 
 @app.command()
@@ -155,13 +157,13 @@ def refresh(lake: Folder = LAKE, master: Master = "", memory: Memory = "2g", dec
 def backfill(
     lake: Folder = LAKE,
     forget_dropped: Annotated[
-        bool, typer.Option("--forget-dropped", help="Also where facts go for good, as their lines have been dropped.")
+        bool, typer.Option("--forget-dropped", help="Also if facts are lost because their lines have been deleted.")
     ] = False,
     master: Master = "",
     memory: Memory = "2g",
     decoder: Decode = "",
 ) -> None:
-    """Fold everything anew; the facts that are there are replaced when all is done."""
+    """Fold all lines anew; the new facts replace the old ones when all are ready."""
     with steps.failures():
         from rota.pipeline.gold import backfill as fold_all
 
@@ -181,7 +183,7 @@ def advise(
     ] = None,
     decoder: Decode = "",
 ) -> None:
-    """Replay the history of every group's members through other strategies: moves, pauses, evenness."""
+    """Replay the history of every group's members with other strategies, and compare moves, pauses and evenness."""
     with steps.failures():
         tables = steps.existing(lake)
         with steps.workers_when_needed(master, memory) as workers:
@@ -192,12 +194,12 @@ def advise(
 def timeouts(
     context: typer.Context,
     lake: Folder = LAKE,
-    allowed: Annotated[float, typer.Option(min=0, help="False expiries per member and day that are fine.")] = 0.01,
+    allowed: Annotated[float, typer.Option(min=0, help="Accepted false expiries per member and day.")] = 0.01,
     master: Master = "",
     memory: Memory = "2g",
     output: OutputFormat = None,
 ) -> None:
-    """Say which session timeout each group should have, from how regularly its heartbeats came."""
+    """Recommend a session timeout for each group, from the intervals of its heartbeats."""
     with steps.failures():
         from rota.pipeline.timeouts import advise_timeouts
 
@@ -217,9 +219,9 @@ def what_ifs(
     memory: Memory = "2g",
     output: OutputFormat = None,
 ) -> None:
-    """Show the price of other strategies, static membership and other session timeouts, as `advise` computed it last.
+    """Show the cost of other strategies, static membership and other session timeouts, from the last `advise`.
 
-    What stands still while members agree (paused) or waits for a member (waiting) is in units times seconds.
+    Paused units (during a rebalance) and waiting units (without a member) are given in units times seconds.
     """
     with steps.failures():
         from rota.pipeline.advisor import changes
@@ -250,7 +252,7 @@ def report(
 ) -> None:
     """Write the report: one HTML page, the same as Markdown, and a CSV for each of its tables.
 
-    It begins with present troubles, judged at the journal's end, and with the longest rebalances.
+    It starts with current troubles at the end of the journal, and with the longest rebalances.
     """
     with steps.failures():
         from rota.pipeline.period import parse_since
@@ -266,7 +268,7 @@ def report(
 
 
 def _group_name(name: str) -> tuple[str, str]:
-    """A name without a slash is a group of the namespace `default`."""
+    """Split a group's name; without a slash its namespace is `default`."""
     namespace, slash, group_id = name.partition("/")
     return (namespace, group_id) if slash else ("default", name)
 
@@ -301,7 +303,7 @@ def audit(
 def compact(
     lake: Folder = LAKE,
     keep_days: KeepDays = 0,
-    vacuum_hours: Annotated[float, typer.Option(min=0, help="Delete files that no table has used for so long.")] = 168,
+    vacuum_hours: Annotated[float, typer.Option(min=0, help="Delete files unused by tables for so long.")] = 168,
 ) -> None:
     """Merge small files, drop old events, and delete files that no table uses. Needs no Spark."""
     with steps.failures():
@@ -324,19 +326,20 @@ def submit(
         list[str] | None, typer.Option("--step", metavar="COMMAND", help="Commands of `rota pipeline`.")
     ] = None,
 ) -> None:
-    """Print the lines of a shell that run the pipeline on a cluster; deploy/spark has what Kubernetes needs.
+    """Print the shell commands that run the pipeline on a cluster; deploy/spark has the files for Kubernetes.
 
-    The driver runs in the packed environment, too, and needs nothing of Rota: `rota pipeline submit … | bash -e`.
+    The driver also runs in the packed environment, and needs no installation of Rota: `rota pipeline submit … | bash
+    -e`.
     """
     import shlex
 
     packed = shlex.quote(archive)
     common = shlex.join(["--master", master, "--archives", f"{archive}#environment"])
-    # The driver looks for Python where executors have it: below the folder that it runs in.
+    # The driver looks for Python at the executors' path, below its working folder.
     print(f"mkdir -p environment && tar --extract --gzip --file {packed} --directory environment")
     print("export PYSPARK_PYTHON=./environment/bin/python")
     for step in commands or ["ingest --once", "refresh"]:
-        # The URL may hold a password: the shell that runs the line puts it in, and Spark is set not to show it.
+        # The URL may contain a password, so the shell inserts it, and Spark is configured to redact it.
         print(f'spark-submit {common} --conf spark.executorEnv.ROTA_STORE="$ROTA_STORE" \\')
         print("  --conf 'spark.redaction.regex=(?i)secret|password|token|ROTA_STORE' \\")
         print(f"  environment/rota_main.py pipeline {step} --lake {shlex.quote(lake)}")

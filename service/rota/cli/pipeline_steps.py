@@ -1,4 +1,4 @@
-"""The steps that commands of `rota pipeline` share: they show progress, and what stops one is a line that helps."""
+"""Common steps of the commands of `rota pipeline`: progress, and clear messages for failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def checked(url: str, folder: str, format_: str, *, skip_pruned: bool = False) -> tuple[Ingest, str]:
-    """How to read the journal, and its incarnation. What can be known to fail fails here, before anything is made."""
+    """Return how to read the journal, and its incarnation. Predictable failures are raised here, before any table is
+    created.
+    """
     from rota.pipeline.bronze import Ingest, behind_pruned
     from rota.pipeline.journal import open_journal
     from rota.pipeline.lake import FORMATS, Lake
@@ -43,14 +45,14 @@ def checked(url: str, folder: str, format_: str, *, skip_pruned: bool = False) -
 
 
 def made(folder: str, format_: str, incarnation: str) -> Lake:
-    """The tables, made where there are none yet."""
+    """Return the tables, created if they do not exist."""
     from rota.pipeline.lake import Lake
 
     return Lake.create(folder, format_, incarnation)
 
 
 def hand_over(url: str) -> str:
-    """Put the URL where Spark's workers find it. Options show in plans, and it may hold a password."""
+    """Put the URL into the environment of Spark's workers. Plans show options, and it may contain a password."""
     os.environ["ROTA_STORE"] = url
     return url
 
@@ -116,7 +118,7 @@ def spark_session(master: str, memory: str) -> Iterator[SparkSession]:
 
 @contextmanager
 def workers_when_needed(master: str, memory: str) -> Iterator[Workers]:
-    """Spark, if there is much to do. Where it may not start, that is known before anything is written."""
+    """Start Spark if there is much to do. If it must not start, fail before any table is written."""
     from rota.pipeline.session import check_java, session_when_needed
 
     check_java()
@@ -126,7 +128,7 @@ def workers_when_needed(master: str, memory: str) -> Iterator[Workers]:
 
 @contextmanager
 def metrics_served(meters: Meters, address: str) -> Iterator[None]:
-    """Serve the figures at HOST:PORT; nothing for an empty address."""
+    """Serve the metrics at HOST:PORT; do nothing for an empty address."""
     from rota.pipeline.meters import served
 
     host, colon, port = address.rpartition(":")
@@ -145,12 +147,12 @@ def metrics_served(meters: Meters, address: str) -> Iterator[None]:
 
 @contextmanager
 def busy(what: str) -> Iterator[Any]:
-    """Show that something goes on, and how far where that is known; gives what to call with done and all."""
+    """Show progress, with a percentage if known; yields the function to call with the done and total amounts."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    # While Spark starts, standard error is where its noise goes; what the person sees is another copy of it.
+    # Spark's start-up messages go to standard error; the user sees another copy of it.
     with os.fdopen(os.dup(2), "w") as terminal:
         console = Console(file=terminal)
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -160,7 +162,7 @@ def busy(what: str) -> Iterator[Any]:
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """What stops a pipeline becomes a line, also where a Spark task has raised it."""
+    """Convert a failure of the pipeline to one line, also if a Spark task has raised it."""
     try:
         from rota.pipeline.failures import JournalUnreachable, PipelineFailed
         from rota.pipeline.spark_errors import message_of_spark

@@ -1,4 +1,4 @@
-"""How `rota groups plan` reads its options and prints a plan."""
+"""Options and output of `rota groups plan`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOPIC_COUNT = re.compile(r"([^=]+)=([0-9]{1,9})")
 
 
 def so_many_more(text: str | None) -> int:
-    """`+2` is 2, no text 0. A number without the sign might be meant as the total."""
+    """Parse `+2` as 2, and no text as 0. A number without the sign might be meant as the total."""
     if text is None:
         return 0
     matched = _MORE.fullmatch(text)
@@ -30,7 +30,7 @@ def so_many_more(text: str | None) -> int:
 
 
 def partition_counts(texts: Iterable[str]) -> dict[str, int]:
-    """`orders=12`, for each topic."""
+    """Parse `orders=12` for each topic."""
     counts = {}
     for text in texts:
         matched = _TOPIC_COUNT.fullmatch(text)
@@ -41,12 +41,14 @@ def partition_counts(texts: Iterable[str]) -> dict[str, int]:
 
 
 def plan_item(group_id: str, plan: PlannedRebalance) -> dict[str, Any]:
-    """The plan as JSON, with its group."""
+    """Return the plan as JSON, with its group."""
     return {"group_id": group_id, **msgspec.to_builtins(plan)}
 
 
 def print_plan(group_id: str, plan: PlannedRebalance) -> None:
-    """The plan for people: its figures, each member before and after, the partitions that move, and what it assumes."""
+    """Print the plan for people: its figures, each member before and after, the moved partitions, and its
+    assumptions.
+    """
     strategies = dict.fromkeys([plan.protocol_name, plan.planned_protocol_name])
     facts = {
         "group": group_id,
@@ -83,5 +85,5 @@ def print_plan(group_id: str, plan: PlannedRebalance) -> None:
 
 
 def _named(partitions: Sequence[TopicPartitions]) -> str:
-    """`orders/0,1 words/3`."""
+    """Return partitions as `orders/0,1 words/3`."""
     return " ".join(f"{each.topic}/{','.join(map(str, each.partitions))}" for each in partitions)

@@ -1,4 +1,4 @@
-"""`rota groups quarantine`: the rule of a group, and the units that it leaves out."""
+"""`rota groups quarantine`: the rule of a group, and its quarantined units."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rota.protocol.messages import DescribeGroup, DescribeReply, QuarantineGroup
 
 
 def print_quarantine(server: Server, group: str) -> None:
-    """Print the quarantined units, one a line."""
+    """Print the quarantined units, one per line."""
     described = server.call(DescribeGroup(server.namespace, group), DescribeReply)
     for unit in described.quarantined:
         print(printable(unit))
@@ -20,7 +20,7 @@ def print_quarantine(server: Server, group: str) -> None:
 def set_rule(
     server: Server, group: str, after: int | None, max_units: int | None, release_after_ms: int | None, reason: str
 ) -> None:
-    """Change the named parts of the rule."""
+    """Change the given parts of the rule."""
     request = QuarantineGroup(server.namespace, group, after, max_units, release_after_ms, reason=reason)
     reply = server.call(request, QuarantineReply)
     if not reply.after_falls:

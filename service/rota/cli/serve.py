@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 WITHOUT_OPTION = ("limits", "budgets")
-"""Settings with settings of their own, given by variables alone."""
+"""Settings with their own settings, which only variables can set."""
 
 
 class ServeCommand(TyperCommand):
-    """Takes the options that the server's settings name: these are loaded when this is the command to run.
+    """Takes the options that the server's settings name; they are loaded only for this command.
 
-    Other commands have no need of the server's modules, which take longer to import than most commands to run.
+    Other commands do not need the server's modules, whose import takes longer than most commands.
     """
 
     @property
@@ -36,7 +36,7 @@ class ServeCommand(TyperCommand):
 
     @params.setter
     def params(self, found: list[Any]) -> None:
-        """Typer found none in the signature of `serve`."""
+        """Add the options of the settings: Typer found none in the signature of `serve`."""
 
     def invoke(self, ctx: Any) -> Any:
         return self._with_options.invoke(ctx)
@@ -51,8 +51,8 @@ class ServeCommand(TyperCommand):
 def serve() -> None:
     """Run a server in the foreground, until Ctrl-C or SIGTERM.
 
-    Without --store it keeps everything in a SQLite file in your data folder. Every option can also be
-    given by the environment variable that is named with it; the bounds of the protocol by ROTA_LIMITS__… only.
+    Without --store it keeps everything in a SQLite file in your data folder. Every option can also be set by the
+    environment variable that is named with it; the bounds of the protocol only by ROTA_LIMITS__….
     """
 
 
@@ -74,7 +74,7 @@ def _run(given: dict[str, Any]) -> None:
     from rota.server.settings import Settings
     from rota.server.workers import run_workers
 
-    # Files that are written here, by SQLite as well, are readable for their owner only.
+    # All files of this process, including SQLite's, are readable by their owner only.
     os.umask(0o077)
     if "log_format" not in given and sys.stderr.isatty():
         given["log_format"] = "text"
@@ -86,7 +86,7 @@ def _run(given: dict[str, Any]) -> None:
 
 
 def _option(name: str, field: FieldInfo) -> Parameter:
-    """An option without a default of its own: a value that is not given comes from the environment or from Settings."""
+    """Return an option without its own default: a missing value comes from the environment or from Settings."""
     from rota.server.settings import Metavar
 
     parts = list(_parts_of(field.annotation, *field.metadata))
@@ -103,7 +103,7 @@ def _option(name: str, field: FieldInfo) -> Parameter:
 
 
 def _parts_of(*annotations: Any) -> Iterator[Any]:
-    """All types and marks that an annotation is made of."""
+    """Yield all types and marks of an annotation."""
     for annotation in annotations:
         yield annotation
         yield from _parts_of(*get_args(annotation))
@@ -115,7 +115,9 @@ def _default_of(field: FieldInfo) -> str:
 
 
 def _what_is_wrong(error: ValidationError) -> str:
-    """Every wrong setting by its option and variable, without the values: a store's URL may hold a password."""
+    """Describe every wrong setting by its option and variable, without the values: a store's URL may contain a
+    password.
+    """
     return "; ".join(
         ": ".join(filter(None, (_named(each["loc"]), _in_options(each["msg"].removeprefix("Value error, ")))))
         for each in error.errors()
@@ -123,7 +125,7 @@ def _what_is_wrong(error: ValidationError) -> str:
 
 
 def _named(place: tuple[int | str, ...]) -> str:
-    """The option of a setting, or the variable where it has none."""
+    """Return the option of a setting, or its variable if it has no option."""
     if not place:
         return ""
     variable = "ROTA_" + "__".join(map(str, place)).upper()
@@ -131,7 +133,7 @@ def _named(place: tuple[int | str, ...]) -> str:
 
 
 def _in_options(text: str) -> str:
-    """A message of the settings, with options where it names settings."""
+    """Return a message of the settings, with options in place of settings."""
     from rota.server.settings import Settings
 
     return re.sub(

@@ -1,4 +1,4 @@
-"""`rota sidecar`: a member beside a program in any language, which polls over HTTP or is notified by hooks."""
+"""`rota sidecar`: a member for a program in any language, which polls over HTTP or is notified by hooks."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def sidecar(
         typer.Option(
             envvar="ROTA_SIDECAR_ALLOW_HOST",
             metavar="NAME,…",
-            help="Names, beside those of loopback, by which programs may reach the API.",
+            help="Host names, in addition to loopback names, with which programs may call the API.",
         ),
     ] = "",
     probes: Annotated[
@@ -150,7 +150,7 @@ def sidecar(
             "--exec",
             envvar="ROTA_EXEC",
             metavar="COMMAND",
-            help="Run this command at every change, without a shell; the kind of the change is its last argument.",
+            help="Run this command at every change, without a shell; its last argument is the kind of the change.",
         ),
     ] = None,
     pass_env: Annotated[
@@ -159,7 +159,7 @@ def sidecar(
             "--pass-env",
             envvar="ROTA_PASS_ENV",
             metavar="NAME",
-            help="Let --exec have this variable: ROTA_TOKEN, ROTA_STORE, ROTA_REDIS and ROTA_WEBHOOK are withheld.",
+            help="Pass this variable to --exec: ROTA_TOKEN, ROTA_STORE, ROTA_REDIS and ROTA_WEBHOOK are withheld.",
         ),
     ] = None,
     pod_label: Annotated[
@@ -171,9 +171,9 @@ def sidecar(
 ) -> None:
     """Run as a sidecar: join a group on behalf of a local program, until SIGTERM.
 
-    GET / returns the leader's name, as the old Kubernetes leader-elector did, never a stale one; /leader is 200 or 503;
-    /assignments, /events (server-sent), /wait?for=leader&timeout=30; POST /progress, /resign, /drain. Probes are
-    /healthz, /startupz and /readyz. Every answer says in expires_in_ms how long it holds.
+    GET / returns the leader's name, as the old Kubernetes leader-elector did, but never a stale one; /leader is 200 or
+    503; /assignments, /events (server-sent), /wait?for=leader&timeout=30; POST /progress, /resign, /drain. Probes are
+    /healthz, /startupz and /readyz. Every answer has its validity in expires_in_ms.
     """
     if (lead is None) == (work is None):
         raise CommandFailed("either --lead NAME or --work GROUP", Exit.USAGE)
@@ -183,7 +183,7 @@ def sidecar(
         )
     elif topic or topic_regex or topics_except or connector or config_offset_file:
         raise CommandFailed(
-            "--lead takes none of --topic, --topic-regex, --except, --connector and --config-offset-file", Exit.USAGE
+            "--lead does not go with --topic, --topic-regex, --except, --connector or --config-offset-file", Exit.USAGE
         )
     from rota.sidecar.settings import SidecarSettings, instance_id_of
 
@@ -281,9 +281,9 @@ def _secret(file: Path | None) -> bytes | None:
 
 
 def _in_a_folder(file: Path | None) -> Path | None:
-    """A file that cannot be written would only be noticed at its first reader."""
+    """Reject a file that cannot be written now, instead of at the first write."""
     if file is not None and (file.is_dir() or not os.access(file.parent, os.W_OK | os.X_OK)):
-        raise CommandFailed(f"{file}: no file can be written there", Exit.USAGE)
+        raise CommandFailed(f"{file}: the file cannot be written", Exit.USAGE)
     return file
 
 

@@ -25,9 +25,10 @@ def journal(
     ],
     groups: Annotated[int, typer.Option(min=1, help="Number of groups in the fleet.")] = 50,
     days: Annotated[
-        float, typer.Option(min=0.01, max=36_500, callback=a_number, help="Length of the history in days; it ends now.")
+        float,
+        typer.Option(min=0.01, max=36_500, callback=a_number, help="Days of history; it ends now."),
     ] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same fleet and the same faults.")] = 1,
+    seed: Annotated[int, typer.Option(help="The same seed produces the same fleet and the same faults.")] = 1,
     shards: Annotated[int, typer.Option(min=1, max=1024, help="Number of shards of the store.")] = 64,
     processes: Annotated[int, typer.Option(min=0, help="Number of processes; 0 is one per core.")] = 0,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Tables for people: columns by the width that a terminal draws, cut where they would not fit it."""
+"""Tables for people: columns measured in terminal cells, shortened if they do not fit."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rich.cells import cell_len, set_cell_size
 from rota.observability.printable import printable
 
 NARROWEST = 12
-"""No column is cut below this many cells, so that the beginnings of ids stay: many columns may exceed the terminal."""
+"""Minimum width of a column in cells, so that the start of ids is visible; many columns may exceed the terminal."""
 _GAP = 2
 _CUT = "…"
 
 
 def print_table(rows: Iterable[Sequence[Any]], headings: Sequence[str] = ()) -> None:
-    """Columns as wide as their widest cell, two spaces apart: easy to read and to cut.
+    """Print columns as wide as their widest cell, two spaces apart.
 
-    At a terminal the widest columns are shortened until a row fits. Into a pipe or a file every cell is whole.
+    At a terminal the widest columns are shortened until a row fits. In a pipe or a file every cell is complete.
     """
     cells = [[heading.upper().replace("_", "-") for heading in headings]] if headings else []
     cells += [[_cell(value) for value in row] for row in rows]
@@ -32,7 +32,7 @@ def print_table(rows: Iterable[Sequence[Any]], headings: Sequence[str] = ()) -> 
 
 
 def fitting(widths: Sequence[int], columns: int) -> list[int]:
-    """The widths of a table that is no wider than `columns`, where only its widest columns give way."""
+    """Return the widths of a table of at most `columns`; only its widest columns are shortened."""
     available = columns - _GAP * (len(widths) - 1)
     if sum(widths) <= available:
         return list(widths)
@@ -44,7 +44,7 @@ def fitting(widths: Sequence[int], columns: int) -> list[int]:
 
 
 def _fitted(cell: str, width: int) -> str:
-    """The cell in exactly `width` cells of a terminal."""
+    """Return the cell in exactly `width` cells of a terminal."""
     if cell_len(cell) > width:
         return set_cell_size(cell, width - 1) + _CUT
     return cell + " " * (width - cell_len(cell))

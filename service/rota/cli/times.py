@@ -1,4 +1,4 @@
-"""Moments and spans as people read and write them."""
+"""Times and durations as people read and write them."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _SPAN = re.compile(r"([0-9]{1,18})([smhd])")
 
 
 def ago(at_ms: int) -> str:
-    """How long ago something was, by this machine's clock: `3s ago`, `2h ago`."""
+    """Return how long ago a moment was, by this machine's clock: `3s ago`, `2h ago`."""
     return f"{_span(time.time() - at_ms / 1000)} ago"
 
 
 def until(at_ms: int) -> str:
-    """How soon something will be, by this machine's clock: `in 3s`, `in 89d`."""
+    """Return the time until a moment, by this machine's clock: `in 3s`, `in 89d`."""
     return f"in {_span(at_ms / 1000 - time.time())}"
 
 
 def span_ms(text: str) -> int | None:
-    """The milliseconds of `90s`, `15m`, `12h` or `30d`; None for any other text."""
+    """Convert `90s`, `15m`, `12h` or `30d` to milliseconds; None for any other text."""
     matched = _SPAN.fullmatch(text)
     return None if matched is None else int(matched[1]) * _UNITS_MS[matched[2]]
 
 
 def milliseconds(span: str) -> int:
-    """`90s`, `20m` or `2h` in milliseconds; a wrong use of the command where it is none, or nothing."""
+    """Convert `90s`, `20m` or `2h` to milliseconds; raise a usage error for any other text."""
     found = span_ms(span)
     if not found:
         raise CommandFailed(f"{span!r} is no time such as 90s, 20m or 2h", Exit.USAGE)
@@ -38,7 +38,7 @@ def milliseconds(span: str) -> int:
 
 
 def since_ms(text: str | None) -> int:
-    """The moment that `--since` names: so long ago, or an ISO 8601 time, which is local without a zone; 0 for None."""
+    """Return the moment of `--since`: a duration ago, or an ISO 8601 time, local without a zone; 0 for None."""
     if text is None:
         return 0
     if (ms := span_ms(text)) is not None:

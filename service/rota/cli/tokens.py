@@ -36,39 +36,43 @@ File = Annotated[
     typer.Option("--file", envvar="ROTA_ACCESS_TOKENS_FILE", help="Keep tokens in this file instead of the store."),
 ]
 Token = Annotated[str, typer.Argument(metavar="TOKEN", help="A token's id, or its name, which means all so named.")]
-Why = Annotated[str, typer.Option("--note", help="Why; kept in the store's journal.")]
+Why = Annotated[str, typer.Option("--note", help="Reason, which is kept in the store's journal.")]
 
 
 @app.command("create")
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of its user; rules know it as token:NAME.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of its user; rules name it token:NAME.")],
     allow: Annotated[
         list[str] | None,
         typer.Option("--allow", help="An action or a role (viewer, member, operator, admin) of its scope; repeatable."),
     ] = None,
     namespace: Annotated[
-        list[str] | None, typer.Option("--namespace", help="Where; NAME, or PREFIX*; repeatable. [default]")
+        list[str] | None,
+        typer.Option("--namespace", help="Namespaces: NAME, or PREFIX*; repeatable. [default]"),
     ] = None,
     group: Annotated[
-        list[str] | None, typer.Option("--group", help="Which groups; NAME, or PREFIX*; repeatable. [all]")
+        list[str] | None, typer.Option("--group", help="Groups: NAME, or PREFIX*; repeatable. [all]")
     ] = None,
-    topic: Annotated[list[str] | None, typer.Option("--topic", help="Which topics, likewise. [all]")] = None,
-    expires_in: Annotated[str | None, typer.Option(metavar="TIME", help="30d, 12h, 15m, 90s. [90d]")] = None,
-    never_expires: Annotated[bool, typer.Option("--never-expires", help="It is good until it is revoked.")] = False,
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", help="Topics: NAME, or PREFIX*; repeatable. [all]")
+    ] = None,
+    expires_in: Annotated[str | None, typer.Option(metavar="TIME", help="Lifetime: 30d, 12h, 15m, 90s. [90d]")] = None,
+    never_expires: Annotated[bool, typer.Option("--never-expires", help="Valid until it is revoked.")] = False,
     note: Annotated[str, typer.Option(help="Note on its purpose, for people.")] = "",
     out: Annotated[
-        Path | None, typer.Option("--out", help="Write it to this file, for its owner alone, and do not print it.")
+        Path | None,
+        typer.Option("--out", help="Write it to this file, readable by its owner only, and print nothing."),
     ] = None,
     store: Store = None,
     file: File = None,
 ) -> None:
-    """Create a token and print it, this once. Only its digest is kept. It expires after 90 days by default.
+    """Create a token and print it once. Only its digest is kept. It expires after 90 days by default.
 
-    With --out a file takes the token, which no other user of the machine can read, whatever the umask says; a file
-    that is there is replaced.
+    With --out the token is written to a file that no other user can read, whatever the umask; an existing file is
+    replaced.
 
-    Its scope is what --allow says, in these namespaces; without --allow it may do what rules say of token:NAME. To
-    rotate, create another one of the same name, deploy it, and revoke the first by its id.
+    Its scope is --allow in these namespaces; without --allow the rules for token:NAME apply. To rotate, create another
+    one of the same name, deploy it, and revoke the first by its id.
     """
     import secrets
 
@@ -96,10 +100,10 @@ def create(
 
 @app.command("list")
 def list_tokens(context: typer.Context, store: Store = None, file: File = None, output: OutputFormat = None) -> None:
-    """List tokens by id and name, with their permissions and validity. Shows no secrets: none are kept.
+    """List tokens by id and name, with their permissions and validity. Shows no secrets, because they are not stored.
 
-    Tokens that expire within 14 days are named on stderr. When a token was last used is kept to within five minutes, of
-    those in a store.
+    Tokens that expire within 14 days are named on stderr. For tokens in a store, the time of the last use is accurate
+    to five minutes.
     """
     chosen = shared(context, output=output).output
     records = _run(_vault(store, file).read())
@@ -122,11 +126,11 @@ def list_tokens(context: typer.Context, store: Store = None, file: File = None, 
 
 @app.command("revoke")
 def revoke(token: Token, store: Store = None, file: File = None, note: Why = "", yes: Yes = False) -> None:
-    """Reject a token from now on. Servers notice within seconds, also on open streams."""
+    """Reject a token from now on. Servers apply it within seconds, also to open streams."""
     vault = _vault(store, file)
     found = _found(vault, token)
     named = ", ".join(f"{record.token_id} ({record.name})" for record in found)
-    confirm(f"Revoke {named}? Callers with it are refused from then on.", yes=yes)
+    confirm(f"Revoke {named}? Callers with it are rejected from then on.", yes=yes)
     for record in found:
         _run(vault.revoke(record.token_id, _now_ms(), _act(note)))
         print_notice(f"token {record.token_id} ({record.name}) is revoked")
@@ -138,7 +142,7 @@ def forget(token: Token, store: Store = None, file: File = None, note: Why = "")
     vault = _vault(store, file)
     for record in _found(vault, token):
         if state_of(record, _now_ms()) == "good":
-            raise CommandFailed(f"token {record.token_id} ({record.name}) is good; revoke it first", Exit.CONFLICT)
+            raise CommandFailed(f"token {record.token_id} ({record.name}) is valid; revoke it first", Exit.CONFLICT)
         _run(vault.forget(record.token_id, _act(note)))
         print_notice(f"token {record.token_id} ({record.name}) is forgotten")
 
@@ -147,16 +151,16 @@ def forget(token: Token, store: Store = None, file: File = None, note: Why = "")
 def history(
     context: typer.Context,
     token: Annotated[
-        str | None, typer.Argument(metavar="[TOKEN]", help="Only of this id or name, which may be forgotten by now.")
+        str | None, typer.Argument(metavar="[TOKEN]", help="Only tokens of this id or name; they may be removed.")
     ] = None,
     store: Store = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many of the latest lines to look at.")] = 1_000,
+    limit: Annotated[int, typer.Option(min=1, help="Number of latest lines to read.")] = 1_000,
     output: OutputFormat = None,
 ) -> None:
     """List from the journal the creation, revocation and removal of tokens: time, author, origin and note; latest
     first.
 
-    An author in the console is known by the credentials shown, `token:alice`. An author with this command had the
+    An author in the console is identified by the credentials, `token:alice`. An author with this command had the
     store's own credentials: `shell:alice` is only the user name on that machine.
     """
     from rota.storage.access import TokenTable
@@ -185,10 +189,10 @@ def _expires(expires_at_ms: int | None) -> str:
 
 @contextmanager
 def _shown(text: str, out: Path | None) -> Iterator[None]:
-    """Show the token once the work within has succeeded: print it, or put it into the file.
+    """Show the token after the block has succeeded: print it, or move it into the file.
 
-    The file is written before that, and put in its place afterwards. So no token is made that is lost on a full disk,
-    and where none is made, a file that was there stays.
+    The file is written first, and moved into place afterwards. So no token is lost on a full disk, and if no token is
+    created, an existing file remains.
     """
     if out is None:
         yield
@@ -223,7 +227,7 @@ def _act_item(entry: TokenAct) -> dict[str, Any]:
 
 
 def _act(note: str) -> Act:
-    """The user of this command, as the machine knows it."""
+    """Return the user of this command by the machine's user name."""
     import getpass
     import os
     import socket

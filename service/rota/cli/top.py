@@ -1,4 +1,4 @@
-"""`rota top`: the groups of a namespace, live, those first that need attention."""
+"""`rota top`: the groups of a namespace, live, those in trouble first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rota.cli.output import print_items
 
 def top(
     context: typer.Context,
-    count: Annotated[int, typer.Option("--rows", "-n", min=1, max=200, help="How many groups to show.")] = 20,
+    count: Annotated[int, typer.Option("--rows", "-n", min=1, max=200, help="Number of groups to show.")] = 20,
     interval: Annotated[
         float, typer.Option(min=0.1, callback=a_number, metavar="SECONDS", help="Seconds between two refreshes.")
     ] = 1.0,
@@ -24,7 +24,7 @@ def top(
     namespace: Namespace = None,
     output: OutputFormat = None,
 ) -> None:
-    """Show groups live: first those in trouble, the worst first, each with the command to type next.
+    """Show groups live: first those in trouble, the worst first, each with the next command to type.
 
     Then come those that rebalance, then the largest.
     """

@@ -1,4 +1,4 @@
-"""`rota topics`: named things with a number of partitions."""
+"""`rota topics`: named units of work with a number of partitions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def list_topics(
 def put_topic(
     context: typer.Context,
     topic: Topic,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="How many; may only grow.")],
+    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Number of partitions; can only grow.")],
     attribute: Annotated[
         list[str] | None, typer.Option("--attribute", "-a", metavar="NAME=VALUE", help="Repeat for several.")
     ] = None,
@@ -58,7 +58,7 @@ def put_topic(
     namespace: Namespace = None,
     output: OutputFormat = None,
 ) -> None:
-    """Register a topic, or let it grow. The attributes replace those it had."""
+    """Register a topic, or add partitions. The attributes replace the former ones."""
     from rota.cli.calls import Server
     from rota.protocol.messages import PutTopic, TopicReply
 
@@ -85,7 +85,7 @@ def get_topic(
 def watch_topic(
     context: typer.Context, topic: Topic, url: Url = None, namespace: Namespace = None, output: OutputFormat = None
 ) -> None:
-    """Show a topic each time that it changes, beginning with now; ends when it is deleted."""
+    """Show a topic now and at each change; ends when it is deleted."""
     from rota.cli.calls import Server
     from rota.protocol.messages import GetTopic, TopicReply
 
@@ -111,7 +111,7 @@ def watch_topic(
 def delete_topic(
     context: typer.Context, topic: Topic, yes: Yes = False, url: Url = None, namespace: Namespace = None
 ) -> None:
-    """Delete a topic with the progress of all groups in it: a new topic of this name begins without progress."""
+    """Delete a topic with the progress of all groups in it: a new topic of this name starts without progress."""
     from rota.cli.calls import Server
     from rota.protocol.messages import DeleteTopic, TopicReply
 

@@ -1,4 +1,4 @@
-"""Following a group's journal over HTTP, across restarts of the server, without a gap."""
+"""A watch of a group's journal over HTTP, across restarts of the server, without a gap."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ EARLIEST = "earliest"
 
 
 def group_events(server: Server, group_id: str, beginning: int | str | None) -> Iterator[dict[str, Any]]:
-    """The group's events with a revision above `beginning`, or from now on, then live and without end.
+    """Yield the group's events after revision `beginning`, or from now on, then live and without end.
 
-    With `earliest` they begin with the first that is not pruned. When the server goes away it is waited for, for half a
-    minute, and no event is skipped: where the next ones are pruned by then, or the store has lost the last one, the
-    command fails.
+    `earliest` starts with the first remaining event. If the server stops, the command waits for half a minute, and
+    skips no event: if the next ones are pruned by then, or the store has lost the last one, it fails.
     """
     skips_pruned = beginning == EARLIEST
     after = 0 if isinstance(beginning, str) else beginning
     if after is None:
         after = int(server.exchange("GET", server.group_path(group_id, "coordinator"))["revision"])
     if not server.has_group(group_id):
-        # A name with a slip of the pen has no events either, so that silence must not look like a quiet group.
+        # A misspelt name has no events either, so tell the user that the group does not exist.
         print_notice(
             f"there is no group {group_id} in namespace {server.namespace}; its events are shown once it exists"
         )
@@ -54,7 +53,7 @@ def group_events(server: Server, group_id: str, beginning: int | str | None) -> 
             if failed.exit_code is not Exit.UNAVAILABLE:
                 raise
             if time.monotonic() - opened_at >= STREAM_SILENCE_MS / 1000:
-                give_up_at = None  # A server answered this time, and sent no event, or the path became silent.
+                give_up_at = None  # A server answered but sent no event, or the connection became silent.
             give_up_at = give_up_at or time.monotonic() + RECONNECT_TIMEOUT_MS / 1000
             if time.monotonic() > give_up_at:
                 raise
@@ -63,7 +62,7 @@ def group_events(server: Server, group_id: str, beginning: int | str | None) -> 
 
 
 def _stream(server: Server, group_id: str, after: int) -> Iterator[dict[str, Any]]:
-    """One connection's worth of server-sent events; those without an id are about the stream itself."""
+    """Yield the server-sent events of one connection; events without an id are about the stream itself."""
     with server.stream(server.group_path(group_id, "events"), (("after", str(after)),)) as lines:
         frame: dict[str, str] = {}
         for line in lines:
@@ -81,4 +80,4 @@ def _stream(server: Server, group_id: str, after: int) -> Iterator[dict[str, Any
 def _failure_in(data: str) -> CommandFailed:
     document = json.loads(data)
     problem = decode_problem(document.get("status", 0), document)
-    return failure_in(problem) if problem else CommandFailed("the stream ended with an error that is none of Rota's")
+    return failure_in(problem) if problem else CommandFailed("the stream ended with an error that is not Rota's")
