@@ -1,4 +1,4 @@
-"""Wiring: which store, which coordinator, which transports make up a server."""
+"""Wiring of a server: its store, coordinator and transports."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ from rota.storage.store import SqlStore
 from rota.storage.urls import SqliteLocation, parse_store_url
 
 if TYPE_CHECKING:
-    # gRPC is not in the base install, which serves the embedded store only.
+    # gRPC is not in the base install, which serves only the embedded store.
     from rota.api.grpc.server import GrpcServer
     from rota.api.peer.client import GrpcPeers
     from rota.fencing.signer import Signer
 
 Secrets = Callable[[], Sequence[str]]
-"""What replicas show each other, as it is now."""
+"""Returns the current shared secrets of replicas."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Everything that runs in a server process, started."""
+    """The started parts of a server process."""
 
     store: SqlStore
     coordinator: LocalCoordinator
@@ -67,11 +67,11 @@ async def open_services(
     own: OwnPorts = NO_OWN_PORTS,
     peer_secret: str = "",
 ) -> AsyncIterator[Services]:
-    """Open the store and start a coordinator on it; on leaving stop and close both.
+    """Open the store and start a coordinator on it; at the end of the block stop and close both.
 
-    The embedded store is brought up to this release first. A shared one is not, because replicas of another
-    release may be running on it: `StoreRefused` names the command. `url` is where others reach this replica,
-    `peer_secret` the secret that the workers of one supervisor share.
+    The embedded store is upgraded to this release first. A shared one is not, because replicas of another release may
+    be running on it: `StoreRefused` names the command. `url` is this replica's address for others, `peer_secret` the
+    shared secret of one supervisor's workers.
     """
     load_plugins()
     metrics = Metrics()
@@ -95,7 +95,7 @@ async def open_services(
                 telemetry=ServerTelemetry(metrics),
                 address=settings.advertise or url,
                 lease_ms=settings.lease_ms,
-                # The file lock that the open store holds proves that no former owner is left.
+                # The file lock of the open store proves that no former owner is running.
                 steal=embedded,
                 peers=peers,
                 forward=settings.forward,
@@ -150,7 +150,7 @@ def _report_certificates(metrics: Metrics, **shown: ServerTls | None) -> None:
 def _report_ways(
     coordinator: LocalCoordinator, grpc: GrpcServer | None, settings: Settings, tls: ServerTls | None, own: OwnPorts
 ) -> None:
-    """Ways for clients to this replica and past it, beside the URL of HTTP."""
+    """Report addresses of this replica for clients, in addition to its HTTP URL."""
     coordinator.reached_at(
         grpc_address=reached_over_grpc_at(grpc, settings, tls) if grpc is not None else "",
         worker_http_port=own.http.port if own.http is not None else 0,
@@ -159,7 +159,7 @@ def _report_ways(
 
 
 def open_tls(settings: Settings) -> ServerTls | None:
-    """TLS for clients, where there is a certificate; raises `CannotListen`."""
+    """Return TLS for clients, if there is a certificate; raise `CannotListen`."""
     if settings.tls_cert_file is None or settings.tls_key_file is None:
         return None
     optional = settings.tls_client_optional
@@ -180,15 +180,15 @@ def _peer_tls(settings: Settings) -> ServerTls | None:
 
 
 def _peer_secrets(settings: Settings, shared: str) -> Secrets:
-    """The secrets of the file; none with certificates alone.
+    """Return the secrets of the file; empty with certificates alone.
 
-    A replica without either has a secret that it shares with the workers beside it, if there are any.
+    A replica without file and certificates shares a secret with the other workers of its supervisor.
     """
     path = settings.peer_secret_file
     if path is None:
         made = [] if settings.peer_tls_ca_file is not None else [shared or new_peer_secret()]
         return lambda: made
-    # They were looked at when the settings were made, but the file may have been spoiled since.
+    # The settings have checked them, but the file may have been damaged since.
     try:
         file = Reread([path], lambda: read_peer_secrets(path))
     except ValueError as error:
@@ -197,7 +197,7 @@ def _peer_secrets(settings: Settings, shared: str) -> Secrets:
 
 
 def _signer(settings: Settings) -> Signer | None:
-    """What signs fencing tokens, where there are keys; raises `CannotListen`."""
+    """Return the signer of fencing tokens, if there are keys; raise `CannotListen`."""
     if not settings.fence_keys:
         return None
     try:
@@ -214,7 +214,7 @@ def _signer(settings: Settings) -> Signer | None:
 
 @asynccontextmanager
 async def _peers(secrets: Secrets, tls: ServerTls | None, *, embedded: bool) -> AsyncIterator[GrpcPeers | None]:
-    """The way to the other replicas of a shared store; an embedded one has a single process."""
+    """Return the connections to the other replicas of a shared store; an embedded one has a single process."""
     if embedded:
         yield None
         return
@@ -229,7 +229,7 @@ async def _peers(secrets: Secrets, tls: ServerTls | None, *, embedded: bool) -> 
 
 @asynccontextmanager
 async def _liveness(settings: Settings, store: SqlStore, metrics: Metrics) -> AsyncIterator[Liveness | None]:
-    """The shared store of the members' last heartbeats. It may be missing at the start or fail later."""
+    """Open the shared store of the members' last heartbeats. It may be unavailable at the start or fail later."""
     if settings.redis is None:
         yield None
         return
@@ -263,7 +263,7 @@ async def _peer_server(
         settings.peer.port,
         secrets,
         tls.grpc_credentials() if tls is not None else None,
-        # With rules no caller may ask without proof, because rules do not bind peers.
+        # With rules every peer must authenticate, because rules do not restrict peers.
         is_open=settings.peer_secret_file is None and settings.peer_tls_ca_file is None and not settings.is_guarded,
         budgets=settings.budgets,
         most_connections=room_for_peers(),
@@ -281,7 +281,7 @@ async def _open_store(settings: Settings, metrics: Metrics) -> SqlStore:
     if isinstance(location, SqliteLocation):
         location.path.parent.mkdir(parents=True, exist_ok=True)
         await upgrade(settings.store)
-    # A write that hangs must have given up well before the lease that allowed it is over.
+    # A write that hangs must time out well before the end of the lease that allowed it.
     write_timeout_ms = min(3_000, settings.lease_ms * 6 // 10)
     store = SqlStore(settings.store, write_timeout_ms=write_timeout_ms, on_terminated=metrics.gate_session_terminated)
     await store.open(settings.shard_count)
@@ -289,7 +289,7 @@ async def _open_store(settings: Settings, metrics: Metrics) -> SqlStore:
 
 
 async def _stop(coordinator: LocalCoordinator | RoutedCoordinator) -> None:
-    """The store may be gone by now; then the leases run out by themselves."""
+    """Release the leases and stop. If the store is unavailable, the leases expire by themselves."""
     try:
         await coordinator.stop()
     except StoreUnavailable as error:

@@ -1,4 +1,4 @@
-"""gRPC in a server process: where it listens, and where it is reached."""
+"""gRPC in a server process: its listener, and its address."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rota.server.settings import Address, Settings
 from rota.server.tls import ServerTls
 
 if TYPE_CHECKING:
-    # gRPC is not in the base install, which serves the embedded store only.
+    # gRPC is not in the base install, which serves only the embedded store.
     from rota.api.grpc.roster import StreamedCoordinator
     from rota.api.grpc.server import GrpcServer
 
@@ -30,7 +30,7 @@ def listen_over_grpc(
     tls: ServerTls | None,
     own: OwnPorts,
 ) -> GrpcServer | None:
-    """The gRPC API, listening but not answering yet, where it was asked for; raises `CannotListen`."""
+    """Start the gRPC API without answering yet, if configured; raise `CannotListen`."""
     if settings.grpc is None:
         return None
     try:
@@ -70,7 +70,7 @@ async def answering(server: GrpcServer | None) -> AsyncIterator[None]:
 
 
 def reached_over_grpc_at(server: GrpcServer, settings: Settings, tls: ServerTls | None) -> str:
-    """The URL for others: at the host that HTTP advertises, unless another one is."""
+    """Return the URL for others: at the host that HTTP advertises, unless another host is configured."""
     if settings.advertise_grpc is not None:
         return settings.advertise_grpc
     bound = Address.parse(server.address)

@@ -18,13 +18,15 @@ from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 
 INTERVAL_SECONDS = 10.0
-"""The coordinator lists topics for the groups that it assigns as often."""
+"""Also the interval at which the coordinator lists topics for the groups that it assigns."""
 _AT_ONCE = 20
-"""Groups that are judged in one turn of the event loop."""
+"""Maximum number of groups that are judged in one turn of the event loop."""
 
 
 class HealthCheck:
-    """Run `run()` as a task that its creator awaits. `ask` reaches the shards of all replicas."""
+    """Judges the groups of this replica. Its creator awaits `run()` as a task. `ask` calls the shards of
+    all replicas.
+    """
 
     def __init__(
         self, coordinator: LocalCoordinator, ask: Callable[[Request], Awaitable[Answer]], critical: Sequence[str] = ()
@@ -33,7 +35,7 @@ class HealthCheck:
         self._ask = ask
         self._critical = critical
         self._topics: dict[str, dict[str, int]] = {}
-        """By namespace, as they were listed last."""
+        """The last listing of topics, by namespace."""
         self._troubles = Counter[str]()
         self._of_critical: dict[str, int] = {}
 
@@ -44,7 +46,7 @@ class HealthCheck:
             await asyncio.sleep(INTERVAL_SECONDS)
 
     async def sweep(self) -> None:
-        """Look for partitions without an owner, then judge each group of this replica."""
+        """Check for partitions without an owner, then judge each group of this replica."""
         by_namespace: defaultdict[str, list[Group]] = defaultdict(list)
         for group in self._coordinator.groups():
             if may_divide_topics(group):
@@ -53,7 +55,7 @@ class HealthCheck:
             await self._note_unowned(namespace, groups)
         troubles, shards, clock = Counter[str](), self._coordinator.shard_count, SystemClock()
         here = [name for name in self._critical if self._coordinator.hosts_shard(shard_of(*name.split("/"), shards))]
-        critical = dict.fromkeys(here, 1)  # A critical group that does not exist has one trouble: that.
+        critical = dict.fromkeys(here, 1)  # A critical group that does not exist counts as one trouble.
         for number, group in enumerate(list(self._coordinator.groups())):
             found = judge(group, clock.now_ms())
             troubles.update({each.kind: each.number for each in found})
@@ -64,9 +66,10 @@ class HealthCheck:
         self._troubles, self._of_critical = troubles, critical
 
     async def _note_unowned(self, namespace: str, groups: Sequence[Group]) -> None:
-        """Compare the shares that are new with the topics, or all shares with new topics; in a thread: it may be long.
+        """Compare new shares with the topics, or all shares with new topics. It runs in a thread, because it may take
+        long.
 
-        The leader of a client may have missed that topics changed, so the server does not wait for an assignment.
+        A client that leads may have missed a change of topics, so the server does not wait for an assignment.
         """
         topics = await self._list_topics(namespace)
         if topics is None:
@@ -81,7 +84,7 @@ class HealthCheck:
                 group.unowned = generation_id, number, first
 
     async def _list_topics(self, namespace: str) -> dict[str, int] | None:
-        """The partitions of all topics; None if not all are known now."""
+        """Return the partitions of all topics; None if the list is incomplete."""
         topics: dict[str, int] = {}
         after, more = "", True
         while more:
@@ -93,7 +96,7 @@ class HealthCheck:
         return topics
 
     def take_census(self) -> Census:
-        """Count every group of this replica, for a scrape: a tenth of a microsecond or so for each."""
+        """Count every group of this replica, for a scrape: about 0.1 µs for each."""
         states: Counter[GroupState] = Counter(dict.fromkeys(GroupState, 0))
         members, quarantined = 0, 0
         for group in self._coordinator.groups():

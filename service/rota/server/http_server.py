@@ -1,4 +1,4 @@
-"""uvicorn inside our own event loop: we bind, we handle signals, we say when it stops."""
+"""uvicorn inside our own event loop: this process binds, handles signals, and decides when it stops."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ from rota.server.settings import Address
 from rota.server.tls_listener import TlsListener
 
 KEEP_ALIVE_SECONDS = 75
-"""Longer than the idle timeout of the usual proxies (60 s), which would otherwise use a connection we just closed."""
+"""Longer than the idle timeout of common proxies (60 s), which would otherwise use a connection that was
+just closed.
+"""
 BACKLOG = 2_048
 CLOSE_SECONDS = 1.0
-"""While the server stops, clients that have every byte have so long, and up to twice that, to close their end."""
+"""Time, at most doubled, for clients that have received every byte to close their end while the server stops."""
 
 
 class CannotListen(Exception):
-    """The address is taken, or not ours; the message says which and why."""
+    """The address is in use, or not this machine's; the message names it and the cause."""
 
 
 def listen(address: Address, *, shared: bool = False) -> socket.socket:
-    """Bind before anything else starts, so that a port that is taken costs nothing. Raises `CannotListen`.
+    """Bind before other parts start, so that a port in use fails early. Raises `CannotListen`.
 
-    `shared` is for processes of one service: the kernel spreads connections over all that listen so.
+    `shared` is for processes of one service: the kernel distributes connections among their listeners.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    # asyncio switches Nagle's delay off only on sockets that say they are TCP; with it each answer takes 40 ms.
+    # asyncio disables Nagle's delay only on sockets with the protocol TCP; with the delay each answer takes 40 ms.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -52,7 +54,7 @@ def listen(address: Address, *, shared: bool = False) -> socket.socket:
 
 
 def url_of(bound: socket.socket, scheme: str = "http") -> str:
-    """The URL of a bound socket, with the port it really has."""
+    """Return the URL of a bound socket, with its actual port."""
     host, port = bound.getsockname()[:2]
     return f"{scheme}://{Address(host, port)}"
 
@@ -70,7 +72,7 @@ class HttpServer(uvicorn.Server):
         connections: Connections | None = None,
         member_calls: MemberCalls | None = None,
     ) -> None:
-        """`member_calls` are those of `app`, if each request reaches `app` as it came. Without them `app` answers all
+        """`member_calls` are those of `app`, if each request reaches `app` unchanged. Without them `app` answers all
         requests.
         """
         self._bound = bound
@@ -106,10 +108,10 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.asynccontextmanager
     async def _cutting_off(self, every_s: float, *, unread: bool) -> AsyncIterator[None]:
-        """End connections that are closed here, and of which the client has taken no byte since the last look.
+        """End connections that are closed here and from which the client has read no byte since the last check.
 
-        TLS waits 30 s for a client's `close_notify`, and TCP without an end for a client to read: those that have bytes
-        to read are ended with `unread` alone.
+        TLS waits 30 s for a client's `close_notify`, and TCP forever for a client to read. Connections with unread
+        bytes are ended only with `unread`.
         """
         cutting_off = asyncio.create_task(self._cut_off(every_s, unread=unread))
         try:

@@ -32,17 +32,17 @@ from rota.server.tracing import traced
 UPKEEP_INTERVAL_SECONDS = 3 * 3_600.0
 _HEALTH_INTERVAL_SECONDS = 10.0
 _FAILING_MS = 60_000
-"""A store fails for so long before the process is suspected. A failover of Postgres is over by then."""
+"""Duration of a store's failure before the process is suspected. A failover of Postgres is shorter."""
 
 _log = logging.getLogger(__name__)
 
 
 class ServerFailed(Exception):
-    """The server could not start, or had to end; the message is for its operator."""
+    """The server could not start, or had to stop; the message is for its operator."""
 
 
 def run(settings: Settings, serving: Callable[[Settings], Coroutine[Any, Any, None]] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code. A second signal ends the process at once."""
+    """Serve until SIGTERM or SIGINT; return the exit code. A second signal ends the process at once."""
     configure_logging(settings.log_format, settings.log_level)
     _spare_the_collector()
     allow_connections()
@@ -90,7 +90,7 @@ def _servers(
     bound: list[socket.socket],
     probed: socket.socket | None,
 ) -> list[HttpServer]:
-    """The API's, and that of the probes where they have a place of their own."""
+    """Return the API's server, and that of the probes if they have their own address."""
     context = tls.context() if tls is not None else None
     proxies = services.api.member_calls.proxies = Proxies(settings.trusted_proxies)
     app = TrustedProxies(services.api, proxies) if proxies.networks else services.api
@@ -118,12 +118,12 @@ def _servers(
 async def _serve_until(
     stop: asyncio.Event, services: Services, servers: Sequence[HttpServer], settings: Settings
 ) -> None:
-    # Its thread starts now: once memory is short, it could not start.
+    # Start its thread now, because it could not start without free memory.
     await begin_reading(lambda: None)
     async with asyncio.TaskGroup() as tasks:
         stopped = tasks.create_task(stop.wait())
         serving = [tasks.create_task(server.run_until_stopped()) for server in servers]
-        # A server without timers or commits would look alive and do nothing.
+        # A server without timers or commits would seem alive but not work.
         running = tasks.create_task(services.coordinator.watch_over())
         upkeep = [
             tasks.create_task(watch_loop_lag(services.metrics)),
@@ -139,7 +139,7 @@ async def _serve_until(
         servers[0].stop()
         if services.grpc is not None:
             await services.grpc.stop(settings.drain_timeout_ms / 1000)
-        # One after the other: probes are answered until the API has said its last.
+        # One after the other: probes are answered until the API has stopped.
         for server, ended in zip(servers, serving, strict=True):
             server.stop()
             await ended
@@ -152,8 +152,8 @@ async def _serve_until(
 async def _drain(services: Services, settings: Settings) -> None:
     """Reject new traffic, then answer all waiting callers, and only then close the listener.
 
-    uvicorn waits for open requests before it tells the application anything, so parked calls that are not
-    answered first would hold the process up for their whole wait.
+    uvicorn waits for open requests before it notifies the application, so unanswered parked calls would delay the stop
+    for their whole wait.
     """
     _log.info("draining", extra={"parked": services.coordinator.parked()})
     services.api.begin_drain()
@@ -171,10 +171,10 @@ async def _report_ready(services: Services) -> None:
 
 
 def _spare_the_collector() -> None:
-    """Exclude imported modules from garbage collections, and make them rare.
+    """Exclude imported modules from garbage collections, and collect rarely.
 
-    The libraries are some hundred thousand objects that stay; scanning them repeatedly took a
-    sixth of the server's time under heartbeats, and stopped the event loop for milliseconds.
+    The libraries have some hundred thousand permanent objects; scanning them repeatedly took a sixth of the server's
+    time under heartbeats, and blocked the event loop for milliseconds.
     """
     gc.collect()
     gc.freeze()
@@ -182,31 +182,31 @@ def _spare_the_collector() -> None:
 
 
 async def _maintain(services: Services, settings: Settings) -> None:
-    """The store's upkeep, now and then. What fails is tried again next time."""
+    """Maintain the store periodically. A failed step is retried the next time."""
     note_retention(settings.journal_keep_days, UPKEEP_INTERVAL_SECONDS)
     while True:
         await asyncio.sleep(UPKEEP_INTERVAL_SECONDS)
         try:
             await services.store.maintain()
         except StoreUnavailable as error:
-            _log.warning("store maintenance failed; it is tried again", extra={"error": str(error)})
+            _log.warning("store maintenance failed; it is retried", extra={"error": str(error)})
         await delete_old_lines(settings.store, settings.journal_keep_days)
 
 
 async def _watch_health(services: Services) -> None:
-    """Have `/healthz` fail once only a restart helps: the store would take the writes of another process."""
+    """Let `/healthz` fail when only a restart helps: the store would accept writes of another process."""
     while True:
         await asyncio.sleep(_HEALTH_INTERVAL_SECONDS)
         is_failing = services.coordinator.store_failing_ms() >= _FAILING_MS
         services.api.backend.needs_restart = is_failing and await services.store.needs_restart()
         if services.api.backend.needs_restart:
-            _log.error("only a restart can help: the store takes no write of this process; /healthz says so")
+            _log.error("only a restart can help: the store accepts no write of this process; /healthz says so")
 
 
 class Signals:
-    """SIGTERM and SIGINT set `stop`; whatever comes after that ends the process on the spot.
+    """SIGTERM and SIGINT set `stop`; any later signal ends the process at once.
 
-    Ending on the spot is safe: nothing was answered that is not durable.
+    That is safe, because all answered calls are durable.
     """
 
     def __init__(self, stop: asyncio.Event) -> None:
@@ -229,7 +229,7 @@ class Signals:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Uvloop where it is installed: about twice the requests per second."""
+    """Return uvloop's factory if installed: about twice the requests per second."""
     try:
         import uvloop
     except ImportError:

@@ -1,4 +1,4 @@
-"""The ports that a worker does not share with those beside it."""
+"""The ports of a worker that it does not share with other workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rota.server.settings import Address, Settings
 
 @dataclass(frozen=True, slots=True)
 class OwnPorts:
-    """Where a process listens beside the addresses in its settings, which it shares."""
+    """The listeners of a process in addition to the shared addresses in its settings."""
 
     http: Address | None = None
     grpc: Address | None = None
@@ -19,7 +19,7 @@ NO_OWN_PORTS = OwnPorts()
 
 
 def own_ports(settings: Settings, worker: int) -> OwnPorts:
-    """Those of a worker, counted from 0: as set, or on loopback any free ones."""
+    """Return the ports of a worker, counted from 0: as configured, or any free ones on loopback."""
     return OwnPorts(
         http=_own_port(settings, settings.http, worker),
         grpc=_own_port(settings, settings.grpc, settings.workers + worker),

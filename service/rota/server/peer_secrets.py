@@ -1,4 +1,4 @@
-"""The file with the secrets that replicas of one store show each other."""
+"""The file with the secrets by which replicas of one store authenticate each other."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ MIN_CHARACTERS = 16
 
 
 def new_peer_secret() -> str:
-    """A new random one, for replicas that are started together."""
+    """Return a new random secret, for replicas that are started together."""
     return secrets.token_urlsafe(32)
 
 
 def read_peer_secrets(path: Path) -> list[str]:
-    """One secret per line; raises ValueError, which quotes nothing of them.
+    """Read one secret per line; raise ValueError, which never quotes them.
 
-    The first is shown to others, any of them is accepted. So a new one is brought in by two rolling restarts: as the
-    second line everywhere, then as the first.
+    The first is sent to others, and all are accepted. So a new secret needs two rolling restarts: as the second line
+    everywhere, then as the first.
     """
     try:
         text = path.read_text("ascii")

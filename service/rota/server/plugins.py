@@ -1,4 +1,4 @@
-"""Protocol types and strategies of other packages that are installed beside us."""
+"""Protocol types and strategies of other installed packages."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from rota.server.http_server import CannotListen
 from rota.types import ENTRY_POINT_GROUP, BrokenPlugin, register_entry_points
 
 FAILURE_EVERY_S = 60.0
-"""So often is a function named that keeps failing: a client's bytes may make it fail as often as the client likes."""
+"""Interval of log lines about a function that keeps failing: a client's bytes may make it fail any number of times."""
 
 logger = logging.getLogger(__name__)
 
 
 class PluginFailures:
-    """Logs what functions of plug-ins raise; the core goes on without what they would have returned."""
+    """Logs exceptions of plug-ins' functions; the core continues without their results."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` counts seconds."""
         self._clock = clock
         self._due: dict[str, float] = {}
         self._times: Counter[str] = Counter()
-        """How often each has failed since its last line."""
+        """Number of failures of each function since its last line."""
 
     def report(self, function: str, error: Exception) -> None:
-        """See `rota.types.reporting.Report`."""
+        """Report a failure: see `rota.types.reporting.Report`."""
         now_s = self._clock()
         self._times[function] += 1
         if now_s < self._due.get(function, now_s):
             return
         self._due[function] = now_s + FAILURE_EVERY_S
         logger.warning(
-            "a plug-in's function raised: %r; its group goes on without it",
+            "a plug-in's function raised: %r; its group continues without it",
             error,
             exc_info=error,
             extra={"function": function, "times": self._times.pop(function)},
@@ -47,7 +47,7 @@ class PluginFailures:
 
 
 def load_plugins() -> None:
-    """Register them; raises `CannotListen` for one that is broken: its groups would be served as something else."""
+    """Register the plug-ins; raise `CannotListen` for a broken one: its groups would be served as another type."""
     register = partial(register_entry_points, report=PluginFailures().report)
     _load(ENTRY_POINT_GROUP, register, "protocol types of other packages")
     _load(STRATEGIES_GROUP, register_strategies, "strategies of other packages")

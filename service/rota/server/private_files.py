@@ -1,4 +1,4 @@
-"""Files with secrets: readable for their owner alone, whatever the umask says, and replaced as a whole."""
+"""Files with secrets: readable by their owner only, whatever the umask, and replaced as a whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_beside(path: Path, text: str) -> Path:
-    """Write the text to a new file with mode 0600 that can take this path's place by `replace`; raises `OSError`."""
+    """Write the text to a new file with mode 0600 that can replace this path; raises `OSError`."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -22,7 +22,7 @@ def write_beside(path: Path, text: str) -> Path:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace the file at once: a reader sees the old text or the new one. A link in its place is not followed."""
+    """Replace the file at once: a reader sees the old text or the new one. A symbolic link is not followed."""
     written = write_beside(path, text)
     try:
         written.replace(path)

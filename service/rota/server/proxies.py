@@ -1,4 +1,4 @@
-"""What a reverse proxy says of the connection that it took: believed of those that the operator names alone."""
+"""Headers of reverse proxies about their connections, accepted only from proxies that the operator names."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SCHEMES = frozenset({b"http", b"https"})
 
 
 class TrustedProxies:
-    """Gives requests the scheme and path by which their proxy was reached, and the address of the client.
+    """Sets the scheme and path of requests at their proxy, and the address of the client.
 
-    So cookies and links are made for that scheme and path, and members are known by their address. Any client can send
-    the headers. They count for nothing from elsewhere; nor does a scheme or prefix that was sent twice.
+    So cookies and links use that scheme and path, and members have their own address. Any client can send the headers:
+    they are ignored from other addresses, as is a scheme or prefix that was sent twice.
     """
 
     def __init__(self, app: ASGIApp, proxies: Proxies) -> None:
@@ -33,7 +33,7 @@ class TrustedProxies:
         await self._app(scope, receive, send)
 
     def _changes(self, proxy: str, headers: list[tuple[bytes, bytes]]) -> Scope:
-        """What the proxy's headers change in a scope. A proxy names no client's port."""
+        """Return the changes of a scope by the proxy's headers. A proxy sends no client port."""
         hops = [value.decode("latin-1") for name, value in headers if name == _FOR_HEADER]
         changes: Scope = {"client": (self._proxies.client_of(proxy, hops), 0)}
         schemes = [value.strip().lower() for name, value in headers if name == _PROTO_HEADER]

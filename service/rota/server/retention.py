@@ -1,4 +1,4 @@
-"""Retention of the journal: the server deletes lines that are old enough, and counts those that are left."""
+"""Retention of the journal: the server deletes old lines, and counts the remaining ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHANGE = "--journal-keep-days DAYS or ROTA_JOURNAL_KEEP_DAYS=DAYS; 0 keeps all 
 
 
 def note_retention(keep_days: int, first_after_s: float) -> None:
-    """Note at start, hours before the first deletion, which lines will be deleted and how to change that."""
+    """Log at start, hours before the first deletion, which lines will be deleted and how to change that."""
     if keep_days:
         first = {"first_deletion_after_s": int(first_after_s)}
         _log.info("old lines of the journal are deleted", extra={"keep_days": keep_days, **first, "change": _CHANGE})
@@ -38,13 +38,13 @@ async def delete_old_lines(store_url: str, keep_days: int) -> None:
         _log.info("old lines of the journal were deleted", extra={"lines": done.lines, "keep_days": keep_days})
     if done.held_by:
         _log.warning(
-            "old lines of the journal stay until these readers have read them; see `rota journal readers`",
+            "old lines of the journal are kept until these readers have read them; see `rota journal readers`",
             extra={"readers": list(done.held_by), "keep_days": keep_days},
         )
 
 
 async def count_lines(store: SqlStore, metrics: Metrics) -> None:
-    """Measure the journal once a minute. Where the store does not answer, the last count stays."""
+    """Count the journal's lines once a minute. If the store does not answer, the last count remains."""
     while True:
         try:
             metrics.journal_counted(await store.count_lines())

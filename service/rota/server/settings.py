@@ -29,14 +29,14 @@ MIN_LEASE_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Metavar:
-    """The form of a setting's value, as `rota serve --help` writes it."""
+    """The form of a setting's value in `rota serve --help`."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen. Port 0 takes any free one."""
+    """An address to listen on. Port 0 selects a free port."""
 
     host: str
     port: int
@@ -46,7 +46,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Only this machine reaches it."""
+        """Whether only this machine can reach it."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -54,7 +54,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: Any) -> Address:
-        """`HOST:PORT`, `[::1]:PORT`; ValueError otherwise."""
+        """Parse `HOST:PORT` or `[::1]:PORT`; raise ValueError otherwise."""
         if isinstance(text, Address):
             return text
         host, colon, port = str(text).rpartition(":")
@@ -103,7 +103,7 @@ _Url = Annotated[str, Metavar("URL")]
 
 
 class Settings(BaseSettings):
-    """Read from `ROTA_STORE`, `ROTA_HTTP` and so on; limits from `ROTA_LIMITS__GROUP_MAX_SIZE` and so on.
+    """The settings, read from `ROTA_STORE`, `ROTA_HTTP` and so on; limits from `ROTA_LIMITS__GROUP_MAX_SIZE` and so on.
 
     `rota serve` has an option for each field, with the field's description as its help.
     """
@@ -148,29 +148,31 @@ class Settings(BaseSettings):
     )
     peer_secret_file: _SecretFile | None = Field(
         default=None,
-        description="Secrets, one a line, by which replicas of a store know each other: a replica sends the first "
-        "and accepts any. Needed if `peer` is not loopback.",
+        description="Secrets, one per line, by which replicas of a store authenticate each other: a replica sends the "
+        "first and accepts any. Needed if `peer` is not loopback.",
     )
     access_file: _AccessFile | None = Field(
         default=None,
         description="Rules, quotas and issuers in TOML. Without it every caller may do everything.",
     )
     access_tokens_file: _TokensFile | None = Field(
-        default=None, description="Digests of API tokens as `rota token --file` writes them, beside those in the store."
+        default=None,
+        description="Digests of API tokens as `rota token --file` writes them, in addition to those in the store.",
     )
     allow_anonymous: bool = Field(
         default=False, description="Listen beyond loopback although every caller may do everything."
     )
     tls_cert_file: _File | None = Field(
-        default=None, description="Certificate chain in PEM for HTTP and gRPC; with it there is no plain text."
+        default=None, description="Certificate chain in PEM for HTTP and gRPC; with it only TLS is served."
     )
     tls_key_file: _File | None = Field(default=None, description="The certificate's private key in PEM.")
     tls_client_ca_file: _File | None = Field(
-        default=None, description="Authorities of clients' certificates: each caller must show one, which names it."
+        default=None,
+        description="Authorities of clients' certificates: each caller must present one, which identifies it.",
     )
     tls_client_optional: bool = Field(
         default=False,
-        description="Accept callers that show a token instead of a certificate. gRPC asks for no certificate then.",
+        description="Accept callers that send a token instead of a certificate. gRPC then requests no certificate.",
     )
     trusted_proxies: _Networks = Field(
         default=(),
@@ -184,15 +186,15 @@ class Settings(BaseSettings):
     )
     allow_origin: _Origins = Field(
         default=(),
-        description="Other origins, `https://A,https://B`, with pages that may send requests: where browsers know "
-        "this server by a proxy's URL, and the proxy changes Host.",
+        description="Other origins, `https://A,https://B`, with pages that may send requests: needed if browsers use "
+        "a proxy's URL and the proxy changes Host.",
     )
     peer_tls_cert_file: _File | None = Field(
-        default=None, description="Certificate chain in PEM that replicas show each other; its name is rota-peer."
+        default=None, description="Certificate chain in PEM that replicas present to each other; its name is rota-peer."
     )
     peer_tls_key_file: _File | None = Field(default=None, description="Its private key in PEM.")
     peer_tls_ca_file: _File | None = Field(
-        default=None, description="Authorities that sign replicas' certificates, and no others."
+        default=None, description="Authorities that sign only replicas' certificates."
     )
     forward: bool = Field(
         default=True,
@@ -206,33 +208,33 @@ class Settings(BaseSettings):
     )
     http_direct: bool = Field(
         default=True,
-        description="Answer the calls that members make all the time where they are parsed. Without it FastAPI "
-        "answers every request, which is slower and easier to debug.",
+        description="Answer members' frequent calls in the HTTP parser. Without it FastAPI answers every request, "
+        "which is slower but easier to debug.",
     )
     fence_keys: _Paths = Field(
         default=(),
         description="PEM files with Ed25519 keys, `A,B`: the first signs fencing tokens, all are published.",
     )
     fence_token_ttl_ms: int = Field(
-        default=60_000, ge=1_000, le=86_400_000, description="How long a signed fencing token is valid."
+        default=60_000, ge=1_000, le=86_400_000, description="Validity of a signed fencing token."
     )
     shard_count: int = Field(default=64, ge=1, le=4_096, description="Fixed when the store is created.")
     journal_keep_days: int = Field(
         default=90,
         ge=0,
         le=36_500,
-        description="Whole days (UTC) before today that the journal keeps. Older lines are deleted, but none that a "
-        "registered reader has yet to read; 0 keeps all.",
+        description="Whole days (UTC) before today that the journal keeps. Older lines are deleted, except those "
+        "that a registered reader has not yet read; 0 keeps all.",
     )
     lease_ms: int = Field(
         default=LEASE_MS,
         ge=MIN_LEASE_MS,
         le=600_000,
-        description="How long a dead replica keeps its shards on Postgres.",
+        description="Time for which a dead replica keeps its shards on Postgres.",
     )
     critical_groups: _Groups = Field(
         default=(),
-        description="Groups, `NAMESPACE/GROUP,…`, with a metric of their own: an alert names them at once.",
+        description="Groups, `NAMESPACE/GROUP,…`, with their own metric: an alert names them at once.",
     )
     drain_delay_ms: int = Field(
         default=0, ge=0, le=600_000, description="Time between not ready and draining, for load balancers to notice."
@@ -246,7 +248,7 @@ class Settings(BaseSettings):
     otlp: _Url | None = Field(
         default=None,
         pattern="^https?://",
-        description="Collector that spans are sent to by OTLP/HTTP, `http://HOST:4318`. Needs the extra `otel`.",
+        description="Collector of spans over OTLP/HTTP, `http://HOST:4318`. Needs the extra `otel`.",
     )
     log_format: Annotated[LogFormat, Metavar("json|text")] = Field(
         default="json", description="Format of log lines; `rota serve` at a terminal writes text."
@@ -257,7 +259,7 @@ class Settings(BaseSettings):
         description="Minimum level that is logged: debug, info, warning or error.",
     )
     limits: Limits = Field(default=Limits(), description="Bounds of the protocol.")
-    budgets: Budgets = Field(default=Budgets(), description="Budgets for callers that are not known yet.")
+    budgets: Budgets = Field(default=Budgets(), description="Budgets for callers that are not yet authenticated.")
 
     @model_validator(mode="after")
     def _refuse_negative_limits(self) -> Self:
@@ -279,12 +281,12 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _refuse_ports_past_the_last(self) -> Self:
         if self.worker_ports is not None and self.worker_ports + 2 * self.workers - 1 > 65_535:
-            raise ValueError("worker_ports leaves no room for two ports of each worker")
+            raise ValueError("worker_ports must leave two ports for each worker")
         return self
 
     @model_validator(mode="after")
     def _guard_peers(self) -> Self:
-        """A caller at that port can act for every client, so it must authenticate."""
+        """Check that peers authenticate: a caller at their port can act for every client."""
         _all_or_none(self, "peer_tls_cert_file", "peer_tls_key_file", "peer_tls_ca_file")
         if not self.peer.is_loopback and self.peer_secret_file is None and self.peer_tls_ca_file is None:
             raise ValueError("peer beyond loopback needs peer_secret_file or peer_tls_ca_file")
@@ -292,7 +294,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _guard_clients(self) -> Self:
-        """A service without access control must be intended."""
+        """Check that a service without access control is intended."""
         _all_or_none(self, "tls_cert_file", "tls_key_file")
         if self.tls_client_ca_file is not None and self.tls_cert_file is None:
             raise ValueError("tls_client_ca_file needs tls_cert_file and tls_key_file")
@@ -304,12 +306,12 @@ class Settings(BaseSettings):
 
     @property
     def is_open_to_all(self) -> bool:
-        """Every caller from another machine may do everything."""
+        """Whether callers from other machines may do everything."""
         reached = [address for address in (self.http, self.grpc) if address is not None and not address.is_loopback]
         return bool(reached) and not self.is_guarded
 
     def site(self, *urls: str) -> Site:
-        """The names and origins of a server that others reach at these URLs."""
+        """Return the names and origins of a server at these URLs."""
         known = (*urls, self.advertise or "")
         own = [name for name in (self.http.host, *map(_host_of, known)) if name]
         beyond = not self.http.is_loopback
@@ -317,7 +319,7 @@ class Settings(BaseSettings):
 
     @property
     def is_guarded(self) -> bool:
-        """There is access control."""
+        """Whether there is access control."""
         return self.access_file is not None or self.tls_client_ca_file is not None
 
 

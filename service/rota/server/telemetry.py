@@ -1,6 +1,6 @@
-"""What the runtime tells, as metrics and log lines."""
+"""The runtime's telemetry as metrics and log lines."""
 
-# ruff: noqa: ARG002 — the runtime tells more than we listen to.
+# ruff: noqa: ARG002 — the runtime reports more than is used here.
 from __future__ import annotations
 
 import asyncio
@@ -18,7 +18,7 @@ LAG_INTERVAL_SECONDS = 0.25
 
 _log = logging.getLogger(__name__)
 _transitions = logging.getLogger("rota.server.transitions")
-"""The logger of one line for each transition of a group: users filter by its name."""
+"""The logger with one line for each transition of a group: users filter by its name."""
 _STATES = {
     "rebalance_started": "PreparingRebalance",
     "generation_completed": "CompletingRebalance",
@@ -26,21 +26,21 @@ _STATES = {
     "group_emptied": "Empty",
     "group_deleted": "Dead",
 }
-"""The state that a group is in after a line of this kind."""
+"""The state of a group after a line of this kind."""
 _COMMITTED = "offsets_committed"
-"""The kind of most lines. They say nothing of transitions."""
+"""The most frequent kind of lines. They cause no transitions."""
 _UNDER_WAY = ("rebalance_started", "generation_completed")
 
 
 class ServerTelemetry(Telemetry):
-    """The server's ears."""
+    """The telemetry of a server: metrics and log lines."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._transitions = TransitionLog()
         self._owned: set[int] = set()
         self._awaited_since_ms: dict[int, dict[tuple[str, str], int]] = {}
-        """By shard and group, when a generation without an assignment yet was complete."""
+        """When a generation that has no assignment yet was complete, by shard and group."""
 
     def on_commit(self, lines: Mapping[int, Sequence[JournalEvent]], seconds: float) -> None:
         self._metrics.committed(sum(map(len, lines.values())), seconds)
@@ -60,7 +60,7 @@ class ServerTelemetry(Telemetry):
             match event.kind:
                 case "rebalance_started":
                     self._metrics.group_changed(event.payload["cause"])
-                    # It had completed a generation that got no assignment.
+                    # A generation was completed but got no assignment.
                     awaited.pop(group, None)
                 case "generation_completed":
                     self._metrics.rebalance_phase_ended("join", event.at_ms - event.payload["started_at_ms"])
@@ -77,7 +77,7 @@ class ServerTelemetry(Telemetry):
                     pass
 
     def on_shard_loaded(self, shard_id: int, epoch: int, groups: int, seconds: float) -> None:
-        # Once more, for the last events before the shard was dropped may have been reported after that.
+        # Forget again, because the shard's last events may have been reported after it was dropped.
         self._forget(shard_id)
         self._owned.add(shard_id)
         self._metrics.shards_owned(len(self._owned))
@@ -126,11 +126,11 @@ class ServerTelemetry(Telemetry):
 
 
 class TransitionLog:
-    """Told of the journal's lines once they are durable. Remembers why each rebalance that is under way began."""
+    """Logs the journal's lines after they are durable. Remembers why each current rebalance started."""
 
     def __init__(self) -> None:
         self._reasons: dict[int, dict[tuple[str, str], tuple[str, str]]] = {}
-        """By shard and group, the sentence and the code."""
+        """The sentence and the code by shard and group."""
 
     def notify(self, shard_id: int, events: Sequence[JournalEvent]) -> None:
         for event in events:
@@ -161,12 +161,12 @@ class TransitionLog:
         )
 
     def forget(self, shard_id: int) -> None:
-        """Another replica tells of this shard from now on."""
+        """Forget a shard that another replica now owns."""
         self._reasons.pop(shard_id, None)
 
 
 async def watch_loop_lag(metrics: Metrics) -> None:
-    """Measure how late the event loop wakes us, until cancelled."""
+    """Measure the lag of the event loop until cancelled."""
     while True:
         due = time.monotonic() + LAG_INTERVAL_SECONDS
         await asyncio.sleep(LAG_INTERVAL_SECONDS)

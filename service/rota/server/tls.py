@@ -1,4 +1,4 @@
-"""TLS for HTTP and gRPC: certificates from files, which are read again when they change, for new connections."""
+"""TLS for HTTP and gRPC: certificate files are read again when they change, for new connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class UnusableCertificate(ValueError):
-    """The files hold no certificate chain with its key; the message quotes nothing of the key."""
+    """The files have no certificate chain with its key; the message never quotes the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """What the files hold, for both libraries, checked to fit together."""
+    """The content of the files for both libraries, checked for consistency."""
 
     context: ssl.SSLContext
     cert: bytes
@@ -47,7 +47,7 @@ class _Loaded:
 
 
 class ServerTls:
-    """A server's side of TLS, and for mutual TLS between replicas also a client's."""
+    """A server's side of TLS, and for mutual TLS between replicas also the client's side."""
 
     def __init__(self, files: TlsFiles, *, look_every_s: float = LOOK_EVERY_S) -> None:
         """Raises `UnusableCertificate`."""
@@ -55,21 +55,22 @@ class ServerTls:
         self._loaded = Reread(files.paths, lambda: _load(files), look_every_s=look_every_s)
 
     def validity(self) -> Validity:
-        """Until when the certificate is good that is shown now."""
+        """Return the validity of the current certificate."""
         return self._loaded.content.validity
 
     def context(self) -> ssl.SSLContext:
-        """For asyncio. Each connection uses the current content of the files, trusted authorities included.
+        """Return the context for asyncio. Each connection uses the current content of the files, including trusted
+        authorities.
 
-        To change the context of a connection that has begun, as `sni_callback` may, would come too late for a client
-        that goes on with an earlier session: that was looked up by then, and its certificate is not judged anew.
+        Changing the context of a started connection, as `sni_callback` may, is too late for a client that resumes an
+        earlier session: the session was already found, and its certificate is not verified again.
         """
         context = NewestContext(ssl.PROTOCOL_TLS_SERVER)
         context.newest = lambda: self._loaded.content.context
         return context
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """For gRPC, which cannot ask for a certificate without insisting on one."""
+        """Return credentials for gRPC, which cannot request a certificate without requiring one."""
         import grpc
 
         seen: list[_Loaded] = [self._loaded.content]
@@ -85,7 +86,9 @@ class ServerTls:
         return grpc.dynamic_ssl_server_credentials(_grpc_configuration(seen[0]), newest, insists)
 
     def channel_credentials(self) -> tuple[object, grpc.ChannelCredentials]:
-        """For calling a peer: presents our certificate and trusts the CA's. The first part changes with it."""
+        """Return credentials for calls to a peer: they present our certificate and trust the CA's. The first part
+        changes with it.
+        """
         import grpc
 
         loaded = self._loaded.content
@@ -96,7 +99,7 @@ def _load(files: TlsFiles) -> _Loaded:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # A key with a passphrase would make OpenSSL ask for it at the terminal.
+        # For a key with a passphrase OpenSSL would prompt at the terminal.
         context.load_cert_chain(files.cert, files.key, password=lambda: "")
         if files.client_ca is not None:
             context.load_verify_locations(files.client_ca)
@@ -111,7 +114,7 @@ def _load(files: TlsFiles) -> _Loaded:
 
 
 def validity_of(chain: bytes) -> Validity:
-    """When all certificates of a chain in PEM are good; ValueError if it holds none that can be read."""
+    """Return the period in which all certificates of a PEM chain are valid; raise ValueError without a readable one."""
     found = x509.load_pem_x509_certificates(chain)
     begin = max(each.not_valid_before_utc for each in found)
     end = min(each.not_valid_after_utc for each in found)

@@ -1,4 +1,4 @@
-"""Accepts connections with TLS, and counts them before their handshakes: asyncio would show them only after."""
+"""A listener that accepts TLS connections and counts them before their handshakes; asyncio counts them only after."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rota.api.http.connection import HttpConnection
 HANDSHAKE_SECONDS = 5.0
 ACCEPTED_AT_ONCE = 64
 PAUSE_SECONDS = 0.1
-"""After a connection could not be accepted, as where the process has no files left."""
+"""Pause after a connection could not be accepted, for example without free file descriptors."""
 
 
 class TlsListener:
-    """Stands where uvicorn expects an `asyncio.Server`."""
+    """A replacement for the `asyncio.Server` that uvicorn expects."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class TlsListener:
             await self._loop.connect_accepted_socket(
                 lambda: protocol, accepted, ssl=self._tls, ssl_handshake_timeout=HANDSHAKE_SECONDS
             )
-        except (OSError, TimeoutError):  # what fails is the client's affair
+        except (OSError, TimeoutError):  # a failure concerns only the client
             entered.left()
         except asyncio.CancelledError:
             entered.left()
@@ -83,6 +83,6 @@ class TlsListener:
 
 
 def _cut(accepted: socket.socket) -> None:
-    """End the connection whatever it is at: its owner then closes it."""
+    """End the connection in any state: its owner then closes it."""
     with suppress(OSError):
         accepted.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Sending spans to a collector."""
+"""Export of spans to a collector."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rota.server.http_server import CannotListen
 def traced(otlp: str | None) -> Iterator[None]:
     """Send the spans of this process to a collector while the block runs; raises `CannotListen` without `rota[otel]`.
 
-    Which traces are sampled, and what the service is called, is for OpenTelemetry's own environment variables to say.
+    OpenTelemetry's own environment variables configure the sampling and the name of the service.
     """
     if otlp is None:
         yield

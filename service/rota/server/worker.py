@@ -16,19 +16,19 @@ _LENGTH = 4
 
 
 def main() -> int:
-    """Serve until asked to stop, or until the supervisor is gone."""
+    """Serve until asked to stop, or until the supervisor has ended."""
     settings, own, peer_secret = _read()
     return run(settings, partial(_serve, own=own, peer_secret=peer_secret))
 
 
 def pack(settings: Settings, own: OwnPorts, peer_secret: str) -> bytes:
-    """What a worker reads from its standard input. Not arguments or environment: a URL may hold a password."""
+    """Return a worker's standard input. Arguments or environment are not used, because a URL may contain a password."""
     packed = pickle.dumps((settings, own, peer_secret))
     return len(packed).to_bytes(_LENGTH, "big") + packed
 
 
 def _read() -> tuple[Settings, OwnPorts, str]:
-    """The pipe stays open, so there is no end to read up to."""
+    """Read the input. The pipe stays open, so it has no end."""
     length = int.from_bytes(sys.stdin.buffer.read(_LENGTH), "big")
     settings, own, peer_secret = pickle.loads(sys.stdin.buffer.read(length))
     assert isinstance(settings, Settings)
@@ -45,7 +45,7 @@ async def _serve(settings: Settings, own: OwnPorts, peer_secret: str) -> None:
         loop.remove_reader(_STDIN)
         stop.set()
 
-    # Nothing more is ever written to it: it becomes readable when the supervisor ends.
+    # The supervisor writes no more data: the pipe becomes readable when the supervisor ends.
     loop.add_reader(_STDIN, orphaned)
     try:
         await serve(settings, stop=stop, own=own, peer_secret=peer_secret)

@@ -1,8 +1,8 @@
-"""`rota serve --workers N`: replicas on one machine behind one address, watched over and ended together.
+"""`rota serve --workers N`: replicas on one machine behind one address, supervised and stopped together.
 
-Each worker has sockets of its own that share the ports (SO_REUSEPORT), so that the kernel spreads connections evenly
-and those to a worker that died go to the others. The supervisor first makes sure that no other service has the port,
-and then keeps it: a second service that is started on it is refused, and a restarted worker finds it free.
+Each worker has its own sockets on the shared ports (SO_REUSEPORT), so that the kernel distributes connections evenly,
+and the others get those of a dead worker. The supervisor first checks that no other service has the port, and then
+keeps it: a second service cannot start on it, and a restarted worker finds it free.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ LONGEST_PAUSE_S = 5.0
 STEADY_S = 10.0
 """Workers that ran at least this long restart without backoff."""
 STOP_SLACK_S = 10.0
-"""Beyond its drain, a worker that was asked to end is given this long before it is killed."""
+"""Extra time after its drain before a stopping worker is killed."""
 
 _log = logging.getLogger(__name__)
 
 
 def run_workers(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code. A second signal leaves the workers to end by themselves."""
+    """Serve until SIGTERM or SIGINT; return the exit code. After a second signal the workers end by themselves."""
     return run(settings, supervise)
 
 
 async def supervise(settings: Settings) -> None:
-    """Keep the workers running until a signal comes; raises `ServerFailed`."""
+    """Keep the workers running until a signal arrives; raise `ServerFailed`."""
     stop = asyncio.Event()
     try:
         with (
@@ -52,7 +52,7 @@ async def supervise(settings: Settings) -> None:
             _kept_if_wanted("http", settings.probes) as probes,
             _kept_own_ports(settings) as owns,
         ):
-            # What every worker would stumble over is said once.
+            # Report errors of all workers only once.
             await _check_store(settings)
             await _keep_all(settings.model_copy(update={"http": http, "grpc": grpc, "probes": probes}), owns, stop)
     except (CannotListen, StoreRefused, StoreUnavailable) as error:
@@ -67,7 +67,7 @@ async def _keep_all(settings: Settings, owns: Sequence[OwnPorts], stop: asyncio.
         ends = [tasks.create_task(worker.keep()) for worker in workers]
     failed = [str(number) for number, end in enumerate(ends) if end.result() != 0]
     if failed:
-        raise ServerFailed(f"these workers did not end well: {', '.join(failed)}; see the log")
+        raise ServerFailed(f"these workers failed: {', '.join(failed)}; see the log")
 
 
 async def _check_store(settings: Settings) -> None:
@@ -80,9 +80,9 @@ async def _check_store(settings: Settings) -> None:
 
 @contextlib.contextmanager
 def _kept_port(scheme: str, address: Address) -> Iterator[Address]:
-    """A port that only the workers share; raises `CannotListen`."""
+    """Yield a port that only the workers share; raise `CannotListen`."""
     try:
-        # Without sharing: this fails where another process has the port, even if it allows sharing.
+        # Bind without sharing: this fails if another process has the port, even if it allows sharing.
         with _bound(address, socket.SO_REUSEADDR) as alone:
             alone.listen()
         kept = _keep(address)
@@ -93,9 +93,9 @@ def _kept_port(scheme: str, address: Address) -> Iterator[Address]:
 
 
 def _keep(address: Address) -> socket.socket:
-    """A socket that never listens, so that no connection ends up with it."""
+    """Return a socket that never listens, so that it gets no connections."""
     try:
-        # Other services, which do set SO_REUSEADDR, are kept out by one that does not even before a worker listens.
+        # Without SO_REUSEADDR it blocks other services, which set it, even before a worker listens.
         return _bound(address, socket.SO_REUSEPORT)
     except OSError:
         # No process listens, so these are old connections of a server that did not share the port.
@@ -120,7 +120,7 @@ def _kept_if_wanted(scheme: str, address: Address | None) -> contextlib.Abstract
 
 @contextlib.contextmanager
 def _kept_own_ports(settings: Settings) -> Iterator[list[OwnPorts]]:
-    """Each worker's ports, kept like the shared ones, so that no other process takes them during a restart."""
+    """Yield each worker's ports, kept like the shared ones, so that no other process takes them during a restart."""
     with contextlib.ExitStack() as kept:
         yield [
             OwnPorts(
@@ -132,7 +132,7 @@ def _kept_own_ports(settings: Settings) -> Iterator[list[OwnPorts]]:
 
 
 class _Worker:
-    """One of the processes. It gets its settings through its standard input, which ends when we do."""
+    """One of the processes. It reads its settings from its standard input, which ends with the supervisor."""
 
     def __init__(self, number: int, settings: Settings, own: OwnPorts, peer_secret: str, stop: asyncio.Event) -> None:
         peer = settings.peer
@@ -144,7 +144,7 @@ class _Worker:
         self._stop = stop
 
     async def keep(self) -> int:
-        """Keep it running until `stop`; returns what the last one ended with."""
+        """Keep it running until `stop`; return the exit code of the last process."""
         pause_s = FIRST_PAUSE_S
         exit_code = 0
         while not self._stop.is_set():
@@ -152,7 +152,8 @@ class _Worker:
             try:
                 process = await self._start()
             except OSError as error:
-                # As a rule for a moment: the system has no process, memory or file left. The other workers serve on.
+                # Usually temporary: the system has no free process, memory or file. The other workers continue to
+                # serve.
                 exit_code = 1
                 _log.error("a worker cannot be started", extra={"worker": self._number, "error": str(error)})
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
@@ -172,7 +173,7 @@ class _Worker:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "rota.server.worker"),
             stdin=asyncio.subprocess.PIPE,
-            # Ctrl-C is for the supervisor: a second signal would end a worker in the middle of its drain.
+            # Only the supervisor handles Ctrl-C: a second signal would end a worker during its drain.
             start_new_session=True,
         )
         assert process.stdin is not None
@@ -195,7 +196,7 @@ class _Worker:
                 await self._stop.wait()
 
     async def _end(self, process: asyncio.subprocess.Process) -> int:
-        """Returns its exit code; 0 also where the signal ended it before it served."""
+        """Return its exit code; also 0 if the signal ended it before it served."""
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         drain_s = (self._settings.drain_delay_ms + self._settings.drain_timeout_ms) / 1000
