@@ -9,7 +9,7 @@ from rota.replica.ports import LivenessUnavailable, SeenMembers, ShardNews
 
 
 class MemoryLiveness:
-    """`Liveness` on two dictionaries, by `clock_ms`. `away`, `forget()`, `spoiled` do to it what happens to a Redis."""
+    """`Liveness` on two dictionaries, by `clock_ms`. `away`, `forget()` and `spoiled` simulate failures of a Redis."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self.away = False
@@ -21,7 +21,7 @@ class MemoryLiveness:
         self._published_before: set[int] = set()
 
     def forget(self) -> None:
-        """Lose everything."""
+        """Delete all entries."""
         self._seen.clear()
         self._published.clear()
 

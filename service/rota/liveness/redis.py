@@ -27,9 +27,9 @@ from rota.replica.ports import LivenessUnavailable, SeenMembers, ShardNews
 TIMEOUT_S = 0.2
 CONNECTIONS = 16
 CHUNK = 1_000
-"""Members in one script: it blocks all other commands for about a millisecond."""
+"""Maximum members in one script, which blocks all other commands for about a millisecond."""
 REMEMBER_MS = 24 * 3_600_000
-"""Far above any session. Stale entries expire at last, and nothing relies on when."""
+"""Far longer than any session. Stale entries expire eventually; their expiry has no other effect."""
 MOST_ENTRIES = 500_000
 """A key with more entries is not read: no shard has so many members."""
 WARN_S = 10.0
@@ -43,14 +43,14 @@ _WRONG_TYPE = "WRONGTYPE"
 
 
 class RedisLiveness:
-    """Keys are `rota:{INCARNATION-SHARD}:heard`: stores do not mix, and each key is in one slot of a cluster.
+    """Keys are `rota:{INCARNATION-SHARD}:heard`: stores are separate, and each key is in one slot of a cluster.
 
-    Other programs may share the Redis, so the form of an answer is never trusted. A key that cannot be used counts as
-    one that Redis has lost, and entries that no replica writes are skipped; both are logged with the key and reported
-    to `on_unusable`. Every other failure raises `LivenessUnavailable`.
+    Other programs may share the Redis, so the form of an answer is never trusted. An unusable key is treated as lost,
+    and entries that no replica writes are skipped; both are logged with the key and reported to `on_unusable`. Every
+    other failure raises `LivenessUnavailable`.
 
-    A command that is cancelled or times out ends with its connection, which is never used again:
-    otherwise the next caller would get the answer to this one's question (redis-py#2624).
+    A command that is cancelled or times out ends with its connection, which is never used again: otherwise the next
+    caller would get this command's answer (redis-py#2624).
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RedisLiveness:
         self._on_unusable = on_unusable
         self._warn_at_s = 0.0
         self._published: dict[int, int] = {}
-        """Time of each shard's last update from here, by Redis's clock."""
+        """Time of each shard's last update by this replica, by Redis's clock."""
         pool = BlockingConnectionPool(
             **connection_options(url),
             max_connections=CONNECTIONS,
@@ -84,7 +84,7 @@ class RedisLiveness:
             await self._redis.echo("rota")
 
     async def publish(self, news: Sequence[ShardNews]) -> list[int]:
-        commands = [(some.shard_id, command) for some in news for command in self._tellings(some)]
+        commands = [(some.shard_id, command) for some in news for command in self._updates(some)]
         lost = set()
         answers = await self._run([command for _, command in commands], _times)
         for (shard_id, (_, _, arguments)), times in zip(commands, answers, strict=True):
@@ -134,8 +134,8 @@ class RedisLiveness:
     def _key(self, shard_id: int) -> str:
         return f"rota:{{{self._incarnation}-{shard_id}}}:heard"
 
-    def _tellings(self, some: ShardNews) -> Iterator[Command]:
-        """The news in pieces; only the last says that they are complete."""
+    def _updates(self, some: ShardNews) -> Iterator[Command]:
+        """Yield the update in parts; only the last part marks it as complete."""
         seen, gone = iter(some.seen_ms_ago.items()), iter(some.gone)
         left = len(some.seen_ms_ago) + len(some.gone)
         while True:
@@ -151,7 +151,7 @@ class RedisLiveness:
                 return
 
     async def _run(self, commands: Sequence[Command], read: Callable[[Command, Any], T]) -> list[T | None]:
-        """What `read` returns for each command and its answer; None if the key cannot be used."""
+        """Return `read` of each command and its answer; None if the key cannot be used."""
         async with self._answering():
             answers = await self._send(commands)
             unknown = [place for place, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
@@ -163,7 +163,7 @@ class RedisLiveness:
                 for place, answer in zip(unknown, again, strict=True):
                     answers[place] = answer
             if answers and all(isinstance(answer, RedisError) and _WRONG_TYPE not in str(answer) for answer in answers):
-                raise answers[0]  # It is not about a key: Redis is loading, is out of memory, or accepts no writes.
+                raise answers[0]  # The error is not about a key: Redis is loading, out of memory, or rejects writes.
         return [self._read(command, answer, read) for command, answer in zip(commands, answers, strict=True)]
 
     def _read(self, command: Command, answer: Any, read: Callable[[Command, Any], T]) -> T | None:
@@ -180,7 +180,7 @@ class RedisLiveness:
         if time.monotonic() >= self._warn_at_s:
             self._warn_at_s = time.monotonic() + WARN_S
             _log.warning(
-                "a key in Redis has contents that no replica writes; its shard goes without them",
+                "a key in Redis has contents that no replica writes; its shard does not use them",
                 extra={"key": key, "error": why},
             )
 
@@ -199,7 +199,7 @@ class RedisLiveness:
         except TimeoutError as error:
             raise LivenessUnavailable(f"no answer within {self._timeout_s:g} s") from error
         except Exception as error:
-            # Also what the library raises for bytes that no Redis sends.
+            # This includes the library's errors for bytes that no Redis sends.
             raise LivenessUnavailable(f"{type(error).__name__}: {error}") from error
 
 
@@ -213,7 +213,7 @@ def _chunks(some: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def _text(name: MemberName) -> str:
-    """Namespaces and groups have no slash in them."""
+    """Format a member's name. Namespaces and groups contain no slash."""
     return "/".join(name)
 
 
@@ -221,26 +221,26 @@ def _text(name: MemberName) -> str:
 
 
 def _times(_: Command, answer: Any) -> tuple[int, float | None]:
-    """The time at Redis, and that of the owner's last update."""
+    """Return the time at Redis, and the time since the owner's last update."""
     now_ms, published = answer
     return _time(now_ms), None if published is None else float(published)
 
 
 def _entries(_: Command, answer: Any) -> dict[bytes, int | None]:
-    """The age of each entry."""
+    """Return the age of each entry."""
     now_ms, flat = answer
     return {bytes(name): _ms_ago(now_ms, score) for name, score in zip(flat[::2], flat[1::2], strict=True)}
 
 
 def _ages(command: Command, answer: Any) -> list[int | None]:
-    """The age of each entry that the command asks for."""
+    """Return the age of each requested entry."""
     now_ms, scores = answer
     asked = zip(command[2], scores, strict=True)
     return [None if score is None else _ms_ago(now_ms, score) for _, score in asked]
 
 
 def _known(command: Command, answer: Any) -> list[bool]:
-    """Whether Redis has an entry of each name in the command."""
+    """Return whether Redis has an entry of each name in the command."""
     return [known == 1 for _, known in zip(command[2], answer, strict=True)]
 
 
@@ -251,14 +251,14 @@ def _time(now_ms: Any) -> int:
 
 
 def _ms_ago(now_ms: Any, score: bytes) -> int | None:
-    """The age of an entry; None if its time cannot be one of a heartbeat."""
+    """Return the age of an entry; None if its time cannot be one of a heartbeat."""
     at_ms = float(score)
     ms_ago = _time(now_ms) - int(at_ms) if math.isfinite(at_ms) else REMEMBER_MS + 1
     return max(0, ms_ago) if -CLOCK_BACK_MS <= ms_ago <= REMEMBER_MS else None
 
 
 def _member(text: bytes) -> MemberName | None:
-    """The member of an entry; None if the entry is of another program."""
+    """Return the member of an entry; None if another program wrote it."""
     try:
         namespace, group_id, member_id = text.decode().split("/", 2)
     except ValueError:

@@ -1,13 +1,13 @@
-"""What runs inside Redis: each script is one atomic step on one shard's sorted set, by Redis's own clock.
+"""Scripts for Redis: each is one atomic step on one shard's sorted set, by Redis's own clock.
 
-The set holds a member's name with the time, in milliseconds, when it was last seen. Under the empty name stands when
-an owner last published its news.
+The set has each member's name with the time, in milliseconds, when it was last seen. The empty name has the time of an
+owner's last update.
 """
 
 from __future__ import annotations
 
 CLOCK_BACK_MS = 2_000
-"""A time further in the future than this is not one of a heartbeat: the clock has gone back, or no replica wrote it."""
+"""A time further in the future is not one of a heartbeat: the clock was set back, or no replica wrote it."""
 
 NOW = """
 local time = redis.call('TIME')
@@ -36,7 +36,7 @@ end
 return {now, published}
 """
 )
-"""Members that are gone, members that were seen, is this the end of the news, how long to remember."""
+"""The removed members, the seen members, whether this is the last part, and the time to remember."""
 
 READ = (
     NOW
@@ -45,7 +45,7 @@ if redis.call('ZCARD', KEYS[1]) > tonumber(ARGV[1]) then return redis.error_repl
 return {now, redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')}
 """
 )
-"""The most entries."""
+"""The maximum number of entries."""
 
 SEEN = NOW + "return {now, redis.call('ZMSCORE', KEYS[1], unpack(ARGV))}"
 

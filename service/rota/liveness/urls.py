@@ -1,4 +1,4 @@
-"""How a liveness store is named."""
+"""URLs of liveness stores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCHEMES = "redis://…, rediss://… (TLS) or unix://…"
 
 
 def check_liveness_url(url: str) -> None:
-    """Raise ValueError unless a `RedisLiveness` can be made of this. The message has no password in it."""
+    """Raise ValueError unless a `RedisLiveness` can use this URL. The message contains no password."""
     if find_spec("redis") is None:
         raise ValueError("needs the redis package: pip install 'rota[redis]'")
     try:
@@ -23,7 +23,7 @@ def check_liveness_url(url: str) -> None:
 
 
 def connection_options(url: str) -> dict[str, Any]:
-    """What redis-py makes of a URL, with a password that is read with each new connection where that names a file."""
+    """Return redis-py's options of a URL; a password file is read for each new connection."""
     from redis.asyncio.connection import parse_url
 
     redis_url, password_file = split_password_file(url)
@@ -36,7 +36,7 @@ def connection_options(url: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _PasswordFile:
-    """See redis-py's `CredentialProvider`."""
+    """A password file: see redis-py's `CredentialProvider`."""
 
     username: str | None
     file: Path
