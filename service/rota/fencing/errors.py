@@ -1,4 +1,4 @@
-"""Why a fence refuses."""
+"""Errors of fences."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ class FenceRefused(Exception):
 
 
 class InvalidToken(FenceRefused):
-    """Not a token that one of these keys has signed, or one that has run out."""
+    """The token was not signed with one of these keys, or has expired."""
 
 
 class StaleToken(FenceRefused):
-    """A newer generation has been here."""
+    """A newer generation has already written."""
 
 
 class StaleTransaction(FenceRefused):
-    """The generation was over before the transaction was: nothing of it was committed."""
+    """The generation ended before the transaction: no change was committed."""

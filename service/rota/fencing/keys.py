@@ -17,7 +17,7 @@ from jwt.algorithms import OKPAlgorithm
 from jwt.exceptions import PyJWTError
 
 PublicKeys = Mapping[str, Ed25519PublicKey]
-"""By key id."""
+"""Public keys by key id."""
 
 
 class InvalidKeys(ValueError):
@@ -26,7 +26,7 @@ class InvalidKeys(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """One key to sign with, and all that are to be accepted: also those of before, and the next one."""
+    """One key to sign with, and all accepted keys, including former ones and the next one."""
 
     signing: Ed25519PrivateKey
     public: PublicKeys
@@ -36,16 +36,17 @@ class KeyRing:
         return key_id(self.signing.public_key())
 
     def jwks(self) -> dict[str, Any]:
-        """What services that check tokens need to know; nothing secret."""
+        """Return the public keys for services that check tokens; no secrets."""
         of_all = {"alg": "EdDSA", "use": "sig"}
         return {"keys": [{**_jwk(key), "kid": name, **of_all} for name, key in self.public.items()]}
 
 
 def read_keys(paths: Sequence[Path]) -> KeyRing:
-    """The keys in PEM files, private (PKCS #8) or public: the first signs, all are published. Raises `InvalidKeys`.
+    """Read the keys in PEM files, private (PKCS #8) or public: the first signs, all are published. Raises
+    `InvalidKeys`.
 
-    To rotate: add the new key at the end; once all verifiers have fetched it, put it first; drop the old one when its
-    last token has run out.
+    To rotate: add the new key at the end; when all verifiers have fetched it, move it to the front; remove the old one
+    when its last token has expired.
     """
     keys = [_read_key(path) for path in paths]
     if not keys or not isinstance(keys[0], Ed25519PrivateKey):
@@ -55,24 +56,24 @@ def read_keys(paths: Sequence[Path]) -> KeyRing:
 
 
 def public_keys(jwks: Mapping[str, Any]) -> dict[str, Ed25519PublicKey]:
-    """The Ed25519 keys of a JWK set, by id; keys of other kinds are left out. Raises `InvalidKeys`."""
+    """Return the Ed25519 keys of a JWK set by id, without keys of other kinds. Raises `InvalidKeys`."""
     try:
         ours = [jwk for jwk in jwks["keys"] if jwk.get("kty") == "OKP" and jwk.get("crv") == "Ed25519"]
         keys = [OKPAlgorithm.from_jwk(jwk) for jwk in ours]
     except (AttributeError, KeyError, TypeError, ValueError, PyJWTError) as error:
         raise InvalidKeys(f"not a JWK set: {error!r}") from error
-    # By thumbprint, whatever the set calls them: then an id cannot stand for another key.
+    # Use thumbprints instead of the set's ids, so that an id always identifies the same key.
     return {key_id(key): key for key in keys if isinstance(key, Ed25519PublicKey)}
 
 
 def key_id(key: Ed25519PublicKey) -> str:
-    """The key's thumbprint (RFC 7638) over members sorted by name, so that the same key has the same id everywhere."""
+    """Return the key's thumbprint (RFC 7638) over members sorted by name, so that a key has the same id everywhere."""
     members = json.dumps(_jwk(key), sort_keys=True, separators=(",", ":"))
     return urlsafe_b64encode(hashlib.sha256(members.encode()).digest()).rstrip(b"=").decode()
 
 
 def new_key() -> bytes:
-    """A fresh private key, as PEM."""
+    """Return a new private key, as PEM."""
     pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     return Ed25519PrivateKey.generate().private_bytes(*pem, serialization.NoEncryption())
 

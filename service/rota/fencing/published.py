@@ -1,4 +1,4 @@
-"""The server's public keys, fetched now and then: all that checking tokens ever needs of it."""
+"""The server's public keys, fetched periodically: the only data of the server that checking tokens needs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ JWKS_PATH = "/.well-known/jwks.json"
 
 
 class PublishedKeys:
-    """Call it for the keys: `Fence(PublishedKeys("http://localhost:8080"))`. Safe to share between threads.
+    """Returns the keys when called: `Fence(PublishedKeys("http://localhost:8080"))`. Safe to share between threads.
 
-    Keys are fetched when they are older than `max_age_s`. While the server does not answer, those that are known stay
-    good: checking a token must not depend on it.
+    Keys are fetched when they are older than `max_age_s`. While the server does not answer, the known keys stay valid:
+    checking a token must not depend on it.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class PublishedKeys:
         self._asked_at = 0.0
 
     def __call__(self) -> PublicKeys:
-        """The keys; raises `InvalidKeys` only where none were ever fetched."""
+        """Return the keys; raise `InvalidKeys` only if no keys were ever fetched."""
         if self._keys is None or self._clock() - self._asked_at >= self._max_age_s:
             self._fetch()
         assert self._keys is not None

@@ -16,15 +16,15 @@ from rota.protocol.messages import FenceReply, VerifyFence
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Adds a token to an answer that says yes. It runs out after `ttl_s`; its holder asks for the next before that."""
+    """Adds a token to a positive answer. It expires after `ttl_s`; its holder requests the next before that."""
 
     keys: Callable[[], KeyRing]
-    """The keys as they are now."""
+    """Returns the current keys."""
     ttl_s: int
     clock: Callable[[], float] = time.time
 
     def jwks(self) -> dict[str, Any]:
-        """The public keys, for verifiers of tokens."""
+        """Return the public keys, for verifiers of tokens."""
         return self.keys().jwks()
 
     def __call__(self, request: VerifyFence, reply: FenceReply) -> FenceReply:

@@ -1,8 +1,8 @@
 """Signed fencing tokens: proofs of a group's generation that any service verifies offline.
 
 A token is a JWT signed with Ed25519 (`EdDSA`), so that every JWT library reads it. A signature proves that the holder
-*had* the generation when it was signed. The receiver of the write must check that no newer one was seen: `Fence` does
-it.
+*had* the generation when it was signed. The receiver of the write must check that it has seen no newer one: `Fence`
+does.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from rota.fencing.keys import KeyRing, PublicKeys
 from rota.protocol.fencing_token import fencing_token, generation_of
 
 TOKEN_TYPE: Final = "rota-fence+jwt"
-"""Its header says so, so that no token that was signed for something else is taken for one."""
+"""The type in the token's header, so that no token that was signed for another purpose is accepted."""
 _ISSUER = "rota"
 _CLAIMS = {"member_id": "sub", "issued_at": "iat", "expires_at": "exp"}
 _MAX_TOKEN_CHARS = 8_192
 _BY_SIGNATURE: Any = {"verify_exp": False, "verify_iat": False, "verify_nbf": False}
-"""The caller of `verify` gives the time."""
+"""The caller of `verify` provides the time."""
 
 
 class FencingToken(
@@ -35,7 +35,7 @@ class FencingToken(
     tag_field="iss",
     tag=_ISSUER,
 ):
-    """The content of a token. Times are seconds since 1970, as JWTs have them."""
+    """The content of a token. Times are seconds since 1970, as in JWTs."""
 
     namespace: str
     group_id: str
@@ -45,12 +45,12 @@ class FencingToken(
     issued_at: int
     expires_at: int
     fencing_token: int
-    """The number to compare: it also tells a static member from its successor in the same generation."""
+    """The number to compare: it also distinguishes a static member from its successor in the same generation."""
     group_instance_id: str | None = None
 
 
 def sign(token: FencingToken, keys: KeyRing) -> str:
-    """The token as text."""
+    """Return the token as signed text."""
     headers = {"kid": keys.signing_id, "typ": TOKEN_TYPE}
     return jwt.encode(msgspec.to_builtins(token), keys.signing, algorithm="EdDSA", headers=headers)
 
@@ -62,10 +62,10 @@ def verify(text: str, keys: PublicKeys, *, now: float | None = None, leeway_s: f
         text: The token.
         keys: The server's public keys; see `rota.fencing.keys.public_keys`.
         now: Seconds since 1970, by default this machine's clock.
-        leeway_s: How far this machine's clock may be ahead of the server's.
+        leeway_s: Maximum lead of this machine's clock over the server's.
 
     Raises:
-        InvalidToken: Do not act on it. Nothing else is raised, whatever the text is.
+        InvalidToken: Do not act on it. No other error is raised for any text.
     """
     try:
         header = jwt.get_unverified_header(text) if len(text) <= _MAX_TOKEN_CHARS else {}
@@ -84,16 +84,16 @@ def verify(text: str, keys: PublicKeys, *, now: float | None = None, leeway_s: f
     if generation_of(token.fencing_token) != token.generation_id:
         raise InvalidToken("the fencing token is of another generation")
     if token.expires_at <= (time.time() if now is None else now) - leeway_s:
-        raise InvalidToken("the token has run out")
+        raise InvalidToken("the token has expired")
     return token
 
 
 class Fence:
-    """Admits writes with a valid token, neither of an older generation nor of a static member that was replaced.
+    """Admits writes with a valid token, but not of an older generation or a replaced static member.
 
-    `highest` is the fence: keep it with the data, where that outlives this process. Under `namespace/group_id` it has
-    the first fencing token of the newest generation seen. Members of one generation write side by side, so a takeover
-    of one must not refuse the others: under `namespace/group_id/group_instance_id` it has that member's highest token.
+    `highest` is the fence: store it with the data, if that outlives this process. Under `namespace/group_id` it has the
+    first fencing token of the newest generation seen. Members of one generation write concurrently, so a takeover of
+    one must not reject the others: `namespace/group_id/group_instance_id` has that member's highest token.
     """
 
     def __init__(
@@ -108,10 +108,10 @@ class Fence:
         self._clock = clock
 
     def admit(self, text: str, *, group_id: str | None = None, namespace: str | None = None) -> FencingToken:
-        """The token, where it may write; raises `FenceRefused`. Give the group that owns the target."""
+        """Return the token if it may write; raise `FenceRefused`. Pass the group that owns the target."""
         token = verify(text, self._keys(), now=self._clock())
         if group_id not in (None, token.group_id) or namespace not in (None, token.namespace):
-            raise InvalidToken(f"a token of {token.namespace}/{token.group_id}, which this does not belong to")
+            raise InvalidToken(f"a token of {token.namespace}/{token.group_id}, which does not own this target")
         name = f"{token.namespace}/{token.group_id}"
         marks = {name: fencing_token(token.generation_id)}
         if token.group_instance_id is not None:

@@ -5,7 +5,7 @@
         session.execute(update(...))
         session.execute(commit_offsets(Holder.of(member), [OffsetToCommit("transfers", 0, 42)]))
 
-Sync and async sessions alike. What a fence refuses is raised as `StaleTransaction`.
+For sync and async sessions. A rejected transaction raises `StaleTransaction`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COMMIT = text("SELECT rota.commit_offsets(:namespace, :group_id, :generation_id
 
 
 class Membership(Protocol):
-    """What a `Holder` is made of: a member of the SDK, or anything else that knows."""
+    """The source of a `Holder`: a member of the SDK, or any object with these attributes."""
 
     @property
     def namespace(self) -> str: ...
@@ -59,25 +59,25 @@ class Holder:
 
     @classmethod
     def of(cls, member: Membership) -> Holder:
-        """As it is at this moment: take it when the work is taken, not when it is written."""
+        """Return the member's current generation: take it together with the work, not when writing."""
         return cls(member.namespace, member.group_id, member.generation_id, member.member_id)
 
 
 def assert_current(holder: Holder) -> Executable:
-    """The statement that fences the transaction in which it is executed."""
+    """Return the statement that fences the transaction in which it is executed."""
     return _ASSERT.bindparams(**asdict(holder))
 
 
 def commit_offsets(holder: Holder, offsets: Iterable[OffsetToCommit]) -> Executable:
-    """The statement that commits progress with the transaction in which it is executed, and fences that."""
+    """Return the statement that commits progress in a transaction, and fences it."""
     given = [{name: value for name, value in structs.asdict(offset).items() if value is not None} for offset in offsets]
     return _COMMIT.bindparams(**asdict(holder), offsets=json.dumps(given))
 
 
 def fence_sessions(sessions: sessionmaker[Any] | type[Session], holder: Callable[[], Holder]) -> None:
-    """Fence every transaction of these sessions as it begins. For async sessions: their `sync_session_class`.
+    """Fence every transaction of these sessions at its start. For async sessions: their `sync_session_class`.
 
-    What the fence refuses is SQLAlchemy's `DBAPIError` then; `stale` tells it from others.
+    A rejected transaction raises SQLAlchemy's `DBAPIError`; `stale` distinguishes it from others.
     """
 
     def fence(_session: Session, transaction: SessionTransaction, connection: Connection) -> None:
@@ -90,13 +90,14 @@ def fence_sessions(sessions: sessionmaker[Any] | type[Session], holder: Callable
 def fenced(
     sessions: sessionmaker[Any] | async_sessionmaker[Any], holder: Callable[[], Holder], *, attempts: int = ATTEMPTS
 ) -> Callable[[Work], Callable[..., Any]]:
-    """Call the function with a session, first of all, in a fenced transaction that is committed when it has returned.
+    """Call the function with a session as its first argument, in a fenced transaction that is committed when it has
+    returned.
 
-    Repeated from the start where Postgres asks for that, so it should do nothing but work on the session. `holder` is
-    called once: all attempts act for the same holder.
+    It is repeated if Postgres requires that, so it should only work on the session. `holder` is called once: all
+    attempts act for the same holder.
 
     Raises:
-        StaleTransaction: The generation is over. Nothing was committed.
+        StaleTransaction: The generation is over. No change was committed.
     """
 
     def decorate(work: Work) -> Callable[..., Any]:
@@ -108,7 +109,7 @@ def fenced(
 
 
 def stale(error: DBAPIError) -> StaleTransaction | None:
-    """The refusal of a fence, where that is what went wrong."""
+    """Return the rejection of a fence, if that is the cause of the error."""
     return StaleTransaction(str(error.orig)) if _sqlstate(error) in _STALE else None
 
 
