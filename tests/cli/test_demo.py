@@ -69,8 +69,8 @@ def test_the_demo_loses_a_worker_and_finishes_exactly_once(processes: Processes,
     assert "every file was counted exactly once: 240 of 240" in reported
     # \w+ in bytes: the ü of fünf parts it in two words.
     assert "the words agree: 1440 counted by the workers, 1440 counted directly" in reported
-    assert "a commit in its name is refused by the coordinator: UNKNOWN_MEMBER_ID" in reported
-    assert "a result in its name is refused by the fence" in reported
+    assert "a commit in its name is rejected by the coordinator: UNKNOWN_MEMBER_ID" in reported
+    assert "a result in its name is rejected by the fence" in reported
     assert "\x1b" not in reported
     assert not alive_in_session(demo.pid)
     assert not list((some_files.parent / "temporary").iterdir())

@@ -1,1 +1,1 @@
-"""`rota demo`: real processes split real work, lose one of theirs to kill -9, and carry on."""
+"""`rota demo`: real processes share real work, lose one to kill -9, and continue."""

@@ -1,4 +1,4 @@
-"""The state of the demo by its journal: the holder and progress of each partition, and the lost workers."""
+"""The state of the demo from its journal: the holder and progress of each partition, and the lost workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UUID = re.compile("-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True)
 class BoardLine:
-    """Something to tell, and the colour that suits it."""
+    """A line to show, and its colour."""
 
     text: str
     style: str = ""
@@ -36,15 +36,15 @@ class Loss:
     at: float = field(default_factory=time.monotonic)
     expired_revision: int | None = None
     handed_over: float | None = None
-    """How many seconds after the kill the others had been given its partitions."""
+    """Seconds after the kill until the other workers were assigned its partitions."""
     taken_over: dict[int, tuple[str, float]] = field(default_factory=dict)
-    """By partition, the worker that continued it and how many seconds after the kill."""
+    """The worker that continued each partition, and the seconds after the kill."""
     late_commits: list[int] = field(default_factory=list)
-    """Revisions of its commits that landed after it was expired: there must be none."""
+    """Revisions of its commits after its expiry: there must be none."""
 
 
 class Board:
-    """Folds the group's journal. `lines_of` gives the lines to show for an event."""
+    """Folds the group's journal. `lines_of` returns the lines to show for an event."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -58,11 +58,11 @@ class Board:
 
     @property
     def is_complete(self) -> bool:
-        """Every partition's offset is at its end."""
+        """Whether every partition's offset is at its end."""
         return all(done == self.work.end(partition) for partition, done in enumerate(self.done))
 
     def lines_of(self, event: GroupEvent) -> Iterator[BoardLine]:
-        """Take an event in."""
+        """Apply an event and yield its lines."""
         self.events.append(event)
         payload = event.payload
         match event.kind:
@@ -78,7 +78,7 @@ class Board:
                 yield from self._committed(event)
 
     def share_of(self, member_id: str) -> list[int]:
-        """The partitions that a member holds."""
+        """Return the partitions that a member holds."""
         return sorted(partition for partition, holder in self.holders.items() if holder == member_id)
 
     def lose(self, member_id: str) -> Loss:
@@ -88,7 +88,7 @@ class Board:
         return self.loss
 
     def someone_in_the_middle(self) -> str | None:
-        """A member that has done a third of its share, and has a partition that it has begun and not finished."""
+        """Return a member that has done a third of its share and is in the middle of a partition."""
         for member_id in self.members:
             share = self.share_of(member_id)
             done, total = sum(self.done[p] for p in share), sum(self.work.end(p) for p in share)
@@ -116,9 +116,9 @@ class Board:
         if loss is not None and loss.member_id == member_id:
             loss.expired_revision = event.revision
             seconds = time.monotonic() - loss.at
-            yield BoardLine(f"{loss.worker} is given up, {seconds:.1f} s after the kill: {event.reason}", "yellow")
+            yield BoardLine(f"{loss.worker} is removed, {seconds:.1f} s after the kill: {event.reason}", "yellow")
         else:
-            yield BoardLine(f"{name_of(member_id)} is given up: {event.reason}", "red")
+            yield BoardLine(f"{name_of(member_id)} is removed: {event.reason}", "red")
 
     def _committed(self, event: GroupEvent) -> Iterator[BoardLine]:
         member_id = event.payload["member_id"]
@@ -138,24 +138,24 @@ class Board:
         loss.taken_over[partition] = (name_of(member_id), seconds)
         place = f"file {loss.unfinished[partition]} of {self.work.end(partition)}"
         yield BoardLine(
-            f"partition {partition}: {name_of(member_id)} goes on for {loss.worker} at {place}, "
+            f"partition {partition}: {name_of(member_id)} continues for {loss.worker} at {place}, "
             f"{seconds:.1f} s after the kill",
             "green",
         )
 
 
 def name_of(member_id: str) -> str:
-    """The worker's name, with which its member id begins."""
+    """Return the worker's name, with which its member id starts."""
     return with_names(member_id)
 
 
 def with_names(text: str) -> str:
-    """A text with workers' names in place of their member ids."""
+    """Return a text with workers' names in place of their member ids."""
     return _UUID.sub("", text)
 
 
 def _ranges(numbers: list[int]) -> str:
-    """`0-3, 7`; `nothing` for an empty list."""
+    """Format `0-3, 7`; `nothing` for an empty list."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""What must be true at the end of the demo, each asked where the truth is: results, offsets, journal, coordinator."""
+"""Checks at the end of the demo, each at its source: results, offsets, journal, coordinator."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _TIMEOUT_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A claim, and whether it holds."""
+    """A claim, and whether it is true."""
 
     claim: str
     holds: bool
 
 
 async def check_work(work: Work, results: Results, expected_words: int, group_id: str, client: Client) -> list[Check]:
-    """All files are counted, once, and the offsets say so."""
+    """Check that all files are counted once, and that the offsets agree."""
     files, words = results.totals()
     offsets = {each.partition: each.offset for each in await client.offsets(group_id) if each.topic == TOPIC}
     ends = {number: work.end(number) for number in range(len(work.partitions)) if work.end(number)}
@@ -42,7 +42,9 @@ async def check_work(work: Work, results: Results, expected_words: int, group_id
 async def check_loss(
     loss: Loss, board: Board, results: Results, url: str, namespace: str, group_id: str
 ) -> list[Check]:
-    """The killed worker's partitions went on, and nothing in its name was or is accepted after its fence."""
+    """Check that the killed worker's partitions continued, and that no write in its name was or is accepted after its
+    fence.
+    """
     checks = [
         Check(f"{loss.worker} was killed in the middle of its work", bool(loss.unfinished)),
         Check(
@@ -51,7 +53,7 @@ async def check_loss(
             loss.handed_over is not None and loss.taken_over.keys() == loss.unfinished.keys(),
         ),
         Check(
-            f"the journal has no commit of {loss.worker} after it was given up",
+            f"the journal has no commit of {loss.worker} after it was removed",
             loss.expired_revision is not None and not loss.late_commits,
         ),
     ]
@@ -61,7 +63,7 @@ async def check_loss(
 async def _check_zombie(
     loss: Loss, board: Board, results: Results, url: str, namespace: str, group_id: str
 ) -> AsyncIterator[Check]:
-    """What the dead one would write, if it were not dead after all, as one that was only paused."""
+    """Check the writes that the killed worker would make if it were only paused."""
     partition = min(loss.unfinished, default=0)
     offset = OffsetToCommit(TOPIC, partition, board.work.end(partition) + 1)
     request = CommitOffsets(namespace, group_id, loss.generation_id, (offset,), loss.member_id)
@@ -71,12 +73,12 @@ async def _check_zombie(
     finally:
         await transport.close()
     yield Check(
-        f"a commit in its name is refused by the coordinator: {reply.error}",
+        f"a commit in its name is rejected by the coordinator: {reply.error}",
         reply.error in ("UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION"),
     )
     try:
         results.add(partition, board.work.end(partition), "", 1, loss.worker, loss.generation_id)
     except Fenced as fenced:
-        yield Check(f"a result in its name is refused by the fence: {fenced}", holds=True)
+        yield Check(f"a result in its name is rejected by the fence: {fenced}", holds=True)
     else:
-        yield Check("a result in its name is refused by the fence", holds=False)
+        yield Check("a result in its name is rejected by the fence", holds=False)

@@ -1,4 +1,4 @@
-"""The demo's processes: started with a pipe that ends with us, watched, killed, and always cleaned up."""
+"""The demo's processes: started with a pipe that ends with the demo, watched, killed, and always cleaned up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ChildFailed(Exception):
 
 
 class Child:
-    """One process: `python -P -m MODULE`. Its standard input is a pipe of ours, so that it notices when we are gone."""
+    """One process: `python -P -m MODULE`. Its standard input is a pipe that ends with the demo."""
 
     def __init__(self, module: str, arguments: list[str], log: Path) -> None:
         self.name = log.stem
@@ -43,7 +43,7 @@ class Child:
         return self._process.poll() is None
 
     def kill9(self) -> None:
-        """SIGKILL: no goodbye, no last commit."""
+        """Send SIGKILL: it makes no last commit."""
         self._process.kill()
         self._process.wait()
 
@@ -57,7 +57,7 @@ class Child:
         return self._log.read_text(errors="replace").splitlines()
 
     def end(self) -> None:
-        """Ask it to stop; then make it stop."""
+        """Ask it to stop, then kill it."""
         if self.is_running:
             self._process.send_signal(signal.SIGTERM)
         try:
@@ -90,7 +90,7 @@ class Children:
         return child
 
     def start_server(self) -> str:
-        """A server on a new store in our folder; returns its URL once it listens."""
+        """Start a server on a new store in the demo's folder; return its URL when it listens."""
         server = self.start("server", "rota.demo.server", f"sqlite:///{self._folder / 'rota.db'}")
         give_up_at = time.monotonic() + _START_DEADLINE_S
         while (url := _listening_url(server.log_lines())) is None:

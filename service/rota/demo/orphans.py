@@ -1,4 +1,4 @@
-"""How a process of the demo notices that the demo is gone, however that came about."""
+"""Detection of the demo's end by its processes, whatever its cause."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def set_when_orphaned(stopped: asyncio.Event) -> None:
     descriptor = sys.stdin.fileno()
 
     def on_readable() -> None:
-        # Nothing is ever sent, so that it can be read means that it is over.
+        # The demo never writes to it, so it is readable only when the demo has ended.
         loop.remove_reader(descriptor)
         stopped.set()
 

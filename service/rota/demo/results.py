@@ -1,4 +1,4 @@
-"""Where the workers put their results: a store that knows fences, as the store of any user of Rota can."""
+"""The store of the workers' results, which checks fences as a user's own store can."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Fenced(Exception):
 class Results:
     """One row for each file of each round. A partition accepts only its highest generation so far.
 
-    The check and the write are one transaction. That is all it takes: of members without an instance id,
-    the generation distinguishes each holder from the previous one.
+    The check and the write are one transaction. That is enough: for members without an instance id, the generation
+    distinguishes each holder from the previous one.
     """
 
     def __init__(self, path: Path) -> None:
-        # One statement at a time, but not always from the same thread of its process.
+        # Statements are sequential, but from several threads of the process.
         self._database = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
 
     @classmethod
     def create(cls, path: Path, partitions: int) -> Results:
-        """A new store in which every partition is free."""
+        """Create a store in which every partition is free."""
         results = cls(path)
         results._database.execute("PRAGMA journal_mode = WAL")
         results._database.executescript(_SCHEMA)
@@ -50,24 +50,24 @@ class Results:
         self._database.close()
 
     def take(self, partition: int, generation: int) -> int:
-        """Raise the partition's fence, which shuts out all previous holders; returns how many files are done."""
+        """Raise the partition's fence, which excludes all previous holders; return the number of finished files."""
         with self._fenced(partition, generation):
             return self._done(partition)
 
     def add(self, partition: int, position: int, file: str, words: int, worker: str, generation: int) -> None:
-        """Store one file's count; `Fenced` if a later generation has the partition."""
+        """Store one file's count; raise `Fenced` if a later generation has the partition."""
         with self._fenced(partition, generation):
             row = (partition, position, file, words, worker, generation)
             self._database.execute("INSERT INTO counted VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def totals(self) -> tuple[int, int]:
-        """How many files were counted, and how many words they have."""
+        """Return how many files were counted, and how many words they have."""
         with closing(self._database.execute("SELECT count(*), coalesce(sum(words), 0) FROM counted")) as rows:
             files, words = rows.fetchone()
         return files, words
 
     def by_worker(self) -> dict[str, int]:
-        """How many files each worker has counted."""
+        """Return how many files each worker has counted."""
         with closing(self._database.execute("SELECT worker, count(*) FROM counted GROUP BY worker ORDER BY 1")) as rows:
             return dict(rows.fetchall())
 
@@ -81,7 +81,7 @@ class Results:
 
 
 class _Transaction:
-    """A transaction that begins with the fence: it is raised, or the rest does not happen."""
+    """A transaction that first raises the fence, or else fails."""
 
     def __init__(self, database: sqlite3.Connection, partition: int, generation: int) -> None:
         self._database = database

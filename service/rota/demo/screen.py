@@ -1,4 +1,4 @@
-"""What the demo shows: a log, and above a terminal's last line a table that changes while it runs."""
+"""The demo's output: a log, and at a terminal a live table below it."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from rota.demo.board import Board, BoardLine, name_of
 
 
 class Screen:
-    """Writes lines with the time since the demo began. Colours and the live table are for terminals only."""
+    """Writes lines with the time since the start of the demo. Colours and the live table are for terminals only."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, soft_wrap=True)
         self._began = time.monotonic()
 
     def say(self, line: BoardLine) -> None:
-        """One line of the log."""
+        """Write one line of the log."""
         seconds = time.monotonic() - self._began
         self._console.print(Text.assemble((f"{seconds:6.1f} s  ", "dim"), (line.text, line.style)))
 
     def show(self, what: RenderableType = "") -> None:
-        """Something that is no line of the log."""
+        """Write other output than a line of the log."""
         self._console.print(what)
 
     def mark(self, mark: str, style: str, text: str) -> None:
-        """A line that begins with a mark."""
+        """Write a line that starts with a mark."""
         self._console.print(Text.assemble("  ", (mark, style), f"  {text}"))
 
     @contextmanager
     def live(self, board: Board) -> Iterator[None]:
-        """Keep the table of partitions below the log for as long as the block lasts."""
+        """Show the table of partitions below the log during the block."""
         if not self._console.is_terminal:
             yield
             return
@@ -51,7 +51,7 @@ class Screen:
 
 
 def partition_table(board: Board) -> Table:
-    """The holder and progress of each partition."""
+    """Return a table with the holder and progress of each partition."""
     table = Table("partition", "held by", "files", "progress", title=f"generation {board.generation_id}")
     for partition, done in enumerate(board.done):
         end = board.work.end(partition)

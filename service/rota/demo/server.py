@@ -17,14 +17,14 @@ async def run(store_url: str) -> None:
     """Serve on any free port, which the log names, until SIGTERM or the end of standard input."""
     stopped = asyncio.Event()
     set_when_orphaned(stopped)
-    # A second is time enough for all workers to be in the first generation.
+    # One second is enough for all workers to join the first generation.
     limits = Limits(initial_rebalance_delay_ms=1_000)
     settings = Settings(store=store_url, http=Address("127.0.0.1", 0), grpc=None, redis=None, workers=1, limits=limits)
     await serve(settings, stop=stopped)
 
 
 def main() -> None:
-    """The process that `rota demo` starts where no server is running."""
+    """The process that `rota demo` starts if no server is running."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_logging("json")
     try:

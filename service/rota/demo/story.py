@@ -1,4 +1,4 @@
-"""The demo from start to end: start everything, kill a worker in the middle, wait until all is done, check."""
+"""The demo from start to end: start all processes, kill a worker in the middle, wait for the end, check."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from rota.protocol.defaults import DEMO_SESSION_TIMEOUT_MS
 
 _LOOK_INTERVAL_S = 0.2
 _SILENCE_S = 60.0
-"""Nothing happened for so long: something is broken."""
+"""Time without an event after which the demo fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What can be chosen. `folder` is None for the project's own files."""
+    """The options. `folder` is None for the project's own files."""
 
     url: str
     namespace: str
@@ -44,7 +44,7 @@ class Options:
 
 
 def run_demo(options: Options) -> bool:
-    """Show it; returns whether every check holds. Raises `ChildFailed` if a process of ours ends by itself."""
+    """Run the demo; return whether all checks pass. Raises `ChildFailed` if a process of the demo ends by itself."""
     with tempfile.TemporaryDirectory(prefix="rota-demo-") as folder, Children(Path(folder)) as children:
         try:
             return asyncio.run(_until_terminated(_Demo(options, Path(folder), children).run()))
@@ -53,7 +53,7 @@ def run_demo(options: Options) -> bool:
 
 
 async def _until_terminated(demo: Coroutine[Any, Any, bool]) -> bool:
-    """SIGTERM ends the demo as Ctrl-C does: its processes and its folder are cleaned up."""
+    """Run until SIGTERM, which ends the demo as Ctrl-C does: its processes and its folder are cleaned up."""
     running = asyncio.ensure_future(demo)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     return await running
@@ -143,7 +143,7 @@ class _Demo:
         self._say("every partition is done", "green")
 
     def _maybe_kill(self, workers: dict[str, Child]) -> None:
-        """Kill -9 the first worker that is in the middle of its share, once all are in one generation."""
+        """Kill -9 the first worker that is in the middle of its share, when all are in one generation."""
         board = self._board
         if not self._options.kill or board.loss is not None or len(board.members) < len(workers):
             return
@@ -154,21 +154,21 @@ class _Demo:
         loss = board.lose(member_id)
         victim.kill9()
         left = ", ".join(f"partition {p} at file {done} of {self._work.end(p)}" for p, done in loss.unfinished.items())
-        self._say(f"kill -9 {victim.pid}: {loss.worker} is dead and leaves {left}", "bold red")
+        self._say(f"kill -9 {victim.pid}: {loss.worker} is killed and leaves {left}", "bold red")
 
     def _loss_is_over(self) -> bool:
         loss = self._board.loss
         return loss is None or loss.expired_revision is not None
 
     async def _watch_workers(self, workers: dict[str, Child]) -> None:
-        """Raise if a worker has ended without the kill, or there is no progress any more."""
+        """Raise if a worker has ended without the kill, or if there is no more progress."""
         while True:
             for name, worker in workers.items():
                 loss = self._board.loss
                 if loss is None or loss.worker != name:
                     worker.check()
             if time.monotonic() > self._last_event_at + _SILENCE_S:
-                raise ChildFailed(f"nothing has happened for {_SILENCE_S:.0f} s")
+                raise ChildFailed(f"no event for {_SILENCE_S:.0f} s")
             await asyncio.sleep(_LOOK_INTERVAL_S)
 
     # --- the end ------------------------------------------------------------------------------

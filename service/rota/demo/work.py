@@ -1,4 +1,4 @@
-"""The demo's work: which files are counted, cut into partitions, and what counting one means."""
+"""The demo's work: its files, their partitions, and the counting of one file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _SKIPPED = frozenset({"__pycache__", "node_modules"})
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Files by partition. Each partition's list is worked through `rounds` times; an offset is a place in that."""
+    """Files by partition. Each partition's list is processed `rounds` times; an offset is a position in
+    that sequence.
+    """
 
     root: str
     partitions: tuple[tuple[str, ...], ...]
@@ -26,7 +28,7 @@ class Work:
 
     @classmethod
     def of_folder(cls, root: Path, partitions: int, rounds: int) -> Work:
-        """All files below a folder that are not hidden, each in the partition that its name's checksum says."""
+        """Return all files below a folder that are not hidden, partitioned by the checksum of their names."""
         names: list[list[str]] = [[] for _ in range(partitions)]
         for name in sorted(_names(root)):
             names[crc32(name.encode()) % partitions].append(name)
@@ -34,16 +36,16 @@ class Work:
 
     @classmethod
     def load(cls, path: Path) -> Work:
-        """What `save` wrote."""
+        """Load saved work."""
         document = json.loads(path.read_text())
         return cls(document["root"], tuple(map(tuple, document["partitions"])), document["rounds"])
 
     def save(self, path: Path) -> None:
-        """Write it down for the workers, so that all of them work on the same list."""
+        """Save it for the workers, so that all use the same list."""
         path.write_text(json.dumps(asdict(self)))
 
     def copied_to(self, folder: Path) -> Work:
-        """The same work on a copy of the files, so that what happens to them meanwhile makes no difference."""
+        """Return the same work on a copy of the files, so that later changes have no effect."""
         for name in (name for names in self.partitions for name in names):
             copy = folder / name
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -52,20 +54,20 @@ class Work:
 
     @property
     def files(self) -> int:
-        """How many files there are."""
+        """The number of files."""
         return sum(map(len, self.partitions))
 
     @property
     def total(self) -> int:
-        """How many files are counted in all rounds together."""
+        """The number of files counted in all rounds together."""
         return self.files * self.rounds
 
     def end(self, partition: int) -> int:
-        """The offset at which a partition is done."""
+        """Return the offset at which a partition is done."""
         return len(self.partitions[partition]) * self.rounds
 
     def name_at(self, partition: int, offset: int) -> str:
-        """The file that stands at an offset."""
+        """Return the file at an offset."""
         names = self.partitions[partition]
         return names[offset % len(names)]
 
@@ -74,24 +76,24 @@ class Work:
         return count_words(Path(self.root, self.name_at(partition, offset)))
 
     def count_directly(self) -> int:
-        """All words of all rounds, counted here and now: what the workers must come to."""
+        """Count all words of all rounds directly, as the expected result."""
         return self.rounds * sum(count_words(Path(self.root, name)) for names in self.partitions for name in names)
 
 
 def count_words(path: Path) -> int:
-    """How many words a file has, whatever its encoding."""
+    """Count the words of a file, whatever its encoding."""
     return len(_WORD.findall(path.read_bytes()))
 
 
 def default_folder() -> Path:
-    """The checkout that this package is part of, or the package itself where it was installed."""
+    """Return the checkout that contains this package, or the package's folder if it was installed."""
     package = Path(rota.__file__).parent
     checkout = package.parents[1]
     return checkout if (checkout / "README.md").is_file() else package
 
 
 def default_work(partitions: int, rounds: int) -> Work:
-    """The project's README and sources."""
+    """Return the work on the project's README and sources."""
     folder = default_folder()
     everything = Work.of_folder(folder, partitions, rounds)
     chosen = (tuple(filter(_is_ours, names)) for names in everything.partitions)

@@ -1,4 +1,4 @@
-"""One worker of the demo, a process of its own: holds a share of the partitions and works through it, file by file."""
+"""One worker of the demo, a separate process: holds a share of the partitions and processes it file by file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Share = tuple[TopicPartition, ...]
 
 @dataclass
 class Worker:
-    """Works on its share. One task at a time; `stop` lets it finish its file, `abandon` does not."""
+    """Works on its share with one task at a time; `stop` lets it finish its file, `abandon` does not."""
 
     name: str
     work: Work
@@ -30,33 +30,34 @@ class Worker:
     _stopping: bool = False
 
     def start(self, share: Share, _held: Share) -> None:
-        """It holds `share` from now on."""
+        """Start work on `share`."""
         assert self.member is not None
         self._stopping = False
         self._task = asyncio.create_task(self._work_through(share, self.member.generation_id))
 
     async def stop(self, _share: Share) -> None:
-        """The group wants the share back: finish the file at hand and commit it, then let go."""
+        """Stop for a revocation: finish the current file, commit it, and release the share."""
         self._stopping = True
         if self._task is not None:
             await self._task
 
     def abandon(self, _share: Share) -> None:
-        """Another worker may hold the share already: nothing more is written."""
+        """Stop at once, because another worker may already hold the share: write no more."""
         if self._task is not None:
             self._task.cancel()
 
     async def _work_through(self, share: Share, generation_id: int) -> None:
         try:
             for _, partition in share:
-                # The results know how far they are. The offset may be one behind, if its commit died with its worker.
+                # Continue after the stored results. The offset may be one behind, if its commit was lost with its
+                # worker.
                 position = self.results.take(partition, generation_id)
                 while position < self.work.end(partition) and not self._stopping:
                     await asyncio.to_thread(self._count, partition, position, generation_id)
                     position += 1
                     await self._commit(partition, position)
         except (Fenced, CoordinatorError) as fenced:
-            # The member learns the same from its next heartbeat, and comes back with its new share.
+            # The member's next heartbeat reports the same, and it joins again for its new share.
             print(f"{self.name} stops in generation {generation_id}: {fenced}", file=sys.stderr, flush=True)
 
     def _count(self, partition: int, position: int, generation_id: int) -> None:
@@ -70,7 +71,7 @@ class Worker:
 
 
 async def run(options: argparse.Namespace) -> None:
-    """Be a member until SIGTERM, or until the parent process has ended."""
+    """Run a member until SIGTERM, or until the parent process has ended."""
     stopped = _stop_signal()
     work = Work.load(options.work)
     with Results(options.results) as results:
@@ -91,7 +92,7 @@ async def run(options: argparse.Namespace) -> None:
 
 
 def _stop_signal() -> asyncio.Event:
-    """Set by SIGTERM, and by the end of standard input: the parent process has ended and cannot stop us."""
+    """Return an event that is set by SIGTERM, and by the end of standard input when the parent process has ended."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     set_when_orphaned(stopped)
@@ -100,7 +101,7 @@ def _stop_signal() -> asyncio.Event:
 
 def main() -> None:
     """The process that `rota demo` starts for each worker."""
-    # Ctrl-C goes to all processes of a terminal; the parent process decides how to end.
+    # All processes of a terminal receive Ctrl-C; the parent process decides how to end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parser = argparse.ArgumentParser()
     parser.add_argument("--name", required=True)
