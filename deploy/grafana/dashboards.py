@@ -1,7 +1,7 @@
-"""Grafana's dashboards as code: `make docs` writes them to where the chart and compose take them.
+"""Grafana's dashboards as code: `make docs` writes them to the folder that the chart and compose use.
 
 A dashboard is a table of rows of panels, and a panel is a title, a unit and its queries. Grafana's own types
-make the JSON; what they do not know does not get in.
+create the JSON and reject unknown fields.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _Built = TypeVar("_Built", timeseries.Panel, stat.Panel)
 FOLDER = Path(__file__).parents[2] / "helm" / "rota" / "files" / "dashboards"
 DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 OF = 'namespace=~"$namespace", job=~"$job"'
-"""What each selector holds on to: the installations that were chosen."""
+"""The selector of the chosen installations."""
 WINDOW = "[$__rate_interval]"
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """PromQL, and what a line is called. `{of}` stands for the chosen installations, `{w}` for the window of rates."""
+    """PromQL and the legend of its lines. `{of}` becomes the chosen installations, `{w}` the window of rates."""
 
     expr: str
     legend: str
@@ -47,7 +47,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A graph over time. `says` is what one reads from it."""
+    """A graph over time. `says` is its description."""
 
     title: str
     unit: str
@@ -57,7 +57,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """One figure, red from `bad_from` on; below it where `low_is_bad`."""
+    """One figure, red from `bad_from` on, or below it if `low_is_bad`."""
 
     title: str
     unit: str

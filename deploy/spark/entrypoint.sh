@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# `driver …` and `executor …` are what Spark asks its containers for on Kubernetes; all else is a command of `rota`.
+# On Kubernetes Spark starts its containers with `driver …` and `executor …`; all other arguments are commands of `rota`.
 set -euo pipefail
 
-# Java's libraries look the user up, and a pod's user is in no list of users.
+# Java's libraries look up the user, and a pod's user is not in /etc/passwd.
 export HOME="${HOME:-/tmp}"
 
 java_options() {
