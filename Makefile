@@ -70,7 +70,7 @@ lint: .venv/dev.stamp ## Style, types, the layers of the architecture, and the w
 	cd proto && ../$(BIN)/buf lint && ../$(BIN)/buf format --diff --exit-code && ../$(BIN)/buf breaking --against baseline.binpb
 
 docs: .venv/dev.stamp ## Write the generated references and dashboards again, and build the site: build/site/index.html
-	$(BIN)/python docs/generate.py && $(BIN)/python deploy/grafana/dashboards.py && $(BIN)/python helm/values_table.py
+	$(BIN)/python docs/generate.py && $(BIN)/python deploy/grafana/dashboards.py
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -d build/doctrees docs build/site
 
 images: .venv/dev.stamp .venv/browser.stamp ## Take the docs' pictures of the console again

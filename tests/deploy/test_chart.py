@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import re
 import shlex
-import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,13 +93,6 @@ def test_the_cases_switch_on_every_template() -> None:
         for kind in re.findall(r"^kind: (\w+)", path.read_text(), re.M)
     }
     assert rendered == written | {"ConfigMap"}
-
-
-def test_the_table_of_values_in_the_readme_is_current() -> None:
-    table = REPOSITORY / "helm" / "values_table.py"
-    checked = subprocess.run([sys.executable, table, "--check"], capture_output=True, text=True, check=False)
-
-    assert checked.returncode == 0, checked.stderr
 
 
 def test_the_schema_knows_exactly_the_values_there_are() -> None:

@@ -1,6 +1,6 @@
 {{/*
 rota.sidecar: one item of a pod's initContainers. It starts before the program and gets SIGTERM after the program has
-ended: work stops first, then the place is given up.
+ended, so that work stops before the member leaves.
 
   spec:
     initContainers:
@@ -48,7 +48,7 @@ $sidecar is a dictionary such as `merge (dict "context" $) .Values.sidecar`. Key
 {{- fail "rota.sidecar: set one of topics and topicRegex" }}
 {{- end }}
 {{- if and .topicsExcept (not .topicRegex) }}
-{{- fail "rota.sidecar: topicsExcept goes with topicRegex" }}
+{{- fail "rota.sidecar: topicsExcept requires topicRegex" }}
 {{- end }}
 - name: rota-sidecar
   image: {{ required "rota.sidecar: pass image" .image }}
@@ -105,7 +105,7 @@ $sidecar is a dictionary such as `merge (dict "context" $) .Values.sidecar`. Key
     {{- toYaml . | nindent 4 }}
     {{- end }}
   env:
-    # Its static id: a container that restarts comes back to its own place.
+    # Its static id: a restarted container gets its own share again.
     - name: POD_NAME
       valueFrom: {fieldRef: {fieldPath: metadata.name}}
     - name: POD_NAMESPACE
@@ -171,14 +171,14 @@ $sidecar is a dictionary such as `merge (dict "context" $) .Values.sidecar`. Key
     {{- end }}
 {{- end }}
 
-{{/* rota.sidecar.env: where the program finds its sidecar, with the names that users of nais' elector know, too. */}}
+{{/* rota.sidecar.env: the sidecar's URLs for the program, also under the names of nais' elector. */}}
 {{- define "rota.sidecar.env" -}}
 - {name: ROTA_SIDECAR_URL, value: "http://127.0.0.1:4040"}
 - {name: ROTA_EVENTS_URL, value: "http://127.0.0.1:4040/events"}
 - {name: ELECTOR_GET_URL, value: "http://127.0.0.1:4040/"}
 {{- end }}
 
-{{/* rota.sidecar.volumes: what `file`, `audience`, `ca` and `certificate` need. */}}
+{{/* rota.sidecar.volumes: the volumes for `file`, `audience`, `ca` and `certificate`. */}}
 {{- define "rota.sidecar.volumes" -}}
 {{- if .file -}}
 - {name: rota-sidecar, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
@@ -196,7 +196,7 @@ $sidecar is a dictionary such as `merge (dict "context" $) .Values.sidecar`. Key
 {{ end }}
 {{- end }}
 
-{{/* rota.sidecar.volumeMounts: what the program's container needs for `file`. */}}
+{{/* rota.sidecar.volumeMounts: the mounts of the program's container for `file`. */}}
 {{- define "rota.sidecar.volumeMounts" -}}
 {{- if .file -}}
 - {name: rota-sidecar, mountPath: /var/run/rota}
