@@ -348,9 +348,9 @@ def test_options_win_over_the_environment(rota: Rota) -> None:
         (("work", "g", "--topic-regex", "(", "--", "true"), "is no regular expression of RE2: missing )"),
         (("work", "g", "--topic", "t", "--except", "u", "--", "true"), "--except goes with --topic-regex"),
         (("work", "g", "--topic-regex", "t.*", "--except", "u/", "--", "true"), "topic must be 1 to 249 of"),
-        (("sidecar", "--lead", "g", "--except", "u"), "--lead takes none of --topic"),
+        (("sidecar", "--lead", "g", "--except", "u"), "--lead does not go with --topic"),
         (("sidecar", "--work", "g"), "one of --topic TOPIC, --topic-regex REGEX and --connector NAME"),
-        (("sidecar", "--lead", "g", "--topic-regex", "t.*"), "--lead takes none of --topic"),
+        (("sidecar", "--lead", "g", "--topic-regex", "t.*"), "--lead does not go with --topic"),
         (("sidecar", "--work", "g", "--topic-regex", "a(?!b)"), "is no regular expression of RE2: invalid perl"),
     ],
 )
