@@ -240,7 +240,7 @@ def metrics() -> str:
         "## Of `rota pipeline ingest --follow --metrics HOST:PORT`",
         table(headings, sorted((f"`{m.name}`", m.type_, m.label or "-", m.meaning) for m in of_pipeline)),
         "## Of the Python SDK",
-        "Names and labels of `rota.adapters.prometheus`: see [Watch it run](../how-to/observe.md). OpenTelemetry has "
+        "Names and labels of `rota.adapters.prometheus`: see [Monitor Rota](../how-to/observe.md). OpenTelemetry has "
         "them with dots, and without units and `_total`: `rota.client.calls` with the attribute `rota.group_id`.",
         table(headings, of_sdk),
         table(("label", "values"), ((f"`{label}`", meaning) for label, meaning in LABELS.items())),
