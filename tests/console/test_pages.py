@@ -73,7 +73,7 @@ async def test_a_group_explains_itself_with_members_and_shares(site: Site) -> No
 
 
 async def test_of_a_large_group_the_notable_members_are_shown(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "MOST_SEATS", 1)
+    monkeypatch.setattr(group, "MOST_MEMBERS_SHOWN", 1)
     old_id = await site.stable("crowd")
     others = [await site.join("crowd", client_id=f"new-{number}", wait_ms=0) for number in range(2)]
 

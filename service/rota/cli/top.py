@@ -1,4 +1,4 @@
-"""`rota top`: the groups of a namespace, live, those in trouble first."""
+"""`rota top`: the groups of a namespace, live; groups in trouble first."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class CallbackQueue:
         self._on_error = on_error
         self._last: asyncio.Task[None] | None = None
         self._unfinished: set[asyncio.Task[None]] = set()
-        self._last_words: list[asyncio.Task[None]] = []
+        self._final_callbacks: list[asyncio.Task[None]] = []
         """Callbacks that `interrupt` has started, in order. They are never interrupted."""
         self._interrupted: set[asyncio.Task[None]] = set()
         """Cancelled callbacks that have not ended yet: one in a thread continues until it returns."""
@@ -160,15 +160,15 @@ class CallbackQueue:
 
         A callback that interrupted others before is not cancelled: this one waits for it.
         """
-        self._last_words = [task for task in self._last_words if task in self._unfinished]
-        for task in self._unfinished.difference(self._last_words):
+        self._final_callbacks = [task for task in self._final_callbacks if task in self._unfinished]
+        for task in self._unfinished.difference(self._final_callbacks):
             task.cancel()
             self._interrupted.add(task)
             task.add_done_callback(self._interrupted.discard)
         # The next callback waits for these, but not for a cancelled one.
-        self._last = self._last_words[-1] if self._last_words else None
+        self._last = self._final_callbacks[-1] if self._final_callbacks else None
         if callback is not None:
-            self._last_words.append(self._start(self._last, callback))
+            self._final_callbacks.append(self._start(self._last, callback))
 
     async def until_interrupted_end(self) -> None:
         """Return when all callbacks that were interrupted before this call have ended."""

@@ -74,7 +74,7 @@ class WorkRole:
     stopped_in: int = field(default=-1, init=False)
     """The last generation in which work was revoked that this process did not run."""
     distributed: frozenset[WorkItem] | None = field(default=None, init=False)
-    """The configuration at the time of the group's assignment; None where another process made it."""
+    """The configuration at the time of the group's assignment; None if another process made it."""
     memory: Memory = field(default_factory=Memory, init=False)
     read_up_to: int = field(default=-1, init=False)
     """The position of the configuration from which this worker's share was assigned; -1 if workers do not report it."""
@@ -237,7 +237,7 @@ class ConnectWorker(Member[WorkShared]):
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        self._in_background(self._wait_for_who_is_away())
+        self._in_background(self._wait_for_absent_workers())
         self._in_background(self._follow_work())
         return self
 
@@ -255,7 +255,7 @@ class ConnectWorker(Member[WorkShared]):
     async def _abandon(self, removed: WorkShared, *, deadline: float | None) -> None:
         await notify_lost(self._user, removed, self._holding.unnotified(removed), deadline=deadline)
 
-    async def _wait_for_who_is_away(self) -> None:
+    async def _wait_for_absent_workers(self) -> None:
         """As the leader, start a rebalance when work has waited long enough for its worker."""
         while True:
             await self._notified.wait()

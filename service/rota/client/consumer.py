@@ -168,7 +168,7 @@ class Consumer(Member[Partitions]):
         """Report that there is no work now: no progress is expected before the next `progress` or `store`."""
         self._watchdog.rest()
 
-    def _come_back_if_away(self) -> None:
+    def _join_again_if_released(self) -> None:
         """Join again if this member released its share for lack of progress."""
         if self._withdrew:
             self._withdrew = False
@@ -183,7 +183,7 @@ class Consumer(Member[Partitions]):
 
         Raises:
             MembershipLost: This member does not hold the partition (any more).
-            InvalidRequest: The offset or its metadata is one that no coordinator accepts; nothing is stored.
+            InvalidRequest: A coordinator never accepts the offset or its metadata; it is not stored.
         """
         self._check_entered()
         self._progress((TopicPartition(topic, partition),))
@@ -211,7 +211,7 @@ class Consumer(Member[Partitions]):
         `then` is called with the outcome, also in that order; without it, a failure is logged.
 
         Raises:
-            InvalidRequest: An offset is one that no coordinator accepts; nothing is committed.
+            InvalidRequest: A coordinator never accepts one of the offsets; no offset is committed.
         """
         self._check_entered()
         items = tuple(self._stored.values() if offsets is None else offsets)

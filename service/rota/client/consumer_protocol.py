@@ -85,7 +85,7 @@ class Plan:
 
     def is_about(self, topics: Mapping[str, TopicFacts]) -> bool:
         """Return whether all facts that strategies use are the same; other attributes do not matter here."""
-        return self.topics is not None and _heeded(self.topics) == _heeded(topics)
+        return self.topics is not None and _facts_in_use(self.topics) == _facts_in_use(topics)
 
     def keeps_all_of(self, former: Plan) -> bool:
         """Return whether each member keeps everything that it was assigned in `former`."""
@@ -291,7 +291,7 @@ def _distribute(
     withheld: WithheldPartitions | None,
 ) -> tuple[Plan, dict[str, bytes]]:
     """Return the assignment and its bytes by member. With `withheld`, false claims are ignored."""
-    counts, racks, weights = _heeded(topics)
+    counts, racks, weights = _facts_in_use(topics)
     if withheld is not None:
         subscriptions = withheld.believed(generation.generation_id, subscriptions)
     group = GroupSubscription(counts, subscriptions, racks, weights, generation.generation_id)
@@ -302,7 +302,7 @@ def _distribute(
     return plan, plan.encoded()
 
 
-def _heeded(
+def _facts_in_use(
     topics: Mapping[str, TopicFacts],
 ) -> tuple[dict[str, int], dict[str, list[list[str]]], dict[str, list[float]]]:
     """Return the facts of topics that strategies use: counts, racks and weights."""

@@ -165,7 +165,7 @@ class Election(RunningOver):
 
     @property
     def unreachable_since(self) -> float | None:
-        """When the coordinator became unreachable: see `Member.unreachable_since`."""
+        """The time since which the coordinator is unreachable: see `Member.unreachable_since`."""
         return self.member.unreachable_since
 
     @property

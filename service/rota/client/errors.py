@@ -74,7 +74,7 @@ class UnreachableKind(StrEnum):
     TLS = "tls"
     """The TLS handshake failed: a certificate that is not trusted, or a server without TLS."""
     TIMEOUT = "timeout"
-    """The call was sent, and no answer came in time."""
+    """The call was sent, and no answer arrived in time."""
     FOREIGN_ANSWER = "foreign_answer"
     """Another program answered, such as a proxy: the answer has no error code or reply of Rota's."""
     BROKEN = "broken"

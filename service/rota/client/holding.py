@@ -86,7 +86,7 @@ class Holding(Generic[Share]):
         """The member is about to leave, and its last callbacks are running."""
         self._last: tuple[Share | None, int] = (None, -1)
         """The share at this member's last join, and its generation."""
-        self._owes_join = False
+        self._must_join = False
         """The member has revoked a part in order since its last join: other members get it only after this one joins
         again.
         """
@@ -158,7 +158,7 @@ class Holding(Generic[Share]):
         is_cut_off = revocation is not None and not revocation.has_returned and self.is_given_up
         self._cut_off = revocation.share if revocation is not None and is_cut_off else None
         self._last = (None, -1)
-        self._owes_join = False
+        self._must_join = False
         self._drop_commits()
         if current is None or owned is None:
             self._callbacks.interrupt()
@@ -229,7 +229,7 @@ class Holding(Generic[Share]):
             await self._give_up(assigned.generation_id, removed)
             if self.owned is owned:
                 self.owned = self._role.without(owned, removed)
-                self._owes_join = self._role.is_cooperative
+                self._must_join = self._role.is_cooperative
         if self.current is not assigned:
             return
         self.owned = share
@@ -240,7 +240,7 @@ class Holding(Generic[Share]):
             await notify(
                 self._listeners.on_assigned, added, share, deadline=self._driver.loop_time(self._machine.deadline_ms)
             )
-        if self.current is assigned and (self._owes_join or self._role.hands_over):
+        if self.current is assigned and (self._must_join or self._role.hands_over):
             # The group waits for this join, also if a later generation started during the revocation, or if a leader
             # that must hand over had not started its work.
             self._driver.rejoin("gave up what was revoked")
@@ -258,7 +258,7 @@ class Holding(Generic[Share]):
             if current is not None and owned is not None:
                 self._last = (self.owned if self._role.is_cooperative else owned, current.generation_id)
             protocols = self._role.protocols(*self._last)
-            self._owes_join = False
+            self._must_join = False
             holds_on = self._role.is_cooperative
             self._driver.react(self._machine.rejoin(self._driver.now_ms(), protocols, holding=holds_on))
             self._driver.wake.set()

@@ -174,7 +174,7 @@ class Member(Running, Generic[Share]):
 
     @property
     def valid_until(self) -> float | None:
-        """When `assignment` ends unless it is renewed, in seconds of the event loop's clock; None without a share.
+        """The end of `assignment` unless it is renewed, in seconds of the event loop's clock; None without a share.
 
         Always earlier than the moment from which the coordinator may give it to another member.
         """
@@ -182,9 +182,7 @@ class Member(Running, Generic[Share]):
 
     @property
     def unreachable_since(self) -> float | None:
-        """When answers stopped, once a heartbeat has failed; None while answers arrive. Unreachable does
-        not mean lost.
-        """
+        """Start of an outage after a failed heartbeat; None while answers arrive. Unreachable does not mean lost."""
         return self._driver.loop_time(self._machine.unreachable_since_ms)
 
     @property
@@ -382,7 +380,7 @@ class Member(Running, Generic[Share]):
     async def _close_in_order(self) -> None:
         """Let work stop, then leave the group; the driver sends heartbeats until then, and ends after leaving."""
         if self._driving is not None and not self._driving.done():
-            has_stopped = await self._let_go()
+            has_stopped = await self._stop_work()
             await self._before_leaving(Step.LOSS)
             self._leave(sends=has_stopped)
             if self._preparing is not None:
@@ -413,7 +411,7 @@ class Member(Running, Generic[Share]):
         self._changed.set()
         self._over.set()
 
-    async def _let_go(self) -> bool:
+    async def _stop_work(self) -> bool:
         """Let work stop, and wait for a requested member id: the group would wait for a member that could not leave.
 
         Return False if work continues on a lost share: then only the session's expiry may end the membership.
@@ -494,7 +492,7 @@ class Member(Running, Generic[Share]):
 
     async def _step_aside(self, reason: str, failed_unit: str) -> None:
         self._deadline.shorten()
-        has_stopped = await self._let_go()
+        has_stopped = await self._stop_work()
         if self._closing is not None:
             return
         now_ms = self._now_ms()

@@ -518,16 +518,14 @@ class Member(Generic[Share]):
 
     @property
     def valid_until(self) -> float | None:
-        """When `assignment` ends unless it is renewed, in seconds of the event loop's clock; None without a share.
+        """The end of `assignment` unless it is renewed, in seconds of the event loop's clock; None without a share.
 
         Always earlier than the moment from which the coordinator may give it to another member.
         """
 
     @property
     def unreachable_since(self) -> float | None:
-        """When answers stopped, once a heartbeat has failed; None while answers arrive. Unreachable does
-        not mean lost.
-        """
+        """Start of an outage after a failed heartbeat; None while answers arrive. Unreachable does not mean lost."""
 
     @property
     def trouble(self) -> str:
@@ -673,7 +671,7 @@ class Consumer(Member[Partitions]):
 
         Raises:
             MembershipLost: This member does not hold the partition (any more).
-            InvalidRequest: The offset or its metadata is one that no coordinator accepts; nothing is stored.
+            InvalidRequest: A coordinator never accepts the offset or its metadata; it is not stored.
         """
 
     def commit(self, offsets: Iterable[OffsetToCommit] | None = None) -> None:
@@ -685,7 +683,7 @@ class Consumer(Member[Partitions]):
         `then` is called with the outcome, also in that order; without it, a failure is logged.
 
         Raises:
-            InvalidRequest: An offset is one that no coordinator accepts; nothing is committed.
+            InvalidRequest: A coordinator never accepts one of the offsets; no offset is committed.
         """
 
     def committed(self) -> dict[TopicPartition, int]:
@@ -751,7 +749,7 @@ class Election:
 
     @property
     def unreachable_since(self) -> float | None:
-        """When the coordinator became unreachable: see `Member.unreachable_since`."""
+        """The time since which the coordinator is unreachable: see `Member.unreachable_since`."""
 
     @property
     def trouble(self) -> str:
@@ -844,7 +842,7 @@ class Term:
 
     @property
     def valid_until(self) -> float | None:
-        """When this term ends unless it is renewed, in seconds of the event loop's clock; None once it is over.
+        """The end of this term unless it is renewed, in seconds of the event loop's clock; None once it is over.
 
         Always earlier than the time from which the coordinator may let another member lead.
         """
@@ -1057,7 +1055,7 @@ class Shard:
 
     @property
     def valid_until(self) -> float | None:
-        """When the shard is lost unless it is renewed, in seconds of the event loop's clock; None once it is."""
+        """The time of loss unless the shard is renewed, in seconds of the event loop's clock; None once it is."""
 
     @property
     def is_held(self) -> bool:

@@ -93,7 +93,7 @@ class Term:
 
     @property
     def valid_until(self) -> float | None:
-        """When this term ends unless it is renewed, in seconds of the event loop's clock; None once it is over.
+        """The end of this term unless it is renewed, in seconds of the event loop's clock; None once it is over.
 
         Always earlier than the time from which the coordinator may let another member lead.
         """
@@ -119,7 +119,7 @@ class Term:
     async def verify(self) -> FenceReply:
         """Ask the coordinator whether this term's generation is the current one; raise `LeadershipLost` if not."""
         self.raise_if_lost()
-        with self._its_losses():
+        with self._losses_of_term():
             return await self._member.verify_fence()
 
     async def signed_token(self) -> str:
@@ -129,7 +129,7 @@ class Term:
         It is valid for about a minute: request another when it has expired.
         """
         self.raise_if_lost()
-        with self._its_losses():
+        with self._losses_of_term():
             return await self._member.signed_token()
 
     def _is_end_of(self, error: BaseException) -> bool:
@@ -143,7 +143,7 @@ class Term:
         return self._raised
 
     @contextmanager
-    def _its_losses(self) -> Iterator[None]:
+    def _losses_of_term(self) -> Iterator[None]:
         """Raise `LeadershipLost` if the coordinator says that the membership is over."""
         try:
             yield

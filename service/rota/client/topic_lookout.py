@@ -366,7 +366,7 @@ class TopicLookout:
     async def _call_for_withheld(self, generation_id: int) -> int:
         """Return the generation that needs no further check, or -1."""
         try:
-            rest = await self._count_rest()
+            rest = await self._count_withheld()
         except Exception as error:
             _log.warning("group %s: its assignment could not be read: %r", self._group_id, error)
             return -1
@@ -389,7 +389,7 @@ class TopicLookout:
         """Whether this member leads a settled generation of a cooperative strategy."""
         return self._leads() and self._role.is_chosen_cooperative(self._machine.protocol_name)
 
-    async def _count_rest(self) -> int | None:
+    async def _count_withheld(self) -> int | None:
         """Return the number of the topics' partitions or copies that wait for a member; None if this generation is
         over.
         """

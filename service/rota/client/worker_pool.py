@@ -47,7 +47,7 @@ class Shard:
         self.promoted: FinalSignal = FinalSignal()
         """Set when this copy is the active one, initially or later; see `role`."""
         self._cancelled_at: float | None = None
-        """When its work was cancelled."""
+        """The time at which its work was cancelled."""
         self._rests = False
         """Whether its work waits for the next attempt."""
 
@@ -84,7 +84,7 @@ class Shard:
 
     @property
     def valid_until(self) -> float | None:
-        """When the shard is lost unless it is renewed, in seconds of the event loop's clock; None once it is."""
+        """The time of loss unless the shard is renewed, in seconds of the event loop's clock; None once it is."""
         return self._consumer.valid_until if self.is_held else None
 
     @property
@@ -305,7 +305,7 @@ class WorkerPool(RunningOver):
     async def _lose_work(self, removed: Partitions) -> None:
         """Cancel the work of lost shards; a pool without progress joins again after that work has ended."""
         await self._abandon_work(removed)
-        self.consumer._come_back_if_away()
+        self.consumer._join_again_if_released()
 
     def _cancel(self, places: Iterable[TopicPartition]) -> None:
         """Cancel once: a second cancellation would interrupt the cleanup of the work."""

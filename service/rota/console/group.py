@@ -28,7 +28,7 @@ from rota.types.registry import readable_assignment, subscribes
 _LINES = 400
 _ALL_LINES = 2_000
 _LATEST = 6
-MOST_SEATS = 100
+MOST_MEMBERS_SHOWN = 100
 """Maximum number of displayed members: a page that is refreshed with each change must be cheap."""
 
 
@@ -134,7 +134,7 @@ async def leader_page(backend: Backend, namespace: str, group_id: str, base_url:
         **common_values(backend, described, now_ms, base_url),
         "leader": leader and member_row(group, leader, now_ms),
         "reign": current,
-        "waiting": [member for member in group.members if member is not leader][:MOST_SEATS],
+        "waiting": [member for member in group.members if member is not leader][:MOST_MEMBERS_SHOWN],
         "reigns": terms,
         "first_revision": history.first_revision,
     }
@@ -217,13 +217,13 @@ def _listed(group: DescribeReply, *, show_all: bool) -> Sequence[DescribedMember
     """Return the members in the order of their joins; of very many only the leader and the awaited or longest silent
     ones.
     """
-    if show_all or len(group.members) <= MOST_SEATS:
+    if show_all or len(group.members) <= MOST_MEMBERS_SHOWN:
         return group.members
 
     def urgency(member: DescribedMember) -> tuple[bool, bool, int]:
         return member.member_id != group.leader_id, not member.awaited, member.session_deadline_ms or sys.maxsize
 
-    return sorted(group.members, key=urgency)[:MOST_SEATS]
+    return sorted(group.members, key=urgency)[:MOST_MEMBERS_SHOWN]
 
 
 def member_row(group: DescribeReply, member: DescribedMember, now_ms: int) -> MemberRow:

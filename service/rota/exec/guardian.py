@@ -218,9 +218,8 @@ def main() -> None:
     for number in (signal.SIGCHLD, *_PASSED_ON):
         # Ignored signals stay ignored in the command, too: nohup relies on it.
         if number == signal.SIGCHLD or signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(
-                number, lambda *_: None
-            )  # The wake-up socket receives the signal's number; the handler does nothing.
+            # The wake-up socket receives the signal's number, so the handler is empty.
+            signal.signal(number, lambda *_: None)
     to_wrapper = socket.socket(fileno=int(sys.argv[1]))
     to_wrapper.set_inheritable(False)  # If the command inherited it, the wrapper would not notice the guardian's end.
     Guardian(Lines(to_wrapper)).watch()

@@ -90,7 +90,7 @@ class _Leading:
         self.runs: list[Run] = []
         """The run whose command has started; empty while this waits for a term."""
         self._due = time.time()
-        """When the schedule started this process."""
+        """The time at which the schedule started this process."""
         self._occasions = None if options.once_per is None else Occasions(name, options.once_per)
 
     async def run(self, election: Election, signals: Signals) -> int:

@@ -100,7 +100,7 @@ class _Working:
         """Stop the run: other members get the removed partitions only after this has returned."""
         self._wanted = tuple(place for place in self._wanted if place not in removed)
         if set(removed).intersection(self._share) and self._run is not None:
-            self._run.stop("its share was taken back", self._options.drain_timeout)
+            self._run.stop("its share was revoked", self._options.drain_timeout)
             await self._idle.wait()
 
     def on_lost(self, _removed: Share) -> None:

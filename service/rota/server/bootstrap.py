@@ -111,7 +111,7 @@ async def open_services(
                 metrics.serves(version("rota"), health.take_census)
                 _report_certificates(metrics, clients=tls, peers=peer_tls)
                 grpc = listen_over_grpc(served, guard, settings, metrics, tls, own)
-                _report_ways(coordinator, grpc, settings, tls, own)
+                _report_addresses(coordinator, grpc, settings, tls, own)
                 await coordinator.start()
                 try:
                     async with answering(grpc):
@@ -147,7 +147,7 @@ def _report_certificates(metrics: Metrics, **shown: ServerTls | None) -> None:
             metrics.certificate_shown(use, tls.validity)
 
 
-def _report_ways(
+def _report_addresses(
     coordinator: LocalCoordinator, grpc: GrpcServer | None, settings: Settings, tls: ServerTls | None, own: OwnPorts
 ) -> None:
     """Report addresses of this replica for clients, in addition to its HTTP URL."""

@@ -181,8 +181,8 @@ class Settings(BaseSettings):
     )
     allow_host: _Names = Field(
         default=(),
-        description="Names, `A,*.B`, by which callers may reach this server beside its own; `*` is any. Without an "
-        "access file other names are rejected. With one every name is accepted unless this is set.",
+        description="Names, `A,*.B`, by which callers may reach this server, in addition to its own; `*` is any. "
+        "Without an access file other names are rejected. With one every name is accepted unless this is set.",
     )
     allow_origin: _Origins = Field(
         default=(),

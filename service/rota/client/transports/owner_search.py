@@ -56,7 +56,7 @@ class OwnerSearch:
             found = await asyncio.gather(*(self._there(group, url, report.replica_id) for url in others))
             address = next(filter(None, found), "")
         if not address:
-            raise OwnerOutOfReach(f"none of the addresses is {report.replica_id}'s")
+            raise OwnerOutOfReach(f"no address is {report.replica_id}'s")
         return Owner(address, report.epoch)
 
     def _likely(self, report: OwnerReport) -> list[str]:

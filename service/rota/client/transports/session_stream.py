@@ -91,7 +91,7 @@ class SessionStream:
 
     async def close(self) -> None:
         """Cancel the stream."""
-        self._end(closed(was_sent=True) if self._channels.is_closed else broken(self._url, "the stream was given up"))
+        self._end(closed(was_sent=True) if self._channels.is_closed else broken(self._url, "the stream was cancelled"))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

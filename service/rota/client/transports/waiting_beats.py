@@ -29,7 +29,7 @@ from rota.wire.replies import Received
 from rota.wire.status import STATUS
 
 LINGER_S = 0.001
-"""How long the first heartbeat of a message waits for others."""
+"""Time that the first heartbeat of a message waits for others."""
 
 _Name = tuple[str, str, str]
 
