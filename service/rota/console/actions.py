@@ -113,7 +113,7 @@ class Form:
         if self.typed != group_id:
             return f"Type the group's name, {group_id}, to confirm."
         if not self.note:
-            return "Give a reason: the note is kept in the journal."
+            return "Say why: the note is kept in the journal."
         if len(self.note) > NOTE_MAX_CHARS:
             return f"The note may have at most {NOTE_MAX_CHARS} characters."
         return ""

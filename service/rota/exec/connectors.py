@@ -84,7 +84,7 @@ class _Working:
         self._wanted: frozenset[WorkItem] = frozenset()
         self._jobs: dict[WorkItem, asyncio.Task[None]] = {}
         self._runs: dict[WorkItem, Run] = {}
-        """The runs whose command has started, by item."""
+        """The runs with a started command, by item."""
         self._changed = asyncio.Event()
         self._exit_codes: list[int] = []
         """The exit codes of the commands that ended by themselves, or after a signal."""
@@ -96,7 +96,7 @@ class _Working:
     # --- what happens -------------------------------------------------------------------------
 
     def runs(self) -> Collection[Run]:
-        """The runs whose command has started."""
+        """The runs with a started command."""
         return self._runs.values()
 
     def on_assigned(self, _added: Share, held: Share) -> None:

@@ -88,7 +88,7 @@ class _Leading:
         self._name = name
         self._options = options
         self.runs: list[Run] = []
-        """The run whose command has started; empty while this waits for a term."""
+        """The run with a started command; empty while this waits for a term."""
         self._due = time.time()
         """The time at which the schedule started this process."""
         self._occasions = None if options.once_per is None else Occasions(name, options.once_per)

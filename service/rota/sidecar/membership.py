@@ -23,7 +23,7 @@ from rota.types.topic_regex import topic_regex
 Settled = Callable[[Change], Awaitable[None]]
 """Waits until the hooks have been notified of a change, within their timeout."""
 _HOOKS_END_S = 0.2
-"""The time in a stop for hooks whose timeout is over, so that they end in order."""
+"""The time in a stop for hooks after their timeout, so that they end in order."""
 Share = tuple[TopicPartition | WorkItem, ...]
 
 

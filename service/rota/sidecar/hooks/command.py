@@ -15,7 +15,7 @@ from rota.sidecar.status import environment
 
 
 class CommandHook:
-    """A program whose last argument is the kind of the change. A failed run is not repeated: its effect might happen
+    """A program; its last argument is the kind of the change. A failed run is not repeated: its effect might happen
     twice.
     """
 
