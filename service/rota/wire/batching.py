@@ -14,26 +14,14 @@ _LENGTH_DELIMITED = 2
 
 
 def dump_next(queue: deque[Any]) -> bytes:
-    """The bytes of the next message to send, of at least one that is queued: alone, or as many as go into one.
-
-    Those of a batch are written out as protobuf does it. To append them to a message would copy each of them, and take
-    its size before: half of what sending costs.
-    """
-    first = queue.popleft()
-    data: bytes = first.SerializeToString()
-    if not queue:
-        return data
-    tag, size, count = _varint(first.BATCH_FIELD_NUMBER << 3 | _LENGTH_DELIMITED), len(data), 1
-    parts = [tag, _varint(size), data]
-    while queue and count < MAX_BATCH:
-        data = queue[0].SerializeToString()
-        size += len(data)
-        if size > MAX_BATCH_BYTES:
-            break
-        queue.popleft()
-        count += 1
-        parts += (tag, _varint(len(data)), data)
-    return b"".join(parts)
+    """The bytes of the next message to send, of at least one that is queued: alone, or as many as go into one."""
+    batch = [queue.popleft()]
+    size = batch[0].ByteSize()
+    while queue and len(batch) < MAX_BATCH and (size := size + queue[0].ByteSize()) <= MAX_BATCH_BYTES:
+        batch.append(queue.popleft())
+    message = batch[0] if len(batch) == 1 else type(batch[0])(batch=batch)
+    data: bytes = message.SerializeToString()
+    return data
 
 
 def split_batch(message_type: Any, data: bytes) -> Iterator[bytes]:
@@ -42,7 +30,7 @@ def split_batch(message_type: Any, data: bytes) -> Iterator[bytes]:
     Other bytes are a single message. Raises ValueError if anything else is beside a batch, or if it has more than
     `MAX_BATCH` messages.
     """
-    tag, end = _varint(message_type.BATCH_FIELD_NUMBER << 3 | _LENGTH_DELIMITED), 0
+    tag, end = bytes((message_type.BATCH_FIELD_NUMBER << 3 | _LENGTH_DELIMITED,)), 0
     if not data.startswith(tag):
         return iter((data,))
     places: list[slice] = []
@@ -65,15 +53,3 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return number, at + index + 1
     return 0, at
-
-
-def _varint(number: int) -> bytes:
-    """A number that is not negative, as protobuf writes it: seven bits in each byte, the lowest first."""
-    if number < 0x80:
-        return _SMALL[number]
-    if number < 0x4000:
-        return bytes((number & 0x7F | 0x80, number >> 7))
-    return bytes((number & 0x7F | 0x80,)) + _varint(number >> 7)
-
-
-_SMALL = [bytes((number,)) for number in range(0x80)]
