@@ -13,6 +13,7 @@ from rota.api.grpc.server import GrpcServer
 from rota.api.grpc.session import MAX_UNREAD_BYTES, NOT_READ, Session
 from rota.api.heartbeats import GROUPS_OF_A_TURN
 from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, HeartbeatMany
 from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
@@ -84,9 +85,9 @@ async def test_a_group_with_the_bytes_of_the_last_message_is_not_read_again(
 ) -> None:
     read = list[str]()
 
-    def noted(group: Any) -> HeartbeatMany:
+    def noted(group: Any, limits: Limits) -> HeartbeatMany:
         read.append(group.group_id)
-        return read_group(group)
+        return read_group(group, limits)
 
     def said(**generations: int) -> pb.HeartbeatManyRequest:
         groups = pb.HeartbeatManyRequest()

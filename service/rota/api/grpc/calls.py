@@ -153,7 +153,7 @@ class Calls:
             requests = []
             for group in message.groups[first : first + GROUPS_OF_A_TURN]:
                 data = group.SerializeToString()
-                read[data] = known.get(data) or read_group(group)
+                read[data] = known.get(data) or read_group(group, self.limits)
                 requests.append(read[data])
             asked.append((requests, answers_to(self.coordinator, requests)))
         known.clear()
