@@ -14,23 +14,33 @@ from rota.protocol.suggestions import unknown
 
 _ERROR = re.compile(r"(?s)(?P<said>.*?)(?: - at (?:`key` in )?`\$(?P<path>[^`]*)`)?")
 _UNKNOWN = re.compile(r"(?s)Object contains unknown field `(.*)`")
-_MISSING = re.compile(r"Object missing required field `(\w+)`")
-_LENGTH = re.compile(r"Expected `(str|bytes|array|object)` of length ([<>])= (\d+)")
-_BOUNDS = re.compile(r"Expected `int[^`]*` ([<>])= (-?\d+)")
-_KIND = re.compile(r"Expected `([^`]+)`, got ")
+_TOO_LONG = re.compile(r"Expected `\w+` of length <= ")
 _KEPT = 400
 _STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
-_UNITS = {"str": "be at most {} characters", "bytes": "be at most {} bytes", "array": "have at most {} items"}
-_KINDS = {
-    "int": "an integer",
-    "int | str": "an integer, or a string of its digits",
-    "str": "a string",
-    "bool": "true or false",
-    "bytes": "a base64 string",
-    "array": "a list",
-    "object": "an object",
-    "float": "a number",
-}
+_WORDS = (
+    (r"Object missing required field `(\w+)`", r".\1 is missing"),
+    (r"Expected `str` of length <= (\d+)", r" must be at most \1 characters"),
+    (r"Expected `bytes` of length <= (\d+)", r" must be at most \1 bytes"),
+    (r"Expected `array` of length <= (\d+)", r" must have at most \1 items"),
+    (r"Expected `array` of length >= (\d+)", r" must have at least \1 items"),
+    (r"Expected `object` of length <= (\d+)", r" must have at most \1 entries"),
+    (r"Expected `int` >= (-?\d+)", r" must be at least \1"),
+    (r"Expected `int` <= (-?\d+)", r" must be at most \1"),
+    (r"Expected .* matching regex .*", " must be an integer, or a string of its digits"),
+    (r"Expected .*[^\]], got `null`", " is missing"),
+    (r"Expected `int \| str.*", " must be an integer, or a string of its digits"),
+    (r"Expected `int.*", " must be an integer"),
+    (r"Expected `str.*", " must be a string"),
+    (r"Expected `bool.*", " must be true or false"),
+    (r"Expected `bytes.*", " must be a base64 string"),
+    (r"Expected `array.*", " must be a list"),
+    (r"Expected `object.*", " must be an object"),
+    (r"Expected `float.*", " must be a number"),
+    (r".*out of range.*", " has a number that is out of range"),
+    (r".*base64.*", " must be standard base64 with padding"),
+    (r".*", " is not valid"),
+)
+"""What msgspec says about a value, and the end of the detail."""
 
 
 class Kind(NamedTuple):
@@ -82,40 +92,20 @@ def reject(error: ValidationError, struct: type) -> RejectedRequest:
     assert matched is not None
     said, place = matched["said"], (matched["path"] or "").removeprefix(".")
     kind = _kind_at(struct, (name or index for name, index in _STEP.findall("." + place)) if place else ())
-    length = _LENGTH.fullmatch(said)
-    is_too_large = length is not None and length[2] == "<"
-    code = ErrorCode.PAYLOAD_TOO_LARGE if is_too_large else ErrorCode.INVALID_REQUEST
-    return RejectedRequest(code, _detail(error, said, place, kind))
+    code = ErrorCode.PAYLOAD_TOO_LARGE if _TOO_LONG.match(said) else ErrorCode.INVALID_REQUEST
+    return RejectedRequest(code, _detail(said, place, kind))
 
 
-def _detail(error: ValidationError, said: str, place: str, kind: Kind) -> str:
-    parent = f"{place}." if place else ""
-    if found := _UNKNOWN.fullmatch(said):
-        names = {each.encode_name for each in kind.type.fields} if isinstance(kind.type, inspect.StructType) else ()
-        return unknown("field", found[1], names).replace("'", f"'{parent}", 1)
-    if found := _MISSING.fullmatch(said):
-        return f"{parent}{found[1]} is missing"
-    if found := _LENGTH.fullmatch(said):
-        bound = _UNITS.get(found[1], "have at most {} entries").format(found[3])
-        return f"{place} must {bound if found[2] == '<' else bound.replace('most', 'least')}"
-    if found := _BOUNDS.fullmatch(said):
-        if isinstance(kind.type, inspect.IntType) and None not in (kind.type.ge, kind.type.le):
-            return f"{place} must be from {kind.type.ge} to {kind.type.le}"
-        return f"{place} must be at {'least' if found[1] == '>' else 'most'} {found[2]}"
-    if said.endswith("got `null`") and place and not place.endswith("]"):
-        return f"{place} is missing"
-    if found := _KIND.match(said):
-        expected = found[1].removesuffix(" | null")
-        wanted = _KINDS.get(expected) or _KINDS.get(expected.partition(" | ")[0], expected)
-        return f"{place} must be {wanted}" if place else "the body must be a JSON object"
-    if isinstance(kind.type, inspect.EnumType):
-        return f"{place} must be one of {', '.join(kind.type.cls)}"
-    if "out of range" in said:
-        return f"{place} has a number that is out of range"
-    if "base64" in said:
-        return f"{place} must be standard base64 with padding"
-    if "matching regex" in said:
-        return f"{place} {kind.notes.get('rule', 'must be an integer, or a string of its digits')}"
-    if isinstance(error.__cause__, ValueError):
-        return f"{place} {said}" if said.startswith("must ") else f"{parent}{said}"
-    return f"{place} is not valid" if place else "the body is not valid"
+def _detail(said: str, place: str, kind: Kind) -> str:
+    found = _UNKNOWN.fullmatch(said)
+    match kind.type:
+        case inspect.StructType(fields=fields) if found:
+            named = unknown("field", found[1], {each.encode_name for each in fields})
+            return named.replace("'", f"'{place}.", 1) if place else named
+        case inspect.EnumType(cls=enum):
+            return f"{place} must be one of {', '.join(enum)}"
+    if "rule" in kind.notes and "matching regex" in said:
+        return f"{place} {kind.notes['rule']}"
+    pattern, words = next(each for each in _WORDS if re.fullmatch(each[0], said, re.DOTALL))
+    subject = place or ("" if words.startswith(".") else "the body")
+    return (subject + re.sub(pattern, words, said, count=1, flags=re.DOTALL)).removeprefix(".")
