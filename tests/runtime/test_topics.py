@@ -161,7 +161,7 @@ async def test_a_change_beyond_the_page_of_this_namespace_is_reported(
     reported = await waiting
 
     assert not reported_elsewhere
-    assert ([topic.topic for topic in reported.topics], reported.more) == (["a", "b"], True)
+    assert ([topic.topic for topic in reported.topics], reported.next_after) == (["a", "b"], "b")
 
 
 async def test_topics_keep_their_version_while_they_are_the_same(

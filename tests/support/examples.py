@@ -117,7 +117,7 @@ EXAMPLES = (
     ),
     Example(
         m.ListGroups("default", states=("Stable",), limit=100),
-        m.ListReply(groups=(m.ListedGroup("indexers", "Stable", "worker", 7, 2),), more=True),
+        m.ListReply(next_after="indexers", groups=(m.ListedGroup("indexers", "Stable", "worker", 7, 2),)),
     ),
     Example(
         m.PutTopic("default", "documents", 12, {"owner": "search"}),

@@ -65,7 +65,7 @@ REPLIES: list[m.Reply] = [
         preempt_at_ms=11,
         generation_protocol_name="range",
     ),
-    m.ListReply(groups=(m.ListedGroup("g", "Stable", "worker", 4, 1),), more=True),
+    m.ListReply(next_after="g", groups=(m.ListedGroup("g", "Stable", "worker", 4, 1),)),
     m.ListReply(),
     m.DeleteGroupReply(),
     m.RebalanceReply(generation_id=4),
@@ -77,7 +77,7 @@ REPLIES: list[m.Reply] = [
     m.DrainReply(leaving=("m-1",), why_not="1 of 1 members has a permission already"),
     m.LeaderReply(generation_id=4, leader_id="m-1", group_instance_id="pod-0", client_id="c", state="Stable"),
     m.TopicReply(topic="a", partitions=12, attributes={"k": "v"}),
-    m.ListTopicsReply(topics=(m.ListedTopic("a", 12),), more=True),
+    m.ListTopicsReply(next_after="a", topics=(m.ListedTopic("a", 12),)),
 ]
 
 
@@ -102,8 +102,8 @@ def test_joins_and_syncs_say_whether_they_are_done() -> None:
 
 def test_the_last_page_has_no_token_for_a_next_one() -> None:
     group = m.ListedGroup("g", "Stable", "worker", 4, 1)
-    assert encode_reply(m.ListReply(groups=(group,), more=False))["next_page_token"] is None
-    assert encode_reply(m.ListReply(groups=(group,), more=True))["next_page_token"] == "Zw=="
+    assert encode_reply(m.ListReply(groups=(group,)))["next_page_token"] is None
+    assert encode_reply(m.ListReply(next_after="g", groups=(group,)))["next_page_token"] == "Zw=="
 
 
 @pytest.mark.parametrize(

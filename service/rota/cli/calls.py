@@ -122,21 +122,21 @@ class Server:
     def groups(self, namespace: str) -> list[ListedGroup]:
         """Return all groups of a namespace, over all pages."""
         groups: list[ListedGroup] = []
-        more, after = True, ""
-        while more:
+        after: str | None = ""
+        while after is not None:
             page = self.call(ListGroups(namespace, after=after), ListReply)
             groups += page.groups
-            more, after = page.more, page.groups[-1].group_id if page.groups else ""
+            after = page.next_after
         return groups
 
     def topics(self, namespace: str) -> list[ListedTopic]:
         """Return all topics of a namespace, over all pages."""
         topics: list[ListedTopic] = []
-        more = True
-        while more:
-            page = self.call(ListTopics(namespace, topics[-1].topic if topics else ""), ListTopicsReply)
+        after: str | None = ""
+        while after is not None:
+            page = self.call(ListTopics(namespace, after), ListTopicsReply)
             topics += page.topics
-            more = page.more and bool(page.topics)
+            after = page.next_after
         return topics
 
     def has_group(self, group_id: str) -> bool:

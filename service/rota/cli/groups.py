@@ -68,12 +68,13 @@ def list_groups(
 
         def read(of_namespace: str) -> list[dict[str, Any]]:
             groups: list[dict[str, Any]] = []
-            more, after, types = True, "", tuple(protocol_type or ())
-            while more and not listing.is_enough(groups):
+            after: str | None = ""
+            types = tuple(protocol_type or ())
+            while after is not None and not listing.is_enough(groups):
                 chosen = ListGroups(of_namespace, tuple(state or ()), protocol_types=types, after=after, topic=topic)
                 page = server.call(chosen, ListReply)
                 groups += [to_builtins(group) for group in page.groups]
-                more, after = page.more, page.groups[-1].group_id if page.groups else ""
+                after = page.next_after
             return groups
 
         listing.print(lambda: listing.gathered(server, read), options.output)

@@ -96,13 +96,12 @@ class Administration:
         With `topic`, list only groups with a member that subscribes to it, by name or by a pattern.
         """
         groups: list[ListedGroup] = []
-        more = True
-        while more:
-            after = groups[-1].group_id if groups else ""
+        after: str | None = ""
+        while after is not None:
             request = ListGroups(self.namespace, tuple(states), (), tuple(protocol_types), after, topic=topic)
             page = await self._caller.ask(request, ListReply)
             groups += page.groups
-            more = page.more and bool(page.groups)
+            after = page.next_after
         return groups
 
     async def describe_group(self, group_id: str) -> DescribeReply:
@@ -280,12 +279,11 @@ class Administration:
     async def topics(self) -> list[ListedTopic]:
         """Return all registered topics with their partition counts."""
         topics: list[ListedTopic] = []
-        more = True
-        while more:
-            after = topics[-1].topic if topics else ""
+        after: str | None = ""
+        while after is not None:
             page = await self._caller.ask(ListTopics(self.namespace, after), ListTopicsReply)
             topics += page.topics
-            more = page.more and bool(page.topics)
+            after = page.next_after
         return topics
 
     async def topic(self, topic: str) -> TopicReply:

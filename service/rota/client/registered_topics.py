@@ -46,11 +46,10 @@ class RegisteredTopics:
         """Return the topics of all pages, and the versions of the pages."""
         found: dict[str, TopicFacts] = {}
         versions: set[str] = set()
-        after, more = "", True
-        while more:
+        after: str | None = ""
+        while after is not None:
             page = await self._caller.ask(ListTopics(self._namespace, after), ListTopicsReply)
             found |= {each.topic: TopicFacts(each.partitions, each.attributes) for each in page.topics}
             versions.add(page.version)
-            after = page.topics[-1].topic if page.topics else after
-            more = page.more and bool(page.topics)
+            after = page.next_after
         return versions, found

@@ -99,23 +99,22 @@ class Backend:
 
     async def list_groups(self, namespace: str) -> Listing:
         groups: list[ListedGroup] = []
-        while len(groups) < MOST_GROUPS:
-            after = groups[-1].group_id if groups else ""
+        after: str | None = ""
+        while after is not None and len(groups) < MOST_GROUPS:
             page = await self.call(ListGroups(namespace, after=after))
             assert isinstance(page, ListReply)
             groups += page.groups
-            if not page.more:
-                return Listing(tuple(groups))
-        return Listing(tuple(groups[:MOST_GROUPS]), whole=False)
+            after = page.next_after
+        return Listing(tuple(groups[:MOST_GROUPS]), whole=after is None)
 
     async def list_topics(self, namespace: str) -> list[ListedTopic]:
         topics: list[ListedTopic] = []
-        while len(topics) < MOST_TOPICS:
-            page = await self.call(ListTopics(namespace, after=topics[-1].topic if topics else ""))
+        after: str | None = ""
+        while after is not None and len(topics) < MOST_TOPICS:
+            page = await self.call(ListTopics(namespace, after=after))
             assert isinstance(page, ListTopicsReply)
             topics += page.topics
-            if not page.more:
-                break
+            after = page.next_after
         return topics
 
     async def describe(self, namespace: str, group_id: str) -> Described:

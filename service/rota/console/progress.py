@@ -91,7 +91,7 @@ async def topic_page(backend: Backend, namespace: str, topic: str, parameters: Q
             Reader(each, tuple(_lines(topic, numbers, of_group, _holders(each), farthest)))
             for each, of_group in zip(described.values(), offsets, strict=True)
         ],
-        "more_groups": listed.more,
+        "more_groups": listed.next_after is not None,
         "page": page,
         "pages": pages,
         "now_ms": backend.now_ms(),

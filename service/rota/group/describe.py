@@ -101,7 +101,8 @@ def list_groups(groups: Iterable[Group], request: ListGroups, now_ms: int) -> Li
         key=lambda group: group.group_id,
     )
     page = found[: request.limit]
-    return ListReply(groups=tuple(_summary(group, now_ms) for group in page), more=len(found) > len(page))
+    next_after = page[-1].group_id if len(found) > len(page) else None
+    return ListReply(next_after=next_after, groups=tuple(_summary(group, now_ms) for group in page))
 
 
 def get_leader(group: Group) -> LeaderReply:

@@ -56,4 +56,5 @@ def list_topics(topics: Iterable[TopicRow], last: TopicRow | None, request: List
         for topic in found[: request.limit]
     )
     version = version_of(last or TopicRow(request.namespace, "", 0, (), 0))
-    return ListTopicsReply(topics=page, more=len(found) > len(page), version=version)
+    next_after = page[-1].topic if len(found) > len(page) else None
+    return ListTopicsReply(next_after=next_after, topics=page, version=version)

@@ -146,9 +146,8 @@ _StatesText = Annotated[Text, Meta(extra_json_schema={"pattern": STATES_PATTERN}
 States = Annotated[tuple[str, ...], via(Annotated[tuple[_StatesText, ...], at_most(64)], read_states, tuple)]
 Filter = Annotated[tuple[Text, ...], at_most(64)]
 PageSize = Annotated[int, within(1, MAX_PAGE_SIZE)]
-After = Annotated[
-    str,
-    via(Annotated[str, at_most(400)], read_page_token, write_page_token),
-]
+After = Annotated[str, via(Annotated[str, at_most(400)], read_page_token, write_page_token)]
+NextAfter = Annotated[str | None, via(str | None, read_page_token, write_page_token)]
+"""What the caller names to get the next page; None on the last page."""
 Revision = Annotated[Number, Meta(description="The shard's last journal entry that this answer reflects.")]
 Epoch = Annotated[Number, Meta(description="The epoch of the shard's owner.")]

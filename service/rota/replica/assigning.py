@@ -222,8 +222,8 @@ class _Namespace:
             return
         for topic in reply.topics:
             listing.topics[topic.topic] = TopicFacts(topic.partitions, topic.attributes)
-        if reply.more and reply.topics:
-            self._ask(reply.topics[-1].topic)
+        if reply.next_after is not None:
+            self._ask(reply.next_after)
         else:
             self._listing = None
             self._assign(listing, now_ms)

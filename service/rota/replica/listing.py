@@ -51,5 +51,6 @@ def _merged(request: Listed, replies: Sequence[Reply]) -> Reply:
 
 def _groups_of(replies: Sequence[ListReply], limit: int) -> ListReply:
     groups = sorted((g for reply in replies for g in reply.groups), key=lambda group: group.group_id)
-    more = len(groups) > limit or any(reply.more for reply in replies)
-    return ListReply(groups=tuple(groups[:limit]), more=more)
+    page = tuple(groups[:limit])
+    more = len(groups) > limit or any(reply.next_after is not None for reply in replies)
+    return ListReply(next_after=page[-1].group_id if more else None, groups=page)

@@ -86,13 +86,13 @@ class HealthCheck:
     async def _list_topics(self, namespace: str) -> dict[str, int] | None:
         """Return the partitions of all topics; None if the list is incomplete."""
         topics: dict[str, int] = {}
-        after, more = "", True
-        while more:
+        after: str | None = ""
+        while after is not None:
             page = (await self._ask(ListTopics(namespace, after))).reply
             if not isinstance(page, ListTopicsReply) or page.error is not ErrorCode.NONE:
                 return None
             topics |= {each.topic: each.partitions for each in page.topics}
-            after, more = page.topics[-1].topic if page.topics else "", page.more and bool(page.topics)
+            after = page.next_after
         return topics
 
     def take_census(self) -> Census:

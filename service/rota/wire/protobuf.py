@@ -67,7 +67,7 @@ def parse(message_type: type[Message], data: bytes) -> Any:
 
 
 def _codec(entry: Entry, field: FieldDescriptor, empty: Any) -> tuple[Read, Write | None]:
-    name, get = field.name, _reader(field)
+    name, get = field.name, _reader(field, is_optional=entry.is_optional)
     match entry.type:
         case inspect.DictType() if field.is_repeated:
             return lambda message, _: dict(getattr(message, name)), _map_writer(name)
@@ -81,10 +81,12 @@ def _codec(entry: Entry, field: FieldDescriptor, empty: Any) -> tuple[Read, Writ
     return get, None
 
 
-def _reader(field: FieldDescriptor) -> Read:
+def _reader(field: FieldDescriptor, *, is_optional: bool) -> Read:
     name = field.name
     if field.has_presence:
         return lambda message, _: getattr(message, name) if message.HasField(name) else None
+    if is_optional:
+        return lambda message, _: getattr(message, name) or None
     return lambda message, _: getattr(message, name)
 
 

@@ -10,24 +10,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from rota.protocol.calls import REPLY_OF
 from rota.protocol.errors import RejectedRequest
-from rota.protocol.filters import write_page_token
-from rota.protocol.messages import JoinReply, ListReply, ListTopicsReply, Reply, SyncReply
+from rota.protocol.messages import JoinReply, Reply, SyncReply
 from rota.wire.shapes import Shape
 
 OUTCOMES: dict[type, str] = {JoinReply: "joined", SyncReply: "synced"}
 """The first name of documents that are answers to joins and syncs is `outcome`."""
-_TOKEN: dict[str, Any] = {"next_page_token": str | None}
 _PLACE: dict[str, Any] = {"revision": int, "epoch": int}
 SHAPES: dict[type, Shape] = {
     reply: Shape(
         reply,
         closed=False,
         path=("error", "detail"),
-        head=_TOKEN if reply in (ListReply, ListTopicsReply) else {},
         tail=_PLACE,
         outcome=OUTCOMES.get(reply),
     )
@@ -63,8 +59,7 @@ def write_reply(reply: Any, revision: int, epoch: int) -> bytes:
     if type(reply) in OUTCOMES and reply.pending:
         member_id = reply.member_id if isinstance(reply, JoinReply) else ""
         return msgspec.json.encode(Pending(member_id=member_id, revision=revision, epoch=epoch))
-    head = (next_page_token(reply),) if type(reply) in (ListReply, ListTopicsReply) else ()
-    return SHAPES[type(reply)].write(reply, revision, epoch, head=head)
+    return SHAPES[type(reply)].write(reply, revision, epoch)
 
 
 def encode_reply(reply: Reply) -> dict[str, Any]:
@@ -85,17 +80,4 @@ def decode_reply(reply_type: type[Reply], document: dict[str, Any]) -> Received:
         values, reply = SHAPES[reply_type].open(document)
     except (msgspec.ValidationError, RejectedRequest) as error:
         raise MalformedReply(str(error)) from None
-    if isinstance(reply, (ListReply, ListTopicsReply)):
-        reply = replace(reply, more=values.next_page_token is not None)
     return Received(reply, values.revision, values.epoch)
-
-
-def next_page_token(reply: ListReply | ListTopicsReply) -> str | None:
-    """What the caller sends to get the next page; None on the last page."""
-    match reply:
-        case ListReply(more=True, groups=(*_, last)):
-            return write_page_token(last.group_id)
-        case ListTopicsReply(more=True, topics=(*_, last_topic)):
-            return write_page_token(last_topic.topic)
-        case _:
-            return None

@@ -15,7 +15,7 @@ from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request
 from rota.v1 import admin_pb2, coordinator_pb2
 from rota.wire.protobuf import Twin
-from rota.wire.replies import OUTCOMES, SHAPES, Received, decode_reply, next_page_token
+from rota.wire.replies import OUTCOMES, SHAPES, Received, decode_reply
 from rota.wire.routes import REQUESTS, decode_path
 
 
@@ -76,8 +76,6 @@ class Rpc:
                 message.pending = True
             case _:
                 self._reply_twin.fill(message, reply)
-                if isinstance(reply, (m.ListReply, m.ListTopicsReply)):
-                    message.next_page_token = next_page_token(reply) or ""
 
     def read_answer(self, message: Any) -> Received:
         """The reverse, for the SDK; `MalformedReply` if it is no such reply."""
@@ -85,8 +83,6 @@ class Rpc:
         document |= {"revision": message.revision, "epoch": message.epoch}
         if self.reply in OUTCOMES:
             document["outcome"] = "pending" if message.pending else OUTCOMES[self.reply]
-        elif self.request in (m.ListGroups, m.ListTopics):
-            document["next_page_token"] = message.next_page_token or None
         return decode_reply(self.reply, document)
 
 

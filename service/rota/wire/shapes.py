@@ -111,8 +111,8 @@ class Shape:
 
     `path` names the fields that the path of the call holds. A `closed` shape is what callers send: it refuses an
     unknown name, because a misspelt name must not count as absent. In it, null means absent. An open one is what a
-    server sends: a reader ignores the names that a newer server adds. `head` and `tail` are fields of the document
-    before and after those of the message; `outcome` is the value of a first one. `check` raises `RejectedRequest` for
+    server sends: a reader ignores the names that a newer server adds. `tail` are fields of the document
+    after those of the message; `outcome` is the value of a first one. `check` raises `RejectedRequest` for
     what no field says alone.
     """
 
@@ -122,7 +122,6 @@ class Shape:
         *,
         closed: bool,
         path: Collection[str] = (),
-        head: Mapping[str, Any] = _NO_FIELDS,
         tail: Mapping[str, Any] = _NO_FIELDS,
         outcome: str | None = None,
         check: Callable[[Any], None] | None = None,
@@ -131,7 +130,7 @@ class Shape:
         self.closed = closed
         self._path = path
         self._check = check
-        self._head, self._tail, self._outcome = head, tail, outcome
+        self._tail, self._outcome = tail, outcome
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
@@ -149,7 +148,7 @@ class Shape:
                 fields.append((entry.name, entry.annotation))
         return msgspec.defstruct(
             self.message.__name__,
-            [*self._head.items(), *fields, *self._tail.items()],
+            [*fields, *self._tail.items()],
             kw_only=self.closed,
             forbid_unknown_fields=self.closed,
             tag_field="outcome" if self._outcome else None,
@@ -252,9 +251,9 @@ class Shape:
         encoded: dict[str, Any] = msgspec.json.decode(_encode(document))
         return encoded
 
-    def write(self, message: Any, *tail: Any, head: tuple[Any, ...] = ()) -> bytes:
-        """The JSON text of a message of an open shape, with the values of `head` and `tail`."""
-        return _encode(self.struct(*head, *self._written(message), *tail))
+    def write(self, message: Any, *tail: Any) -> bytes:
+        """The JSON text of a message of an open shape, with the values of `tail`."""
+        return _encode(self.struct(*self._written(message), *tail))
 
     def _written(self, message: Any) -> Sequence[Any]:
         """The values of a message as the wire has them."""

@@ -249,13 +249,13 @@ def test_a_group_that_only_holds_progress_has_no_type() -> None:
     assert (group.protocol_type, group.members) == ("", 0)
 
 
-@pytest.mark.parametrize(("limit", "more"), [(1, True), (2, False), (3, False)])
-def test_a_page_ends_at_the_limit(limit: int, more: bool) -> None:
+@pytest.mark.parametrize(("limit", "next_after"), [(1, "a"), (2, None), (3, None)])
+def test_a_page_ends_at_the_limit(limit: int, next_after: str | None) -> None:
     core = a_stable_group()
     core.ask(m.CommitOffsets(NAMESPACE, "a", -1, (m.OffsetToCommit("t", 0, 1),)))
     reply = core.ask(m.ListGroups(NAMESPACE, limit=limit))
 
-    assert ([group.group_id for group in reply.groups], reply.more) == (["a", GROUP_ID][:limit], more)
+    assert ([group.group_id for group in reply.groups], reply.next_after) == (["a", GROUP_ID][:limit], next_after)
 
 
 # --- the leader and the fence ----------------------------------------------------------------------------

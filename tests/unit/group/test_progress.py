@@ -422,7 +422,7 @@ def test_groups_are_listed_in_pages_and_filtered() -> None:
 
     page = core.ask(m.ListGroups(NAMESPACE, limit=2))
 
-    assert ([group.group_id for group in page.groups], page.more) == (["a", "b"], True)
+    assert ([group.group_id for group in page.groups], page.next_after) == (["a", "b"], "b")
     assert [g.group_id for g in core.ask(m.ListGroups(NAMESPACE, after="b")).groups] == ["c"]
     assert core.ask(m.ListGroups(NAMESPACE, states=("stable",))).groups == ()
     assert core.ask(m.ListGroups(NAMESPACE, protocol_types=("consumer",))).groups == ()

@@ -137,11 +137,11 @@ def test_a_listing_has_the_topics_of_the_namespace_in_order() -> None:
     reply = listed(core)
 
     assert [topic.topic for topic in reply.topics] == ["a", "b"]
-    assert (reply.topics[0].partitions, reply.more) == (3, False)
+    assert (reply.topics[0].partitions, reply.next_after) == (3, None)
     assert [topic.topic for topic in listed(core, after="a").topics] == ["b"]
     page = listed(core, limit=1)
-    assert ([topic.topic for topic in page.topics], page.more) == (["a"], True)
-    assert listed(core, limit=2).more is False
+    assert ([topic.topic for topic in page.topics], page.next_after) == (["a"], "a")
+    assert listed(core, limit=2).next_after is None
 
 
 def test_the_version_of_a_page_is_of_all_topics() -> None:

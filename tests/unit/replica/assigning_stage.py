@@ -105,7 +105,7 @@ class Replica(ReplicaOfOneShard):
     def list(self, *topics: tuple[str, int], more: bool = False) -> None:
         """Answer the one listing that is under way."""
         replies = tuple(ListedTopic(name, partitions) for name, partitions in topics)
-        self.answer(ListTopicsReply(topics=replies, more=more))
+        self.answer(ListTopicsReply(next_after=replies[-1].topic if more else None, topics=replies))
 
     def refuse_listing(self) -> None:
         self.answer(ListTopicsReply(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))

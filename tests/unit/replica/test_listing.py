@@ -11,7 +11,8 @@ from rota.replica.ports import Answer
 
 
 def groups(*group_ids: str, more: bool = False) -> ListReply:
-    return ListReply(groups=tuple(ListedGroup(each, "Stable", "worker", 1, 1) for each in group_ids), more=more)
+    listed = tuple(ListedGroup(each, "Stable", "worker", 1, 1) for each in group_ids)
+    return ListReply(next_after=group_ids[-1] if more else None, groups=listed)
 
 
 def names(reply: Reply) -> list[str]:
@@ -34,12 +35,12 @@ def test_the_groups_of_a_forgotten_topic_are_added_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "more", "page", "says_more"),
+    ("first", "second", "more", "page", "next_after"),
     [
-        pytest.param(("a",), ("b",), False, ["a", "b"], False, id="all fit"),
-        pytest.param(("b", "c"), ("a",), False, ["a", "b"], True, id="too many"),
-        pytest.param(("a",), (), True, ["a"], True, id="a part has more"),
-        pytest.param((), (), False, [], False, id="nothing"),
+        pytest.param(("a",), ("b",), False, ["a", "b"], None, id="all fit"),
+        pytest.param(("b", "c"), ("a",), False, ["a", "b"], "b", id="too many"),
+        pytest.param(("a",), (), True, ["a"], "a", id="a part has more"),
+        pytest.param((), (), False, [], None, id="nothing"),
     ],
 )
 def test_a_page_says_whether_there_is_more(
@@ -47,12 +48,12 @@ def test_a_page_says_whether_there_is_more(
     second: tuple[str, ...],
     more: bool,
     page: list[str],
-    says_more: bool,
+    next_after: str | None,
 ) -> None:
     reply = page_of_shards(ListGroups("default", limit=2), {0: groups(*first, more=more), 1: groups(*second)}).reply
 
     assert isinstance(reply, ListReply)
-    assert (names(reply), reply.more) == (page, says_more)
+    assert (names(reply), reply.next_after) == (page, next_after)
 
 
 @pytest.mark.parametrize("shards", [((0,), ()), ((0,), (0,)), ((0, 1), (1,)), ((0,), (2,))])

@@ -326,24 +326,23 @@ class GuardedCoordinator:
             if reply.error is not ErrorCode.NONE:
                 return answer
             first = first or reply
-            things = getattr(reply, listed)
             shown += [
                 each
-                for each in things
+                for each in getattr(reply, listed)
                 if identity.may(Action.DESCRIBE, Resource(kind, page.namespace, getattr(each, name)))
             ]
-            if not reply.more or len(shown) >= request.limit:
+            if reply.next_after is None or len(shown) >= request.limit:
                 break
             # The rest is filtered in large pages, as each costs a look at the whole list, and other calls come between.
-            page = replace(page, after=getattr(things[-1], name), limit=MAX_PAGE_SIZE)
+            page = replace(page, after=reply.next_after, limit=MAX_PAGE_SIZE)
             if isinstance(page, ListTopics):
                 page = replace(page, wait_ms=0)
             await asyncio.sleep(0)
         if isinstance(reply, ListTopicsReply):
             # A change between two pages must count as one that the caller has not seen.
             reply = replace(reply, version=first.version)
-        more = reply.more or len(shown) > request.limit
-        return replace(answer, reply=replace(reply, more=more, **{listed: tuple(shown[: request.limit])}))
+        next_after = reply.next_after if len(shown) <= request.limit else getattr(shown[request.limit - 1], name)
+        return replace(answer, reply=replace(reply, next_after=next_after, **{listed: tuple(shown[: request.limit])}))
 
     async def _while_allowed(
         self, identity: Identity, namespace: str, group_id: str, events: Any

@@ -30,6 +30,7 @@ from rota.protocol.values import (
     Int64,
     LongText,
     MemberId,
+    NextAfter,
     PageSize,
     Reason,
     States,
@@ -209,8 +210,8 @@ class ListedGroup(Struct, frozen=True):
 
 
 class ListReply(Reply, frozen=True):
+    next_after: NextAfter = field(default=None, name="next_page_token")
     groups: tuple[ListedGroup, ...] = ()
-    more: Annotated[bool, INTERNAL] = False
 
 
 class DeleteGroup(GroupRequest, Audited, frozen=True):

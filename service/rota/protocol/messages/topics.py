@@ -7,7 +7,18 @@ from typing import Annotated
 from msgspec import Struct, field
 
 from rota.protocol.messages.base import Audited, Author, NamespaceRequest, Parkable, Reply, TopicRequest
-from rota.protocol.values import INTERNAL, After, Attributes, Int64, NoNul, PageSize, PartitionCount, Wait, at_most
+from rota.protocol.values import (
+    INTERNAL,
+    After,
+    Attributes,
+    Int64,
+    NextAfter,
+    NoNul,
+    PageSize,
+    PartitionCount,
+    Wait,
+    at_most,
+)
 
 Version = Annotated[NoNul, at_most(64)]
 
@@ -81,7 +92,7 @@ class ListTopics(NamespaceRequest, Parkable, frozen=True):
 
 
 class ListTopicsReply(Reply, frozen=True):
+    next_after: NextAfter = field(default=None, name="next_page_token")
     topics: tuple[ListedTopic, ...] = ()
-    more: Annotated[bool, INTERNAL] = False
     version: str = ""
     """Of all topics, other pages included: hand it to `topicsList` to wait for a change."""
