@@ -10,11 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from rota.api.access.guard import ADMIT_ALL, AdmitAll
-from rota.api.grpc.failures import Failure
 from rota.api.grpc.receiving import BYTES_OF_A_TURN, Turns
 from rota.api.grpc.roster import BYTES_OF_A_LEAVE, RETRY_LEAVE_S, Roster, Stream
 from rota.protocol.calls import refuse
-from rota.protocol.errors import ErrorCode
+from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import (
     DescribeGroup,
     DescribeReply,
@@ -133,8 +132,8 @@ async def test_a_stream_that_joins_in_anothers_name_releases_the_member(code: Er
         await asyncio.sleep(0)
         assert roster.streams(KEY)[member.member_id] is thief
 
-        answered.set_exception(Failure(code))
-        with pytest.raises(Failure):
+        answered.set_exception(RejectedRequest(code, ""))
+        with pytest.raises(RejectedRequest):
             await join
         assert not roster.streams(KEY)
         await beat_on(own, roster, coordinator, member)
@@ -218,7 +217,7 @@ async def test_members_whose_leave_fails_leave_with_their_stream(error: ErrorCod
         if error is None:
             leave.cancel()
         else:
-            answered.set_exception(Failure(error))
+            answered.set_exception(RejectedRequest(error, ""))
         await asyncio.wait((leave,))
         roster.lose(lost, 0)
         await until(lambda: not roster._leaving and not roster._groups)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from rota.api.grpc.failures import Failure
 from rota.api.grpc.server import GrpcServer
 from rota.api.grpc.session import MAX_UNREAD_BYTES, NOT_READ, Session
 from rota.api.heartbeats import GROUPS_OF_A_TURN
@@ -60,7 +59,7 @@ async def test_a_rejected_stream_that_is_not_read_ends(stuck: tuple[Session, asy
 
     async with asyncio.timeout(60):
         failure = await running
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, RejectedRequest)
     assert failure.code is ErrorCode.UNAUTHENTICATED
 
 

@@ -14,7 +14,7 @@ from rota.access.rules import LOCATE
 from rota.api.access.guard import Admission, Guard
 from rota.api.access.identity import ORIGIN
 from rota.api.access.inquiry import CAN_I_QUERY, CanIReply, WhoAmIReply, answer_to, known_caller
-from rota.api.grpc.failures import Failure, abort, checked, outcome_of
+from rota.api.grpc.failures import abort, checked, outcome_of
 from rota.api.grpc.receiving import BYTES_OF_A_TURN, Context, Receiver, dump
 from rota.api.heartbeats import GROUPS_OF_A_TURN, answers_to
 from rota.api.large import begin_reading, is_large
@@ -22,7 +22,7 @@ from rota.api.ports import ServedCoordinator
 from rota.observability import tracing
 from rota.observability.metrics import Metrics
 from rota.protocol.calls import COORDINATOR
-from rota.protocol.errors import ErrorCode
+from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, HeartbeatMany, JoinGroup, Request, parks_for_ms
 from rota.replica.ports import Answer
@@ -99,8 +99,8 @@ class Calls:
         if tracing.spans is not None:
             tracing.adopt(tracing.spans, context.invocation_metadata() or ())
         outcome = await outcome_of(work(context), operation)
-        self.count(operation, outcome.code if isinstance(outcome, Failure) else ErrorCode.NONE)
-        if isinstance(outcome, Failure):
+        self.count(operation, outcome.code if isinstance(outcome, RejectedRequest) else ErrorCode.NONE)
+        if isinstance(outcome, RejectedRequest):
             await abort(context, outcome)
         return None if outcome is None else dump(outcome)
 
@@ -130,7 +130,7 @@ class Calls:
         return await begin_reading(lambda: rpc.read_request(parse_it(data), self.limits, **unsaid))
 
     async def ask(self, rpc: Rpc, request: Request, context: Context) -> Answer:
-        """Ask the coordinator in the name of a caller. Raises `Failure`."""
+        """Ask the coordinator in the name of a caller. Raises `RejectedRequest`."""
         answer = self.coordinator.try_heartbeat(request) if isinstance(request, Heartbeat) else None
         if answer is not None:
             return checked(answer)

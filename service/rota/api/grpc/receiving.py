@@ -20,7 +20,7 @@ from rota.access.budgets import Budgets, Places, Share
 from rota.access.sources import FORWARDED_FOR, Proxies, source_of
 from rota.api.access.guard import Admission, Guard
 from rota.api.access.identity import ORIGIN
-from rota.api.grpc.failures import abort, failure_of
+from rota.api.grpc.failures import abort
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import Heartbeat
@@ -261,10 +261,10 @@ class Receiver:
                     async for response in respond(requests(context), context):
                         await context.write(response)
                     return
-            except RejectedRequest as rejected:
-                failure = failure_of(rejected)
+            except RejectedRequest as error:
+                rejected = error.with_traceback(None)
             # Outside of the handler: what is raised there keeps the frames of the error, and their message.
-            await abort(context, failure)
+            await abort(context, rejected)
 
         return grpc.stream_stream_rpc_method_handler(answer, response_serializer=dump)
 

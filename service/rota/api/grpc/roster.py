@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rota.api.access.guard import Admission
-from rota.api.grpc.failures import Failure
 from rota.api.grpc.receiving import Turns
 from rota.api.ports import ServedCoordinator
 from rota.protocol.causes import MEMBER_ENDS
-from rota.protocol.errors import ErrorCode
+from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import HeartbeatMany, JoinGroup, JoinReply, LeaveGroup, LeaveReply, LeavingMember, SyncGroup
 from rota.replica.forwarding import UNANSWERED
@@ -131,8 +130,8 @@ class Roster:
         self._calling |= calling
         try:
             answer = await asking
-        except Failure as failure:
-            if isinstance(request, JoinGroup) and failure.code in IS_NOT_ITS_MEMBER:
+        except RejectedRequest as rejected:
+            if isinstance(request, JoinGroup) and rejected.code in IS_NOT_ITS_MEMBER:
                 self.remove(stream, key, member_ids)
             raise
         finally:

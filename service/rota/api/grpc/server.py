@@ -34,7 +34,6 @@ from rota.api.access.identity import (
     Credentials,
 )
 from rota.api.grpc.calls import ACCESS, Calls
-from rota.api.grpc.failures import Failure
 from rota.api.grpc.receiving import ANY_NUMBER, Context, Receiver, bounded_options, client_of
 from rota.api.grpc.roster import Roster, StreamedCoordinator
 from rota.api.grpc.session import Session
@@ -43,6 +42,7 @@ from rota.api.known_methods import add_methods, lasting_server
 from rota.grpc_polling import keep_polling
 from rota.observability.metrics import Metrics
 from rota.protocol.calls import ADMIN, COORDINATOR
+from rota.protocol.errors import RejectedRequest
 from rota.protocol.limits import Limits
 from rota.v1 import access_pb2, admin_pb2, coordinator_pb2
 
@@ -193,7 +193,7 @@ class GrpcServer:
 
         return enter
 
-    async def _session(self, context: Context) -> Failure | None:
+    async def _session(self, context: Context) -> RejectedRequest | None:
         counted = self._guard.streaming() if self._guard is not None else nullcontext()
         with counted, self._calls.metrics.streaming():
             session = Session(self._calls, self._roster, context)

@@ -29,8 +29,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from rota.api.failures import rejection_of
 from rota.api.grpc.calls import AskedMany, Calls
-from rota.api.grpc.failures import Failure, converted, error_event, failure_of, outcome_of
+from rota.api.grpc.failures import error_event, outcome_of
 from rota.api.grpc.receiving import Context, next_message
 from rota.api.grpc.roster import GroupKey, Roster, groups_on
 from rota.protocol.errors import ErrorCode, RejectedRequest
@@ -51,7 +52,7 @@ MAX_UNREAD = 20_000
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
 """The bytes of such events: eight of the largest requests. A single larger answer is sent nevertheless."""
 DRAINING = "this replica is stopping; go on at another one"
-NOT_READ = Failure(ErrorCode.THROTTLED, "the stream's events are not read fast enough")
+NOT_READ = RejectedRequest(ErrorCode.THROTTLED, "the stream's events are not read fast enough")
 RULES = f"a request has a number of at least 1, a batch at most {MAX_BATCH} requests and nothing beside them"
 
 MemberRequest = JoinGroup | SyncGroup | LeaveGroup | CommitOffsets
@@ -110,9 +111,9 @@ class Session:
         """Whether the client has sent its last message."""
         self._is_ending = False
         """Whether the server ends the stream. No member leaves by that."""
-        self._over: asyncio.Future[Failure | None] = asyncio.get_running_loop().create_future()
+        self._over: asyncio.Future[RejectedRequest | None] = asyncio.get_running_loop().create_future()
 
-    async def run(self) -> Failure | None:
+    async def run(self) -> RejectedRequest | None:
         """Serve the stream until it is over; returns its failure, None if its client or a drain has ended it.
 
         Cancelled when the client is gone.
@@ -150,7 +151,7 @@ class Session:
             self._is_ending = True
             self.push(SessionEvent(drain=Drain(reason=DRAINING)))
 
-    def _end(self, failure: Failure | None) -> None:
+    def _end(self, failure: RejectedRequest | None) -> None:
         if not self._over.done():
             self._over.set_result(failure)
 
@@ -167,7 +168,7 @@ class Session:
                 self._unread_bytes = self._unread_bytes - len(data) if self._unread else 0
                 await self._context.write(data)
         except Exception as error:
-            self._end(converted(error, OPERATION))
+            self._end(rejection_of(error, OPERATION))
         self._writing = None
         self._end_if_idle()
 
@@ -193,7 +194,7 @@ class Session:
     def _reject(self, rejected: RejectedRequest) -> None:
         """End the stream. Unread events may be about groups that the caller may not see: they are dropped."""
         self._is_ending = True
-        self._end(failure_of(rejected))
+        self._end(rejected)
 
     # --- calls --------------------------------------------------------------------------------------
 
@@ -211,7 +212,7 @@ class Session:
             self._has_all = True
             self._end_if_idle()
         except Exception as error:  # A message that cannot be parsed has no call number to answer.
-            self._end(converted(error, OPERATION))
+            self._end(rejection_of(error, OPERATION))
 
     async def _begin_all(self, data: bytes) -> None:
         """Begin all calls of a message, in as many turns of the event loop as their bytes take."""
@@ -261,7 +262,7 @@ class Session:
                     work = partial(self._ask, CALL_KINDS[name], await self._read(name, data))
                     self._has_unbegun = True
         except Exception as error:
-            self._answer(call, converted(error, operation), operation)
+            self._answer(call, rejection_of(error, operation), operation)
             return
         task = self._open[call] = asyncio.create_task(self._carry_out(call, work, operation))
         task.add_done_callback(lambda _: self._close(call))
@@ -277,9 +278,9 @@ class Session:
     async def _carry_out(self, call: int, work: Work, operation: str) -> None:
         self._answer(call, await outcome_of(work(), operation), operation)
 
-    def _answer(self, call: int, outcome: SessionEvent | Failure, operation: str) -> None:
+    def _answer(self, call: int, outcome: SessionEvent | RejectedRequest, operation: str) -> None:
         """Queue the answer to a call."""
-        if isinstance(outcome, Failure):
+        if isinstance(outcome, RejectedRequest):
             self._calls.count(operation, outcome.code)
             outcome = error_event(call, outcome)
         else:

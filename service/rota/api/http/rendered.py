@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,15 +9,14 @@ from starlette.responses import Response
 from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from rota.api.failures import InternalError, rejection_in, rejection_of
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import DrainReply, JoinReply, SyncReply
-from rota.replica.ports import Answer, StoreUnavailable
+from rota.replica.ports import Answer
 from rota.wire.documents import dump_document
 from rota.wire.problems import PROBLEM_MEDIA_TYPE, problem_document
 from rota.wire.replies import write_reply
 from rota.wire.status import STATUS, Remedy
-
-_log = logging.getLogger(__name__)
 
 Header = tuple[bytes, bytes]
 
@@ -101,16 +99,11 @@ def render_json(body: bytes) -> Rendered:
 
 def render_answer(answer: Answer) -> Rendered:
     """The reply's document with `revision` and `epoch`; a problem where the reply carries an error."""
-    reply = answer.reply
-    if reply.error is not ErrorCode.NONE:
-        extra: dict[str, Any] = {"revision": answer.revision, "epoch": answer.epoch}
-        if isinstance(reply, JoinReply) and reply.member_id:
-            extra["member_id"] = reply.member_id
-        if answer.owner:
-            extra["owner"] = answer.owner
+    reply, rejected = answer.reply, rejection_in(answer)
+    if rejected is not None:
         if isinstance(reply, DrainReply) and reply.error is ErrorCode.UNKNOWN_MEMBER_ID:
-            extra["remedy"] = Remedy.CHECK_NAME
-        return render_problem(reply.error, reply.detail, **extra)
+            rejected.facts["remedy"] = Remedy.CHECK_NAME
+        return render_rejection(rejected)
     pending = isinstance(reply, (JoinReply, SyncReply)) and reply.pending
     return Rendered(202 if pending else 200, JSON_HEADERS, write_reply(reply, answer.revision, answer.epoch))
 
@@ -130,28 +123,16 @@ def render_problem(
 
 
 def render_rejection(rejected: RejectedRequest) -> Rendered:
-    if isinstance(rejected, HttpRefusal):
-        return render_problem(
-            rejected.code, rejected.detail, http_status=rejected.http_status, headers=rejected.headers
-        )
-    return render_problem(rejected.code, rejected.detail, **rejected.facts)
+    http_status: int | None = None
+    headers: tuple[Header, ...] = ()
+    match rejected:
+        case HttpRefusal():
+            http_status, headers = rejected.http_status, rejected.headers
+        case InternalError():
+            http_status = 500
+    return render_problem(rejected.code, rejected.detail, http_status=http_status, headers=headers, **rejected.facts)
 
 
 def render_failure(error: Exception, operation: str) -> Rendered:
     """The answer to a request that raised this."""
-    match error:
-        case RejectedRequest():
-            return render_rejection(error)
-        case CallerGone():
-            return CALLER_GONE
-        case StoreUnavailable():
-            return render_problem(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store cannot be reached")
-        case MemoryError():
-            _log.error("the server is short of memory, so it rejects a request", extra={"operation": operation})
-            return render_problem(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the server is short of memory")
-        case _:
-            # A bug of ours. The outcome of the request is unknown, and this code says so to a client.
-            _log.error("a request failed", exc_info=error, extra={"operation": operation})
-            return render_problem(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, "an internal error; see the log", http_status=500
-            )
+    return CALLER_GONE if isinstance(error, CallerGone) else render_rejection(rejection_of(error, operation))
