@@ -9,13 +9,12 @@ A timer is not moved with the deadline. One that fires early is set again: a hea
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 
 from msgspec.structs import replace
 
 from rota.group.assignment import mark_synced, server_side_of
 from rota.group.records import GapCount, RequestFenced, SessionStats, gap_class
-from rota.group.state import PREPARING_REBALANCE, STABLE, Group, GroupState, Member, Result, Timer, TimerKind, record
+from rota.group.state import PREPARING_REBALANCE, STABLE, Group, Member, Result, Timer, TimerKind, record
 from rota.group.succession import note_fetched
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
@@ -331,7 +330,7 @@ def heartbeat(result: Result, group: Group, request: Heartbeat, call: int) -> No
     elif request.wait_ms and request.generation_id == group.generation_id:
         _park(result, group, member, call)
     else:
-        result.replies.append((call, _reply_of(group.generation_id, group.state)))
+        result.replies.append((call, _alive(group)))
 
 
 def heartbeat_many(result: Result, group: Group, request: HeartbeatMany, call: int) -> None:
@@ -410,13 +409,7 @@ def release_heartbeats(result: Result, group: Group) -> None:
 
 def _alive(group: Group) -> HeartbeatReply:
     """A `generation_id` above the member's own notifies it of a resync: it syncs again, without joining."""
-    return _reply_of(group.generation_id, group.state)
-
-
-@lru_cache(maxsize=1_000)
-def _reply_of(generation_id: int, state: GroupState) -> HeartbeatReply:
-    """Replies are frozen, and to make one costs a fifth of a heartbeat."""
-    return HeartbeatReply(_NONE, "", generation_id, state.value)
+    return HeartbeatReply(_NONE, "", group.generation_id, group.state.value)
 
 
 def _park(result: Result, group: Group, member: Member, call: int) -> None:

@@ -214,8 +214,8 @@ class SqliteDrivers:
 class OneConnection:
     """The only connection of an engine, for one user after the other: `async with` it.
 
-    It is closed only after an error and in the end, because its way to the pool and back costs 0.1 ms, as much as a
-    commit of one offset without its sync. `check` is called before each use, and after each that ended without an
+    It is closed only after an error and in the end: with its way to the pool and back, a commit of one offset takes
+    0.70 ms of CPU instead of 0.49. `check` is called before each use, and after each that ended without an
     exception: a write counts only if the file of that name is still the one that was written.
     """
 

@@ -95,7 +95,8 @@ class Session:
         self.members: dict[tuple[GroupKey, str], None] = {}
         self._open: dict[int, asyncio.Task[None]] = {}
         self._known: dict[bytes, HeartbeatMany] = {}
-        """Heartbeats of the last message that had any, by their bytes."""
+        """Heartbeats of the last message that had any, by their bytes: to read 1,000 again takes 1.9 ms, more than all
+        the rest of their call."""
         self._unread = deque[SessionEvent]()
         self._unread_bytes = 0
         self._writing: asyncio.Task[None] | None = None
