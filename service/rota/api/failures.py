@@ -33,11 +33,9 @@ def rejection_of(error: Exception, operation: str) -> RejectedRequest:
             return InternalError()
 
 
-def rejection_in(answer: Answer) -> RejectedRequest | None:
-    """The error of an answer as a rejection, with the place in the journal that it reflects."""
+def rejection_in(answer: Answer) -> RejectedRequest:
+    """The error of an answer that has one, with the place in the journal that it reflects."""
     reply = answer.reply
-    if reply.error is ErrorCode.NONE:
-        return None
     rejected = RejectedRequest(reply.error, reply.detail)
     rejected.facts |= {"revision": answer.revision, "epoch": answer.epoch}
     if isinstance(reply, JoinReply) and reply.member_id:

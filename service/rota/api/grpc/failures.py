@@ -21,9 +21,8 @@ Outcome = TypeVar("Outcome")
 
 def checked(answer: Answer) -> Answer:
     """An answer without an error; raises the rejection that it is otherwise."""
-    rejected = rejection_in(answer)
-    if rejected is not None:
-        raise rejected
+    if answer.reply.error is not ErrorCode.NONE:
+        raise rejection_in(answer)
     return answer
 
 

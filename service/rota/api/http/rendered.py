@@ -99,8 +99,9 @@ def render_json(body: bytes) -> Rendered:
 
 def render_answer(answer: Answer) -> Rendered:
     """The reply's document with `revision` and `epoch`; a problem where the reply carries an error."""
-    reply, rejected = answer.reply, rejection_in(answer)
-    if rejected is not None:
+    reply = answer.reply
+    if reply.error is not ErrorCode.NONE:
+        rejected = rejection_in(answer)
         if isinstance(reply, DrainReply) and reply.error is ErrorCode.UNKNOWN_MEMBER_ID:
             rejected.facts["remedy"] = Remedy.CHECK_NAME
         return render_rejection(rejected)
