@@ -1,7 +1,6 @@
 """The runtime's time: the two clocks, and the queue of its timers.
 
-The timers of all shards are in one queue. Those that are due next are in a heap. The others lie in lists, one for each
-span of time, where a timer takes least memory: each member has one for its session. Setting a timer costs an append.
+The timers of all shards are in one heap: each member has one for its session.
 """
 
 from __future__ import annotations
@@ -9,8 +8,8 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterator
-from itertools import count, islice
-from typing import Any, Generic, Protocol, TypeVar
+from itertools import count
+from typing import Generic, Protocol, TypeVar
 
 from rota.group.state import Timer
 from rota.replica.owned_shard import Now
@@ -21,8 +20,6 @@ MAX_HOLD_MS = 10_000
 BATCH = 500
 """How many timers fire before the event loop gets its turn again."""
 LONGEST_SLEEP_MS = 3_600_000
-SPAN_MS = 100
-"""Timers of a span go into the heap together when it begins: 1,000 of 100,000 members with sessions of 10 s."""
 
 
 Owner = TypeVar("Owner")
@@ -80,13 +77,6 @@ class TimerQueue(Generic[Owner]):
         self._clock = clock
         self._on_late = on_late
         self._heap: list[tuple[int, int, Owner, Timer]] = []
-        self._heap_ends_ms = 0
-        """Timers from here on lie in `_spans`."""
-        self._spans: dict[int, list[Any]] = {}
-        """By the time when a span begins: the owner of each of its timers, and then the timer's fields, in the order of
-        setting. All in one list, because an object for each timer takes twice the memory."""
-        self._span_begins_ms: list[int] = []
-        """The keys of `_spans`, as a heap."""
         self._held: list[tuple[int, int, Owner, Timer]] = []
         """Set before a stall was noticed. They join the others at `_held_until_ms`."""
         self._held_until_ms = 0
@@ -96,18 +86,9 @@ class TimerQueue(Generic[Owner]):
 
     def set(self, timer: Timer, owner: Owner) -> bool:
         """Keep a timer; True if it is now the first to fire."""
-        first_ms, at_ms = self.next_at_ms(), timer.at_ms
-        if at_ms < self._heap_ends_ms:
-            self._push(timer, owner)
-        else:
-            begins_ms = at_ms - at_ms % SPAN_MS
-            span = self._spans.get(begins_ms)
-            if span is None:
-                span = self._spans[begins_ms] = []
-                heapq.heappush(self._span_begins_ms, begins_ms)
-            span.append(owner)
-            span += timer
-        return first_ms is None or at_ms < first_ms
+        first_ms = self.next_at_ms()
+        heapq.heappush(self._heap, (timer.at_ms, next(self._order), owner, timer))
+        return first_ms is None or timer.at_ms < first_ms
 
     def delay_ms(self) -> int:
         """The time until `due` has something to give next, at most `LONGEST_SLEEP_MS`; 0 or less: it has."""
@@ -115,8 +96,8 @@ class TimerQueue(Generic[Owner]):
         return LONGEST_SLEEP_MS if at_ms is None else at_ms - self._clock.now_ms()
 
     def next_at_ms(self) -> int | None:
-        """When `due` has something to give next, by the clock's `now_ms`: at the latest when a timer is due."""
-        next_ms = self._heap[0][0] if self._heap else self._span_begins_ms[0] if self._span_begins_ms else None
+        """When `due` has something to give next, by the clock's `now_ms`."""
+        next_ms = self._heap[0][0] if self._heap else None
         if not self._held:
             return next_ms
         return self._held_until_ms if next_ms is None else min(next_ms, self._held_until_ms)
@@ -124,7 +105,6 @@ class TimerQueue(Generic[Owner]):
     def due(self) -> Iterator[tuple[Owner, Timer]]:
         """Take due timers out, at most `BATCH` of them. Each is to be handled before the next is asked for."""
         now_ms = self._clock.now_ms()
-        self._begin_spans(now_ms)
         self._hold_if_late(now_ms)
         if self._held and self._held_until_ms <= now_ms:
             self._heap += self._held
@@ -137,18 +117,6 @@ class TimerQueue(Generic[Owner]):
             yield owner, timer
         self._left_ms = self._clock.now_ms()
 
-    def _push(self, timer: Timer, owner: Owner) -> None:
-        heapq.heappush(self._heap, (timer.at_ms, next(self._order), owner, timer))
-
-    def _begin_spans(self, until_ms: int) -> None:
-        """Put all timers of the spans that have begun by then into the heap."""
-        while self._span_begins_ms and self._span_begins_ms[0] <= until_ms:
-            begins_ms = heapq.heappop(self._span_begins_ms)
-            values = iter(self._spans.pop(begins_ms))
-            for owner in values:
-                self._push(Timer._make(islice(values, len(Timer._fields))), owner)
-            self._heap_ends_ms = begins_ms + SPAN_MS
-
     def _hold_if_late(self, now_ms: int) -> None:
         due_ms = self.next_at_ms()
         if due_ms is None:
@@ -157,7 +125,6 @@ class TimerQueue(Generic[Owner]):
         lateness_ms = now_ms - max(due_ms, self._left_ms)
         if lateness_ms > STALL_MS:
             self._held_until_ms = max(self._held_until_ms, now_ms + min(lateness_ms, MAX_HOLD_MS))
-            self._begin_spans(self._held_until_ms)
-            self._held += self._heap
-            self._heap = []
+            while self._heap and self._heap[0][0] < self._held_until_ms:
+                self._held.append(heapq.heappop(self._heap))
             self._on_late(lateness_ms)
