@@ -93,14 +93,14 @@ async def test_nothing_is_kept_of_calls_that_were_parked(coordinator: LocalCoord
     beat = Heartbeat("default", "g", leader.member_id, leader.generation_id, wait_ms=10_000)
     answered, given_up = (asyncio.create_task(coordinator.call(beat)) for _ in range(2))
     await asyncio.sleep(0)
-    lines = len(coordinator.loop.parking)
+    parked = coordinator.parked()
 
     given_up.cancel()
     await coordinator.call(a_join(instance="i2", wait_ms=0))
     await answered
 
-    assert lines == 1
-    assert len(coordinator.loop.parking) == 0
+    assert parked == 1
+    assert coordinator.parked() == 0
 
 
 async def test_asking_for_the_leader_waits_for_the_next_generation(coordinator: LocalCoordinator) -> None:

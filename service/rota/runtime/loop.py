@@ -18,9 +18,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from itertools import groupby, takewhile
+from itertools import groupby
 from typing import Any
 
 from rota.group.assignment import AssignmentJob
@@ -71,9 +70,9 @@ Listener = Callable[[Sequence[JournalEvent]], None]
 
 
 class Call:
-    """One request, and what gets its answer. While it waits, it has the loop's number; while it parks, a line."""
+    """One request, and what gets its answer. While it waits, it has the loop's number; while it parks, a timer."""
 
-    __slots__ = ("done", "line", "loop", "number", "owned")
+    __slots__ = ("done", "loop", "number", "owned", "parked")
 
     def __init__(self, done: Callable[[Answer], None]) -> None:
         self.done = done
@@ -81,8 +80,9 @@ class Call:
         """None where the answer was there at once."""
         self.owned: OwnedShard | None = None
         """The shard that decides it; None where the answer was there at once."""
-        self.line: Line | None = None
         self.number = 0
+        self.parked: asyncio.TimerHandle | None = None
+        """Ends the wait of a call that parks."""
 
     def answered(self, answer: Answer) -> None:
         """Called once, unless the call is cancelled before."""
@@ -139,7 +139,6 @@ class ShardLoop:
         """Set when `assigning` has something new to do."""
         self.round_due = asyncio.Event()
         """Set when there is a reason for a round of the leases: a shard was given up, and is to be claimed again."""
-        self.parking = Parking(self._unpark)
         self.telemetry = telemetry
         self.sessions = sessions
         self._calls: dict[int, Call] = {}
@@ -182,7 +181,7 @@ class ShardLoop:
         self._calls[number] = call
         call.loop, call.owned, call.number = self, owned, number
         if ready.parks_ms is not None:
-            call.line = self.parking.park(number, ready.parks_ms)
+            call.parked = asyncio.get_running_loop().call_later(ready.parks_ms / 1000, self._unpark, number)
         self._hand_out(owned, ready)
         return None
 
@@ -232,8 +231,8 @@ class ShardLoop:
         """See `Call.cancel`."""
         owned = call.owned
         if self._calls.pop(call.number, None) is not None and owned is not None:
-            if call.line is not None:
-                self.parking.leave(call.line, call.number)
+            if call.parked is not None:
+                call.parked.cancel()
             self._step(owned, lambda now: owned.hang_up(call.number, now))
 
     def _unpark(self, number: int) -> None:
@@ -421,8 +420,8 @@ class ShardLoop:
             for number, answer in ready.replies:
                 call = self._calls.pop(number, None)
                 if call is not None:
-                    if call.line is not None:
-                        self.parking.leave(call.line, number)
+                    if call.parked is not None:
+                        call.parked.cancel()
                     answered.append((call, answer))
             if not self._calls:
                 self._calls.clear()  # which frees its table
@@ -664,68 +663,3 @@ class Subscriptions:
                     # A broken listener must not cost the shard its commit.
                     kinds = [line.kind for line in of_group]
                     logger.exception("a listener failed", extra={"kinds": kinds, "group_id": key[1]})
-
-
-# --- parked calls ----------------------------------------------------------------------------------------
-
-_TICK_S = 0.001
-"""Timers of uvloop count in milliseconds."""
-
-
-@dataclass(slots=True, eq=False)
-class Line:
-    """Calls that may wait equally long, and the timer that ends the first of them or finds it answered."""
-
-    wait_ms: int
-    timer: asyncio.TimerHandle
-    ends_s: dict[int, float]
-    """By number in the order of their arrival, the end of each by the loop's clock."""
-
-
-class Parking:
-    """Ends each parked call when its time is over, for calls that are known by numbers.
-
-    The calls of a line end in its order, so the first one alone has a timer. It fires also where that call was answered
-    meanwhile, and is set anew for the first one that is left. A timer for each call, set and cancelled, costs a tenth
-    of a rebalance. A line is forgotten with its last call: its table is as large as it was when most calls were parked.
-    """
-
-    def __init__(self, ends: Callable[[int], None]) -> None:
-        """`ends` gets the number of a call whose time is over."""
-        self._ends = ends
-        self._lines: dict[int, Line] = {}
-        """By milliseconds. Each has a call."""
-
-    def __len__(self) -> int:
-        """The number of lines."""
-        return len(self._lines)
-
-    def park(self, number: int, wait_ms: int) -> Line:
-        """End this call after so long, unless it leaves the line that is returned."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + wait_ms / 1000
-        line = self._lines.get(wait_ms)
-        if line is None:
-            line = self._lines[wait_ms] = Line(wait_ms, loop.call_at(until_s, self._fire, wait_ms), {})
-        line.ends_s[number] = until_s
-        return line
-
-    def leave(self, line: Line, number: int) -> None:
-        """Do not end this call any more, if it has not ended yet."""
-        if line.ends_s.pop(number, None) is not None and not line.ends_s:
-            line.timer.cancel()
-            del self._lines[line.wait_ms]
-
-    def _fire(self, wait_ms: int) -> None:
-        loop, line = asyncio.get_running_loop(), self._lines[wait_ms]
-        now_s = loop.time() + _TICK_S
-        due = list(takewhile(lambda number: line.ends_s[number] <= now_s, line.ends_s))
-        for number in due:
-            del line.ends_s[number]
-        first = next(iter(line.ends_s), None)
-        if first is None:
-            del self._lines[wait_ms]
-        else:
-            line.timer = loop.call_at(line.ends_s[first], self._fire, wait_ms)
-        for number in due:
-            self._ends(number)
