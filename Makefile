@@ -8,8 +8,6 @@ ARGS ?=
 # Test processes side by side, more than two cores since many tests wait; each starts a Postgres and a Valkey of its own.
 JOBS ?= 3
 SEEDS ?= 10000
-# Worlds of the production runtime to simulate.
-RUNTIMES ?= 5000
 # Groups of SDK objects to simulate.
 GROUPS ?= 50000
 # How long each half of `make torture` takes, about, and all of `make fuzz`.
@@ -41,9 +39,8 @@ coverage: .venv/dev.stamp ## Branches of the core that its own quick tests and a
 		-k "not assignor and not support and not fuzz and not violates_anything"
 	$(BIN)/coverage report --include='*/rota/replica/*' --fail-under=95
 
-sim: .venv/dev.stamp ## Simulate SEEDS=10000 faulty worlds, RUNTIMES=5000 of the production runtime, GROUPS=50000 groups of members; or replay SEED=4711
+sim: .venv/dev.stamp ## Simulate SEEDS=10000 faulty worlds, and GROUPS=50000 groups of members; or replay SEED=4711
 	$(BIN)/python -m rota.testing.sim $(if $(SEED),--first $(SEED) --seeds 1,--seeds $(SEEDS)) $(ARGS)
-	$(if $(SEED)$(filter 0,$(RUNTIMES)),,$(BIN)/python -m rota.testing.runtimes --seeds $(RUNTIMES))
 	$(if $(SEED)$(filter 0,$(GROUPS)),,$(BIN)/python -m rota.testing.groups --seeds $(GROUPS))
 
 model: .venv/dev.stamp .venv/tla.stamp ## Check the rules in docs/model with TLC, within larger bounds than make test-all

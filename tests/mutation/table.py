@@ -17,10 +17,9 @@ from tests.groups import plants as group_plants
 from tests.groups.named import ROWS
 from tests.mutation.measured import MEASURED, percent_found
 from tests.mutation.survivors import read_survivors
-from tests.runtimes import plants as runtime_plants
-from tests.sim import group_mutants, replica_mutants
+from tests.sim import group_mutants, replica_mutants, runtime_mutants
 from tests.sim.directed import DIRECTED
-from tests.sim.findings import FINDINGS, findings_of
+from tests.sim.findings import findings_of
 from tests.sim.mutants import MUTANTS
 from tests.sim.registry import ABOUT
 from tests.sim.test_mutants import FOUND_BY, NOT_BY_SEEDS, RARE
@@ -32,27 +31,21 @@ CLIENT_HEADINGS = ("planted bug", "finding", "found by")
 TOOL_HEADINGS = ("room", "made", "rejected by mypy", "texts", "left to the tests", "found", "survive")
 SURVIVOR_HEADINGS = ("function", "mutation", "why it may survive")
 
-_RUNTIME = runtime_plants.PLANTS | runtime_plants.OPEN_PLANTS
-
 
 def server_rows() -> Iterator[tuple[str, ...]]:
     """Bugs of the server's rules and its runtime, each planted in production code."""
-    places = {**_places(group_mutants), **_places(replica_mutants), **_places(runtime_plants)}
-    for name in sorted(MUTANTS.keys() | _RUNTIME.keys()):
-        about = ABOUT.get(name)
-        rules = about.rules if about is not None else ", ".join(_RUNTIME[name].rules)
-        findings = findings_of(name)
-        defect = about.defect if about is not None else _sentence(FINDINGS[findings[0]].text if findings else name)
-        yield f"`{name}`", rules, defect, places.get(name, "see there"), ", ".join(findings), "; ".join(_found_by(name))
+    places = {**_places(group_mutants), **_places(replica_mutants), **_places(runtime_mutants)}
+    for name in sorted(MUTANTS):
+        about, findings = ABOUT[name], ", ".join(findings_of(name))
+        place, found_by = places.get(name, "see there"), "; ".join(_found_by(name))
+        yield f"`{name}`", about.rules, about.defect, place, findings, found_by
 
 
 def _found_by(name: str) -> Iterator[str]:
     if name in FOUND_BY:
         yield f"simulator, seed {FOUND_BY[name]}"
-    elif name in MUTANTS and name not in NOT_BY_SEEDS | RARE:
+    elif name not in NOT_BY_SEEDS | RARE:
         yield "simulator"
-    if name in _RUNTIME and _RUNTIME[name].seeds:
-        yield f"runtime, seeds {', '.join(map(str, _RUNTIME[name].seeds))}"
     if name in DIRECTED:
         yield _test(DIRECTED[name].node)
 
@@ -88,10 +81,6 @@ def _code(lines: Sequence[str]) -> str:
 def _test(node: str) -> str:
     path, _, test = node.partition("::")
     return f"`{path.removeprefix('tests/')}` {test.partition('[')[0].removeprefix('test_').replace('_', ' ')}"
-
-
-def _sentence(name: str) -> str:
-    return f"{name.replace('_', ' ')}."
 
 
 def _places(module: ModuleType) -> dict[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from rota.group.journal import encode_entry
 from rota.pipeline.events import Line
 from rota.storage.migrate import upgrade
-from rota.testing.profiles import PROFILES
+from rota.testing.profiles import PROFILES, Parts, Profile
 from rota.testing.world import World
 from rota.workload.generate import Wanted
 
@@ -39,16 +39,22 @@ DECODER = ",".join(f"{type_}={__name__}:simulated_units" for type_ in SIMULATED)
 
 
 class _WithoutElections(World):
-    """The oracle counts moves of partitions and knows no candidates; `rota simulate` has elections for the audit."""
+    """The oracle counts moves of partitions and knows no candidates, nor what a freeze holds back; `rota simulate` has
+    elections for the audit.
+    """
 
     def _has_election(self) -> bool:
         return False
+
+    def _parts(self, profile: Profile) -> Parts:
+        parts = super()._parts(profile)
+        return replace(parts, sluggish=False, beside=parts.beside - {"freeze_group"})
 
 
 @cache
 def simulated(seed: int, profile: str = "faults") -> tuple[Line, ...]:
     """The journal of a faulty world, shard by shard."""
-    world = _WithoutElections(seed, replace(PROFILES[profile], shards=2))
+    world = _WithoutElections(seed, replace(PROFILES[profile], shards=2, safety_ms=20_000))
     history = world.run()
     assert not history.violations, history.violations
     lines = []

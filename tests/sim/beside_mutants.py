@@ -12,8 +12,9 @@ from rota.protocol.errors import ErrorCode
 from rota.replica.known_owners import KnownOwners
 from rota.replica.owned_shard import Prerequisite, prerequisites
 from rota.runtime import coordinator
+from rota.runtime.coordinator import LocalCoordinator
 from rota.storage import prune_plan
-from rota.testing import journal_readers, memory, replica
+from rota.testing import journal_readers, memory
 from tests.sim.registry import Patch, mutant
 
 # --- pruning ------------------------------------------------------------------------------------------
@@ -99,13 +100,13 @@ def a_lease_is_counted_by_the_clock_of_the_store(patch: Patch) -> None:
                 mine.lease_until_ms = max(mine.lease_until_ms, answered_ms + owner.lease_left_ms)
 
     patch(KnownOwners, "update", update)
-    patch(replica.Replica, "__init__", _with_shards_known(replica.Replica.__init__))
+    patch(LocalCoordinator, "__init__", _with_shards_known(LocalCoordinator.__init__))
 
 
 def _with_shards_known(original: Any) -> Any:
-    def init(self: Any, *arguments: Any) -> None:
-        original(self, *arguments)
-        self.keeper.known.mine = self.keeper.leases.owned
+    def init(self: Any, *arguments: Any, **named: Any) -> None:
+        original(self, *arguments, **named)
+        self.directory.mine = self.loop.leases.owned
 
     return init
 
@@ -113,8 +114,7 @@ def _with_shards_known(original: Any) -> Any:
 @mutant
 def a_fence_check_is_answered_by_the_lease_alone(patch: Patch) -> None:
     """S15 (F6): a former owner, whose lease goes on because a clock was set, says that a fence holds."""
-    for server in (coordinator, replica):
-        patch(server, "prerequisites", _without(Prerequisite.OWNER))
+    patch(coordinator, "prerequisites", _without(Prerequisite.OWNER))
 
 
 def _without(left_out: Prerequisite) -> Any:
@@ -130,7 +130,7 @@ def _without(left_out: Prerequisite) -> Any:
 @mutant
 def progress_is_shown_before_it_is_taken_in(patch: Patch) -> None:
     """S10: a fetch shows less than a user's transaction has committed before."""
-    patch(replica, "prerequisites", _without(Prerequisite.SIDE_COMMITS))
+    patch(coordinator, "prerequisites", _without(Prerequisite.SIDE_COMMITS))
 
 
 @mutant

@@ -16,8 +16,10 @@ from tests.runtime.conftest import NOW
 from tests.unit.group import test_elections_at_once, test_freezing, test_progress, test_side_door, test_static_members
 from tests.unit.replica import (
     test_answers_at_once,
+    test_assigning,
     test_forwarding,
     test_group_commit,
+    test_known_owners,
     test_leases,
     test_owned_shard,
     test_shared_liveness,
@@ -92,11 +94,19 @@ DIRECTED: dict[str, Directed] = {
         test_freezing.test_a_new_owner_keeps_the_freeze_and_rejoins_at_its_end,
         lambda: test_freezing.test_a_new_owner_keeps_the_freeze_and_rejoins_at_its_end(served=False),
     ),
+    "a_frozen_group_preempts_its_leader": Directed(test_freezing.test_a_better_candidate_waits),
+    "a_group_that_has_moved_is_still_assigned": Directed(
+        test_assigning.test_a_group_that_has_moved_is_forgotten,
+        lambda: test_assigning.test_a_group_that_has_moved_is_forgotten(Replica()),
+    ),
     "a_heartbeat_is_answered_from_memory": Directed(
         test_answers_at_once.test_a_heartbeat_is_left_to_submit_unless_all_is_durable
     ),
     "a_join_of_a_member_taken_along_renews_no_session": Directed(
         test_elections_at_once.test_a_join_renews_the_session_of_a_member_taken_along
+    ),
+    "a_lease_is_over_by_a_clock_that_was_set": Directed(
+        test_known_owners.test_the_first_read_counts_as_if_the_clock_had_been_set
     ),
     "a_lease_that_ran_out_is_renewed": Directed(test_leases.test_a_lease_that_ran_out_before_its_renewal_is_given_up),
     "a_new_owner_ignores_what_was_left_of_sessions": Directed(
@@ -145,4 +155,4 @@ DIRECTED: dict[str, Directed] = {
         test_side_door.test_the_row_in_the_store_is_adopted_and_not_written_again
     ),
 }
-"""By the name of the planted bug, of `tests/sim/mutants.py` or `tests/runtimes/plants.py`."""
+"""By the name of the planted bug."""

@@ -437,7 +437,7 @@ def leave_not_durable(patch: Patch) -> None:
 
 @mutant
 def static_replacement_in_completing(patch: Patch) -> None:
-    """S16 (KAFKA-9801): a static member comes back while the leader assigns to its old id, and no rebalance follows."""
+    """S14, S16 (KAFKA-9801): a static member comes back while the leader assigns to its old id, without a rebalance."""
     original = rebalance.start_rebalance
 
     def start(result: Result, group: Any, limits: Any, trigger: Trigger) -> None:
@@ -477,7 +477,7 @@ def resync_drops_a_static_return(patch: Patch) -> None:
 
 @mutant
 def candidate_is_named_as_leader(patch: Patch) -> None:
-    """L3, S2, S15: once the leader has gone, the next one in line is said to lead the old generation."""
+    """L3, S2, S15, S22: once the leader has gone, the next one in line is said to lead the old generation."""
     original = state.Group.dismiss
 
     def dismiss(self: Any, member_id: str) -> Any:

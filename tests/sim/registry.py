@@ -10,7 +10,7 @@ from typing import Any
 
 Mutant = Callable[[], AbstractContextManager[None]]
 MUTANTS: dict[str, Mutant] = {}
-_DOCUMENTED = re.compile(r"(?P<rules>[A-Z]\d+[a-z]?(, [A-Z]\d+[a-z]?)*)( \([^)]*\))?: (?P<defect>.+\.)")
+_DOCUMENTED = re.compile(r"(?P<rules>(?:[A-Z]\d+[a-z]?|crash)(?:, [A-Z]\d+[a-z]?)*)(?: \([^)]*\))?: (?P<defect>.+\.)")
 
 
 @dataclass(frozen=True, slots=True)

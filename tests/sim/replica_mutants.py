@@ -86,7 +86,7 @@ def a_heartbeat_is_answered_from_memory(patch: Patch) -> None:
 
 @mutant
 def unknown_outcome_is_failure(patch: Patch) -> None:
-    """D3: a write without an answer is taken to have failed; the owner goes on with its epoch."""
+    """D2, D3, S1: a write without an answer is taken to have failed; the owner goes on with its epoch."""
     too_late = Now(0, 2**62)
 
     def outcome_unknown(self: Any, _why: str) -> Landed:
@@ -127,7 +127,7 @@ def replies_after_the_lease(patch: Patch) -> None:
 
 @mutant
 def stale_renewal_reinstalls(patch: Patch) -> None:
-    """D2, R2: the late answer to a renewal brings back a shard that was dropped meanwhile."""
+    """D2, L9, R2: the late answer to a renewal brings back a shard that was dropped meanwhile."""
     original = Leases._renewed
 
     def renewed(self: Any, sent: Any, kept: Any, sent_ms: int, now: Any) -> Any:
@@ -203,13 +203,13 @@ def _nothing_is_overdue(_self: Any, now: Any) -> Any:
 
 @mutant
 def an_overdue_shard_is_kept(patch: Patch) -> None:
-    """L7: a replica without a store refuses the calls of a shard that another replica has by now."""
+    """L5, L7: a replica without a store refuses the calls of a shard that another replica has by now."""
     patch(Leases, "_give_up_overdue", _nothing_is_overdue)
 
 
 @mutant
 def handed_over_before_it_is_durable(patch: Patch) -> None:
-    """D1: a shard is released while its last decisions are under way, and answered as if nothing were decided."""
+    """D1, L10: a shard is released while its last decisions are under way, and answered as if nothing were decided."""
 
     def close_and_drop(self: Any, shards: Any, _journaled: str, reason: str, code: Any) -> Any:
         for owned in shards:
@@ -449,7 +449,7 @@ def a_group_that_has_moved_is_still_assigned(patch: Patch) -> None:
 
 @mutant
 def a_generation_that_begins_while_a_job_runs_is_not_assigned(patch: Patch) -> None:
-    """L7: a job is overtaken by the next generation, which then waits for an assignment for ever."""
+    """L7, L11: a job is overtaken by the next generation, which then waits for an assignment for ever."""
     original = assigning._Namespace.settle
 
     def settle(self: Any, do: Any, *, has_failed: bool, taken: bool) -> None:

@@ -45,7 +45,7 @@ def test_a_planted_bug_is_shown_by_a_shorter_world(mutant: str) -> None:
 @pytest.mark.parametrize(
     "mutant",
     [
-        "a_lease_is_over_by_a_clock_that_was_set",
+        "a_leader_at_work_is_displaced",
         "pruning_does_not_wait_for_readers",
         "progress_is_shown_before_it_is_taken_in",
         "tombstone_forgotten",

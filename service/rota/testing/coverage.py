@@ -61,7 +61,7 @@ def outcome_of_request(call: int, decided: Result) -> list[str]:
     """The core's decision for a call: several outcomes where it brought several heartbeats."""
     for number, reply in decided.replies:
         if number == call:
-            return _outcomes_of_reply(reply)
+            return outcomes_of_reply(reply)
     return [PARKED]
 
 
@@ -116,7 +116,7 @@ def table(reached: Reached) -> Iterator[str]:
             yield f"  {state:20} {'  '.join(counts)}"
 
 
-def _outcomes_of_reply(reply: Reply) -> list[str]:
+def outcomes_of_reply(reply: Reply) -> list[str]:
     match reply:
         case HeartbeatManyReply(error=error, errors=errors):
             return [error.value, *(each.error.value for each in errors)]

@@ -168,6 +168,9 @@ def check_departures(scan: Scan) -> Iterator[str]:
         groups = ("", departure.group[1])
         renewals = sum(group_id in groups and departure.at_ms < ms <= at_ms for group_id, ms in scan.renewed_all)
         bound_ms = (1 + renewals) * (scan.profile.session_ms[1] + 2_000) + _unowned_ms(scan, departure)
+        # The owner of an embedded store survives pauses that are longer than a lease: it holds its late timers back.
+        late = (each.lateness_ms for each in scan.history.stalls if departure.at_ms < each.noticed_ms <= at_ms)
+        bound_ms += sum(2 * max(0, late_ms - scan.profile.late_timer_ms) for late_ms in late)
         if at_ms - departure.at_ms > bound_ms:
             yield f"L2 {departure.member_id} died at {departure.at_ms} and was removed only at {at_ms}"
 

@@ -34,7 +34,7 @@ from rota.testing.journal_readers import Pruning
 from rota.testing.member import TOPIC, Member
 from rota.testing.network import Client
 from rota.testing.operators import ExceededLimits, ForcedRebalances
-from rota.testing.replicas import ReplicaProcess
+from rota.testing.replica import SimulatedReplica
 from rota.testing.served import ServedMember
 from rota.testing.served_worker import ServedWorker
 from rota.testing.user_commits import UserTransactions
@@ -52,6 +52,7 @@ MOST_BEHIND_MS = 1_000
 """How far a standby of the liveness store may be behind."""
 SILENT_MS = 3_000
 """Longer than it takes to find another owner, shorter than the rest of a session."""
+LATE_LEASE_MS = 150
 FAULT_SHARE = 0.6
 """How likely a seed has each kind of fault at all."""
 
@@ -88,8 +89,10 @@ class Nemesis:
 
     def _kinds(self) -> list[Callable[[], None]]:
         """The faults that a seed draws from."""
-        cuts = [self._cut_link] if self.world.forwards else []
-        return [*self._basic_kinds(), *cuts, *self._liveness_kinds()]
+        kinds = [*self._basic_kinds(), self._grant_leases_late, self._lose_answers, self._hand_over_slowly]
+        if len(self.world.replica_ids) > 1:
+            kinds += [self._cut_link, self._start_late]
+        return [*kinds, *self._liveness_kinds()]
 
     def _basic_kinds(self) -> list[Callable[[], None]]:
         kinds: list[Callable[[], None]] = [
@@ -132,6 +135,8 @@ class Nemesis:
     def _start_faults(self) -> None:
         self.world.network.faulty = self.world.store.faulty = True
         self._again(self.world.profile.fault_every_ms, self._fault)
+        if self.world.parts.sluggish:
+            self._again(1_500, self._lose_answers)
         if self.world.parts.long_sessions:
             self._start_faults_of_sessions()
 
@@ -159,7 +164,7 @@ class Nemesis:
             self.world.liveness.away_until_ms = self.world.liveness.slow_until_ms = 0
         for replica in self.world.replicas.values():
             replica.cut_off_from_store_until_ms = 0
-        if self.world.chance(0.3):
+        if len(self.world.replicas) > 1 and self.world.chance(0.3):
             self._lose_one_for_good()
 
     def _lose_one_for_good(self) -> None:
@@ -337,7 +342,7 @@ class Nemesis:
 
     # --- the machinery ---------------------------------------------------------------------------
 
-    def _some_replica(self) -> ReplicaProcess:
+    def _some_replica(self) -> SimulatedReplica:
         """Mostly one that owns something: the others' troubles matter less."""
         replicas = list(self.world.replicas.values())
         owners = [replica for replica in replicas if replica.owned]
@@ -349,7 +354,7 @@ class Nemesis:
             replica.crash()
             self.start_again(replica)
 
-    def start_again(self, replica: ReplicaProcess) -> None:
+    def start_again(self, replica: SimulatedReplica) -> None:
         """Another incarnation comes after a while."""
         back_ms = 50 + int(self.world.rng.random() * 2_500)
         self.world.scheduler.after(back_ms, None, self.start_replica, replica.replica_id)
@@ -497,3 +502,43 @@ class Nemesis:
     def _liveness(self) -> LivenessServer:
         assert self.world.liveness is not None
         return self.world.liveness
+
+    # --- a store and replicas that are late ---------------------------------------------------------
+
+    def _grant_leases_late(self) -> None:
+        self.world.late_leases_until_ms = self.world.scheduler.now_ms + self._while_ms()
+
+    def on_lease(self, replica: SimulatedReplica, took_ms: int) -> None:
+        """A lease that was granted late may be the last one: the owner must stop by its own clock."""
+        if self.active and took_ms >= LATE_LEASE_MS and self.world.chance(0.6):
+            lease_ms = self.world.profile.lease_ms
+            replica.cut_off_from_store_until_ms = self.world.scheduler.now_ms + 2 * lease_ms
+            # The others must be quick to take over.
+            self.world.store.slow_until_ms = self.world.late_leases_until_ms = 0
+            self.world.sometimes("cut off from the store after a lease that was granted late")
+
+    def _lose_answers(self) -> None:
+        """What replicas write lands, but the answers do not arrive: every outcome is unknown."""
+        until_ms = self.world.scheduler.now_ms + int(self.world.rng.random() * self.world.profile.lease_ms / 2)
+        for replica in self.world.replicas.values():
+            if self.world.chance(0.5):
+                replica.deaf_to_store_until_ms = until_ms
+                self.world.sometimes("answers of the store lost")
+
+    def _hand_over_slowly(self) -> None:
+        """A replica stops while the store is slow: some of its decisions are not durable in time."""
+        self.world.store.slow_until_ms = self.world.scheduler.now_ms + self._while_ms()
+        self._hand_over()
+
+    def _start_late(self) -> None:
+        """A replica comes back while the store is slow: the others hand shards over to it."""
+        replica = self._some_replica()
+        if not replica.dead:
+            replica.crash()
+            delay_ms = 200 + int(self.world.rng.random() * 3 * self.world.profile.lease_ms)
+            self.world.scheduler.after(delay_ms, None, self._start_slowly, replica.replica_id)
+
+    def _start_slowly(self, replica_id: str) -> None:
+        if self.active:
+            self.world.store.slow_until_ms = self.world.scheduler.now_ms + 2 * self.world.profile.lease_ms
+        self.start_replica(replica_id)

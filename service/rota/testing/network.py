@@ -156,8 +156,10 @@ class Network:
         replica = self._world.replicas.get(delivery.replica_id)
         if replica is None or replica.dead:
             delivery.break_off()
-        else:
+        elif replica.paused_until_ms > self._world.scheduler.now_ms:
             self._world.scheduler.after(0, replica, replica.receive, delivery)
+        else:
+            replica.receive(delivery)
 
     def _hung_up(self, delivery: Delivery) -> None:
         replica = self._world.replicas.get(delivery.replica_id)

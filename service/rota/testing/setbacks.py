@@ -32,10 +32,10 @@ from rota.replica.going_back import Known, Setback, is_setback
 from rota.replica.owned_shard import Batch
 from rota.replica.ports import Floor, ShardClaim, ShardOwner
 from rota.testing.history import GroupKey, Landed
-from rota.testing.profiles import Profile, parts_of, profile_of, with_parts
-from rota.testing.replicas import ReplicaProcess
+from rota.testing.profiles import Parts, Profile
+from rota.testing.replica import SimulatedReplica
 from rota.testing.scheduler import Process
-from rota.testing.store import Answer, SimulatedStore, Tables
+from rota.testing.store import Found, SimulatedStore, Tables
 from rota.testing.without import NOTHING, Without
 from rota.testing.world import World
 
@@ -61,11 +61,11 @@ class Back:
     behind_ms: int
     is_visible: bool
     """The server's timeline is another, as after a failover."""
-    knowers: dict[ReplicaProcess, dict[int, Known]] = field(default_factory=dict)
+    knowers: dict[SimulatedReplica, dict[int, Known]] = field(default_factory=dict)
     """What replicas knew, by shard, of lines that are gone."""
-    noted: set[tuple[ReplicaProcess, int]] = field(default_factory=set)
+    noted: set[tuple[SimulatedReplica, int]] = field(default_factory=set)
     """Of these, what the replica has noticed."""
-    remembered: dict[ReplicaProcess, dict[int, int]] = field(default_factory=dict)
+    remembered: dict[SimulatedReplica, dict[int, int]] = field(default_factory=dict)
     """By replica and shard that it served: the highest generation in its memory."""
 
 
@@ -124,9 +124,9 @@ class SetbackStore(SimulatedStore):
     def submit(
         self,
         client: Process,
-        statement: Callable[[], Answer],
+        statement: Callable[[], Found],
         timeout_ms: int,
-        done: Callable[[Answer | None], None],
+        done: Callable[[Found | None], None],
         *,
         cut_off: bool = False,
         runs_in: Process | None = None,
@@ -134,7 +134,7 @@ class SetbackStore(SimulatedStore):
         """As in the other worlds; but a connection to the server as it was never reaches the one that went back."""
         times = self.times_back
 
-        def run() -> Answer | None:
+        def run() -> Found | None:
             return statement() if times == self.times_back else None
 
         super().submit(client, run, timeout_ms, done, cut_off=cut_off, runs_in=runs_in)
@@ -153,15 +153,14 @@ class SetbackStore(SimulatedStore):
     on_landed: Callable[[Batch], None]
 
 
-class SetbackRules(World):
-    """The setbacks of a world, and the rules about them. Its random numbers have a stream of their own."""
+class SetbackWorld(World):
+    """A world with a store that goes back once or twice. The random numbers of setbacks have a stream of their own."""
 
     store: SetbackStore
 
-    def prepare(self, seed: int) -> None:
-        """BEFORE the world is made."""
+    def __init__(self, seed: int, profile: Profile | None = None, without: Without = NOTHING) -> None:
         self.backs: list[Back] = []
-        self._draws = Random(f"{seed}:setbacks")
+        draws = self._draws = Random(f"{seed}:setbacks")
         self._highest: dict[GroupKey, int] = {}
         """The highest generation that was granted."""
         self._landed: dict[int, list[_LandedGeneration]] = {}
@@ -171,23 +170,29 @@ class SetbackRules(World):
         """Shards of which generations were lost, and no floor is above them yet."""
         self._excused_epochs: set[int] = set()
         """Shards of which epochs were lost, and no floor is above them yet."""
-        self._found_ms: dict[ReplicaProcess, int] = {}
+        self._found_ms: dict[SimulatedReplica, int] = {}
 
-    def plan_setbacks(self) -> None:
-        """AFTER the world is made."""
+        self.is_visible = draws.random() < 0.5
+        super().__init__(seed, profile, without)
         self.store.on_landed = self._note_generations
         self.store.tables.on_floors = self._note_floors
-        self.is_visible = self._draws.random() < 0.5
         if self.is_visible:
             self.store.tables.timeline = "0"
         until_ms = self.profile.safety_ms
         for first_ms, last_ms in ((2_500, until_ms // 2), (until_ms // 2 + 2_000, until_ms - 500)):
-            if first_ms < last_ms and (not self.backs or self._draws.random() < 0.4):
-                at_ms = self._draws.randint(first_ms, last_ms)
-                behind_ms = self._draws.randint(20, min(MOST_BEHIND_MS, at_ms))
-                back = Back(at_ms, behind_ms, self.is_visible)
+            if first_ms < last_ms and (not self.backs or draws.random() < 0.4):
+                at_ms = draws.randint(first_ms, last_ms)
+                back = Back(at_ms, draws.randint(20, min(MOST_BEHIND_MS, at_ms)), self.is_visible)
                 self.backs.append(back)
-                self.scheduler.after(at_ms - behind_ms, None, self._keep, back)
+                self.scheduler.after(at_ms - back.behind_ms, None, self._keep, back)
+
+    def _parts(self, profile: Profile) -> Parts:
+        """Readers of the journal would have to go back, too."""
+        parts = super()._parts(profile)
+        return replace(parts, beside=parts.beside - {"prune"})
+
+    def _new_store(self) -> SetbackStore:
+        return SetbackStore(self.scheduler, self.rng, self.profile, self.history)
 
     def _keep(self, back: Back) -> None:
         """Not before each shard was claimed once: a first claim looks like that of a new store."""
@@ -207,6 +212,9 @@ class SetbackRules(World):
             if not replica.dead:
                 self._note_knower(back, replica)
         noticed = {shard_id for shard_id, row in to.shards.items() if back.is_visible and row.timeline == timeline}
+        if self.served:
+            # The count of partitions may be lost. An owner that has not noticed yet would acknowledge it from memory.
+            self.scheduler.after(2 * self.profile.lease_ms, None, self.topics.changed)
         unnoticed = set(range(self.profile.shards)) - noticed
         self._excused |= unnoticed
         self._excused_epochs |= unnoticed
@@ -214,7 +222,7 @@ class SetbackRules(World):
     def _rows(self) -> dict[int, ShardOwner]:
         return {row.shard_id: row for row in self.store.tables.owners()}
 
-    def _note_knower(self, back: Back, replica: ReplicaProcess) -> None:
+    def _note_knower(self, back: Back, replica: SimulatedReplica) -> None:
         rows = self._rows()
         for shard_id, known in replica.memory.ask().known.items():
             if _is_gone(known, rows.get(shard_id)):
@@ -230,7 +238,7 @@ class SetbackRules(World):
         now_ms = self.scheduler.now_ms
         return any(back.at_ms <= now_ms <= back.at_ms + self.profile.lease_ms for back in self.backs)
 
-    def note_setbacks(self, replica: ReplicaProcess, setbacks: Sequence[Setback]) -> None:
+    def note_setbacks(self, replica: SimulatedReplica, setbacks: Sequence[Setback]) -> None:
         self._found_ms[replica] = self.scheduler.now_ms
         for back in self.backs:
             for setback in setbacks:
@@ -240,7 +248,7 @@ class SetbackRules(World):
             super().note_setbacks(replica, setbacks)
         self.sometimes("a replica finds that the store went back")
 
-    def note_owners_read(self, replica: ReplicaProcess, sent_ms: int) -> None:
+    def note_owners_read(self, replica: SimulatedReplica, sent_ms: int) -> None:
         if replica.memory.setbacks or sent_ms <= self._found_ms.get(replica, -1):
             return  # Found outside of a round: the next one has begun. Or found while this read was under way.
         for back in [each for each in self.backs if sent_ms >= each.at_ms]:
@@ -309,21 +317,6 @@ class SetbackRules(World):
             and (replica, shard_id) in back.noted
             and (floor := self.store.tables.floor_of(shard_id)) <= highest
         ]
-
-
-class SetbackWorld(SetbackRules):
-    """A simulated world with a store that goes back once or twice."""
-
-    def __init__(self, seed: int, profile: Profile | None = None, without: Without = NOTHING) -> None:
-        profile = profile or profile_of(seed)
-        parts = parts_of(seed, profile)
-        parts = replace(parts, beside=parts.beside - {"prune"})
-        self.prepare(seed)
-        super().__init__(seed, with_parts(profile, parts), parts, without)
-        self.plan_setbacks()
-
-    def _new_store(self) -> SetbackStore:
-        return SetbackStore(self.scheduler, self.rng, self.profile, self.history)
 
 
 def _is_gone(known: Known, row: ShardOwner | None) -> bool:

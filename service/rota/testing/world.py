@@ -17,7 +17,8 @@ from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request, parks_for_ms
 from rota.replica.forwarding import shard_of_request
-from rota.replica.going_back import LostFact, Setback
+from rota.replica.going_back import Setback
+from rota.replica.owned_shard import OwnedShard
 from rota.replica.ports import ShardClaim
 from rota.testing.candidate import LEADERSHIP
 from rota.testing.facts import facts_of, image_differences, without_offsets
@@ -25,14 +26,14 @@ from rota.testing.freezes import CLOCKS_DIFFER_MS, wait_for_their_end
 from rota.testing.history import Call, Effect, GroupKey, History
 from rota.testing.invariants import check_join_phase, check_sync_phase
 from rota.testing.liveness import LivenessServer
+from rota.testing.many import quiet_logs
 from rota.testing.member import Share
 from rota.testing.nemesis import Nemesis
 from rota.testing.network import Network
 from rota.testing.profiles import Parts, Profile, parts_of, profile_of, with_parts
-from rota.testing.replica import Replica
-from rota.testing.replicas import ReplicaProcess, ServedShard
+from rota.testing.replica import LONGEST_ANSWER_MS, SimulatedReplica
 from rota.testing.scheduler import Scheduler
-from rota.testing.served import SimulatedTopics, all_shares
+from rota.testing.served import RegisteredTopics, all_shares
 from rota.testing.served_worker import RETURN_DELAY_MS
 from rota.testing.situations import note_reply_situation, note_takeover
 from rota.testing.store import STORE_CLOCK_MS, SimulatedStore
@@ -41,8 +42,10 @@ from rota.testing.wrong_forms import WrongForms
 from rota.types.leader import decode_candidate
 
 NAMESPACE = "sim"
-LONGEST_ANSWER_MS = 5_500
+LONGEST_CALL_MS = 5_500
 """How long a member's call may take beyond its own wait before the member gives it up."""
+QUIET_LEASES = 3
+"""This many leases after the last fault, and its own start, every replica serves its assigned shards."""
 
 LONGEST_SUCCESSION_MS = 15_000
 """For how long a candidate may outrank the leader, once nothing fails: some preempt one another, after a while each."""
@@ -60,17 +63,14 @@ class World:
         self,
         seed: int,
         profile: Profile | None = None,
-        parts: Parts | None = None,
         without: Without = NOTHING,
     ) -> None:
+        """A `profile` that is given has its own size; see `profile_of` for the others."""
         self.seed = seed
         self.without = without
-        self.profile = profile or profile_of(seed)
-        self.parts = parts or parts_of(seed, self.profile)
-        if parts is None:
-            self.profile = with_parts(self.profile, self.parts)
-        self.profile = without.of(self.profile)
-        self.forwards = self.parts.forwards
+        base = profile or profile_of(seed)
+        self.parts = self._parts(base)
+        self.profile = without.of(with_parts(base, self.parts))
         self.rng = Random(seed)
         self.scheduler = Scheduler()
         self.wrong_forms = WrongForms(self)
@@ -87,11 +87,14 @@ class World:
             empty_group_retention_ms=0,
         )
         self.store = self._new_store()
+        self.store.usual_ms = 60 if self.parts.sluggish else 3
+        self.late_leases_until_ms = 0
+        """Leases that are asked for before then are granted at once, and the answers come late."""
         self.network = Network(self)
         self.troublesome = True
-        self.working = not self.chance(0.2) and not self.parts.calm
+        self.working = not self.chance(0.3) and not self.parts.calm
         """In some worlds no member commits: an owner that has lost its lease does not learn it by its next write."""
-        self.hung_up: set[int] = set()
+        self.is_over = False
         self.partitions: dict[GroupKey, int] = {}
         self.shares: dict[tuple[GroupKey, int], dict[str, tuple[int, ...]]] = {}
         """The leaders' assignments, by generation."""
@@ -103,16 +106,23 @@ class World:
         self.partitions = dict.fromkeys(self.groups, 4)
         self.cooperative = self.history.cooperative = frozenset(self.groups[:1] if seed % 5 == 2 else ())
         """Groups with members that keep their partitions while they join."""
-        self.served = frozenset(self.groups[:1] if seed % 10 == 8 else ())
+        self.served = frozenset(self.groups[:1] if seed % 10 in (6, 8) else ())
         """Groups that leave assigning to the server."""
         self.elected = frozenset(self.groups[1:2] if self._has_election() else ())
         """Groups of candidates with priorities."""
-        self.topics = self._new_topics()
+        self.topics = RegisteredTopics(self)
         self.is_unruly = seed // 8 % 4 == 3
         """In some worlds, of all profiles, a client acts under names that are not its own."""
         self.replica_ids = [f"r{number}" for number in range(self.profile.replicas)]
+        self.processes: list[SimulatedReplica] = []
+        """Every incarnation of every replica."""
         self.replicas = {replica_id: self.new_replica(replica_id) for replica_id in self.replica_ids}
-        self.nemesis = self._new_nemesis()
+        self.nemesis = Nemesis(self)
+        if self.served:
+            self.scheduler.after(0, None, self.topics.changed)
+
+    def _parts(self, profile: Profile) -> Parts:
+        return parts_of(self.seed, profile)
 
     def _has_election(self) -> bool:
         """Where no generation may change (L5), no leader is preempted."""
@@ -121,24 +131,21 @@ class World:
     def _new_store(self) -> SimulatedStore:
         return SimulatedStore(self.scheduler, self.rng, self.profile, self.history)
 
-    def new_replica(self, replica_id: str) -> ReplicaProcess:
+    def new_replica(self, replica_id: str) -> SimulatedReplica:
         """Start a replica, for the first time or after it has ended."""
-        return Replica(self, replica_id)
+        replica = SimulatedReplica(self, replica_id)
+        self.processes.append(replica)
+        return replica
 
-    def _new_topics(self) -> SimulatedTopics:
-        return SimulatedTopics(self)
+    def new_owner_id(self, replica_id: str) -> str:
+        """Each process registers under an id of its own."""
+        return f"{replica_id}-{len(self.processes)}"
 
-    def _new_nemesis(self) -> Nemesis:
-        return Nemesis(self)
-
-    def note_setbacks(self, replica: ReplicaProcess, setbacks: Sequence[Setback]) -> None:
+    def note_setbacks(self, replica: SimulatedReplica, setbacks: Sequence[Setback]) -> None:
         """A replica has found that the store went back, which it does only in the worlds of `setbacks.py`."""
         self.violation(f"D2 {replica.owner_id} finds lines lost in a store that lost none: {setbacks}")
 
-    def note_lost(self, facts: Sequence[LostFact]) -> None:
-        """A replica has compared its memory with the store's rows."""
-
-    def note_owners_read(self, replica: ReplicaProcess, sent_ms: int) -> None:
+    def note_owners_read(self, replica: SimulatedReplica, sent_ms: int) -> None:
         """A replica has compared the owners that it has read with its memory."""
 
     def is_excused(self, _shard_id: int) -> bool:
@@ -149,21 +156,27 @@ class World:
 
     def run(self) -> History:
         """Both phases. What went wrong while it happened is in the history; `checks` finds the rest."""
-        try:
-            self.nemesis.start()
-            self.scheduler.run_until(self.profile.safety_ms)
-            self.nemesis.stop()
-            self._wait_for_peace()
-        except Exception as crash:  # Whatever the core dies of is found with its seed, like any other violation.
-            self.violation(f"crash: {crash!r} {traceback.format_exc(limit=-3)}")
-        for member in self.nemesis.members():
-            if not member.dead:
-                member.paused_until_ms = 0
-                member.close_hold()
-        sides = self.store.tables.side_commits(range(self.profile.shards))
-        self.history.on_the_way = frozenset(
-            ((side.namespace, side.group_id), side.partition, side.row.offset) for side in sides if side.row is not None
-        )
+        with quiet_logs():
+            try:
+                self.nemesis.start()
+                self.scheduler.run_until(self.profile.safety_ms)
+                self.nemesis.stop()
+                self._wait_for_peace()
+            except Exception as crash:  # Whatever the core dies of is found with its seed, like any other violation.
+                self.violation(f"crash: {crash!r} {traceback.format_exc(limit=-3)}")
+            for member in self.nemesis.members():
+                if not member.dead:
+                    member.paused_until_ms = 0
+                    member.close_hold()
+            sides = self.store.tables.side_commits(range(self.profile.shards))
+            self.history.on_the_way = frozenset(
+                ((side.namespace, side.group_id), side.partition, side.row.offset)
+                for side in sides
+                if side.row is not None
+            )
+            self.is_over = True
+            for process in self.processes:
+                process.end()
         return self.history
 
     def _wait_for_peace(self) -> None:
@@ -187,16 +200,36 @@ class World:
         for member in self.nemesis.members():
             for exchange in member.exchanges.values():
                 since_ms = max(exchange.call.sent_ms, member.paused_until_ms)
-                due_ms = since_ms + parks_for_ms(exchange.call.request) + LONGEST_ANSWER_MS
+                due_ms = since_ms + parks_for_ms(exchange.call.request) + LONGEST_CALL_MS
                 if self.scheduler.now_ms > due_ms and not member.dead:
                     self.violation(f"L6 {exchange.call.request} has waited since {since_ms}")
+        settles_ms = QUIET_LEASES * self.profile.lease_ms
+        self.scheduler.run_until(self.scheduler.now_ms + settles_ms)
+        # A replica that the last faults stopped may come back late.
+        last_start_ms = max(replica.started_ms for replica in self.replicas.values())
+        self.scheduler.run_until(max(self.scheduler.now_ms, last_start_ms + settles_ms))
+        for replica in self.replicas.values():
+            self._check_calls(replica)
+            self._check_ready(replica)
+
+    def _check_calls(self, replica: SimulatedReplica) -> None:
+        """L6: every call at a running replica ends by its deadline."""
+        for delivery, since_ms in replica.waiting():
+            waited_ms = self.scheduler.now_ms - since_ms
+            if waited_ms > parks_for_ms(delivery.call.request) + LONGEST_ANSWER_MS:
+                self.violation(f"L6 {delivery.call.request} has waited at {replica.owner_id} for {waited_ms} ms")
+
+    def _check_ready(self, replica: SimulatedReplica) -> None:
+        """L9: without faults a running replica serves every shard that is due to it."""
+        is_ready, why = replica.local.ready()
+        if not replica.is_hindered() and not is_ready:
+            self.violation(f"L9 {replica.owner_id} is not ready: {why}")
 
     def _check_growth(self) -> None:
-        """L11: without faults the server soon assigns new partitions of a topic, even if topics are unknown at first,
-        and the topic grows again while that is computed.
+        """L11: without faults the server soon assigns new partitions of a topic, also where
+        the topic grows again while that is computed.
         """
         for group in self.served:
-            self.topics.refusals = self.topics.rng.randrange(3)
             self.grow(group)
             self.scheduler.run_until(self.scheduler.now_ms + self.topics.rng.randint(1, 400))
             self.grow(group)
@@ -283,7 +316,7 @@ class World:
             return f"of {[member.name for member in live]} these lead: {[m.name for m in live if m.holds]}"
         return ""
 
-    def owner(self, shard_id: int) -> ServedShard | None:
+    def owner(self, shard_id: int) -> OwnedShard | None:
         """The shard at the replica with the store's epoch."""
         by_owner_id = {replica.owner_id: replica for replica in self.replicas.values()}
         for row in self.store.tables.owners():
@@ -365,7 +398,7 @@ class World:
                 self.sometimes("same replica takes a shard again")
             self.history.epochs.append((claim.shard_id, claim.epoch, replica_id, self.scheduler.now_ms))
 
-    def note_owner(self, replica: ReplicaProcess, shard_id: int) -> None:
+    def note_owner(self, replica: SimulatedReplica, shard_id: int) -> None:
         former = [
             other.owned[shard_id].shard
             for other in self.replicas.values()
@@ -385,7 +418,7 @@ class World:
                 for broken in check_sync_phase(group):
                     self.violation(f"L3 {group.group_id}: {broken}")
 
-    def compare_with_store(self, owned: ServedShard) -> None:
+    def compare_with_store(self, owned: OwnedShard) -> None:
         """S14 at random points: the live shard, the store's rows and the folded journal say the same."""
         self.check_join_phases(owned.shard)
         if not self.chance(0.04):
@@ -415,5 +448,5 @@ class World:
         self.history.sometimes[situation] += 1
 
     def violation(self, text: str) -> None:
-        if len(self.history.violations) < 20:
+        if not self.is_over and len(self.history.violations) < 20:
             self.history.violations.append(f"{text} (at {self.scheduler.now_ms} ms)")

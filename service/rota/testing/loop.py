@@ -108,15 +108,19 @@ class ProcessLoop(asyncio.BaseEventLoop):
     def _turn(self) -> None:
         """The timers that are due become ready, then what is ready by now runs, and what that makes ready in turn.
 
-        Where `is_interrupted`, messages of the same moment may arrive in between.
+        If `is_interrupted`, messages of the same moment may arrive in between.
         """
         timers, ready, now_ms = self._timers, self._ready, self.monotonic_ms()
         while timers and timers[0][0] <= now_ms:
             ready.append(heapq.heappop(timers)[2])
+        self._turns = self._turns if now_ms == self._turned_ms else 0
+        self._turned_ms = now_ms
         asyncio._set_running_loop(self)
         try:
             while ready and not self._process.dead:
-                self._count_turn(now_ms)
+                self._turns += 1
+                if self._turns > MOST_TURNS_AT_ONCE:
+                    raise Spinning(f"{MOST_TURNS_AT_ONCE} turns of an event loop without any time passing")
                 self._run(len(ready))
                 if self._is_interrupted:
                     break
@@ -127,10 +131,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
             self._arm()
 
     def run_ready(self) -> None:
-        """Finish running callbacks before the process is stopped: a decided answer has left by then."""
-        self._run_all()
-
-    def _run_all(self) -> None:
+        """Run all ready callbacks, so that the process can stop without a decided answer that waits to leave."""
         asyncio._set_running_loop(self)
         try:
             while self._ready and (self._is_ending or not self._process.dead):
@@ -143,15 +144,12 @@ class ProcessLoop(asyncio.BaseEventLoop):
         for _ in range(handles):
             if process.dead and not self._is_ending:
                 return
-            handle = ready.popleft()
+            handle: Any = ready.popleft()
             if not handle._cancelled:
-                handle._run()
-
-    def _count_turn(self, now_ms: int) -> None:
-        self._turns = self._turns + 1 if now_ms == self._turned_ms else 0
-        self._turned_ms = now_ms
-        if self._turns > MOST_TURNS_AT_ONCE:
-            raise Spinning(f"{MOST_TURNS_AT_ONCE} turns of an event loop without any time passing")
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except Exception as error:
+                    self.call_exception_handler({"message": f"exception in {handle!r}", "exception": error})
 
     # --- what asyncio asks of a loop ----------------------------------------------------------------
 
@@ -202,5 +200,5 @@ class ProcessLoop(asyncio.BaseEventLoop):
                 break
             for task in tasks:
                 task.cancel()
-            self._run_all()
+            self.run_ready()
         self.close()

@@ -1,1 +1,0 @@
-"""The production runtime in simulated worlds."""
