@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -21,16 +19,6 @@ from tests.client.virtual_time import in_virtual_time
 SESSION_S = 6.0
 SETTLED_S = SESSION_S + 5
 REFRESH_S = 2.0
-STRATEGIES = [
-    "range",
-    "sticky",
-    "cooperative-sticky",
-    "weighted",
-    "redundant(2)",
-    "cooperative-redundant(2)",
-    "server:sticky",
-    "server:weighted",
-]
 
 
 @dataclass
@@ -162,73 +150,6 @@ async def test_counts_are_the_leaders_and_missing_ones_are_logged(
 # --- all of it at once ---------------------------------------------------------------------------
 
 
-class Story:
-    """Changes that a seed draws, and the topics and members that are left after them."""
-
-    def __init__(self, coordinator: LocalCoordinator, seed: int, strategy: str | tuple[str, ...]) -> None:
-        self.coordinator = coordinator
-        self.random = random.Random(seed)
-        self.strategy = strategy
-        self.admin = Client(Cable(coordinator))
-        self.topics: dict[str, int] = {}
-        self.members: list[Running] = []
-        self.pods = 0
-
-    async def step(self) -> None:
-        await self.random.choice(
-            [self.put, self.weigh, self.remake, self.delete, self.join, self.leave, self.restart]
-        )()
-        await asyncio.sleep(self.random.choice([0.0, 0.1, 0.4, 1.0, 3.0]))
-
-    async def put(self) -> None:
-        topic = self.random.choice("tuv")
-        self.topics[topic] = self.topics.get(topic, 0) + self.random.randint(1, 4)
-        await self.admin.put_topic(topic, self.topics[topic])
-
-    async def weigh(self) -> None:
-        for topic, partitions in list(self.topics.items())[:1]:
-            await self.admin.put_topic(topic, partitions, {"weights": "9,1,1"})
-            await asyncio.sleep(self.random.random())
-            await self.admin.put_topic(topic, partitions)
-
-    async def remake(self) -> None:
-        for topic in list(self.topics)[-1:]:
-            await self.admin.delete_topic(topic)
-            await asyncio.sleep(self.random.random())
-            self.topics[topic] = self.random.randint(1, 3)
-            await self.admin.put_topic(topic, self.topics[topic])
-
-    async def delete(self) -> None:
-        if len(self.topics) > 1:
-            topic = self.random.choice(sorted(self.topics))
-            del self.topics[topic]
-            await self.admin.delete_topic(topic)
-
-    async def join(self) -> None:
-        if len(self.members) < 5:
-            self.pods += 1
-            instance_id = f"pod-{self.pods}" if self.random.random() < 0.5 else None
-            topics = re.compile("[tuv]") if self.random.random() < 0.5 else ["t", "u", "v"]
-            drain_s = self.random.choice([0.0, 0.0, 0.5])
-            self.members.append(Running(self.coordinator, topics, self.strategy, instance_id, drain_s).start())
-
-    async def leave(self) -> None:
-        if len(self.members) > 1:
-            member = self.members.pop(self.random.randrange(len(self.members)))
-            await (member.die() if self.random.random() < 0.5 else member.close())
-
-    async def restart(self) -> None:
-        """A static member comes back, soon or too late."""
-        static = [member for member in self.members if member.instance_id]
-        if static:
-            former = self.random.choice(static)
-            self.members.remove(former)
-            await (former.die() if self.random.random() < 0.5 else former.close())
-            await asyncio.sleep(self.random.choice([0.0, 0.2, SESSION_S + 1]))
-            again = Running(self.coordinator, former.topics, self.strategy, former.instance_id, former.drain_s)
-            self.members.append(again.start())
-
-
 @in_virtual_time
 @pytest.mark.parametrize(("strategy", "is_served"), [("cooperative-redundant(2)", True), ("redundant(2)", False)])
 async def test_a_copy_is_revoked_only_while_another_member_serves(strategy: str, is_served: bool) -> None:
@@ -257,23 +178,3 @@ async def test_a_copy_is_revoked_only_while_another_member_serves(strategy: str,
             await member.close()
 
     assert (min(least[:last]) > 0) is is_served
-
-
-@in_virtual_time
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("seed", range(8))
-async def test_soon_after_all_changes_every_partition_has_its_holders(
-    seed: int, strategy: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.ERROR)
-    async with a_coordinator() as coordinator:
-        story = Story(coordinator, seed, strategy)
-        await story.put()
-        await story.join()
-        for _ in range(3):
-            for _ in range(6):
-                await story.step()
-            await asyncio.sleep(SETTLED_S)
-            assert not wrongly_held(story.members, story.topics, 2 if "redundant" in strategy else 1)
-        for member in story.members:
-            await member.close()

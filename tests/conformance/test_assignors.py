@@ -203,8 +203,3 @@ SUBSCRIBED = [
 )
 def test_a_property_is_distinguished_from_its_opposite(name: str, expected: bool) -> None:
     assert holds(name, Outcome({"t": 3, "u": 2}, SUBSCRIBED, SHARES)) is expected
-
-
-def test_a_property_that_is_not_known_is_named() -> None:
-    with pytest.raises(ValueError, match="'happy' is not known"):
-        holds("happy", Outcome({"t": 3, "u": 2}, SUBSCRIBED, SHARES))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.classic_runner import ClassicRunner, UnknownFormat
+from tests.conformance.classic_runner import ClassicRunner
 from tests.conformance.sets import documents
 
 HERE = Path(__file__).parent
@@ -78,24 +78,6 @@ def _canonical(event: dict[str, Any]) -> str:
 
 A_JOIN = {"op": "join", "as": "A", "protocols": [["range", "m"]]}
 A_COMMIT = {"op": "commit", "gen": -1, "offsets": [["t", 0, 5]]}
-
-
-@pytest.mark.parametrize(
-    ("scenario", "says"),
-    [
-        ({"steps": [{"op": "explode"}]}, "step 0 has the op 'explode'"),
-        ({"steps": [{}]}, "step 0 has the op None"),
-        ({"steps": [{**A_JOIN, "version": 3}]}, r"step 0, join, has \['version'\]"),
-        ({"steps": [{"op": "leave", "members": [{"member": "m", "epoch": 1}]}]}, r"a leaving member has \['epoch'\]"),
-        ({"steps": [{**A_JOIN, "client": {"id": "c", "port": 1}}]}, r"client has \['port'\]"),
-        ({"steps": [{**A_COMMIT, "offsets": [["t", 0, 5, "m", 7]]}]}, "an offset has"),
-        ({"steps": [], "config": {"magic": 1}}, r"config has \['magic'\]"),
-        ({"steps": [], "broker": 1}, r"a scenario has \['broker'\]"),
-    ],
-)
-def test_what_the_runner_does_not_know_is_named(scenario: dict[str, Any], says: str) -> None:
-    with pytest.raises(UnknownFormat, match=says):
-        ClassicRunner(scenario, DEFAULTS).run()
 
 
 def test_the_retention_of_each_commit_counts_as_in_kafka() -> None:

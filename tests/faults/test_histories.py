@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from dataclasses import replace
-from itertools import permutations
-
 import pytest
 
 from rota.client.transports.port import GroupEvent
@@ -28,7 +24,7 @@ from rota.protocol.messages import (
 from rota.replica.ports import JournalEvent
 from rota.wire.replies import Received
 from tests.faults.histories import Exchange, WatchStream, check_commits, check_holders, check_watches
-from tests.faults.linearizable import NEVER, Operation, violation
+from tests.faults.linearizable import NEVER
 
 GROUP = ("default", "g")
 STALE = CommitReply(ErrorCode.ILLEGAL_GENERATION)
@@ -95,75 +91,6 @@ def test_without_an_order_a_history_is_wrong(exchanges: list[Exchange]) -> None:
     assert [each.split()[0] for each in check_commits(exchanges)] == ["LIN"]
 
 
-def test_groups_are_apart() -> None:
-    elsewhere = replace(read(3, 4, ""), request=FetchOffsets("default", "other"))
-
-    assert list(check_commits([commit(1, 2, "a"), elsewhere])) == []
-
-
-def test_an_answer_without_an_epoch_says_nothing() -> None:
-    beat = exchange(3, 4, Heartbeat(*GROUP, "m", 1), HeartbeatReply(generation_id=1))
-    beat.answer = Received(HeartbeatReply(generation_id=1))
-
-    assert list(check_commits([commit(1, 2, "a", 2), beat])) == []
-
-
-def test_the_search_finds_what_all_orders_show() -> None:
-    """Small histories at random, against a check that tries each order of each choice of unknown operations."""
-    chance = random.Random(12)
-    verdicts = [0, 0]
-    for _ in range(400):
-        operations = some_operations(chance)
-        expected = any(is_explained(each) for each in outcomes(operations))
-        assert (violation(operations) == "") is expected, operations
-        verdicts[expected] += 1
-    assert min(verdicts) > 50, verdicts
-
-
-def some_operations(chance: random.Random) -> list[Operation]:
-    marks = ["", *"abc"]
-    places = iter(chance.sample(range(100), 12))
-    operations = []
-    for number in range(6):
-        start, end = sorted((next(places), next(places)))
-        partition, generation_id = ("t", chance.randrange(2)), chance.choice((-1, 1, 1, 2))
-        if number < 3:
-            end = chance.choice((end, end, NEVER))
-            written = {("t", number % 2): marks[number + 1]}
-            operations.append(Operation(f"o{number}", start, end, True, written, max(1, generation_id)))
-        else:
-            found = {partition: chance.choice([marks[0], *(m for n, m in enumerate("abc") if n % 2 == partition[1])])}
-            operations.append(Operation(f"o{number}", start, end, False, found, generation_id))
-    return operations
-
-
-def outcomes(operations: list[Operation]) -> list[list[Operation]]:
-    chosen: list[list[Operation]] = [[]]
-    for operation in operations:
-        with_it = [[*each, operation] for each in chosen]
-        chosen = with_it + chosen if operation.end == NEVER else with_it
-    return chosen
-
-
-def is_explained(operations: list[Operation]) -> bool:
-    return any(is_legal(order) for order in permutations(operations))
-
-
-def is_legal(order: tuple[Operation, ...]) -> bool:
-    generation_id, marks = -1, dict[tuple[str, int], str]()
-    for n, operation in enumerate(order):
-        if any(later.end < operation.start for later in order[n + 1 :]):
-            return False
-        if 0 <= operation.generation_id < generation_id:
-            return False
-        generation_id = max(generation_id, operation.generation_id)
-        if operation.is_write:
-            marks.update(operation.marks)
-        elif any(marks.get(partition, "") != mark for partition, mark in operation.marks.items()):
-            return False
-    return True
-
-
 def test_a_token_with_two_holders_is_wrong() -> None:
     assert list(check_holders([(GROUP, 5, 0, "m"), (GROUP, 5, 1, "n"), (GROUP, 6, 0, "n"), (GROUP, 5, 0, "m")])) == []
     assert [each.split()[0] for each in check_holders([(GROUP, 5, 0, "m"), (GROUP, 5, 0, "n")])] == ["HOLDER"]
@@ -212,10 +139,3 @@ def test_a_watch_that_shows_each_line_once_is_sound(streams: list[WatchStream]) 
 )
 def test_a_watch_out_of_order_twice_or_with_a_gap_is_wrong(wrong: WatchStream, why: str) -> None:
     assert list(check_watches([wrong], JOURNAL)) == [f"WATCH g, w: {why}"]
-
-
-def test_a_line_that_is_shown_as_another_is_wrong() -> None:
-    wrong = stream(0, 1)
-    wrong.events = [replace(wrong.events[0], kind="kind-2")]
-
-    assert [each.split(",")[0] for each in check_watches([wrong], JOURNAL)] == ["WATCH g"]

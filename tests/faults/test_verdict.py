@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from rota.client.transports.port import GroupEvent
 from rota.group import records as r
 from rota.group.journal import encode_entry
 from rota.group.rows import MemberImage
 from rota.protocol.causes import Cause
-from rota.protocol.messages import CommitOffsets, CommitReply, Heartbeat, HeartbeatReply, OffsetToCommit, Protocol
+from rota.protocol.messages import CommitOffsets, CommitReply, OffsetToCommit, Protocol
 from rota.replica.ports import JournalEvent
 from rota.wire.replies import Received
-from tests.faults.histories import WatchStream
 from tests.faults.load import Crowd
 from tests.faults.record import Record
 from tests.faults.verdict import judged
@@ -61,13 +59,6 @@ def test_an_acknowledged_commit_missing_in_the_journal_is_lost(record: Record) -
     assert any(each.startswith("S9 ") for each in found(record, a_journal(*a_group_of_one(), at_ms=1)))
 
 
-def test_an_answer_beyond_the_end_of_the_journal_is_a_loss(record: Record) -> None:
-    beat = Heartbeat("default", GROUP, "m", 1)
-    record.answered(record.sent("c", beat), Received(HeartbeatReply(generation_id=1), revision=9, epoch=1))
-
-    assert any(each.startswith("S12 ") for each in found(record, a_journal(*a_group_of_one(), at_ms=1)))
-
-
 def test_a_generation_that_comes_twice_is_repeated(record: Record) -> None:
     twice = [*a_group_of_one(), r.RebalanceStarted("again", "m", "Stable"), a_group_of_one()[-1]]
 
@@ -81,19 +72,3 @@ def test_a_member_whose_client_has_not_ended_was_evicted(record: Record) -> None
     assert [each.split(" ")[0] for each in found(record, journal)] == ["EVICTED"]
     record.ended_ms["c"] = journal[0].at_ms - 1
     assert found(record, journal) == []
-
-
-def test_independent_checks_look_at_commits_too(record: Record) -> None:
-    for generation_id in (2, 1):
-        commit = record.marked("c", CommitOffsets("default", GROUP, generation_id, (OffsetToCommit("t", 0, 7),), "m"))
-        record.answered(record.sent("c", commit), Received(CommitReply(), revision=3, epoch=1))
-
-    assert any(each.startswith("LIN ") for each in found(record, a_journal(*a_group_of_one(), at_ms=1)))
-
-
-def test_a_line_that_a_watch_left_out_is_missed(record: Record) -> None:
-    journal = a_journal(*a_group_of_one(), at_ms=1)
-    events = [GroupEvent(each.seq, 0.001, 1, each.kind, each.reason, {}) for each in journal if each.group_id]
-    record.streams.append(WatchStream("w", ("default", GROUP), 0, events[1:]))
-
-    assert found(record, journal) == [f"WATCH {GROUP}, w: revisions are missing: [2]"]

@@ -7,7 +7,6 @@ from random import Random
 import pytest
 
 from tests.fuzz import http1, http2, journal
-from tests.fuzz.__main__ import main
 from tests.fuzz.campaign import run
 from tests.fuzz.mutations import mutated, mutated_document
 from tests.fuzz.plants import PLANTS
@@ -39,15 +38,6 @@ def test_a_planted_defect_is_found(name: str) -> None:
 
 def test_every_target_has_a_planted_defect() -> None:
     assert {plant.target for plant in PLANTS.values()} == TARGETS.keys()
-
-
-def test_a_finding_is_repeated_by_its_command(capsys: pytest.CaptureFixture[str]) -> None:
-    with PLANTS["a_damaged_line_that_ends_the_fold"].planted():
-        first = run(TARGETS["journal"], SEED, cases=20).findings[0]
-        command = first.partition(": ")[0]
-        assert main([*command.split()[3:], "--cases", "1"]) == 1
-
-    assert first.splitlines()[-1] in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("number", range(5))

@@ -42,18 +42,6 @@ class Server:
         self.process.wait_for_url(f"http://{self.http}/readyz")
 
 
-@pytest.mark.slow
-async def test_a_group_is_the_same_over_http_and_grpc(processes: Processes, tmp_path: Path) -> None:
-    server = Server(processes, tmp_path)
-    async with grpc.aio.insecure_channel(server.grpc) as channel:
-        joined = await a_stable_member(channel)
-
-        async with httpx.AsyncClient(base_url=f"http://{server.http}", trust_env=False) as client:
-            described = (await client.get("/v1/namespaces/default/groups/g")).json()
-
-    assert (described["state"], described["leader_id"]) == ("Stable", joined.member_id)
-
-
 async def test_sigterm_answers_parked_rpcs_and_sends_streams_elsewhere(processes: Processes, tmp_path: Path) -> None:
     server = Server(processes, tmp_path)
     async with grpc.aio.insecure_channel(server.grpc) as channel:
@@ -153,14 +141,3 @@ async def until_pending(channel: grpc.aio.Channel) -> None:
             if sum(member.joined for member in described.members) == 2:
                 return
             await asyncio.sleep(0.01)
-
-
-@pytest.mark.slow
-async def test_a_port_that_is_taken_is_said_and_nothing_starts(processes: Processes, tmp_path: Path) -> None:
-    server = Server(processes, tmp_path)
-    options = ("--http", f"127.0.0.1:{free_port()}", "--grpc", server.grpc)
-
-    second = processes.rota("serve", "--store", f"sqlite:///{tmp_path / 'other.db'}", *options)
-
-    assert await asyncio.to_thread(second.wait_for_exit) == 1
-    assert f"cannot listen on grpc://{server.grpc}" in second.output()

@@ -14,7 +14,7 @@ from tests.support.sources import ROOT
 
 STAGES = ROOT / "build" / "mutants"
 
-_NOT_QUICK = ("test_core_machine.py", "test_membership_with_the_core.py")
+_NOT_QUICK = ("test_core_machine.py",)
 
 
 def _files(folder: str, pattern: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.mutation import stage
 from tests.mutation.measured import MEASURED, percent_found
-from tests.mutation.outcomes import SURVIVED, TESTS, TYPES, Mutant, forget_survivors, read_outcomes, tally
+from tests.mutation.outcomes import SURVIVED, TESTS, TYPES, Mutant, read_outcomes
 from tests.mutation.survivors import Survivor, read_survivors
 from tests.support.sources import PACKAGE
 
@@ -54,16 +54,6 @@ def test_outcomes_are_read_with_the_change_of_each_mutant(played: stage.Room) ->
     assert survivor.added == ("return number * 3 if number else 0",)
 
 
-def test_survivors_are_played_again_and_the_others_are_not(played: stage.Room) -> None:
-    forget_survivors(played)
-
-    assert tally(read_outcomes(played)) == {TESTS: 1, TYPES: 1, "unchecked": 1}
-
-
-def test_types_do_not_count_for_the_tests() -> None:
-    assert percent_found({"tests": 9, "survived": 1, "types": 90}) == 90.0
-
-
 @pytest.mark.parametrize(
     ("before", "after", "is_of_text"),
     [
@@ -87,20 +77,6 @@ def test_each_listed_line_still_stands_in_the_sources(survivor: Survivor) -> Non
 
     assert survivor.why
     assert set(survivor.removed) <= lines, f"{survivor.function} has changed: run make mutants"
-
-
-def test_no_survivor_is_listed_twice() -> None:
-    keys = [survivor.key for survivor in read_survivors()]
-
-    assert len(keys) == len(set(keys))
-
-
-def test_a_survivor_without_a_reason_is_refused(tmp_path: Path) -> None:
-    listed = tmp_path / "survivors.txt"
-    listed.write_text("# a comment\nrota.group.numbers.twice\n- return 1\n+ return 2\n")
-
-    with pytest.raises(ValueError, match="needs lines"):
-        read_survivors(listed)
 
 
 def test_the_last_measurement_is_within_the_bound() -> None:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from rota.protocol.ids import shard_of
-from tests.processes.history import AckedJoin, AckedLeave, AckedSync, Event, History, Partition, Progress, violations
+from tests.processes.history import AckedJoin, Event, History, Partition, Progress, violations
 from tests.processes.load import Load, read_journal, read_offsets
 from tests.processes.server import SHARD_COUNT, Server
 from tests.support.processes import Processes
@@ -157,25 +157,3 @@ def test_the_check_sees_a_lost_and_a_refused_commit(stored: int, found: str | No
     reported = list(violations(history, {"g": []}, {("g", 0): stored}, {"g": 9}))
 
     assert any(found in one for one in reported) if found else not reported
-
-
-def test_the_check_sees_a_lost_and_a_changed_assignment() -> None:
-    synced = {"kind": "assignment_synced", "revision": 2, "payload": {"generation_id": 2, "assignments": [["a", "x"]]}}
-    history = History()
-    history.sent["g", 2] = {"a": "x"}
-    history.syncs.append(AckedSync("g", "a", 2, "x", revision=2))
-
-    assert not list(violations(history, {"g": [completed(1, 2, "a", "a"), synced]}, {}, {"g": 2}))
-    assert "is lost" in next(violations(history, {"g": [completed(1, 2, "a", "a")]}, {}, {"g": 2}))
-    history.sent["g", 2] = {"a": "y"}
-    assert "nothing that its leader sent" in next(
-        violations(history, {"g": [completed(1, 2, "a", "a"), synced]}, {}, {"g": 2})
-    )
-
-
-def test_the_check_sees_a_member_that_left_and_is_there_again() -> None:
-    history = History()
-    history.leaves.append(AckedLeave("g", "a", revision=2))
-
-    assert not list(violations(history, {"g": [completed(1, 1, "a", "a")]}, {}, {"g": 2}))
-    assert "again" in next(violations(history, {"g": [completed(3, 2, "a", "a")]}, {}, {"g": 3}))

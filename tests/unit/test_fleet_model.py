@@ -21,37 +21,6 @@ def test_cores_are_heartbeats_times_their_cost() -> None:
     assert found.replicas == 3
 
 
-def test_half_a_core_of_heartbeats_fills_a_replica() -> None:
-    fleet = Fleet(600_000, restarts_a_day=0)
-
-    found = need(fleet, replace(MEASURED, heartbeat_ms={"HTTP": 20.0}, member_kb={"HTTP": 1.0}, idle_cores=0.0))
-
-    assert found.replicas == 8
-
-
-def test_memory_asks_for_replicas_where_calls_do_not() -> None:
-    fleet = Fleet(1_000_000, heartbeat_s=3_600, restarts_a_day=0)
-
-    found = need(fleet, replace(MEASURED, member_kb={"HTTP": 20.0}))
-
-    assert found.cores < 0.5
-    assert found.replicas == 10
-
-
-def test_calls_that_are_forwarded_cost_more() -> None:
-    direct, balanced = (
-        need(Fleet(100_000, forwarded_share=share), replace(MEASURED, idle_cores=0.0)).cores for share in (0.0, 1.0)
-    )
-
-    assert balanced == pytest.approx(direct * MEASURED.forwarded)
-
-
-def test_a_restart_changes_each_member_of_a_group_twice() -> None:
-    restarts = need(Fleet(86_400, restarts_a_day=1, group=10)).cores - need(Fleet(86_400, restarts_a_day=0)).cores
-
-    assert restarts == pytest.approx(2 * 10 * MEASURED.change_ms / 1_000)
-
-
 @pytest.mark.parametrize(
     ("fleet", "first"),
     [

@@ -11,9 +11,8 @@ from redis.retry import Retry
 
 from tests.support.cluster_wiring import POSTGRES, REDIS, Ports
 from tests.support.namespaced_network import CLIENTS, NamespacedNetwork
-from tests.support.namespaces import Host, skip_without_namespaces
+from tests.support.namespaces import skip_without_namespaces
 from tests.support.ports import free_port
-from tests.support.reaper import is_alive
 from tests.support.valkey import ValkeyServer
 
 pytestmark = pytest.mark.processes
@@ -46,16 +45,6 @@ def test_a_cut_link_is_silent_both_ways_until_it_is_restored(network: Namespaced
     assert client.ping()
 
 
-def test_a_refused_name_is_reported_at_once(network: NamespacedNetwork, client: redis.Redis) -> None:
-    assert client.ping()
-    network.refuse(CLIENTS, REDIS)
-    for _ in ("the connection there is", "another one"):
-        with pytest.raises(redis.ConnectionError):
-            client.ping()
-    network.heal()
-    assert client.ping()
-
-
 @pytest.mark.slow
 def test_some_of_the_packets_are_lost_and_sent_again(network: NamespacedNetwork, client: redis.Redis) -> None:
     client.connection_pool.connection_kwargs["socket_timeout"] = 30
@@ -63,12 +52,3 @@ def test_some_of_the_packets_are_lost_and_sent_again(network: NamespacedNetwork,
     while not network.hit():
         assert client.ping()
     assert client.ping()
-
-
-def test_nothing_is_left_behind(network: NamespacedNetwork) -> None:
-    host = network.place(REDIS)
-    assert isinstance(host, Host)
-    with network.up(Ports(free_port(), free_port(), {})):
-        assert is_alive(keeper := host.pid)
-
-    assert not is_alive(keeper)

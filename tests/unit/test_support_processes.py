@@ -9,30 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ports import free_port
 from tests.support.processes import Process, Processes, ProcessFailed
 from tests.support.reaper import is_alive
 
 pytestmark = pytest.mark.processes
-
-
-def test_waiting_for_a_url_ends_when_it_answers(processes: Processes) -> None:
-    port = free_port()
-    server = processes.start(sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port))
-
-    server.wait_for_url(f"http://127.0.0.1:{port}/")
-
-    assert server.running
-    assert server.terminate() == -signal.SIGTERM
-
-
-def test_waiting_for_a_line_returns_what_it_says(processes: Processes) -> None:
-    speaker = processes.start("sh", "-c", "echo starting; echo port=4711; exec sleep 600")
-
-    line = speaker.wait_for_line(r"^port=(\d+)$")
-
-    assert line[1] == "4711"
-    assert speaker.output() == "starting\nport=4711\n"
 
 
 def test_waiting_fails_at_a_processs_end_with_its_output(processes: Processes) -> None:
@@ -40,40 +20,6 @@ def test_waiting_fails_at_a_processs_end_with_its_output(processes: Processes) -
 
     with pytest.raises(ProcessFailed, match=r"ended with 3 before line like 'ready'; it printed:\nno such option"):
         broken.wait_for_line("ready", deadline_seconds=60)
-
-
-def test_waiting_fails_at_the_deadline(processes: Processes) -> None:
-    silent = processes.start("sleep", "600")
-
-    with pytest.raises(ProcessFailed, match=r"within 0\.05 s"):
-        silent.wait_for_line("ready", deadline_seconds=0.05)
-
-
-def test_kill9_ends_the_children_too(processes: Processes) -> None:
-    parent = processes.start("sh", "-c", "sleep 600 & echo $!; wait")
-    child = int(parent.wait_for_line(r"^(\d+)$")[1])
-
-    parent.kill9()
-
-    assert parent.exit_code == -signal.SIGKILL
-    assert not is_alive(child)
-
-
-def test_a_paused_process_stays_and_can_be_killed(processes: Processes) -> None:
-    paused = processes.start("sleep", "600")
-
-    paused.pause()
-
-    assert paused.running
-    paused.kill9()
-    assert paused.exit_code == -signal.SIGKILL
-
-
-def test_environment_and_arguments_reach_the_process(processes: Processes) -> None:
-    shell = processes.start("sh", "-c", 'echo "$GREETING $1"', "sh", "world", env={"GREETING": "hello"})
-
-    assert shell.wait_for_exit() == 0
-    assert shell.output() == "hello world\n"
 
 
 @pytest.fixture
